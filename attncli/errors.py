@@ -96,7 +96,6 @@ _BROUGHT_BY = {
     "jinja2": "attncli[chat]",
     "pyarrow": "attncli[parquet]",
     "textual": "attncli[explore]",
-    "textual_serve": "attncli[explore]",
     "fsspec": "huggingface-hub",
     "aiohttp": "fsspec[http]",
 }

@@ -60,8 +60,6 @@ MEANT = {
     "pager": "--all",
     "vmax": "--range",
     "interactive": "--output FILE.html",
-    "browser": "--serve",
-    "web": "--serve",
     "cmap": "--colormap",
     "no-color": "--color never",
     "no-colour": "--color never",
@@ -86,9 +84,6 @@ INSTEAD = {
     "dropout": "attention is shown as it is in use, without dropout",
     "output-attentions": "the attention is what is shown",
     "no-pager": "only --all has a pager",
-    **dict.fromkeys(
-        ("host", "port"), "attn explore --serve is of this machine alone, at port 8000 or one that is free"
-    ),
     "title": "a figure has none; its caption is in the paper",
     "expect": "attn mask check says whether a mask is what is expected",
     **dict.fromkeys(("text", "prompt", "sentence"), "the text itself is given, in quotes"),
@@ -107,7 +102,6 @@ COMMANDS = {
     **dict.fromkeys(("tutorial", "teach", "walk", "lesson"), "learn"),
     **dict.fromkeys(("trace", "script"), "run"),
     **dict.fromkeys(("play", "live", "type", "interactive", "tui"), "explore"),
-    "serve": "explore --serve",
     "causal": "mask show causal",
     "version": "--version",
 }

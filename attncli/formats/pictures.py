@@ -1,20 +1,19 @@
 """Drawn views as SVG, HTML and Markdown: what Rich exports of a recording console, in documents that load nothing.
 
-A terminal gives every character its cells; a browser gives it what its fonts do. So what a common monospaced font may
-lack, or give another width, is exported as stand-ins of its width, and then put back into a box that is as wide.
-
 Markdown is a fenced block a view: its tables would lose the alignment of numbers, the shades, and all of a map; a
 fence shows on GitHub what a pipe shows, and scrolls where it is wide.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import groupby
 from typing import NamedTuple
+from unicodedata import normalize
 
 from rich.cells import split_graphemes
 from rich.console import Console, RenderableType
@@ -28,6 +27,9 @@ from attncli.render.palette import BOLD, LEFT_TO_RIGHT, is_right_to_left
 INK, PAPER = (31, 35, 40), (255, 255, 255)
 FAINT = "#59636e"  # what is dim in a terminal: on paper at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
 THEME = TerminalTheme(PAPER, INK, [INK])
+_APART = Style(meta={"apart": True})  # which Rich joins with no other
+_JOINER = "\u2060"
+_CELL, _LINE, _MARGIN = 12.2, 24.4, 24  # of a letter of 20 units, as Rich places them; shown at three quarters of it
 FONTS = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
 
 
@@ -76,47 +78,30 @@ def title_of(drawings: Sequence[Drawing], name: str) -> str:
     return f"{name}: {titles[0]}" + (f" and {len(titles) - 1} more" if len(titles) > 1 else "")
 
 
-# --- what fonts may lack -----------------------------------------------------------------------------------
-
-_FIRST = 0xF0000  # of the characters for private use; what the user has of them is in a box or escaped itself
-_STAND_INS = re.compile("([\U000f0000-\U0010fffd])\\1*")
+# --- SVG and HTML ------------------------------------------------------------------------------------------
 
 
-class _Recording:
-    """Lines on a recording console, every box of them as stand-ins: one character a box, as often as it is wide."""
-
-    def __init__(self, lines: Sequence[Sequence[Segment]]) -> None:
-        self._boxes: dict[tuple[str, int], str] = {}
-        drawn = block([[part for run in Segment.simplify(line) for part in self._parts(run)] for line in lines])
-        self.console = _console(max(drawn.width, 1))
-        self.console.print(drawn)
-
-    def _parts(self, segment: Segment) -> Iterator[Segment]:
-        """Yield a segment's text in parts that are wholly in boxes or not at all."""
-        style = segment.style
-        if style is not None and style.dim:
-            style += Style(color=FAINT, dim=False)
-        for text, width, is_boxed in boxed_runs(segment.text):
-            box = self._boxes.setdefault((text, width), chr(_FIRST + len(self._boxes))) if is_boxed else ""
-            yield Segment(box * width if is_boxed else text, style)
-
-    def put_back(self, exported: str, box: str) -> str:
-        """Return an export with the texts of the boxes, each in the given markup, where their stand-ins are."""
-        texts = {stand_in: found for found, stand_in in self._boxes.items()}
-
-        def filled(match: re.Match[str]) -> str:
-            text, width = texts[match[1]]
-            return box.format(text=escape(text) * (len(match[0]) // width), width=len(match[0]))
-
-        return _STAND_INS.sub(filled, exported)
+def recorded(lines: Sequence[Sequence[Segment]], faint: str = FAINT) -> Console:
+    """Return a console that has drawn these lines, to be exported; what is dim has an ink of its own."""
+    inked = [
+        [
+            Segment(text, style + Style(color=faint, dim=False) if style is not None and style.dim else style)
+            for text, style, _ in Segment.simplify(line)
+        ]
+        for line in lines
+    ]
+    drawn = block(inked)
+    console = _console(max(drawn.width, 1))
+    console.print(drawn)
+    return console
 
 
 def boxed_runs(text: str) -> Iterator[tuple[str, int, bool]]:
-    """Yield the parts of a text: what stands in it, how many cells that takes, and whether it needs a box."""
+    """Yield the parts of a text, how many cells each takes, and whether common fonts may give it another width."""
     if text.isascii():
         yield text, len(text), False
         return
-    text = text.replace(LEFT_TO_RIGHT, "")  # a terminal's mark: here every box has a place of its own
+    text = text.replace(LEFT_TO_RIGHT, "")  # a terminal's mark: here every part has a place of its own
     clusters = [(text[start:stop], width) for start, stop, width in split_graphemes(text)[0]]
     boxed = [len(cluster) > 1 or ord(cluster) > 0xFF for cluster, _ in clusters]
     for place in range(1, len(clusters) - 1):
@@ -128,34 +113,43 @@ def boxed_runs(text: str) -> Iterator[tuple[str, int, bool]]:
         yield "".join(parts), sum(widths), is_boxed and sum(widths) > 0
 
 
-# --- the three formats -------------------------------------------------------------------------------------
+def _apart(line: Sequence[Segment]) -> Iterator[Segment]:
+    """Yield a line with segments of their own for what fonts may give another width.
 
-_CELL, _LINE, _MARGIN = 12, 24.4, 24  # of a letter of 20 units, as Rich draws them; shown at three quarters of it
+    Rich makes each as wide as it has characters, so that wide ones are followed by joiners, which nobody sees.
+    """
+    for text, style, _ in Segment.simplify(line):
+        for part, width, is_boxed in boxed_runs(text):
+            own = normalize("NFC", part)
+            padded = own + _JOINER * (width - len(own)) if is_boxed else part
+            yield Segment(padded, (style or Style()) + _APART if is_boxed else style)
+
+
+# What is in double braces Rich fills in. Blocks of half a cell meet in fonts of this size, as most have them.
 _SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {across:g} {down:g}">
 <title>{title}</title>
 <style>
-text {{{{ font: {{char_height}}px {fonts}; }}}}
+text {{{{ font: 21px {fonts}; }}}}
 {{styles}}
 </style>
 <defs>
 {{lines}}
 </defs>
-<rect width="100%" height="100%" fill="{paper}"/>
+<rect width="100%" height="100%" fill="{{paper}}"/>
 <g transform="translate({margin}, {margin})">
 {{backgrounds}}
 {{matrix}}
 </g>
 </svg>
-"""
+""".replace("{{paper}}", THEME.background_color.hex)
 
 
 def write_svg(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
     """Yield the picture of all views, one below the other: real text, as wide as a terminal makes it."""
     lines = stacked(drawings)
-    recording = _Recording([*lines, []])  # Rich gives the last line no clip path, though it names one
-    across = recording.console.width * _CELL + 2 * _MARGIN
-    down = len(lines) * _LINE + 2 * _MARGIN
+    console = recorded([*(list(_apart(line)) for line in lines), []])  # Rich gives the last line no clip path
+    across, down = console.width * _CELL + 2 * _MARGIN, len(lines) * _LINE + 2 * _MARGIN
     form = _SVG.format(
         width=across * 0.75,
         height=down * 0.75,
@@ -163,52 +157,14 @@ def write_svg(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
         down=down,
         title=_literally(title_of(drawings, name)),
         fonts=FONTS,
-        paper=THEME.background_color.hex,
         margin=_MARGIN,
     )
-    svg = recording.console.export_svg(theme=THEME, code_format=form, font_aspect_ratio=_CELL / 20)
-    yield _with_areas(recording.put_back(svg, "{text}"))
-
-
-# Half a character is an area of a colour, for no font fills its cells to the edges.
-_AREA = r'x="(?P<left>[^"]*)" y="(?P<top>[^"]*)" (?:width|textLength)="(?P<width>[^"]*)"'
-_BACKGROUND = re.compile(rf'<rect fill="(?P<fill>[^"]*)" {_AREA} height="(?P<height>[^"]*)"[^>]*/>')
-_HALF = re.compile(rf'<text class="(?P<style>[^"]*)" {_AREA}[^>]*>(?:(?P<upper>▀+)|▄+)</text>')
-_FILL = re.compile(r"\.(\S+) \{ fill: (#\w+)")
-
-
-def _with_areas(svg: str) -> str:
-    """Return a picture whose halves of characters are drawn, one shape for each colour: there are thousands of them."""
-    if _HALF.search(svg) is None:
-        return svg
-    fills = dict(_FILL.findall(svg))
-    shapes: dict[str, list[str]] = {}
-
-    def add(fill: str, match: re.Match[str], top: float, height: float) -> str:
-        width = match["width"]
-        shapes.setdefault(fill, []).append(f"M{match['left']} {top:g}h{width}v{height:g}h-{width}z")
-        return ""
-
-    def half(match: re.Match[str]) -> str:
-        top = float(match["top"]) - 20 + 1.5  # of the text is its base; so much above it Rich draws its background
-        return add(fills[match["style"]], match, top if match["upper"] else top + _LINE / 2, _LINE / 2)
-
-    svg = _HALF.sub(half, svg)
-    halves, shapes = shapes, {}
-    svg = _BACKGROUND.sub(lambda match: add(match["fill"], match, float(match["top"]), float(match["height"])), svg)
-    areas = "".join(
-        f'<path fill="{fill}" shape-rendering="crispEdges" d="{"".join(parts)}"/>\n'
-        for layer in (shapes, halves)  # halves stand on the background of their character
-        for fill, parts in layer.items()
-    )
-    before, opening, rest = svg.partition(f'<g transform="translate({_MARGIN}, {_MARGIN})">\n')
-    return before + opening + areas + rest
+    yield console.export_svg(theme=THEME, code_format=form, font_aspect_ratio=_CELL / 20, unique_id="attn")
 
 
 def _literally(text: str) -> str:
-    """Return text for a form that Rich fills in and boxes are put into, escaped so that it stays what it is."""
-    escaped = _STAND_INS.sub(lambda match: f"&#{ord(match[1])};" * len(match[0]), escape(text))
-    return escaped.replace("{", "{{").replace("}", "}}")
+    """Return text as markup that a form has, which Rich fills in."""
+    return escape(text).replace("{", "{{").replace("}", "}}")
 
 
 def stacked(drawings: Sequence[Drawing]) -> list[Sequence[Segment]]:
@@ -234,9 +190,7 @@ _PAGE = """\
 body {{ margin: 1.5rem; background: {paper}; color: {ink}; font-family: system-ui, sans-serif; }}
 h1 {{ color: {faint}; font-size: 1rem; font-weight: normal; }}
 h2 {{ font-size: 1rem; overflow-wrap: anywhere; }}
-pre {{ overflow-x: auto; font: 15px/20px {fonts}; -webkit-print-color-adjust: exact; print-color-adjust: exact; }}
-pre span, pre bdi {{ display: inline-block; height: 20px; vertical-align: top; }}
-pre bdi {{ overflow: hidden; }}
+pre {{ overflow-x: auto; font: 15px/17px {fonts}; -webkit-print-color-adjust: exact; print-color-adjust: exact; }}
 </style>
 </head>
 <body>
@@ -254,22 +208,32 @@ def write_html(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
     for drawing in drawings:
         if drawing.title:
             yield f'<h2 dir="auto" translate="no">{escape(drawing.title)}</h2>\n'
-        recording = _Recording(drawing.block.lines)
         form = _VIEW.format(label=_literally(drawing.title or "view"))
-        view = recording.console.export_html(theme=THEME, code_format=form, inline_styles=True)
-        yield _HALVES_OF_HTML.sub(_as_gradient, recording.put_back(view, '<bdi style="width: {width}ch">{text}</bdi>'))
+        yield recorded(drawing.block.lines).export_html(theme=THEME, code_format=form, inline_styles=True)
     yield "</main>\n</body>\n</html>\n"
 
 
-_HALVES_OF_HTML = re.compile(r'<bdi style="(width: \d+ch)">((▀+)|▄+)</bdi>')
+_NOTEBOOK = """\
+<style>
+.{name} {{{{ margin: 0; overflow-x: auto; font: 13px/15px {fonts}; color: inherit; background: none; }}}}
+.{name} {{{{ {{stylesheet}} }}}}
+</style>
+<pre class="{name}" dir="ltr" translate="no">{{code}}</pre>
+"""
 
 
-def _as_gradient(match: re.Match[str]) -> str:
-    """Return halves of characters as two colours; the characters, out of sight, are what is copied."""
-    width, text, is_upper = match.groups()
-    colors = "currentcolor 50%, transparent 0" if is_upper else "transparent 50%, currentcolor 0"
-    return f'<bdi style="{width}; text-indent: 100%; background: linear-gradient({colors})">{text}</bdi>'
+def notebook_html(drawing: Drawing) -> str:
+    """Return a view for a notebook's cell: words in its own colour, light or dark, cells in theirs.
 
+    A colour is a class of the style that stands before the view, under a name that no other view has, because a map
+    has thousands of cells and few colours.
+    """
+    console = recorded(drawing.block.lines, faint="#767676")  # legible on light and dark
+    name = "attn-" + hashlib.sha256(console.export_html(theme=THEME, clear=False).encode()).hexdigest()[:8]
+    return console.export_html(theme=THEME, code_format=_NOTEBOOK.format(name=name, fonts=FONTS))
+
+
+# --- Markdown ----------------------------------------------------------------------------------------------
 
 _TICKS = re.compile(r"`+")
 

@@ -36,10 +36,9 @@ def html_of(result: object) -> str | None:
     parts = _drawn_part(result, palette) if is_trace else _drawn(result, palette)
     if parts is None:
         return None
-    from attncli.formats.notebook import markup
-    from attncli.formats.pictures import draw
+    from attncli.formats.pictures import draw, notebook_html
 
-    return markup(draw(parts, "", _ROOM).block.lines)
+    return notebook_html(draw(parts, "", _ROOM))
 
 
 def _drawn_part(result: object, palette: Palette) -> Iterator[Any] | None:

@@ -73,10 +73,6 @@ class Axis:
         """Return the axis with a mark at the rows that may attend to no key in one of the planes."""
         return replace(self, marked=frozenset(np.flatnonzero(blind.any(axis=0)).tolist()))
 
-    def labelled(self, labels: Sequence[str]) -> Axis:
-        """Return the same axis with other labels."""
-        return replace(self, labels=tuple(labels))
-
     def pooled(self, step: int) -> Axis:
         """Return the axis of every `step`-th place, which carries the mark of any that it stands for."""
         kept = range(0, len(self), step)

@@ -161,7 +161,7 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
         assert (ran.returncode, seen in ran.stderr) == (0, True), ran.stderr
         return
     if arguments[0] == "explore":  # which takes a terminal; in a pipe it names the command that takes its place
-        refused = attn(*(word for word in arguments if word != "--serve"))
+        refused = attn(*arguments)
         arguments, stdin = shlex.split(refused.err.rpartition(": ")[2])[1:], "time flies\n"
     ran = attn(*arguments, stdin=stdin, **environment)
     is_check = arguments[0] == "check" or arguments[:2] in (["mask", "check"], ["mask", "diff"])

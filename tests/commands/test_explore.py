@@ -20,6 +20,8 @@ import pytest
 from running import text_shown
 from safetensors.numpy import load_file
 
+from attncli import errors
+from attncli.cli.environment import Environment
 from attncli.explore.keys import help_rows, markdown
 
 Run = Callable[..., Any]
@@ -206,11 +208,24 @@ def test_a_terminal_is_told_why_not(arguments: list[str], environment: dict[str,
 
 
 @pytest.mark.parametrize("option", [["--pair", "x"], ["--mask", "full"], ["-m", "demo"], ["--seed", "1"], ["time"]])
-def test_what_is_saved_takes_nothing_that_makes_attention(option: list[str], attn: Run, folder: Path) -> None:
+def test_what_is_saved_takes_nothing_that_makes_attention(
+    option: list[str], attn: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert attn("inspect", TEXT, "--save", "a.safetensors").code == 0
-    ran = attn("explore", "--from", "a.safetensors", *option, "--serve")
+    monkeypatch.setattr(Environment, "lacks_screen", lambda _: "")
+    ran = attn("explore", "--from", "a.safetensors", *option)
     assert (ran.code, ran.out) == (2, "")
     assert "does not apply to --from" in ran.err
+
+
+def test_it_says_what_it_takes(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Environment, "lacks_screen", lambda _: "")
+    monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
+    ran = attn("explore")
+    assert (ran.code, ran.err) == (
+        3,
+        "attn: attn explore takes textual, which is not installed: pip install 'attncli[explore]'\n",
+    )
 
 
 def test_the_guide_has_the_keys_that_the_program_has() -> None:

@@ -18,7 +18,7 @@ Run = Callable[..., Any]
 
 SENTENCE = "time flies like an arrow"
 SVG = "{http://www.w3.org/2000/svg}"
-CELL, LINE, MARGIN, BASELINE, TOP = 12, 24.4, 24, 20, 1.5  # of the SVG, whose pixels are three quarters of these
+CELL, LINE, MARGIN, BASELINE, TOP = 12.2, 24.4, 24, 20, 1.5  # of the SVG, whose pixels are three quarters of these
 ENDINGS = ["svg", "html", "md"]
 MARK = "\u200e"  # left to right
 
@@ -70,6 +70,7 @@ def texts_of(svg: str) -> list[tuple[int, int, int, str]]:
         x, y, width = (float(text.attrib[name]) for name in ("x", "y", "textLength"))
         if (words := (text.text or "").replace("\N{NO-BREAK SPACE}", " ")) != "\n":
             assert text.attrib["clip-path"][5:-1] in lines
+            words = words.replace("\N{WORD JOINER}", "")
             found.append((whole((y - BASELINE) / LINE), whole(x / CELL), whole(width / CELL), words))
     return found
 
@@ -219,7 +220,7 @@ def test_a_page_has_what_a_page_needs(attn: Run) -> None:
     assert page.texts["title"] == [f"attn tokens: {SENTENCE} and 1 more"]
     assert page.texts["h2"] == [SENTENCE, "fruit flies"]
     assert len(page.texts["pre"]) == 2
-    allowed = {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "pre", "span", "bdi"}
+    allowed = {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "pre", "span"}
     assert {tag for tag, _ in page.elements} <= allowed
 
 
@@ -235,7 +236,7 @@ def test_several_sentences_stand_one_after_the_other(attn: Run) -> None:
 # --- what came from the user -------------------------------------------------------------------------------
 
 TOKENS = ["<script>alert(1)</script>", "&lt;", "a&b", "\"'", "]]>", "-->"]
-TOKENS += ["\x1b[31m", "\u202egnp.exe", "\uffff", "```", "|x|", "{a}", "{{b}}", "\U000f0000", "\U000f0001x"]
+TOKENS += ["\x1b[31m", "\u202egnp.exe", "\uffff", "```", "|x|", "{a}", "{{b}}"]
 
 
 def test_markup_in_tokens_is_text(attn: Run, tmp_path: Path) -> None:
@@ -245,13 +246,13 @@ def test_markup_in_tokens_is_text(attn: Run, tmp_path: Path) -> None:
     ]
     run = ["tokens", "--from", path, "-F"]
     page = Page(attn(*run, "html").out)
-    assert {tag for tag, _ in page.elements} <= {*"html head meta title style body main h1 pre span bdi".split()}
+    assert {tag for tag, _ in page.elements} <= {*"html head meta title style body main h1 pre span".split()}
     for lines in (page.texts["pre"][0], "\n".join(grid_of(attn(*run, "svg").out)), attn(*run, "md").out):
         assert all(token in lines for token in shown)
 
 
 def test_markup_in_a_sentence_is_text_in_titles(attn: Run) -> None:
-    text = "</title><script>&amp;`x` {a} {{b}} \U000f0000 \"'"
+    text = "</title><script>&amp;`x` {a} {{b}} \"'"
     page = Page(attn("tokens", text, "-F", "html").out)
     assert page.texts["h2"] == [text]
     assert page.texts["title"] == [f"attn tokens: {text}"]
@@ -269,28 +270,22 @@ def test_no_token_ends_the_fence(attn: Run, tmp_path: Path) -> None:
 
 
 def test_wide_and_right_to_left_tokens_keep_their_columns(attn: Run, tmp_path: Path) -> None:
-    path = dump(tmp_path, ["漢字", "שלום", "👩\u200d👩\u200d👧", "e\u0301", "time"])
+    labels = [("漢字", 4), ("שלום", 4), ("\u00e9", 1), ("time", 4)]
+    path = dump(tmp_path, ["漢字", "שלום", "e\u0301", "time"])
     run = ["inspect", "--from", path, "--show", "weights", "--precision", "4", "-F"]
     svg = texts_of(attn(*run, "svg").out)
-    rows = [[text for text in svg if text[0] == row] for row in range(5, 10)]
-    labels = [("漢字", 4), ("שלום", 4), ("👩\u200d👩\u200d👧", 2), ("e\u0301", 1), ("time", 4)]
+    rows = [[text for text in svg if text[0] == row] for row in range(5, 9)]
     for number, (row, (label, cells)) in enumerate(zip(rows, labels, strict=True)):
         own = [text for text in row if text[3].endswith(label)]
         assert own, label
         assert own[0][3] in (label, f"{number} {label}")
         assert own[0][1] + own[0][2] == 2 + cells
         # The numbers stand under each other, whatever is on their left.
-        numbers = [(column, words) for _, column, _, words in row if re.fullmatch(r"[\d.]{6}", words)]
-        assert [column for column, _ in numbers] == [
-            column for _, column, _, w in rows[4] if re.fullmatch(r"[\d.]{6}", w)
-        ]
-        assert len(numbers) == 5
-    page = Page(attn("tokens", "--from", path, "-F", "html").out)
-    boxes = [kind["style"] for tag, kind in page.elements if tag == "bdi"]
-    found = list(zip(boxes, page.texts["bdi"], strict=True))
-    for label, cells in labels[:-1]:
-        assert (f"width: {cells}ch", label) in found
-    assert attn(*run, "md").out.count("שלום" + MARK) == 2
+        numbers = [column for _, column, _, words in row if re.fullmatch(r"[\d.]{6}", words)]
+        assert numbers == [column for _, column, _, words in rows[3] if re.fullmatch(r"[\d.]{6}", words)]
+        assert len(numbers) == 4
+    for ending in ("html", "md"):
+        assert attn("tokens", "--from", path, "-F", ending).out.count("שלום" + MARK) == 1
 
 
 # --- how large ---------------------------------------------------------------------------------------------
@@ -322,13 +317,3 @@ def test_a_width_that_was_asked_for_is_kept_and_nothing_is_cut(attn: Run) -> Non
     assert set(titles) == set(text.split())  # in as many pieces as that takes
     rows = [line for line in grid_of(svg) if line.startswith(" 7 word7")]
     assert len(rows) > 2
-
-
-def test_two_cells_of_a_character_are_two_areas_of_their_colours(attn: Run) -> None:
-    text = " ".join(f"w{number}" for number in range(26))
-    options = (text, "--num-heads", "12", "--d-model", "24", "--show", "heatmap", "--mask", "none")
-    svg = attn("inspect", *options, "-F", "svg").out
-    assert "▀" not in svg
-    areas = re.findall(r"M[\d.]+ [\d.]+h([\d.]+)v12.2h", svg)
-    upper = sum(float(width) / CELL for width in areas)
-    assert 0.9 < upper / (12 * 26 * 13) <= 1  # of each pair of rows the upper one, unless both have one colour

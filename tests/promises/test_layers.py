@@ -42,19 +42,18 @@ TRANSFORMERS = ("engines.torch", "encoding.auto_tokenizer", "checkpoints.hub", "
 LIBRARIES = {
     "transformers": TRANSFORMERS,
     "torch": (*TRANSFORMERS, "recording", "checkpoints.tensors.pickles", "masks.files", "engines.toy_init", "files"),
-    "rich": ("render", "formats.pictures", "formats.notebook", "formats.figures.views", "explore", "cli"),
+    "rich": ("render", "formats.pictures", "formats.figures.views", "explore", "cli"),
     "matplotlib": ("formats.figures", "trace.display"),
     "pandas": ("trace.display",),
     "polars": ("trace.display",),
     "ray": ("corpus.on_ray", "corpus.cluster"),
     "textual": ("explore",),
-    "textual_serve": ("explore",),
     "typer": ("cli",),
     "click": ("cli",),
 }
 # Who imports what is heavy as soon as it is imported itself: nothing that a view of the toy layer or a file needs.
-HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib", "ray", "textual", "textual_serve")
-DRAWING = ("formats.figures.maps", "formats.figures.views", "formats.figures.words")
+HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib", "ray", "textual")
+DRAWING = ("formats.figures.maps", "formats.figures.views", "formats.figures.fonts")
 LOADING = (
     "checkpoints.tensors.pickles",
     "engines.torch",
@@ -63,7 +62,6 @@ LOADING = (
     "analysis.check",
     "explore.app",
     "explore.panes",
-    "explore.serving",
     *DRAWING,
 )
 

@@ -228,11 +228,3 @@ def test_the_extra_for_the_tests_brings_what_the_light_installation_lacks() -> N
     assert brought == {"torch", "transformers"}
     (ours,) = (one for each in extras["optional-dependencies"]["test"] if (one := Requirement(each)).name == "attncli")
     assert "torch" in ours.extras
-
-
-def test_the_explorer_says_what_it_takes(light: Light) -> None:
-    ran = light("explore", "--serve")
-    assert (ran.code, ran.out) == (LOAD, "")
-    assert ran.err == (
-        "attn: attn explore takes textual and textual_serve, which are not installed: pip install 'attncli[explore]'\n"
-    )

@@ -1,10 +1,9 @@
-"""`attn explore`: a text that changes as one types, and its attention, in a terminal or a browser."""
+"""`attn explore`: a text that changes as one types, and its attention, in a terminal."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument
 
 from attncli.cli import options
-from attncli.cli.environment import Environment, PictureFile, complain, is_piped_in
+from attncli.cli.environment import Environment, is_piped_in
 from attncli.cli.groups import Options
 from attncli.errors import UsageError, require
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from attncli.engines.interactive import Asked
     from attncli.explore.command import Given
     from attncli.explore.look import Look
-    from attncli.render.palette import Palette
 
 _OF_QUESTIONS = ("text", "pair", "target", "mask")
 
@@ -82,17 +80,7 @@ class Explored(Options):
         return Given(tuple(words), self.from_ is not None)
 
 
-def explore(
-    environment: Environment,
-    explored: Explored,
-    colors: options.Colors,
-    serve: Annotated[
-        bool,
-        options.output_option(
-            "--serve", help="Show it in a browser of this machine, at an address of its own; Ctrl-C ends it."
-        ),
-    ] = False,
-) -> None:
+def explore(environment: Environment, explored: Explored, colors: options.Colors) -> None:
     """Type a sentence, and watch its attention change with every key.
 
     It shows a head, all heads of its layer, and layers × heads, and takes the whole terminal. ? shows the keys; q or
@@ -101,41 +89,32 @@ def explore(
     Examples:
     attn explore "time flies like an arrow"
     attn explore -m demo
-    attn explore -m gpt2 --serve
+    attn explore -m gpt2
     """
     from attncli.engines.interactive import Question
-    from attncli.explore.command import Seen, command_of
+    from attncli.explore.command import command_of
     from attncli.explore.look import Look
-    from attncli.explore.served import end_with_who_types, is_served
 
     asks = Question(explored.sentence, explored.pair, explored.target, explored.mask)
     look = Look(asks, ramp=colors.ramp, range_=colors.range)
-    given, is_page = explored.given(colors), is_served()
-    if not (serve or is_page):
-        _refuse_without_screen(environment, explored, look, given)
-    require("attn explore", "textual", *(["textual_serve"] if serve else []))
+    given = explored.given(colors)
+    _refuse_without_screen(environment, explored, look, given)
+    require("attn explore", "textual")
     has = explored.has()
     asked = _opened(environment, explored, has)
     if has == "target":
         look = replace(look.asking(""), typed="target")
     if asked.own is not None:
         look = replace(look, question=asked.own)
-    if serve:
-        from attncli.explore.serving import serve as serve_pages
-
-        words = command_of(Seen(look, "heads"), given).words()[1:]  # which takes the options that this takes
-        serve_pages(
-            [sys.executable, "-m", "attncli", "explore", *words],
-            lambda address: complain(f"{address} shows it; Ctrl-C ends it", "bold"),
-        )
-        return
     from attncli.explore.app import run
+    from attncli.explore.hangup import end_with_terminal
     from attncli.explore.saving import Saving
 
-    end_with_who_types()
-    seen, is_computing = run(asked, look, _palette(environment, colors, is_page), Saving(given))
-    if not is_page:
-        environment.write([f"{command_of(seen, given).line()}\n"])
+    with environment.canvas("attn explore", color=colors.color) as terminal:
+        palette = terminal.palette(colors.colormap or "viridis")
+    end_with_terminal()
+    seen, is_computing = run(asked, look, palette, Saving(given))
+    environment.write([f"{command_of(seen, given).line()}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)
 
@@ -179,15 +158,6 @@ def _opened(environment: Environment, explored: Explored, has: Has) -> Asked:
             )
 
     return agreed(environment, explored.load, opened)
-
-
-def _palette(environment: Environment, colors: options.Colors, is_page: bool) -> Palette:
-    """Return how cells look: on the terminal, or in a browser, which has every colour."""
-    colormap = colors.colormap or "viridis"
-    if is_page:
-        return PictureFile("svg", colors.color or "auto").palette(colormap)
-    with environment.canvas("attn explore", color=colors.color) as terminal:
-        return terminal.palette(colormap)
 
 
 def _words(name: str, value: Any) -> Iterator[str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from attncli.formats.pictures import Drawing
 
+_INK, _FAINT = "#1f2328", "#59636e"
 _DPI = {"pdf": 600, "svg": 600, "png": 300}  # of what is not drawn as lines and letters: cells, and all of a png
 
 
@@ -108,4 +109,24 @@ def _settings() -> dict[str, Any]:
     import matplotlib
 
     usual = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
-    return usual | {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "attn"}
+    embedded = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "attn"}
+    words = {
+        "font.size": 7,
+        "axes.titlesize": 7,
+        "axes.labelsize": 7,
+        "xtick.labelsize": 7,
+        "text.color": _INK,
+        "axes.labelcolor": _INK,
+    }
+    words |= {"xtick.labelcolor": _INK, "ytick.labelcolor": _INK, "xtick.color": _FAINT, "ytick.color": _FAINT}
+    legend = {
+        "legend.frameon": False,
+        "legend.fontsize": 7,
+        "legend.handlelength": 1,
+        "legend.columnspacing": 1,
+        "legend.borderpad": 0,
+    }
+    lines = {"axes.linewidth": 0.4, "axes.edgecolor": _FAINT, "hatch.linewidth": 0.4, "xtick.major.size": 2}
+    ticks = {"xtick.major.width": 0.4, "ytick.major.width": 0.4, "xtick.major.pad": 2, "ytick.major.pad": 2}
+    places = {"axes.titlelocation": "left", "axes.titlepad": 2, "axes.labelpad": 1}
+    return usual | embedded | words | legend | lines | ticks | places

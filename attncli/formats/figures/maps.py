@@ -1,203 +1,303 @@
-"""The maps of heads in one figure: tokens along both axes, the bar of colours, and what each mark means."""
+"""The heads of a trace as heat maps in one figure: tokens at both axes, a bar of colours, what each mark means."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import warnings
+from collections.abc import Iterator, Sequence
+from textwrap import fill
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
-from matplotlib.transforms import Affine2D, Transform
+from matplotlib.patches import Patch
+from matplotlib.transforms import Bbox
 
-from attncli.formats.figures.groups import MARKS, Group, Map, Mark, colored
-from attncli.formats.figures.key import BAR, BAR_HEIGHT, Entry, Key
-from attncli.formats.figures.layout import AIR, FONT_SIZES, GAP, MARGIN, Layout, is_labelled, layout_of
+from attncli.errors import UsageError
+from attncli.formats.figures.fonts import Fonts
 from attncli.formats.figures.size import INCH, Size
-from attncli.formats.figures.words import Words
-from attncli.render.palette import COLORMAPS
+from attncli.render.axes import MARK, STEPS, Axis, titled
+from attncli.render.heatmap import Picture, picture_of
+from attncli.render.legend import ticks
+from attncli.render.palette import COLORMAPS, Palette, Scale
+from attncli.render.ranges import scales_of
+from attncli.text import counted
+from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
-
 _COLUMN, _PAGE = 3.3 * INCH, 6.9 * INCH  # the widths of one column and of both, about those of most journals
-_LABEL_SHARE = 0.35  # of the width of the figure, that the labels of rows may take
-_FINEST = 0.24  # side of a cell, a pixel of 300 to an inch; smaller ones are pooled
-_INK, _FAINT, _PALE = "#1f2328", "#59636e", "#b4bac2"
+_HIGH = 1.2  # times as high as wide a figure becomes, if its height was left open
+_FINEST = 0.4  # side of a cell with its share of the labels; without it about a pixel of 300 to an inch
+_PADS = 0.3  # inches between the maps, the bar of colours, the words and the edges
+_KEY = 80.0  # height of what stands below the maps, about
+_FONT = 7.0  # of all that is not a label
+_AIR = 1.1  # from one label to the next, in units of the size of the font
+# Sizes of the labels' font, and at every how many places one stands: the first that has room.
+_LABELS = [*((size, 1) for size in (8.0, 7.0, 6.0)), *((6.0, step) for step in STEPS[1:])]
+_HATCHED: dict[str, Any] = {"facecolor": "white", "edgecolor": "#b4bac2", "hatch": "//////"}
+
+
+class Mark(NamedTuple):
+    """How a cell that is odd looks: matplotlib's marker, the colour of the cell (None is that of its number), words."""
+
+    marker: str
+    color: str | None
+    words: str
+
+
+# By the mark that a terminal gives them; the colours are those of the page.
+MARKS = {
+    "0": Mark(".", None, "exactly zero"),
+    "+": Mark("+", None, "beyond the range"),
+    "-": Mark("_", None, "below the range"),
+    "X": Mark("x", "#e03131", "NaN"),
+    "I": Mark("^", "#ff922b", "inf"),
+    "-I": Mark("v", "#f06595", "-inf"),
+}
+
+
+class _Map(NamedTuple):
+    """A head's map: its weights, what stands at its axes, and whether that is written beside and below it."""
+
+    axes: Axes
+    picture: Picture
+    rows: Axis
+    columns: Axis
+    has_rows: bool
+    has_columns: bool
 
 
 def draw_maps(trace: Trace, view: View, colormap: str, size: Size | None) -> Figure:
     """Return the figure; see `attncli.formats.figures.figure_of`."""
-    groups = [Group.of(trace, layer, view, len(trace.layers) == 1) for layer in trace.layers]
-    count = sum(len(group.titles) for group in groups)
-    size = size or Size(_COLUMN if count == 1 else _PAGE)
-    words = Words.of(text for group in groups for axis in group.axes for text in axis.labels)
-    groups = [group.within(words, FONT_SIZES[-1], size.width * _LABEL_SHARE) for group in groups]
-    layout = layout_of(groups, size, words, BAR_HEIGHT)
-    pool = max(1, int(np.ceil(_FINEST / layout.cell)))
-    maps = colored(trace, view, groups, [group.pictures(pool) for group in groups])
-    if view.range_ == "head":
-        groups = [group.reaching([each.scale.high for each in own]) for group, own in zip(groups, maps, strict=True)]
-    key = Key.of(groups, maps, view, trace.source.kind == "toy", pool, layout, size, words)
-    if key.height > BAR_HEIGHT and size.height is not None:
-        layout = layout_of(groups, size, words, key.height)
-    return _Drawing(groups, maps, colormap, layout, words, size, key, pool).figure()
+    size = size or Size(_COLUMN if sum(len(layer.heads) for layer in trace.layers) == 1 else _PAGE)
+    across, pool = _grid(trace, view, size)
+    colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
+    figure = Figure((size.width / INCH, (size.height or size.width) / INCH), facecolor="white", layout="compressed")
+    sides = [_sides(trace, layer, view) for layer in trace.layers]
+    strips = [-(-len(layer.heads) // across) for layer in trace.layers]
+    ratios = [len(rows) / len(columns) for (rows, columns), own in zip(sides, strips, strict=True) for _ in range(own)]
+    grid = figure.add_gridspec(len(ratios), across, height_ratios=ratios)
+    maps: list[_Map] = []
+    scales: list[Scale] = []
+    for number, (layer, (rows, columns)) in enumerate(zip(trace.layers, sides, strict=True)):
+        has_columns = number == len(sides) - 1 or columns != sides[number + 1][1]
+        cells = view.cells(trace, layer)
+        heads = {head: layer.head(head, cells.rows) for head in layer.heads}
+        pictures = {head: picture_of(own, cells.of_columns, (pool, pool)) for head, own in heads.items()}
+        scales += scales_of(trace, view, layer, pictures).values()
+        for place, (head, picture) in enumerate(pictures.items()):
+            axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
+            axes.set_title(_title(trace, layer, head))
+            axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0), aspect="equal")
+            axes.patch.set(**_HATCHED)  # what is not painted later
+            is_lowest = has_columns and place + across >= len(pictures)
+            maps.append(_Map(axes, picture, rows, columns, place % across == 0, is_lowest))
+    scale = max(scales, key=lambda scale: scale.high)  # one for all
+    _add_key(figure, trace, maps, scale, colors, pool)
+    cell = _lay_out(figure, maps, size, size.width / across, sum(ratios))
+    for each in maps:
+        _draw(each, scale, colors, pool, cell)
+    return figure
 
 
-class _Drawing:
-    """The figure while it is drawn."""
+def _grid(trace: Trace, view: View, size: Size) -> tuple[int, int]:
+    """Return how many maps stand side by side so that cells are largest, and how many cells a side are pooled."""
+    cells = [(len(layer.heads), view.cells(trace, layer)) for layer in trace.layers]
+    wide = max(len(own.columns) for _, own in cells)
+    title = max(len(_title(trace, layer, head)) for layer in trace.layers for head in layer.heads)
+    most = max(1, min(max(heads for heads, _ in cells), int(size.width / ((title + 1) * 0.6 * _FONT))))
 
-    def __init__(
-        self,
-        groups: Sequence[Group],
-        maps: Sequence[Sequence[Map]],
-        colormap: str,
-        layout: Layout,
-        words: Words,
-        size: Size,
-        key: Key,
-        pool: int,
-    ) -> None:
-        self._groups, self._maps, self._layout, self._pool = groups, maps, layout, pool
-        self._words, self._key = words, key
-        self._colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
-        height = size.height or layout.height + key.height + GAP
-        self._size = (size.width, height)
-        self._figure = Figure(figsize=(size.width / INCH, height / INCH), facecolor="white")
+    def cell(across: int) -> float:
+        strips = [-(-heads // across) for heads, _ in cells]
+        words = _KEY + 2 * _FONT * sum(strips) if size.height else 0.0
+        room = (size.height or _HIGH * size.width) - words
+        rows = sum(count * len(own.rows) for count, (_, own) in zip(strips, cells, strict=True))
+        return min(size.width / (across * wide), max(room, 1.0) / rows)
 
-    def figure(self) -> Figure:
-        """Return the figure."""
-        layout, y = self._layout, MARGIN
-        line = AIR * layout.font
-        for place, (group, maps) in enumerate(zip(self._groups, self._maps, strict=True)):
-            rows, columns = (len(axis) for axis in group.axes)
-            across, count = layout.across[place], len(maps)
-            for index, each in enumerate(maps):
-                if index and index % across == 0:
-                    y += line + rows * layout.cell + GAP
-                box = (layout.left + index % across * layout.slots[place], y + line, columns, rows)
-                axes = self._map(box, each, group.titles[index])
-                self._boundaries(axes, group)
-                is_lowest = index + across >= count and is_labelled(self._groups, place)
-                self._label(axes, group, has_rows=index % across == 0, has_columns=is_lowest)
-            y += line + rows * layout.cell + layout.below[place] + GAP
-        self._draw_key(y)
-        return self._figure
+    across = max(range(1, most + 1), key=cell)
+    return across, max(1, int(np.ceil(_FINEST / cell(across))))
 
-    def _axes(self, x: float, y: float, width: float, height: float) -> Axes:
-        """Return axes in a rectangle of the figure."""
-        across, down = self._size
-        return self._figure.add_axes((x / across, 1 - (y + height) / down, width / across, height / down))
 
-    def _map(self, box: tuple[float, float, int, int], drawn: Map, title: str) -> Axes:
-        """Draw a map at a place of the figure, so many columns wide and rows high."""
-        x, y, columns, rows = box
-        cell, font = self._layout.cell, self._layout.font
-        axes = self._axes(x, y, columns * cell, rows * cell)
-        axes.set_title(title, fontproperties=self._words.font(font), color=_INK, loc="left", pad=font * 0.3)
-        for side in axes.spines.values():
-            side.set(linewidth=0.4, color=_FAINT)
-        if not drawn.picture.allowed.all():
-            axes.add_patch(_hatched(0, 0, columns, rows, zorder=-1))
-        # The last blocks may reach beyond the axes.
-        high, wide = (side * self._pool for side in drawn.picture.values.shape)
-        axes.imshow(self._painted(drawn), extent=(0, wide, high, 0), aspect="auto", interpolation="nearest")
-        axes.set(xlim=(0, columns), ylim=(rows, 0))
-        for name, where in drawn.odd.items():
-            self._mark(axes, MARKS[name], where, drawn)
-        return axes
+def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
+    """Return the rows and the columns of a layer's maps."""
+    cells, palette = view.cells(trace, layer), Palette()
+    predicted = trace.predicted if layer.kind == "self" else None
+    rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.blind(cells.rows))
+    return rows, Axis.of_tokens(cells.column_tokens, cells.columns, palette)
 
-    def _painted(self, drawn: Map) -> Float[np.ndarray, "Q K C"]:
-        """Return the colours of the cells; masked ones have none."""
-        painted = np.asarray(self._colors(drawn.placed))
-        for name, where in drawn.odd.items():
-            if (color := MARKS[name].color) is not None:
-                painted[where] = to_rgba(color)
-        painted[~drawn.picture.allowed] = 0
-        return painted
 
-    def _mark(self, axes: Axes, mark: Mark, where: Bool[np.ndarray, "Q K"], drawn: Map) -> None:
-        """Draw a mark into the cells of its sort."""
-        if not where.any():
-            return
+def _title(trace: Trace, layer: LayerTrace, head: int) -> str:
+    label = layer.head_label(head)
+    if len(trace.layers) == 1:
+        return titled("head", label)
+    short = (
+        f"L{layer.label}{_kind(layer)}" if isinstance(layer.label, int) else titled("layer", layer.label) + _kind(layer)
+    )
+    return f"{short} H{label}" if isinstance(label, int) else f"{short} {label}"
+
+
+def _kind(layer: LayerTrace) -> str:
+    return "" if layer.kind == "self" else f" {layer.kind}"
+
+
+# --- where everything stands -------------------------------------------------------------------------------
+
+
+def _lay_out(figure: Figure, maps: Sequence[_Map], size: Size, width: float, ratio: float) -> float:
+    """Label the maps with as large letters and as many tokens as there is room for; return the side of a cell.
+
+    Args:
+        figure: the figure.
+        maps: what is in it.
+        size: of the figure; a height that was left open becomes as much as the maps take.
+        width: points that no map can exceed.
+        ratio: how much higher than a map is wide all strips of maps together are.
+
+    Raises:
+        UsageError: there is no room for the maps.
+    """
+    fonts = Fonts.of(label for each in maps for axis in (each.rows, each.columns) for label in axis.labels)
+    cell = min(width / len(each.columns) for each in maps)
+    for font, step in _LABELS:
+        if cell and cell * step < _AIR * font:  # no room; smaller letters make cells hardly larger
+            continue
+        for each in maps:
+            _label(each, fonts, font, step)
+        cell = _cell(figure, maps, size, max(width * ratio, size.width))
+        if cell * step >= _AIR * font:
+            figure.set_layout_engine("none")
+            return cell
+    raise UsageError(
+        f"{counted(len(maps), 'map')} {'does' if len(maps) == 1 else 'do'} not fit a figure of this size; choose with "
+        "--layer, --head, --query and --key, or give a larger --size"
+    )
+
+
+def _label(drawn: _Map, fonts: Fonts, font: float, step: int) -> None:
+    """Write every so manieth token beside and below a map; where some are left out, their indices too."""
+    sides = (drawn.axes.yaxis, drawn.rows, drawn.has_rows), (drawn.axes.xaxis, drawn.columns, drawn.has_columns)
+    for side, axis, is_labelled in sides:
+        places = range(0, len(axis), step) if is_labelled else range(0)
+        labels = [
+            (f"{axis.indices[place]} " if step > 1 else "")
+            + fonts.escaped(axis.labels[place])
+            + (f" {MARK}" if place in axis.marked else "")
+            for place in places
+        ]
+        side.set_ticks([place + 0.5 for place in places])
+        side.set_ticklabels(labels, fontproperties=fonts.of_size(font), parse_math=False)
+        side.set_tick_params(length=2 if step > 1 else 0)
+    drawn.axes.tick_params("x", labelrotation=90)
+
+
+def _cell(figure: Figure, drawn: Sequence[_Map], size: Size, tallest: float) -> float:
+    """Lay the figure out and return the side of its smallest cells, in points; 0 where it has no room."""
+    if size.height is None:
+        figure.set_figheight((tallest + len(drawn) * 2 * _FONT) / INCH + 2)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # that maps have collapsed
+            figure.draw_without_rendering()
+            if size.height is None:
+                *maps, bar = (axes.get_tightbbox() or axes.bbox for axes in figure.axes)
+                parts = Bbox.union(maps), bar, figure.legends[0].get_window_extent()
+                figure.set_figheight(sum(float(part.height) for part in parts) / figure.dpi + _PADS)
+                figure.draw_without_rendering()
+    except UserWarning:
+        return 0.0
+    return min(each.axes.bbox.height / len(each.rows) for each in drawn) * INCH / figure.dpi
+
+
+# --- what is drawn -----------------------------------------------------------------------------------------
+
+
+def _odd(picture: Picture, scale: Scale) -> Iterator[tuple[Mark, np.ndarray[tuple[int, int], np.dtype[np.bool_]]]]:
+    """Yield where the odd cells of each sort are, if there are any."""
+    for name, where in scale.odd(picture.values).items():
+        if (where & picture.allowed).any():
+            yield MARKS[name], where & picture.allowed
+
+
+def _draw(drawn: _Map, scale: Scale, colors: LinearSegmentedColormap, pool: int, cell: float) -> None:
+    """Paint the cells and draw the marks of those that are odd; masked ones are left as they are."""
+    axes, picture = drawn.axes, drawn.picture
+    painted = np.asarray(colors(scale.placed(np.where(np.isfinite(picture.values), picture.values, 0))))
+    lightness = painted[..., :3] @ (0.2126, 0.7152, 0.0722)
+    side = cell * pool * 0.5
+    for mark, where in _odd(picture, scale):
+        if mark.color is not None:
+            painted[where] = to_rgba(mark.color)
         rows, columns = np.nonzero(where)
-        side = self._layout.cell * self._pool * 0.5
-        lightness = np.asarray(self._colors(drawn.placed))[rows, columns, :3] @ (0.2126, 0.7152, 0.0722)
-        inks = np.where((lightness > 0.45)[:, None] | (mark.color is not None), to_rgba("black"), to_rgba("white"))
+        is_light = (lightness[where] > 0.45) | (mark.color is not None)
         axes.scatter(
-            (columns + 0.5) * self._pool,
-            (rows + 0.5) * self._pool,
+            (columns + 0.5) * pool,
+            (rows + 0.5) * pool,
             s=side**2,
             marker=mark.marker,
-            c=inks,
+            c=np.where(is_light[:, None], to_rgba("black"), to_rgba("white")),
             linewidths=min(0.8, side / 5) if mark.marker in "x+_" else 0,
         )
+    painted[~picture.allowed] = 0
+    high, wide = (side * pool for side in picture.values.shape)  # the last blocks may reach beyond the axes
+    axes.imshow(painted, extent=(0, wide, high, 0), interpolation="nearest")
+    axes.set(xlim=(0, len(drawn.columns)), ylim=(len(drawn.rows), 0))
+    for axis, line in ((drawn.rows, axes.axhline), (drawn.columns, axes.axvline)):
+        if axis.boundary:
+            line(axis.boundary, color=_HATCHED["edgecolor"], linewidth=0.8)
 
-    def _boundaries(self, axes: Axes, group: Group) -> None:
-        """Draw where the second text of a pair begins."""
-        for axis, draw in zip(group.axes, (axes.axhline, axes.axvline), strict=True):
-            if axis.boundary:
-                draw(axis.boundary, color=_PALE, linewidth=0.8)
 
-    def _label(self, axes: Axes, group: Group, *, has_rows: bool, has_columns: bool) -> None:
-        """Write the tokens beside and below a map."""
-        font, step = self._layout.font, self._layout.step
-        for side, axis, has_labels in ((0, axes.yaxis, has_rows), (1, axes.xaxis, has_columns)):
-            texts = group.labels(side, step)
-            places = [place * step + 0.5 for place in range(len(texts))]
-            axis.set_ticks(places if has_labels else [])
-            axis.set_tick_params(length=2 if step > 1 else 0, width=0.4, color=_FAINT, pad=2)
-            if has_labels:
-                axis.set_ticklabels(texts, fontproperties=self._words.font(font), color=_INK, parse_math=False)
-        axes.tick_params("x", labelrotation=90)
-
-    def _draw_key(self, y: float) -> None:
-        """Draw what explains the maps."""
-        key, font, left = self._key, self._layout.font, self._layout.left
-        bar = self._axes(left, y, key.bar, BAR)
-        bar.imshow(self._colors(np.linspace(0, 1, 256))[None], extent=(0, 1, 0, 1), aspect="auto")
-        bar.set_yticks([])
-        bar.set_xticks([at for at, _ in key.ticks], [text for _, text in key.ticks])
-        bar.tick_params("x", length=2, width=0.4, color=_FAINT, pad=1)
-        sides = {0.0: "left", 1.0: "right"}
-        for (at, _), label in zip(key.ticks, bar.get_xticklabels(), strict=True):
-            label.set(fontproperties=self._words.font(font), color=_INK, ha=sides.get(at, "center"))
-        for side in bar.spines.values():
-            side.set(linewidth=0.4, color=_FAINT)
-        points = Affine2D().scale(1 / INCH, -1 / INCH).translate(0, self._size[1] / INCH) + self._figure.dpi_scale_trans
-        for x, down, entry in key.entries:
-            at, middle = left + x, y + down + font * 0.5
-            if entry.has_swatch:
-                self._swatch(entry, at, middle, points)
-                at += font + 2
-            self._figure.text(
-                at, middle, entry.words, transform=points, va="center_baseline", color=_INK,
-                fontproperties=self._words.font(font), parse_math=False,
-            )  # fmt: skip
-
-    def _swatch(self, entry: Entry, x: float, middle: float, points: Transform) -> None:
-        """Draw a cell that looks as those that an entry explains."""
-        side = self._layout.font * 0.9
-        if entry.mark is None:
-            self._figure.add_artist(_hatched(x, middle - side / 2, side, side, transform=points))
+def _add_key(
+    figure: Figure, trace: Trace, maps: Sequence[_Map], scale: Scale, colors: LinearSegmentedColormap, pool: int
+) -> None:
+    """Add the bar of colours with round weights on it, and what marks and words there are to explain."""
+    axes = [each.axes for each in maps]
+    bar = figure.colorbar(ScalarMappable(cmap=colors), ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
+    width = 0.5 * min(figure.bbox.size) / figure.dpi * INCH  # at least, of the bar
+    found: list[tuple[float, str]] = []
+    for value, text in ticks(scale):
+        at = float(scale.placed(np.array([value]))[0])
+        if all(abs(at - other) * width > 0.35 * _FONT * (len(text) + len(word) + 2) for other, word in found):
+            found.append((at, text))
+    bar.set_ticks([at for at, _ in found], labels=[text for _, text in found])
+    first = trace.layers[0]
+    bar.set_label(first.measure + (f", {titled('layer', first.label)}{_kind(first)}" if len(trace.layers) == 1 else ""))
+    entries: list[tuple[Artist | tuple[Artist, ...], str]] = []
+    if not all(each.picture.allowed.all() for each in maps):
+        entries.append((Patch(linewidth=0, **_HATCHED), "masked"))
+    odd = {mark.words for each in maps for mark, _ in _odd(each.picture, scale)}
+    for mark in MARKS.values():
+        if mark.words in odd:
+            cell = Patch(facecolor=mark.color or colors(0.0), linewidth=0)
+            ink = "black" if mark.color else "white"
+            entries.append((
+                (cell, Line2D([], [], marker=mark.marker, color=ink, linestyle="none", markersize=_FONT / 2)),
+                mark.words,
+            ))  # fmt: skip
+    blank = Line2D([], [], linestyle="none")
+    letters = int(figure.bbox.width / figure.dpi * INCH / (0.6 * _FONT))  # in a line
+    room = letters - (20 if entries and letters > 40 else 6)  # beside the marks, or below them
+    entries.append((blank, fill("; ".join(_notes(trace, maps, pool)), room)))
+    handles, words = zip(*entries, strict=True)
+    for columns in range(len(entries), 0, -1):  # as many side by side as there is room for
+        legend = figure.legend(handles, words, loc="outside lower left", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width < figure.bbox.width:
             return
-        color, ink = entry.mark.color or self._colors(0.0), "black" if entry.mark.color else "white"
-        box = Rectangle((x, middle - side / 2), side, side, facecolor=color, linewidth=0, transform=points)
-        self._figure.add_artist(box)
-        mark = Line2D(
-            [x + side / 2], [middle], marker=entry.mark.marker, markersize=side * 0.6, color=ink, linestyle="none",
-            markeredgewidth=0.8 if entry.mark.marker in "x+_" else 0, transform=points,
-        )  # fmt: skip
-        self._figure.add_artist(mark)
+        legend.remove()
 
 
-def _hatched(x: float, y: float, width: float, height: float, **how: Any) -> Rectangle:
-    """Return what masked cells look like."""
-    patch = Rectangle((x, y), width, height, facecolor="white", edgecolor=_PALE, hatch="/////", linewidth=0, **how)
-    patch.set_hatch_linewidth(0.4)
-    return patch
+def _notes(trace: Trace, maps: Sequence[_Map], pool: int) -> Iterator[str]:
+    """Yield what is to be said of the maps besides their marks."""
+    yield "rows are queries, columns keys"
+    if trace.source.kind == "toy":
+        yield "random weights: patterns mean nothing"
+    if pool > 1:
+        yield f"each cell is the largest of {pool}×{pool}"
+    if any(each.rows.marked for each in maps):
+        yield f"{MARK} may attend to no key"
+    if any(axis.boundary for each in maps for axis in (each.rows, each.columns)):
+        yield "grey lines: where the second text begins"

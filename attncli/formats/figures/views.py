@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.colors import to_rgba
@@ -12,36 +11,15 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.errors import InputError
+from attncli.formats.figures.fonts import MONOSPACED, Fonts
 from attncli.formats.figures.size import INCH
-from attncli.formats.figures.words import MONOSPACED, Words
 from attncli.formats.pictures import FAINT, THEME, Drawing, boxed_runs, stacked
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
 _FONT = 8.0
-_LINE = 1.22 * _FONT
+_CELL, _LINE = 0.602 * _FONT, 1.22 * _FONT  # of DejaVu Sans Mono
 _MARGIN = 8.0
 _TALLEST = 200  # inches: no reader shows a larger page of PDF
 _HALVES = {"█": (0, 1), "▀": (0,), "▄": (1,)}  # which halves of a cell a block fills: from the top
-
-
-class _Run(NamedTuple):
-    """Some characters of one line.
-
-    Attributes:
-        line: the line.
-        column: where they begin.
-        width: how many cells they take.
-        text: the characters.
-        style: how they look.
-    """
-
-    line: int
-    column: int
-    width: int
-    text: str
-    style: Style
 
 
 def draw_view(drawings: Sequence[Drawing]) -> Figure:
@@ -51,61 +29,43 @@ def draw_view(drawings: Sequence[Drawing]) -> Figure:
         InputError: there are more lines than a page has room for.
     """
     lines = stacked(drawings)
-    found = list(_runs_of(lines))
-    words = Words.of((run.text for run in found), MONOSPACED)
-    columns = max((run.column + run.width for run in found), default=1)
-    cell = words.width("0", _FONT)
-    width, height = (columns * cell + 2 * _MARGIN) / INCH, (len(lines) * _LINE + 2 * _MARGIN) / INCH
+    columns = max((sum(segment.cell_length for segment in line) for line in lines), default=1) or 1
+    width, height = ((side + 2 * _MARGIN) / INCH for side in (columns * _CELL, len(lines) * _LINE))
     if max(width, height) > _TALLEST:
         raise InputError(
             f"the view has {len(lines)} lines of {columns} cells, more than a page has room for; show less of it, or "
             "give svg or html"
         )
     figure = Figure(figsize=(width, height), facecolor=THEME.background_color.hex)
-    left, high = _MARGIN / width / INCH, _MARGIN / height / INCH
-    axes = figure.add_axes((left, high, 1 - 2 * left, 1 - 2 * high))
-    axes.set(xlim=(0, columns), ylim=(len(lines), 0))
+    left, low = _MARGIN / width / INCH, _MARGIN / height / INCH
+    axes = figure.add_axes((left, low, 1 - 2 * left, 1 - 2 * low))
     axes.axis("off")
-    axes.imshow(
-        _painted(found, len(lines), columns), extent=(0, columns, len(lines), 0), aspect="auto", interpolation="nearest"
-    )
-    for run in found:
-        if not (text := run.text.strip()) or run.text[0] in _HALVES:
-            continue
-        start = run.column + len(run.text) - len(run.text.lstrip())
-        shown, size = words.written(text), _FONT
-        if not text.isascii():  # which its own cells may have no room for
-            room = (run.column + run.width - start) * cell
-            size *= min(1, room / words.width(shown, _FONT))
-        axes.text(
-            start, run.line + 0.72, shown, color=_ink(run.style), parse_math=False, clip_on=False,
-            fontproperties=words.font(size, "bold" if run.style.bold else "normal"),
-        )  # fmt: skip
+    painted = np.zeros((2 * len(lines), columns, 4))  # behind each half of each cell, the upper one first
+    fonts = Fonts.of((segment.text for line in lines for segment in line), MONOSPACED)
+    for row, line in enumerate(lines):
+        column = 0
+        for text, style, _ in Segment.simplify(line):
+            for run, cells, _is_boxed in boxed_runs(text):
+                _draw_run(painted[2 * row : 2 * row + 2, column : column + cells], run, style or Style())
+                if run.strip() and run[0] not in _HALVES:
+                    start = column + len(run) - len(run.lstrip())
+                    font = fonts.of_size(_FONT, "bold" if style is not None and style.bold else "normal")
+                    axes.text(
+                        start, row + 0.72, fonts.escaped(run.strip()), color=_ink(style or Style()),
+                        fontproperties=font, parse_math=False,
+                    )  # fmt: skip
+                column += cells
+    axes.imshow(painted, extent=(0, columns, len(lines), 0), aspect="auto", interpolation="nearest")
     return figure
 
 
-def _runs_of(lines: Sequence[Sequence[Segment]]) -> Iterator[_Run]:
-    """Yield what stands in the lines, in runs of one style; each block or line of a drawing stands in its own cell."""
-    for line, segments in enumerate(lines):
-        column = 0
-        for segment in Segment.simplify(segments):
-            for text, width, is_boxed in boxed_runs(segment.text):
-                is_drawing = is_boxed and all("\u2500" <= each <= "\u259f" for each in text)
-                for part, cells in [(each, 1) for each in text] if is_drawing else [(text, width)]:
-                    yield _Run(line, column, cells, part, segment.style or Style.null())
-                    column += cells
-
-
-def _painted(found: Sequence[_Run], lines: int, columns: int) -> Float[np.ndarray, "L C N"]:
-    """Return the colour behind each half of each cell, the upper one first; where there is none it is transparent."""
-    painted = np.zeros((2 * lines, columns, 4))
-    for run in found:
-        cells = slice(run.column, run.column + run.width)
-        if run.style.bgcolor is not None:
-            painted[2 * run.line : 2 * run.line + 2, cells] = to_rgba(run.style.bgcolor.get_truecolor(THEME).hex)
-        for half in _HALVES.get(run.text[:1], ()):
-            painted[2 * run.line + half, cells] = to_rgba(_ink(run.style))
-    return painted
+def _draw_run(painted: np.ndarray[tuple[int, ...], np.dtype[np.float64]], text: str, style: Style) -> None:
+    """Paint what is behind the characters of a run, and those that are half of a cell."""
+    if style.bgcolor is not None:
+        painted[:] = to_rgba(style.bgcolor.get_truecolor(THEME).hex)
+    for cell, character in enumerate(text if text[:1] in _HALVES else ""):
+        for half in _HALVES.get(character, ()):
+            painted[half, cell] = to_rgba(_ink(style))
 
 
 def _ink(style: Style) -> str:

@@ -1,13 +1,12 @@
-"""The words of a figure: fonts that have their characters, how wide they are, and escapes for what no font has."""
+"""The fonts that have the characters of a figure, and escapes for what no font has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple
 
 from matplotlib.font_manager import FontProperties, fontManager, get_font
-from matplotlib.textpath import TextToPath
 
 from attncli.render.palette import LEFT_TO_RIGHT
 
@@ -30,14 +29,7 @@ def _others() -> tuple[str, ...]:
     return tuple(sorted(name for name in found if not name.startswith("Last Resort")))
 
 
-@lru_cache(100_000)
-def _width(families: tuple[str, ...], text: str) -> float:
-    """Return how wide a text is in letters of one point; widths grow with the size."""
-    font = FontProperties(family=list(families), size=1)
-    return float(TextToPath().get_text_width_height_descent(text, font, False)[0])
-
-
-class Words(NamedTuple):
+class Fonts(NamedTuple):
     """The fonts that the words of a figure need.
 
     Attributes:
@@ -49,7 +41,7 @@ class Words(NamedTuple):
     lacking: frozenset[str]
 
     @classmethod
-    def of(cls, texts: Iterable[str], first: str = PROPORTIONAL) -> Words:
+    def of(cls, texts: Iterable[str], first: str = PROPORTIONAL) -> Fonts:
         """Return the fonts for these texts; what the first one lacks comes from the fonts of the system."""
         families = [first]
         left = {ord(character) for text in texts for character in text} - _characters(first)
@@ -59,35 +51,13 @@ class Words(NamedTuple):
                 left -= found
         return cls(tuple(families), frozenset(map(chr, left)))
 
-    def font(self, size: float, weight: str = "normal") -> FontProperties:
+    def of_size(self, size: float, weight: str = "normal") -> FontProperties:
         """Return the fonts in a size."""
         return FontProperties(family=list(self.families), size=size, weight=weight)
 
-    def written(self, text: str) -> str:
+    def escaped(self, text: str) -> str:
         """Return a text with escapes for the characters that no font has; a mark of a terminal's direction goes."""
         return "".join(
             each.encode("ascii", "backslashreplace").decode() if each in self.lacking else each
             for each in text.replace(LEFT_TO_RIGHT, "")
         )
-
-    def width(self, text: str, size: float) -> float:
-        """Return how wide a text is, in points."""
-        return size * _width(self.families, text) if text else 0.0
-
-    def wrapped(self, text: str, size: float, room: float) -> list[str]:
-        """Return a text in lines that have room, broken at blanks."""
-        lines: list[str] = []
-        for word in text.split(" "):
-            if lines and self.width(f"{lines[-1]} {word}", size) <= room:
-                lines[-1] += f" {word}"
-            else:
-                lines.append(word)
-        return lines
-
-    def clipped(self, text: str, size: float, room: float) -> str:
-        """Return a text, or as much of its beginning as there is room for."""
-        if self.width(text, size) <= room:
-            return text
-        while text and self.width(text + "…", size) > room:
-            text = text[:-1]
-        return text + "…"
