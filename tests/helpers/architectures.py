@@ -136,7 +136,6 @@ MORE: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"head_dim": 8},
     "bamba": {"attn_layer_indices": [1]},
     "blt": {"use_cache": False},
-    "canine": {"local_transformer_stride": 8},
     "cohere_compass_text": WINDOWS
     | {
         "rope_parameters": {
@@ -166,7 +165,6 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "esm": {"vocab_size": 128, "pad_token_id": 1, "mask_token_id": 2, "position_embedding_type": "rotary"},
     "esmc": {"num_key_value_heads": 4},
-    "funnel": {"architectures": ["FunnelModel"], "block_sizes": [1]},
     "gemma3n_text": {"intermediate_size": 48, "num_kv_shared_layers": 0, "activation_sparsity_pattern": None},
     "gemma4_text": {"global_head_dim": 8},
     "gemma4_unified_text": {"global_head_dim": 8},
@@ -179,17 +177,16 @@ MORE: dict[str, dict[str, Any]] = {
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4, "visual_embed": False},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "lilt": {"hidden_size": 48, "pad_token_id": 1},
-    "longt5": {"local_radius": 2},
     "longcat_flash": {"head_dim": 8, "zero_expert_num": 2},
     "mamba2": {"head_dim": 16},
     "markuplm": {"xpath_unit_hidden_size": 4, "max_depth": 2},
     "ministral": {"head_dim": 8},
+    "funnel": {"architectures": ["FunnelModel"], "block_sizes": [1]},
     "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_n_heads": 2},
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"]},
     # Its long window is 1024, whatever one says.
     "neomme": {"head_dim": 16, "per_layer_config": {1: {"sliding_window": None}, 2: {"sliding_window": 4}}},
-    "pegasus_x": {"block_size": 4, "num_global_tokens": 3},
     "qwen4_exp_text": {
         "indexer_n_heads": 2,
         "indexer_kv_heads": 1,
@@ -198,12 +195,7 @@ MORE: dict[str, dict[str, Any]] = {
         "indexer_compress_ratio": 2,
     },
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
-    "reformer": {
-        "axial_pos_shape": [8, 8],
-        "axial_pos_embds_dim": [16, 16],
-        "local_attn_chunk_length": 2,
-        "lsh_attn_chunk_length": 16,
-    },
+    "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]},
     "xmod": {"default_language": "en_XX"},
     # Parts of models that read pictures beside text.
     "chameleon_vqgan": {"base_channels": 32, "embed_dim": 32, "latent_channels": 32, "channel_multiplier": [1, 1]},
@@ -399,15 +391,9 @@ def random_model(build: Any, config: PreTrainedConfig, attn_implementation: str 
     return model
 
 
-LONGER = {"canine": 22}
-"""How many tokens it takes until there are several groups, blocks or chunks of them."""
-
-
 def tiny_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Seven tokens or more, none of them special, and five for a decoder that has an encoder beside it."""
+    """Seven tokens, none of them special, and five for a decoder that has an encoder beside it."""
     ids = torch.tensor([[23, 42, 17, 88, 23, 64, 31]])
-    if (count := LONGER.get(config.model_type)) is not None:
-        ids = torch.cat([ids, torch.arange(33, 33 + count - ids.shape[1])[None]], dim=1)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if config.is_encoder_decoder:
         inputs["decoder_input_ids"] = ids[:, 1:6] + 1

@@ -32,7 +32,7 @@ from architectures import (
     tiny_tower,
     tiny_whole,
 )
-from odd_layouts import global_and_local, whole_map
+from odd_layouts import whole_map
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -49,18 +49,15 @@ from attncli.trace.trace import Trace
 EXACT = 1e-6  # the largest difference of two float32 weights that counts as the same
 
 # What transformers 5.23 returns as `attentions` is not what these two multiply the values with.
-RETURNS_SCORES = {"squeezebert", ("prophetnet", "encoder"), ("prophetnet", "cross")}
+RETURNS_SCORES = {"squeezebert"}
 RETURNS_NO_SINKS = {"granite_swa", "granitemoe_swa"}
-# It returns those between tokens alone, and leaves out the positions before them.
-RETURNS_TOKENS = {"cpmant"}
-# Of a layer that attends chunk by chunk it returns the first chunk.
-RETURNS_FIRST = {"canine"}
 
 # What is refused with exit code 4, and why.
+_NO_WEIGHTS, _NO_TOKENS = "no weight for each pair of tokens", "queries and keys that are no tokens"
 NOT_REACHED = {
     "blt": "several models in one",
-    "mra": "no weight for each pair of tokens",
-    "yoso": "no weight for each pair of tokens",
+    **dict.fromkeys(("mra", "prophetnet", "reformer", "yoso"), _NO_WEIGHTS),
+    **dict.fromkeys(("canine", "cpmant", "funnel", "longt5", "pegasus_x"), _NO_TOKENS),
 }
 
 
@@ -238,16 +235,9 @@ def arrays(layers: Sequence[LayerTrace]) -> list[np.ndarray]:
 def difference(name: str, layer: LayerTrace, expected: Any) -> float:
     """The largest difference of any weight; infinite if the two cannot be compared."""
     weights = stacked(layer)
-    if isinstance(expected, dict):  # Pegasus-X
-        own = global_and_local({side: given[0].numpy() for side, given in expected.items()}, layer.num_queries)
-        return float(np.abs(weights - own).max())
     if not isinstance(expected, torch.Tensor):
         return np.inf
-    if name in RETURNS_TOKENS:
-        weights = weights[:, -expected.shape[2] :, -expected.shape[3] :]
-    if name in RETURNS_FIRST:
-        weights = weights[:, : expected.shape[2], : expected.shape[3]]
-    if name in RETURNS_SCORES or (name, layer.kind) in RETURNS_SCORES:
+    if name in RETURNS_SCORES:
         expected = expected.softmax(dim=-1)
     if name in RETURNS_NO_SINKS:
         weights = weights / weights.sum(axis=-1, keepdims=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from architectures import architectures, each, tiny_config
 from conformance import NOT_REACHED, RETURNS_SCORES, save_tokenizer, tokenizer_in
-from odd_layouts import global_and_local, whole_map
+from odd_layouts import whole_map
 from readme import pages
 from transformers import AutoModel, masking_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -32,19 +32,19 @@ PAD = 1
 BY_CONTENT = {"qwen4_exp_text": "whose content it ranks first"}
 # The second's cache takes one token at a time, from the first on. The first asks its encoder for a cache, and fails;
 # here the encoder runs alone.
-CACHE_FAILS = {"switch_transformers", "prophetnet"}
+CACHE_FAILS = {"switch_transformers"}
 # Two fills of two sizes: a padding query looks at future words. Or blocks: it looks at those it has.
-UNEVEN = {"gpt_neo", "longt5", "openai-gpt", "prophetnet", "reformer"}
+UNEVEN = {"gpt_neo", "openai-gpt"}
 BLOCKS = {"deepseek_v4"}  # which of its keys a cache holds is not told
 # They choose blocks by the positions of tokens, which transformers counts with padding.
 BY_POSITION = {"deepseek_v4", "minimax_m3_vl_text"}
-REFUSED = NOT_REACHED | BY_CONTENT | {"cpmant": "takes no attention mask"}
+REFUSED = NOT_REACHED | BY_CONTENT
 WITHOUT_CACHE = set(
     """
-    albert bert bert-generation big_bird camembert canine clip_text_model convbert data2vec-text deberta deberta-v2
-    distilbert electra ernie esm esmc eurobert flaubert funnel gte ibert jina_embeddings_v3 layoutlm layoutlmv3 lilt
+    albert bert bert-generation big_bird camembert clip_text_model convbert data2vec-text deberta deberta-v2
+    distilbert electra ernie esm esmc eurobert flaubert gte ibert jina_embeddings_v3 layoutlm layoutlmv3 lilt
     longformer luke markuplm megatron-bert mobilebert modernbert mpnet neomme nomic_bert nystromformer openai-gpt
-    openai_privacy_filter recurrent_gemma reformer rembert roberta roberta-prelayernorm roc_bert roformer splinter
+    openai_privacy_filter recurrent_gemma rembert roberta roberta-prelayernorm roc_bert roformer splinter
     squeezebert tapas tipsv2_text_model ultrabert visual_bert xlm xlm-roberta xlm-roberta-xl xlnet xmod
     """.split()
 )
@@ -97,7 +97,7 @@ def attended(name: str, model: Any, side: str, past: int) -> dict[str, list[np.n
     found = {}
     for kind in kinds:
         layers = output["attentions" if kind == "self" else f"{kind}_attentions"]
-        is_score = name in RETURNS_SCORES or (name, kind) in RETURNS_SCORES
+        is_score = name in RETURNS_SCORES
         layers = [layer.softmax(dim=-1) if is_score else layer for layer in layers]
         sizes = [inputs["input_ids"].shape[1]] * 2
         if kind in ("decoder", "cross"):
@@ -108,9 +108,6 @@ def attended(name: str, model: Any, side: str, past: int) -> dict[str, list[np.n
 
 def _whole(name: str, returned: Any, sizes: Sequence[int], inputs: dict[str, torch.Tensor]) -> np.ndarray:
     """Which weights of one layer are not zero, with a row for every query and a column for every key."""
-    if isinstance(returned, dict):  # Pegasus-X
-        both = [{side: cells[number].numpy() for side, cells in returned.items()} for number in range(2)]
-        return np.stack([global_and_local(cells, sizes[0] + cells["global"].shape[1]) > 0 for cells in both])
     padding = (inputs["attention_mask"] == 0).numpy()
     pairs = zip((returned > 0).numpy(), padding, strict=True)
     return np.stack([whole_map(name, cells, *sizes, is_padding) for cells, is_padding in pairs])
@@ -180,7 +177,7 @@ def test_an_architecture_builds_the_mask_that_its_weights_show(name: str, tmp_pa
 
 def test_the_documentation_counts_them() -> None:
     count = len(architectures())
-    assert count - len(REFUSED) >= 204
+    assert count - len(REFUSED) >= 196
     page = " ".join(pages()["docs/guides/mask-debugging.md"].split())
     assert f"{count - len(REFUSED)} of the {count} text architectures" in page
 

@@ -127,10 +127,6 @@ class Probe:
         self, recorded: Recorder, number: int, place: Sublayer, span: Span, masks: dict[tuple[int, int], Any]
     ) -> SeenLayer:
         layer = recorded.layers[number][place]
-        if recorded.sides(place)[0] is not None:
-            raise NotExposedError(
-                f"the queries of layer {place[0]} are no tokens one by one; `attn check` holds masks against tokens"
-            )
         rows, columns = span.of(place[1])
         arrival = recorded.arrivals.get(place)
         mask, dtypes = None, None
@@ -214,8 +210,6 @@ class Probe:
             raise NotExposedError("its tokens see those after them")
         switch(self.model, self.backends[0])
         inputs, spans, whole = batch
-        if self.model.config.model_type == "prophetnet":  # its cache takes one token at a time, from the first on
-            steps = list(range(1, whole.target.stop + 1))
         if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
             inputs["position_ids"] = torch.arange(whole.text.stop).expand(len(spans), -1)
         return self._by_kind(states_with_cache(self.model, inputs, spans, steps))
@@ -227,9 +221,7 @@ class Probe:
 
     def _padded(self, sentences: Sequence[Sentence], side: str) -> Batch:
         given = [sentence.inputs for sentence in sentences]
-        return padded(
-            given, self.checkpoint.reader.padding_id, side, self.checkpoint.takes_positions, self.checkpoint.ahead
-        )
+        return padded(given, self.checkpoint.reader.padding_id, side, self.checkpoint.takes_positions)
 
     def _packed(self, sentences: Sequence[Sentence], has_mask: bool) -> Batch:
         """Return one sequence of several sentences, where each stands, and the whole of it."""

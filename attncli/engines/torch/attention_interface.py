@@ -21,7 +21,6 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from attncli.engines.torch.extra_positions import Sides
 from attncli.engines.torch.recorder import Arrival, Captured, Recorder, Sublayer
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
@@ -196,7 +195,7 @@ def _attend(
     place = recorder.arrive(module) if before is None else recorder.calling[id(module)]
     run.earlier = given, None
     if request.mask is not None:
-        _check_replaceable(given, recorder.sides(place))
+        _check_replaceable(given, recorder.own_keys(place))
     call = _masked(given, run)
     if place not in recorder.wanted:
         return _fastest(call, run)
@@ -244,12 +243,12 @@ def _check_known(name: str, more: Mapping[str, Any]) -> None:
         )
 
 
-def _check_replaceable(call: _Call, sides: Sides) -> None:
+def _check_replaceable(call: _Call, own_keys: int | None) -> None:
     """Raise NotExposedError where a mask that the user gives cannot stand for the model's own."""
     name = type(call.module).__name__
     if call.chosen is not None:
         raise NotExposedError(f"{name} chooses the keys of each query; --mask cannot replace that")
-    if sides != (None, None):
+    if own_keys is not None:
         raise NotExposedError(f"{name} has positions that are no tokens; --mask says nothing of them")
 
 

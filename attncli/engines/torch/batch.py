@@ -47,7 +47,7 @@ def batches(encoded: Sequence[Encoded], limit: int = MOST_TOKENS) -> Iterator[li
         yield batch
 
 
-def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool, ahead: int = 0) -> Batch:
+def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool) -> Batch:
     """Return sentences side by side, padded to the length of the longest.
 
     Args:
@@ -55,7 +55,6 @@ def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: 
         pad_id: the id that fills up.
         side: `right` or `left`, where padding goes.
         takes_positions: whether the model has to be told where the tokens stand that padding has moved.
-        ahead: how many positions the model puts before the tokens.
     """
     inputs = {}
     for name in encoded[0]:
@@ -68,13 +67,13 @@ def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: 
             inputs[mask] = torch.nn.utils.rnn.pad_sequence(ones, True, 0, side)
     if side == "left" and len(encoded) > 1 and takes_positions:
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-    sides = [_slices(encoded, name, side, ahead) for name in ("input_ids", _TARGET + "input_ids") if name in inputs]
+    sides = [_slices(encoded, name, side) for name in ("input_ids", _TARGET + "input_ids") if name in inputs]
     both = sides[0], sides[-1]  # of a text and its target; without targets they are the same
     text, target = (slice(0, max(one.stop for one in own)) for own in both)
     return Batch(inputs, [Span(*own) for own in zip(*both, strict=True)], Span(text, target))
 
 
-def _slices(encoded: Sequence[Encoded], name: str, side: str, ahead: int) -> list[slice]:
-    lengths = [ahead + len(one[name]) for one in encoded]
+def _slices(encoded: Sequence[Encoded], name: str, side: str) -> list[slice]:
+    lengths = [len(one[name]) for one in encoded]
     longest = max(lengths)
     return [slice(0, n) if side == "right" else slice(longest - n, longest) for n in lengths]

@@ -19,7 +19,8 @@ from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import Given, Reader, Sentence
 from attncli.engines.source import SHARED_LATE
-from attncli.engines.torch import architecture_notes, attention_interface, batch, load, memory
+from attncli.engines.torch import attention_interface, batch, load, memory
+from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import (
     attention_layers,
     head_count,
@@ -29,7 +30,7 @@ from attncli.engines.torch.configuration import (
     start_id,
 )
 from attncli.engines.torch.expected_masks import implied_masks, mask_notes
-from attncli.engines.torch.extra_positions import ahead, own_tokens, with_prompts
+from attncli.engines.torch.extra_positions import key_tokens_of
 from attncli.engines.torch.generation import Writer, check_causal, check_no_future
 from attncli.engines.torch.recorder import Request
 from attncli.engines.torch.run_recorded import run
@@ -39,7 +40,7 @@ from attncli.text import several, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
-from attncli.trace.trace import Provenance, Trace
+from attncli.trace.trace import Provenance, Trace, sequences
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +82,6 @@ class Checkpoint:
         self._check_given(given)
         if generate:
             check_causal(model, self.part)
-        architecture_notes.check_has_weights(model, config)
         self.is_encoder_decoder: bool = config.is_encoder_decoder
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
@@ -97,7 +97,6 @@ class Checkpoint:
         whole, self._of_weights, self._form = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
-        self.ahead = ahead(config)
         self.notes = self._all_notes()
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
         starts = self.part.whole if self.part.hears else config if self.is_encoder_decoder else None
@@ -137,7 +136,8 @@ class Checkpoint:
         return self._sides(self.reader.read(text, pair, target))
 
     def _all_notes(self) -> tuple[str, ...]:
-        about = architecture_notes.notes(self.part.config, max(self.request.layers))
+        config = self.part.config
+        about = architecture_of(config).notes(config, max(self.request.layers))
         return (*self._unshown(), *about, *self._of_weights)
 
     def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
@@ -188,10 +188,7 @@ class Checkpoint:
     @property
     def parameters(self) -> Mapping[str, Parameter]:
         """What the model's forward pass takes, by name."""
-        taken = signature(self.model.forward).parameters
-        # A Reformer that fills up its last chunk fails on them.
-        is_without = self.model.config.model_type == "reformer"
-        return {name: each for name, each in taken.items() if not (is_without and name == "position_ids")}
+        return signature(self.model.forward).parameters
 
     @property
     def takes_positions(self) -> bool:
@@ -271,7 +268,7 @@ class Checkpoint:
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)
         given = [one.inputs for one in sentences]
-        together = batch.padded(given, self.reader.padding_id, "right", self.takes_positions, self.ahead)
+        together = batch.padded(given, self.reader.padding_id, "right", self.takes_positions)
         begun = perf_counter()
         recorded = run(self.model, part, together, self.request, kinds)
         _log.info(
@@ -293,12 +290,13 @@ class Checkpoint:
 
     def _sides(self, sentence: Sentence) -> tuple[Tokens, Tokens]:
         """Return what the queries and the keys of a sentence are."""
-        return with_prompts(sentence.query_tokens, self.ahead), with_prompts(sentence.tokens, self.ahead)
+        return sentence.query_tokens, sentence.tokens
 
     def _with_positions(self, layer: LayerTrace, query_tokens: Tokens, key_tokens: Tokens) -> LayerTrace:
-        """Return a layer that says what its queries and keys are, where they are not the tokens."""
-        queries, keys = own_tokens(self.model.config, layer.layer, layer.kind, query_tokens, key_tokens)
-        return layer if queries is None and keys is None else replace(layer, query_tokens=queries, key_tokens=keys)
+        """Return a layer that says what its keys are, where they are not the tokens."""
+        _, tokens = sequences(layer.kind, query_tokens, key_tokens)
+        keys = key_tokens_of(self.model.config, layer.layer, tokens)
+        return layer if keys is None else replace(layer, key_tokens=keys)
 
     def _provenance(self) -> Provenance:
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]

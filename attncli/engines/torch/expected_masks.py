@@ -15,9 +15,9 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from attncli.attention import row_blocks
+from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.attention_modules import attention_places
 from attncli.engines.torch.configuration import layer_types, sides
-from attncli.engines.torch.global_tokens import has_global_tokens
 from attncli.engines.torch.recorder import Sublayer
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
 from attncli.text import layers_named
@@ -29,7 +29,6 @@ _CLIPS = ("clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip
 _EXCEPTIONS = {f"{name}_text_model": True for name in _CLIPS} | {
     "BlipTextLMHeadModel": True,
     "BlipTextModel": False,
-    "cpmant": False,
     "git": True,
     "xlnet": False,
 }
@@ -61,8 +60,7 @@ def budget(config: Any) -> int | None:
     """Return how many keys a query attends to where a layer selects keys by their content; None if none does."""
     blocks = getattr(config, "index_topk_blocks", None)
     kept = [getattr(config, name, None) for name in _BUDGETS]
-    if config.model_type == "deepseek_v4":  # it chooses blocks of so many tokens
-        kept = [count and count * config.compress_rates["compressed_sparse_attention"] for count in kept]
+    kept = [count and architecture_of(config).selected_keys(config, count) for count in kept]
     kept.append(blocks and blocks * config.index_block_size)
     return min((count for count in kept if isinstance(count, int)), default=None)
 
@@ -77,7 +75,8 @@ def implied_masks(model: Any) -> dict[Sublayer, Implied]:
     for kind, layers in places.layers.items():
         is_causal = kind == "decoder" if kind != "self" else _is_causal(model, places.modules)
         for layer in layers:
-            if (reach := _reach(config, kind, layer)) is not None:
+            reach = architecture_of(config).reach(config, layer) if kind in ("self", "encoder") else None
+            if reach is not None:
                 found[layer, kind] = Implied(Atom("band", (reach, reach)), reach)
             elif kind in said:
                 found[layer, kind] = _implied(_of_layer(said[kind], layer), layer, is_causal)
@@ -153,26 +152,12 @@ def _is_causal(model: Any, modules: Any) -> bool | None:
     return False if _OTHER_HEADS.search(heads) else None
 
 
-def _reach(config: Any, kind: str, layer: int) -> int | None:
-    """Return how many keys to each side a layer computes, which works in a band or in blocks; None for all others."""
-    if kind not in ("self", "encoder") or has_global_tokens(config):
-        return None
-    if getattr(config, "encoder_attention_type", None) == "local":  # LongT5
-        return int(config.local_radius)
-    if config.model_type not in ("led", "longformer"):
-        return None
-    windows = config.attention_window
-    return int(windows if isinstance(windows, int) else windows[layer]) // 2
-
-
 def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
     if is_causal is None:
         return Implied(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
     is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
-    if config.model_type == "canine" and layer == 0:
-        return Implied(Atom("chunk", (config.local_transformer_stride,)))
-    is_exact &= config.model_type not in ("longformer", "reformer")  # global tokens, and chunks
+    is_exact &= architecture_of(config).is_exact
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
     is_exact &= "indexed" not in layer_type

@@ -257,7 +257,7 @@ def _check_weights(
 
 
 def vocabulary_rows(model: Any) -> int | None:
-    """Return how many token ids a model has embeddings for, or None where it hashes them (CANINE)."""
+    """Return how many token ids a model has embeddings for, or None where the model does not say."""
     try:
         return model.get_input_embeddings().num_embeddings
     except (NotImplementedError, AttributeError):

@@ -14,7 +14,7 @@ from attncli.engines.torch.batch import padded
 from attncli.engines.torch.configuration import instead, layer_types
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.expected_masks import budget
-from attncli.engines.torch.extra_positions import has_own_positions, own_tokens, with_prompts
+from attncli.engines.torch.extra_positions import has_own_keys, key_tokens_of
 from attncli.engines.torch.kv_prefill import continued
 from attncli.engines.torch.recorder import Batch, Span
 from attncli.engines.torch.run_recorded import run
@@ -97,13 +97,13 @@ class BlankCheckpoint(Checkpoint):
         self._check_room(sentences)
         side = pad or self.reader.tokenizer.padding_side
         padding = self._padding()
-        inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions, self.ahead)
+        inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions)
         with costless():
             recorded = self._recorded(inputs, whole, past, len(texts))
         filled = [
             (
-                _filled(with_prompts(one.tokens, self.ahead), whole.text.stop, padding, side),
-                _filled(with_prompts(one.query_tokens, self.ahead), whole.target.stop, padding, side),
+                _filled(one.tokens, whole.text.stop, padding, side),
+                _filled(one.query_tokens, whole.target.stop, padding, side),
             )
             for one in sentences
         ]
@@ -170,7 +170,7 @@ class BlankCheckpoint(Checkpoint):
         rest = slice(0, tokens - past)
         if not self.is_encoder_decoder:
             part, given = continued(self.model, inputs, past)
-            if has_own_positions(self.model.config):
+            if has_own_keys(self.model.config, self.num_layers):
                 name = visible(self.name)
                 raise NotExposedError(f"{name} has keys that are no tokens, and a cache hides which; leave out --past")
             return recorded(part, given, self.kinds, Span(rest, rest, past))
@@ -200,8 +200,8 @@ class BlankCheckpoint(Checkpoint):
             before = past if side != "encoder" else 0
             for own, (text, target), allowed in zip(found, filled, cells, strict=True):
                 queries, keys = sequences(side, target, text)
-                other_queries, other_keys = own_tokens(self.model.config, indices[0], side, target, text)
-                queries, keys = other_queries or Tokens(queries[before:]), other_keys or keys
+                keys = key_tokens_of(self.model.config, indices[0], keys) or keys
+                queries = Tokens(queries[before:])
                 dropped = len(keys) - allowed.shape[-1]
                 full = np.pad(allowed, ((0, 0), (0, 0), (dropped, 0)))
                 own.append(LayerMask(kind, tuple(indices), full, queries, keys, before, dropped))

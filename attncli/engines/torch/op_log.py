@@ -47,13 +47,11 @@ class Watched:
     Attributes:
         origins: of a tensor, by its `id`, the product of queries and keys or the softmax that it was made of; with
             the tensor itself, lest another one gets its id.
-        normalizers: what a log-sum-exp over the keys was taken of.
         softmax: in the order in which they ran.
         parts: what each direct part of the module took first and gave, by its name.
     """
 
     origins: dict[int, tuple[torch.Tensor, Product | Softmax]] = field(default_factory=dict)
-    normalizers: list[torch.Tensor] = field(default_factory=list)
     softmax: list[Softmax] = field(default_factory=list)
     parts: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
@@ -97,7 +95,6 @@ class Dense:
         output: what the module made of weights and values, `[B, H, Q, Dv]`.
         proofs: of each sentence, how far weights·V is from that output, where `v` cannot tell.
         against: what that output is.
-        forbidden: a score at or below this is masked.
     """
 
     scores: torch.Tensor
@@ -108,4 +105,3 @@ class Dense:
     output: torch.Tensor | None
     proofs: tuple[Proof, ...] | None = None
     against: str = "the model's own product"
-    forbidden: float = FORBIDDEN

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.attention_modules import Places
-from attncli.engines.torch.extra_positions import Sides, sides_of
 from attncli.engines.torch.to_cpu import fetched, is_here
 from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Expression
@@ -141,22 +141,23 @@ class Recorder:
         self.calling[id(module)] = seen[-1], kind
         return seen[-1], kind
 
-    def sides(self, place: Sublayer) -> Sides:
-        """Return what the queries and the keys of a layer are where they are not the tokens of the padded batch."""
-        rows, columns = (side.stop for side in self.batch.whole.of(place[1]))
-        return sides_of(self.config, *place, rows, columns)
+    def own_keys(self, place: Sublayer) -> int | None:
+        """Return how many keys a layer has where they are not the tokens of the padded batch."""
+        tokens = self.batch.whole.of(place[1])[1].stop
+        positions = architecture_of(self.config).key_positions(self.config, place[0], tokens)
+        return None if positions is None else len(positions)
 
     def cells(self, number: int, place: Sublayer) -> tuple[slice, slice]:
-        """Return which rows and columns of a layer are one sentence's; positions of its own are all of them."""
+        """Return which rows and columns of a layer are one sentence's; keys of its own are all of them."""
         rows, columns = self.batch.spans[number].of(place[1])
-        queries, keys = self.sides(place)
-        return rows if queries is None else slice(len(queries)), columns if keys is None else slice(len(keys))
+        keys = self.own_keys(place)
+        return rows, columns if keys is None else slice(keys)
 
     def size(self, place: Sublayer) -> tuple[int, int]:
         """Return how many queries and keys a layer should have."""
         rows, columns = (side.stop for side in self.batch.whole.of(place[1]))
-        queries, keys = self.sides(place)
-        return rows if queries is None else len(queries), columns if keys is None else len(keys)
+        keys = self.own_keys(place)
+        return rows, columns if keys is None else keys
 
     def heads_of(self, place: Sublayer, heads: int, queries: int, keys: int) -> tuple[int, ...]:
         """Return the heads asked for of a layer with these sizes.

@@ -9,10 +9,9 @@ from functools import partial
 from typing import Any
 
 from attncli.engines.torch import attention_interface, softmax_tracer
+from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.attention_backend import attempting, make_eager, switch
 from attncli.engines.torch.attention_modules import attention_places
-from attncli.engines.torch.extra_positions import adds_to_its_mask
-from attncli.engines.torch.global_tokens import with_global_tokens
 from attncli.engines.torch.recorder import Batch, Finished, Recorder, Request
 from attncli.engines.torch.unmodified_check import compare_unmodified, returns_kept
 from attncli.errors import NotExposedError
@@ -40,7 +39,8 @@ def run(model: Any, part: Any, batch: Batch, request: Request, kinds: Sequence[s
     architecture = model.config.model_type
     forward = partial(_forward, model, part, batch.inputs)
     _as_loaded(model)
-    if adds_to_its_mask(model.config) and model.config._attn_implementation == attention_interface.ATTENTION:
+    uses_ours = model.config._attn_implementation == attention_interface.ATTENTION
+    if uses_ours and architecture_of(model.config).adds_to_its_mask:
         switch(model, attention_interface.EAGER_MASKS)
     if model.config._attn_implementation in (attention_interface.ATTENTION, attention_interface.EAGER_MASKS):
         this = Recorder(request, attention_places(model), kinds, batch, model.config)
@@ -87,7 +87,7 @@ def _forward(model: Any, part: Any, inputs: Mapping[str, Any], finish: Callable[
     batch, count = inputs["input_ids"].shape
     failure = f"{model.config.model_type}: the model did not run on the text alone"
     with attempting(f"{batch} × {count} tokens", failure):
-        given = with_global_tokens(model.config, inputs)
+        given = architecture_of(model.config).inputs(model.config, inputs)
         with suppress(Finished):
             part(**{name: tensor.to(model.device) for name, tensor in given.items()})
         finish()

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attncli.engines.torch import sparse_layouts
-from attncli.engines.torch.op_log import Dense, Ended, Product, Softmax, Watched
+from attncli.engines.torch.architectures import architecture_of
+from attncli.engines.torch.op_log import FORBIDDEN, Dense, Ended, Product, Softmax, Watched
 from attncli.engines.torch.recorder import Finished, Recorder, Sublayer
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
@@ -47,10 +47,6 @@ class _Watcher(TorchFunctionMode):
         tensors = [tensor for tensor in (*args, *kwargs.values()) if isinstance(tensor, torch.Tensor)]
         if name == "softmax" and kwargs.get("dim", args[1] if len(args) > 1 else -1) in (-1, result.ndim - 1):
             _begin(call, tensors[0], result)
-        elif name == "logsumexp":
-            call.normalizers.append(tensors[0])
-        elif name == "exp" and (scores := _normalized(call, result)) is not None:
-            _begin(call, scores, result)
         elif name in _PRODUCTS and len(tensors) > 1:
             product = _product(name, args, kwargs, result)
             if weights := _weights_among(call, tensors):
@@ -69,14 +65,6 @@ def _begin(call: Watched, scores: torch.Tensor, weights: torch.Tensor) -> None:
         softmax = Softmax(scores, weights, origin)
         call.softmax.append(softmax)
         call.origins[id(weights)] = (weights, softmax)
-
-
-def _normalized(call: Watched, weights: torch.Tensor) -> torch.Tensor | None:
-    """Return the scores that weights are the softmax of, by a log-sum-exp that came before, as Reformer does it."""
-    for scores in call.normalizers:
-        if _equal(torch.exp(scores - scores.logsumexp(dim=-1, keepdim=True)), weights):
-            return scores
-    return None
 
 
 def _weights_among(call: Watched, tensors: list[torch.Tensor]) -> Softmax | None:
@@ -109,20 +97,13 @@ def _einsum(equation: str, left: torch.Tensor, right: torch.Tensor, result: torc
 def recording(run: Recorder, model: Any) -> Iterator[None]:
     """Record the attention of a model's next forward pass by watching its softmax."""
     watcher = _Watcher()
-    chunks: list[Watched] = []  # of a layer that runs the same attention for one part of the text after the other
-    chunked = {id(module.self) for module in model.modules() if getattr(module, "local", False) is True}  # CANINE
+    layouts = architecture_of(run.config).layouts
 
     def begin(module: Any, *_: Any) -> None:
         watcher.calls.append(Watched())
 
     def end(module: Any, _: Any, given: Any, returned: Any) -> None:
         seen = watcher.calls.pop()
-        if id(module) in chunked:
-            chunks.append(seen)
-            return
-        if chunks and not seen.softmax:
-            seen = sparse_layouts.joined(chunks)
-            chunks.clear()
         if not seen.softmax or not run.places.has(module):
             return
         place = run.arrive(module)
@@ -138,7 +119,7 @@ def recording(run: Recorder, model: Any) -> Iterator[None]:
     modules = [module for module in model.modules() if id(module) in run.places.modules]
     hooks = [module.register_forward_pre_hook(begin) for module in modules]
     hooks += [module.register_forward_hook(end, with_kwargs=True) for module in modules]
-    for module in filter(sparse_layouts.is_known, modules):
+    for module in (module for module in modules if type(module).__name__ in layouts):
         hooks += [part.register_forward_hook(partial(keep, name)) for name, part in module.named_children()]
     try:
         with watcher:
@@ -149,8 +130,8 @@ def recording(run: Recorder, model: Any) -> Iterator[None]:
 
 
 def _record(run: Recorder, place: Sublayer, call: Ended) -> None:
-    queries, keys = run.size(place)
-    dense = sparse_layouts.dense(call, queries, keys) or _plain(call, place)
+    layout = architecture_of(run.config).layouts.get(type(call.module).__name__)
+    dense = _plain(call, place) if layout is None else layout(call)
     heads = run.heads_of(place, *dense.scores.shape[1:])
     captured = {name: getattr(dense, name) for name in ("scores", "weights", "q", "k", "v", "output")}
     run.capture(captured, lambda fetched: _keep(run, place, heads, replace(dense, **fetched)))
@@ -165,7 +146,7 @@ def _keep(run: Recorder, place: Sublayer, heads: tuple[int, ...], dense: Dense) 
             return None if tensor is None else to_numpy(tensor[number, :, side])
 
         masked = own(dense.scores, rows)[..., columns]
-        allowed = ~(masked <= dense.forbidden)  # NaN is no mask
+        allowed = ~(masked <= FORBIDDEN)  # NaN is no mask
         q, k, v = own(dense.q, rows), own(dense.k, columns), own(dense.v, columns)
         layer = LayerTrace(
             layer=place[0],

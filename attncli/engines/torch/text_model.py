@@ -26,6 +26,7 @@ from transformers import (
 
 from attncli.checkpoints.hub import explained
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
+from attncli.engines.torch.architectures import check_supported
 from attncli.engines.torch.configuration import is_counted, layer_count
 from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.text import visible
@@ -42,24 +43,7 @@ _OF_TEXT_ALONE = {
     "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText",
 }
 
-# What they read into their text part besides a text, where they do not run without it.
 _PICTURE, _SOUND = "a picture", "a sound"
-_NEEDED = {
-    "bridgetower": _PICTURE,
-    "cohere_asr": _SOUND,
-    "diffusion_gemma": "a canvas of noise",
-    "evolla": "a protein",
-    "idefics": _PICTURE,
-    "moonshine_streaming": _SOUND,
-    "pi0": "a picture and a robot's state",
-    "pix2struct": _PICTURE,
-    "pp_formulanet": _PICTURE,
-    "udop": _PICTURE,
-    "vilt": _PICTURE,
-    "voxtral_realtime": _SOUND,
-}
-_MERGED = ("t5gemma2",)
-_SEVERAL = ("blt",)
 _READ = {
     **dict.fromkeys(("pixel_values", "images", "flattened_patches", "pixel_values_videos"), _PICTURE),
     **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
@@ -126,24 +110,16 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
             check_quantization(name, options)
             raise
     _check_types(name, config)
-    if config.model_type in _SEVERAL:
-        raise NotExposedError(
-            f"{visible(name)} ({config.model_type}) is several models in one, of bytes and groups of bytes, which is "
-            "not supported; give a text model"
-        )
+    check_supported(name, config)
     shown = f"{visible(name)} ({visible(str(config.model_type))})"
     inner = _language_config(config)
     if inner is not None:
         _check_types(name, inner)
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
-    needed = _NEEDED.get(config.model_type)
-    hears = needed is None and config.is_encoder_decoder and _hears(config, main_input)
-    if needed is None and not hears and config.is_encoder_decoder and not getattr(inner, "is_encoder_decoder", True):
+    needed = None
+    hears = config.is_encoder_decoder and _hears(config, main_input)
+    if not hears and config.is_encoder_decoder and not getattr(inner, "is_encoder_decoder", True):
         needed = _READ.get(main_input, _PICTURE)
-    if config.model_type in _MERGED:
-        raise NotExposedError(
-            f"{shown} attends to both of its texts in one softmax, which is not supported; give a text model"
-        )
     if needed is not None:
         raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
     if hears:
