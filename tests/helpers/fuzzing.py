@@ -133,7 +133,7 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
         ["20GB", "1 MB", "0", "3.3in", "84mmx2in"],
         ["0in", "in", "1e9in", "", "x", "-1GB", "1.5.5GB", "GB", _HUGE, "٣GB"],
     ),
-    "TOPIC": (["masks", "formats", "inspect", "mask"], ["", "x", "--man", "mask\x1b[2J"]),
+    "TOPIC": (["masks", "formats", "inspect", "mask"], ["", "x", "mask\x1b[2J"]),
     "NAME": (["cpu", "main"], ["cuda", "meta", "", "x\x1b[2J"]),
     "MODEL": _checkpoints,
     "NAME_OR_FOLDER": _checkpoints,
