@@ -37,7 +37,6 @@ _COMMANDS = {
     "help": "Show the help of a command, or on a topic.",
 }
 _MASK = "Draw, check, compare and convert masks."
-_ASK = "__complete"  # what the completion scripts call; in no list of commands
 
 
 class _Ours:
@@ -79,6 +78,10 @@ class _Group(_Ours, TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run the program; standalone, it ends with an exit code of `ExitCode`."""
+        if "_ATTN_COMPLETE" in os.environ:
+            from typer._completion_classes import completion_init
+
+            completion_init()
         run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
             return run()
@@ -106,8 +109,6 @@ class _Root(_Group):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by its name."""
-        if cmd_name == _ASK:
-            return _built("completion", "complete")
         if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
             self.add_command(_mask_group() if cmd_name == "mask" else _built(cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -187,12 +188,12 @@ app = typer.Typer(
 )
 
 
-def _built(name: str, function: str | None = None) -> Any:
-    """Return one of `_COMMANDS`, or another function of its module."""
+def _built(name: str) -> Any:
+    """Return one of `_COMMANDS`."""
     from attncli.cli.options import Volume
 
     alone = typer.Typer(add_completion=False)
-    found = getattr(import_module(f"attncli.cli.commands.{name}"), function or name)
+    found = getattr(import_module(f"attncli.cli.commands.{name}"), name)
     alone.command(name, cls=_Program if name == "run" else _Command, short_help=_COMMANDS[name])(takes(found, Volume))
     return typer.main.get_command(alone)
 

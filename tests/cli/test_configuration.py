@@ -545,23 +545,6 @@ print({"tomllib", "torch"} & sys.modules.keys(), "pydantic" in sys.modules)
         assert ran.stdout == "set() False\n"
 
 
-def test_completion_knows_the_layers_of_the_model_that_stands(
-    places: Places, attn: Callable[..., Any], tiny_llama: str
-) -> None:
-    def layers() -> str:
-        return str(attn("__complete", "zsh", "--", "inspect", "--layer", "").out)
-
-    assert "layer 0 of 1" in layers()
-    places.in_project(model=tiny_llama)
-    assert "layer 2 of 3" in layers()
-    places.project.unlink()
-    places.environment(model=tiny_llama)
-    assert "layer 2 of 3" in layers()
-    places.project.write_text("[tool.attncli")
-    ran = attn("__complete", "zsh", "--", "inspect", "--layer", "")
-    assert (ran.code, ran.err) == (0, ""), "a TAB is no place to complain"
-
-
 def test_the_program_reads_them(places: Places) -> None:
     ran = program("inspect", SENTENCE, env=os.environ | {"ATTN_SEED": "3"})
     assert "seed 3 (numpy)" in ran.stdout

@@ -200,7 +200,7 @@ class Line:
 
 
 def commands(root: Any) -> dict[tuple[str, ...], Any]:
-    """Every command of the program by its path, the hidden one of the completion scripts among them."""
+    """Every command of the program by its path."""
 
     def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
         if not hasattr(command, "list_commands"):
@@ -209,7 +209,7 @@ def commands(root: Any) -> dict[tuple[str, ...], Any]:
         for name in command.list_commands(None):
             yield from below(command.get_command(None, name), (*path, name))
 
-    return {**dict(below(root, ())), ("__complete",): root.get_command(None, "__complete")}
+    return dict(below(root, ()))
 
 
 @st.composite

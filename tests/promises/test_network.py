@@ -28,7 +28,6 @@ COMMANDS = {
     "help": ["inspect", "--help"],
     "version": ["--version"],
     "completion": ["completion", "bash"],
-    "a TAB": ["__complete", "bash", "--", "attn", "inspect", "-m", ""],
     "trace": ["inspect", "--from", "trace.safetensors", "-o", "page.html"],
     "parquet": ["inspect", "time flies", "-o", "rows.parquet"],
     "picture": ["inspect", "time flies", "-o", "picture.svg"],

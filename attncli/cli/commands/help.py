@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument
@@ -27,4 +27,5 @@ def help(  # noqa: A001
     """
     from attncli.cli.help import find_page, show
 
-    show(find_page(context.find_root(), " ".join(words or [])), environment)
+    root: Any = context.find_root()
+    show(find_page(root, " ".join(words or [])), environment)
