@@ -195,6 +195,7 @@ VALUES: dict[str, Callable[[Context, str], Iterable[Any]]] = {
     "EXPR": _masks,
     "HEADS": partial(_indices, "head"),
     "LAYERS": partial(_indices, "layer"),
+    "METRIC": lambda *_: _metrics(),
     "METRICS": partial(_listed, _metrics),
     "MODEL": _models,
     "NAME_OR_FOLDER": _models,

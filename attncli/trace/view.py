@@ -131,7 +131,7 @@ class View(NamedTuple):
         if not kept:
             least, most = min(chosen), max(chosen)
             raise MisfitError(
-                f"--rows {self.span} leaves no query to show; without it they are "
+                f"--query {self.span} leaves no query to show; without it they are "
                 + (f"{least}..{most}" if least < most else str(least))
             )
         return kept

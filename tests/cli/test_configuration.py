@@ -204,12 +204,10 @@ def test_the_docs_list_them() -> None:
         ({"model": "m", "device_map": "auto"}, ["--device", "cpu"], {"model": "m"}),
         ({"model": "m", "device": "cuda"}, ["--device-map", "auto"], {"model": "m"}),
         ({"init": "zeros"}, ["--project", "none"], {}),
-        # The engine is a checkpoint's; --verify runs both.
+        # The engine is a checkpoint's.
         ({"engine": "native"}, [], {}),
         ({"engine": "native"}, ["--from", "t.safetensors"], {}),
         ({"engine": "native"}, ["-m", "m"], {"engine": "native"}),
-        ({"engine": "native"}, ["-m", "m", "--verify"], {"engine": "native"}),
-        ({"engine": "transformers"}, ["-m", "m", "--verify"], {}),
         # What programs read has all digits.
         ({"precision": "2"}, ["-F", "tsv"], {}),
         ({"precision": "2"}, ["-o", "out.JSONL"], {}),

@@ -127,13 +127,17 @@ def _view(given: options.View) -> View:
     from attncli.trace.selection import RowRange
     from attncli.trace.view import PARTS, View
 
+    spans = {one: RowRange.of(one) for one in given.query or ()}
+    ranges = [span for span in spans.values() if span is not None]
+    if len(ranges) > 1:
+        raise UsageError(f"--query {ranges[1]}: there is a range already, {ranges[0]}; give one")
     return View(
         show=None if given.show is None else names_in("--show", given.show, PARTS),
-        queries=tuple(given.query or ()),
+        queries=tuple(one for one in given.query or () if spans[one] is None),
         keys=tuple(given.key or ()),
         hide_special=given.hide_special,
         precision=given.precision,
-        span=None if given.rows is None else RowRange.of(given.rows),
+        span=ranges[0] if ranges else None,
         top_keys=given.top_keys,
         min_weight=given.min_weight,
         ramp=given.ramp,

@@ -138,7 +138,7 @@ def test_nothing_but_what_the_layer_takes_is_fetched(hub: Hub, attn: Run) -> Non
         (("inspect", "--show", "v"), True),
         (("inspect", "--show", "output", "-F", "json"), True),
         (("inspect", "--query", "flies"), True),
-        (("inspect", "--rows", "1:2"), True),
+        (("inspect", "--query", "1:2"), True),
         (("inspect", "--norms"), True),
         (("inspect", "--save", "trace.safetensors"), True),
         (("why", "--query", "flies"), True),
@@ -164,7 +164,7 @@ def test_values_that_were_not_fetched_come_when_they_are_read(text: str, hub: Hu
     # Of one token every stage is shown, the output too.
     ran = attn("inspect", "-m", NAME, text)
     assert ("output: weights·V" in ran.out) == values_fetched(hub) == (text == "time")
-    assert ran.out.replace(NAME, tiny_llama) == attn("inspect", "-m", tiny_llama, text, "--rows", ":").out
+    assert ran.out.replace(NAME, tiny_llama) == attn("inspect", "-m", tiny_llama, text, "--query", "0:").out
 
 
 def test_a_trace_without_its_values_is_saved_and_copied_whole(hub: Hub, tiny_llama: str, tmp_path: Path) -> None:
