@@ -526,14 +526,6 @@ class View(Options):
     top_keys: Annotated[
         int | None, choice_option(min=1, metavar="N", help="Show only the N heaviest keys of each query.")
     ] = None
-    min_weight: Annotated[
-        float | None,
-        choice_option(
-            min=0,
-            metavar="NUMBER",
-            help="Show only the keys of each query whose weight, or norm with --norms, is at least this.",
-        ),
-    ] = None
     hide_special: Annotated[
         bool, choice_option("--hide-special", help="Compute with the special tokens, leave them out of the view.")
     ] = False

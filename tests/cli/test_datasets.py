@@ -38,7 +38,7 @@ def test_what_numbers_depend_on_is_said() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [[], ["--compact"], ["--compact", "--top-keys", "2"], ["--min-weight", "0.4"]])
+@pytest.mark.parametrize("options", [[], ["--compact"], ["--compact", "--top-keys", "2"]])
 def test_a_folder_holds_the_rows_of_a_file(attn: Run, tmp_path: Path, options: list[str]) -> None:
     run = ["inspect", "-m", "demo", "one two three", "a b", "--layer", "all", *options]
     ran = attn(*run, "-o", f"{tmp_path}/out/")

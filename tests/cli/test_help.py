@@ -254,7 +254,7 @@ def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
         (["inspect", "--colormap", "virids", "x"], "did you mean 'viridis'?; see attn inspect --help"),
         (["inspect", "--colormap", "x' is not one of 'y", "x"], "'cividis', 'gray'; see attn inspect --help"),
         (["completion", "bsh"], "did you mean 'bash'?; see attn completion --help"),
-        (["heads", "x", "--sort", "entrpy"], "did you mean 'entropy'?; see attn heads --help"),
+        (["heads", "x", "--sort", "entrpy"], "did you mean 'entropy'?"),
         (["inspect", "x", "--head"], "option '--head' requires an argument; see attn inspect --help"),
         (["mask", "--help=x"], "option '--help' does not take a value; see attn mask --help"),
         (["inspect", "x", "--show", "scores,weigths"], "metrics,proof; did you mean 'weights'?"),

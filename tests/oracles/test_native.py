@@ -471,7 +471,7 @@ def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: st
 
 
 @pytest.mark.parametrize(
-    "options", [None, {"engine": "native"}, {"engine": "transformers"}, {"verify": True}, {}], ids=str
+    "options", [None, {"engine": "native"}, {"engine": "transformers"}, {"engine": "verify"}, {}], ids=str
 )
 def test_a_text_in_place_of_several_is_one_sentence_to_every_source(
     options: dict[str, Any] | None, minilm: str

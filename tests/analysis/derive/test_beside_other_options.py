@@ -71,7 +71,7 @@ def test_exports_draw_derived_numbers(attn: Run, tmp_path: Path, ending: str) ->
     assert "≤" in text
 
 
-@pytest.mark.parametrize("options", [*DERIVATIONS, ["--top-keys", "2"], ["--min-weight", "0.3"]])
+@pytest.mark.parametrize("options", [*DERIVATIONS, ["--top-keys", "2"]])
 def test_the_page_has_weights_as_they_are(attn: Run, tmp_path: Path, options: list[str]) -> None:
     ran = attn("inspect", SENTENCE, "-o", tmp_path / "page.html", *options)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
