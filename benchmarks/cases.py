@@ -137,7 +137,6 @@ def pages(command, words):
 
 for words in [*pages(typer.main.get_command(app), []), ["help"], *(["help", name] for name in TOPICS)]:
     print(*words)
-print("help --man")
 """
 
 

@@ -1,10 +1,10 @@
-# Completion of attn for bash 4 and later. Written by: attn completion bash
-_attn() {
-    local mark value
-    COMPREPLY=()
-    while IFS=$'\t' read -r mark value _; do
-        COMPREPLY+=("$value")
-        [[ $mark == + ]] && compopt -o nospace 2>/dev/null
-    done < <("${1/#\~/$HOME}" __complete bash -- "${COMP_LINE:0:COMP_POINT}" "$2" 2>/dev/null)
+_attn_completion() {
+    local IFS=$'
+'
+    COMPREPLY=( $( env COMP_WORDS="${COMP_WORDS[*]}" \
+                   COMP_CWORD=$COMP_CWORD \
+                   _ATTN_COMPLETE=complete_bash $1 ) )
+    return 0
 }
-complete -o nosort -F _attn attn 2>/dev/null || complete -F _attn attn
+
+complete -o default -F _attn_completion attn

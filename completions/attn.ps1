@@ -1,13 +1,19 @@
-# Completion of attn for PowerShell. Written by: attn completion powershell
-Register-ArgumentCompleter -Native -CommandName attn -ScriptBlock {
+Import-Module PSReadLine
+Set-PSReadLineKeyHandler -Chord Tab -Function MenuComplete
+$scriptblock = {
     param($wordToComplete, $commandAst, $cursorPosition)
-    $program = $commandAst.GetCommandName()
-    $words = @($commandAst.CommandElements | Select-Object -Skip 1 |
-        Where-Object { $_.Extent.EndOffset -lt $cursorPosition } |
-        ForEach-Object { if ($_.Value -is [string]) { $_.Value } else { $_.Extent.Text } })
-    & $program __complete powershell -- @words "=$wordToComplete" 2>$null | ForEach-Object {
-        $mark, $value, $help = $_ -split "`t", 3
-        $tip = if ($help) { $help } else { $value }
-        [System.Management.Automation.CompletionResult]::new($value, $value, 'ParameterValue', $tip)
+    $Env:_ATTN_COMPLETE = "complete_powershell"
+    $Env:_TYPER_COMPLETE_ARGS = $commandAst.ToString()
+    $Env:_TYPER_COMPLETE_WORD_TO_COMPLETE = $wordToComplete
+    attn | ForEach-Object {
+        $commandArray = $_ -Split ":::"
+        $command = $commandArray[0]
+        $helpString = $commandArray[1]
+        [System.Management.Automation.CompletionResult]::new(
+            $command, $command, 'ParameterValue', $helpString)
     }
+    $Env:_ATTN_COMPLETE = ""
+    $Env:_TYPER_COMPLETE_ARGS = ""
+    $Env:_TYPER_COMPLETE_WORD_TO_COMPLETE = ""
 }
+Register-ArgumentCompleter -Native -CommandName attn -ScriptBlock $scriptblock

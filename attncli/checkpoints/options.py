@@ -42,7 +42,7 @@ def refuse_unknown(given: Mapping[str, Any], known: Any, place: str) -> None:
         raise UsageError(f"no such option: {visible(name)}{did_you_mean(name, sorted(possible))}")
 
 
-Engine = Literal["auto", "native", "transformers"]
+Engine = Literal["auto", "native", "transformers", "verify"]
 ENGINES: tuple[str, ...] = get_args(Engine)
 _UNITS = ("", "k", "m", "g", "t")
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d+)?) *([kmgt]?)b?", re.IGNORECASE)
@@ -114,20 +114,16 @@ class EngineOptions(LoadOptions):
 
     Attributes:
         engine: `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one where it gives
-            the same numbers.
-        verify: let both compute it, and show how far they are apart.
+            the same numbers; or `verify`, both, which shows how far they are apart.
     """
 
     engine: str = "auto"
-    verify: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
         super().__post_init__()
         if self.engine not in ENGINES:
             raise UsageError(f"--engine '{visible(str(self.engine))}': expected one of {', '.join(ENGINES)}")
-        if self.verify and self.engine == "transformers":
-            raise UsageError("--verify compares the native engine with transformers; give --engine native or auto")
 
 
 _Options = TypeVar("_Options")

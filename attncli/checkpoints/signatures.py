@@ -45,7 +45,6 @@ class MakingKeywords(LoadKeywords, total=False):
     """How the toy layer is made, or a checkpoint is run; see `ToyOptions` and `EngineOptions` beside these."""
 
     engine: Engine
-    verify: bool
     d_model: int
     num_heads: int | None
     d_k: int | None

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from attncli.cli.config import deciding, settings, with_places
+from attncli.cli.config import with_places
 from attncli.cli.environment import Environment, complain
 from attncli.cli.groups import SettableCommand, takes
 from attncli.errors import AttnError, ExitCode, UsageError, is_panic
@@ -37,7 +37,6 @@ _COMMANDS = {
     "help": "Show the help of a command, or on a topic.",
 }
 _MASK = "Draw, check, compare and convert masks."
-_ASK = "__complete"  # what the completion scripts call; in no list of commands
 
 
 class _Ours:
@@ -58,7 +57,7 @@ class _Ours:
         try:
             return super().parse_args(ctx, list(args))  # type: ignore[misc]
         except typer.TyperException as error:
-            vars(error).update(ctx=ctx, line=args)
+            vars(error).update(ctx=ctx)
             raise
 
 
@@ -68,20 +67,6 @@ class _Group(_Ours, TyperGroup):
     def purpose(self, name: str) -> str:
         """Return what one of the commands is for."""
         return self.commands[name].get_short_help_str(100)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that a line begins with; what is wrong with it is said of the whole line."""
-        try:
-            return super().resolve_command(ctx, args)
-        except typer.TyperException as error:
-            vars(error).update(line=args)
-            raise
-
-    def meant(self, line: Sequence[str]) -> str:
-        """Return what a line was probably meant to be that begins with no command; nothing where that is not clear."""
-        from attncli.cli.meanings import mask_meant
-
-        return mask_meant(line[0])
 
     def main(
         self,
@@ -93,6 +78,10 @@ class _Group(_Ours, TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run the program; standalone, it ends with an exit code of `ExitCode`."""
+        if "_ATTN_COMPLETE" in os.environ:
+            from typer._completion_classes import completion_init
+
+            completion_init()
         run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
             return run()
@@ -118,16 +107,8 @@ class _Root(_Group):
         """Return what one of the commands is for, without building it."""
         return _MASK if name == "mask" else _COMMANDS[name]
 
-    def meant(self, line: Sequence[str]) -> str:
-        """Return the command for what it is called elsewhere, or for a sentence."""
-        from attncli.cli.meanings import command_meant, sentence_meant
-
-        return command_meant(line[0]) or sentence_meant(line)
-
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by its name."""
-        if cmd_name == _ASK:
-            return _built("completion", "complete")
         if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
             self.add_command(_mask_group() if cmd_name == "mask" else _built(cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -207,12 +188,12 @@ app = typer.Typer(
 )
 
 
-def _built(name: str, function: str | None = None) -> Any:
-    """Return one of `_COMMANDS`, or another function of its module."""
+def _built(name: str) -> Any:
+    """Return one of `_COMMANDS`."""
     from attncli.cli.options import Volume
 
     alone = typer.Typer(add_completion=False)
-    found = getattr(import_module(f"attncli.cli.commands.{name}"), function or name)
+    found = getattr(import_module(f"attncli.cli.commands.{name}"), name)
     alone.command(name, cls=_Program if name == "run" else _Command, short_help=_COMMANDS[name])(takes(found, Volume))
     return typer.main.get_command(alone)
 
@@ -284,32 +265,17 @@ def complaint(error: Any) -> str:
     context: Any = getattr(error, "ctx", None)
     message, hint = error.format_message(), ""
     if hasattr(error, "possibilities"):  # an option that does not exist
-        from attncli.cli.meanings import option_meant, place_meant
+        from attncli.cli.retired import RETIRED
 
-        known = _names(context)
-        options = [name for name in known if name.startswith("-")]
-        name, has_model = error.option_name, _has_model(getattr(error, "line", ()))
-        message, hint = error.message, option_meant(name, known, has_model) or did_you_mean(name, options)
-        if isinstance(context.command, _Root) and not hint:
-            hint = place_meant(name, _names(typer.Context(context.command.get_command(context, "inspect"))))
+        name = error.option_name
+        if instead := RETIRED.get(name.removeprefix("--")):
+            return f"{name} is retired: {instead}"
+        names = [name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts)]
+        message, hint = error.message, did_you_mean(name, [name for name in names if name.startswith("-")])
     elif found := _NO_COMMAND.fullmatch(message):
-        hint = did_you_mean(found["given"], context.command.list_commands(context)) or context.command.meant(error.line)
+        hint = did_you_mean(found["given"], context.command.list_commands(context))
     message = " ".join(message.split()).rstrip(".")
     return message[:1].lower() + message[1:] + hint
-
-
-def _names(context: typer.Context) -> list[str]:
-    """Return what a command's options and arguments are called."""
-    return [name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts)]
-
-
-def _has_model(line: Sequence[str]) -> bool:
-    """Return whether a line names a checkpoint, or one is set elsewhere."""
-    if any(re.match("-m|--model", word) for word in line):
-        return True
-    with suppress(UsageError):  # of a file of settings, which is none of what is wrong with the line
-        return bool((model := deciding(settings()).get("model")) and not model.is_default)
-    return False
 
 
 def failed(error: BaseException) -> ExitCode:

@@ -1,198 +1,204 @@
-"""What goes between the program and a shell at a TAB: how it asks, and how it is answered.
+"""Completion in a shell: Typer's scripts, and the values that an option's metavar stands for.
 
-The scripts of `attn completion` call `attn __complete SHELL -- WORD...`. An answer is a line for each candidate: `=`
-(or `+`, if more has to follow and no space is wanted), a tab, the word as the shell has to see it, a tab, a few words
-on it. Typer's own protocol lets zsh evaluate the words, in which the name of a folder may be a program, and does not
-say which quote is open.
+Files are left to the shell, which completes them where nothing is offered here. Typer's scripts hand candidates to the
+shell as they are, so that a name which the shell could expand is never offered.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
 
-from attncli.cli.candidates import Candidate, candidates
-from attncli.errors import UsageError
-from attncli.text import visible
+from typer import Context
+from typer._completion_shared import get_completion_script
+from typer.models import ParameterInfo
 
-_SCRIPTS = {"bash": "attn.bash", "zsh": "_attn", "fish": "attn.fish", "powershell": "attn.ps1"}
-_NOT_PLAIN = re.compile(r"[^\w@%+=:,./-]")
-_HOME = re.compile(r"~[^/]*/")
-# PowerShell takes typographic quotes for what they look like.
-_POWERSHELL_QUOTES = re.compile("['\u2018-\u201b]")
-# What a backslash escapes inside quotes.
-_POSIX = {'"': '$`"\\\n', "'": ""}
-_FISH = {'"': '$"\\\n', "'": "\\'"}
+from attncli.errors import LoadError, UsageError
 
-# What expands in a line of bash and has no quotes in it, nor anything else that expands.
-_SIMPLE = r"\$\([^()'\"`\\$<>]*\)|\$\{\w+\}|`[^`'\"\\$<>]*`"
-# A line of bash whose quotes are those that are seen from its beginning: none is inside of something that expands.
-_FOLLOWED = re.compile(
-    rf"""(?: [^\\'"`$<>] | \\. | {_SIMPLE} | [<>]\([^()'"`\\$<>]*\) | [<>](?!\() | \$(?![({{['"])
-        | '[^']*+(?:'|\Z)
-        | "(?: [^"\\`$] | \\. | {_SIMPLE} | \$(?![({{[]) )*+ (?: "|\\?\Z )
-    )*+ \\?""",
-    re.VERBOSE | re.DOTALL,
-)
+VARIABLE = "_ATTN_COMPLETE"  # through which a script asks
+_PLAIN = re.compile(r"[\w@%+:,./-]+")
 
-
-class Line(NamedTuple):
-    """A line up to the cursor.
-
-    Attributes:
-        words: without their quotes; the last one is the one that is being typed, after a space it is empty.
-        quote: the one that is open.
-        has_home: whether a ~ that the last word begins with is somebody's home folder.
-        kept: how much of the last word the shell keeps in front of an answer.
-    """
-
-    words: list[str]
-    quote: str = ""
-    has_home: bool = True
-    kept: int = 0
+# How architectures call the same numbers in a config.json.
+_LAYERS = (
+    "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_encoder_layers",
+    "num_decoder_layers", "layers_block_type",
+)  # fmt: skip
+_HEADS = (
+    "num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "encoder_attention_heads",
+    "decoder_attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads",
+)  # fmt: skip
+_NESTED = ("text_config", "encoder", "decoder")
+_LARGEST = 10_000  # no model has as many layers or heads
 
 
 def script(shell: str) -> str:
     """Return the completion script of a shell."""
-    return files("attncli.cli").joinpath("scripts", _SCRIPTS[shell]).read_text(encoding="utf-8")
+    text = get_completion_script(prog_name="attn", complete_var=VARIABLE, shell=shell)
+    if shell == "zsh":  # Typer's only registers itself, so that the first TAB would do nothing
+        register = "compdef _attn_completion attn"
+        text = text.replace(
+            register, f'if [ "$funcstack[1]" = "_attn" ]; then _attn_completion "$@"; else {register}; fi'
+        )
+    return text + "\n"
 
 
-def answer(root: Any, shell: str, arguments: Sequence[str]) -> str:
-    """Return the answer to a TAB.
+def offer_values(annotations: Iterable[Any]) -> None:
+    """Set what completes the values of a command's parameters."""
+    for annotation in annotations:
+        for info in get_args(annotation)[1:]:
+            if isinstance(info, ParameterInfo) and info.metavar:
+                info.autocompletion = _completer(info.metavar)
+
+
+def _completer(metavar: str) -> Callable[[Context, str], list[Any]]:
+    """Return what completes a value by the parts of its metavar: those in lower case are values themselves."""
+
+    def complete(ctx: Context, incomplete: str) -> list[Any]:
+        found: list[Any] = []
+        for part in metavar.split("|"):
+            found += VALUES[part](ctx, incomplete) if part in VALUES else [part] if part.islower() else []
+        return found
+
+    return complete
+
+
+def _indices(what: str, ctx: Context, typed: str) -> Iterator[str]:
+    """Yield the layers or heads that could follow in `0,3,-1` or end a range `2-4`."""
+    match = re.fullmatch(r"((?:.*,)?)((?:([0-9]{1,9})-)?)[0-9]*", typed)
+    if match is not None:
+        yield from (f"{match[1]}{match[2]}{index}" for index in range(int(match[3] or 0), _sizes(ctx)[what]))
+        yield "all"
+
+
+def _listed(names: Callable[[], Iterable[str]], _: Context, typed: str) -> Iterator[str]:
+    """Yield the names that could follow in a list with commas, each once."""
+    before, comma, _last = typed.rpartition(",")
+    yield from (before + comma + name for name in names() if name not in before.split(","))
+
+
+def _parts() -> Iterable[str]:
+    from attncli.trace.view import PARTS
+
+    return PARTS
+
+
+def _metrics() -> Iterable[str]:
+    from attncli.analysis.metric_names import DETECTORS, NAMES
+
+    return (*NAMES, *DETECTORS)
+
+
+def _codes() -> Iterable[str]:
+    from attncli.masks.findings import CODES
+
+    return CODES
+
+
+def _topics(ctx: Context, _: str) -> Iterator[tuple[str, str]]:
+    """Yield what `attn help` can tell of."""
+    from attncli.cli.help import topics
+
+    root: Any = ctx.find_root().command
+    yield from topics()
+    yield from ((name, root.purpose(name)) for name in root.list_commands(ctx))
+
+
+def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
+    """Yield the model in the box, and what models the hub's local cache has; folders are the shell's."""
+    from attncli.checkpoints.folder import DEMO
+    from attncli.checkpoints.suggestions import cached
+
+    yield DEMO, "a small model in the box"
+    yield from ((name, "in the local cache") for name in cached() if _PLAIN.fullmatch(name))
+
+
+def _masks(_: Context, typed: str) -> Iterator[tuple[str, str]]:
+    """Yield the expression with each atom in place of its last word."""
+    from attncli.masks.expressions import ATOMS
+
+    before = re.sub(r"\w*\Z", "", typed)
+    if _MASK.fullmatch(before):
+        for atom, kind in ATOMS.items():
+            yield before + atom + "(" * ("(" in kind.usage), kind.usage
+
+
+_MASK = re.compile(r"[\w\s&|~(),=-]*")
+
+
+def _sizes(ctx: Context) -> dict[str, int]:
+    """Return how many layers and heads the checkpoint has, or the toy layer; 0 is unknown."""
+    if model := ctx.params.get("base") or _model(ctx):
+        return sizes(model, ctx.params.get("revision") or "main")
+    names = {parameter.name for parameter in ctx.command.params}
+    if "from_" in ctx.params or "num_heads" not in names:
+        return {"layer": 0, "head": 0}
+    heads = ctx.params.get("num_heads", "4")
+    return {"layer": 1, "head": int(heads) if re.fullmatch("[0-9]{1,4}", heads) else 0}
+
+
+def _model(ctx: Context) -> str:
+    """Return the checkpoint on the line, or the one that the option is set to elsewhere; or nothing."""
+    from attncli.cli.config import deciding, settings
+
+    if (given := ctx.params.get("model")) is not None:
+        return given if isinstance(given, str) else next(iter(given), "")
+    try:
+        setting = deciding(settings()).get("model")
+    except UsageError:
+        return ""  # the run will say what is wrong with a file; a TAB is no place for it
+    return str(setting.value) if setting else ""
+
+
+def sizes(name: str, revision: str) -> dict[str, int]:
+    """Return how many layers and heads a checkpoint has, from its config.json; 0 is unknown.
 
     Args:
-        root: the program's group of commands.
-        shell: who asks.
-        arguments: what its script passes on.
-
-    Raises:
-        UsageError: nobody of that name asks.
+        name: a folder, or a name in the local cache; an adapter has the layers of its base.
+        revision: which one of the cache.
     """
-    if shell not in _ASKED:
-        raise UsageError(f"'{visible(shell)}': expected a shell, one of {', '.join(_ASKED)}")
-    line = _ASKED[shell](arguments)
-    if line is None:
-        return ""
-    found = [
-        one._replace(value=one.value[line.kept :])
-        for one in candidates(root, line.words, line.has_home)
-        if one.value.isprintable()
-    ]
-    if shell == "fish" and not line.quote and not line.words[-1]:
-        found = [one for one in found if not one.value.startswith("~")]  # which fish would not escape
-    if len(found) == 1 and found[0].goes_on and (shell == "fish" or (shell == "bash" and line.quote)):
-        # The only match gets its quote closed, and a space in fish; beside another it does not.
-        found.append(found[0]._replace(value=found[0].value + "…"))
-    if shell == "bash":
-        found = _in_bash(found, line)
-    elif shell == "powershell":
-        found = [one._replace(value=_in_powershell(one)) for one in found]
-    return "".join(f"{'+' if one.goes_on else '='}\t{one.value}\t{one.help}\n" for one in found)
+    from attncli.checkpoints.folder import opened, snapshot, split_name
+    from attncli.checkpoints.nested import base_of, is_adapter, taken
+    from attncli.files import MOST_SETTINGS, read_file
+
+    folder = Path(opened(name)).expanduser()
+    try:
+        if not folder.is_dir():
+            repository, within = split_name(name)
+            folder = snapshot(repository, revision) / within
+        path = Path(taken(str(folder)))
+        if is_adapter(path) and not (path / "config.json").is_file():
+            base, revision = base_of(path)
+            path = Path(base) if os.path.isdir(base) else snapshot(base, revision or "main")
+        config = json.loads(read_file(path / "config.json", MOST_SETTINGS))
+    except (LoadError, OSError, ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        config = {}
+    parts = [config, *(config[name] for name in _NESTED if isinstance(config.get(name), dict))]
+    return {"layer": _largest(parts, _LAYERS), "head": _largest(parts, _HEADS)}
 
 
-def split(line: str, escaped: Mapping[str, str] = _POSIX) -> Line:
-    """Split a line as a shell would, were it to end there; `shlex` refuses an open quote.
-
-    Args:
-        line: as it is typed.
-        escaped: what a backslash escapes inside the quotes of that shell.
-    """
-    words, word, quote = [], "", ""
-    has_begun = is_escaped = has_home = False
-    for character in line:
-        if is_escaped:
-            word += character if not quote or character in escaped[quote] else "\\" + character
-            is_escaped = False
-        elif character == "\\" and (not quote or escaped[quote]):
-            has_begun = is_escaped = True
-        elif character == quote:
-            quote = ""
-        elif not quote and character in "'\"":
-            quote, has_begun = character, True
-        elif not quote and character in " \t\n":
-            if has_begun:
-                words.append(word)
-            word, has_begun, has_home = "", False, False
-        else:
-            has_home |= character == "~" and not has_begun
-            word, has_begun = word + character, True
-    return Line([*words, word], quote, has_home)
+def _largest(parts: list[dict[str, Any]], names: Iterable[str]) -> int:
+    """Return the largest of what these names count, in a configuration and those nested in it for text."""
+    values = [part.get(name) for part in parts for name in names]
+    numbers = [len(value) if isinstance(value, list) else value for value in values]
+    return max((number for number in numbers if isinstance(number, int) and 0 < number <= _LARGEST), default=0)
 
 
-def _bash(arguments: Sequence[str]) -> Line | None:
-    """Read the command up to the cursor, and the part of its last word that bash is about to replace.
-
-    None is a line on which it is not known which quote is open.
-    """
-    typed, replaced = arguments[0], arguments[-1]
-    line = split(typed)
-    last, changed = line.words[-1], split(line.quote + replaced).words[-1]
-    if not _FOLLOWED.fullmatch(typed) or not typed.endswith(replaced) or not last.endswith(changed):
-        return None
-    return line._replace(words=line.words[1:] or [""], kept=len(last) - len(changed))
-
-
-def _fish(arguments: Sequence[str]) -> Line:
-    """Read the words before the cursor's, and that one as it is typed, quotes and all."""
-    *before, typed = arguments
-    line = split(typed, _FISH)
-    return line._replace(words=[*before, line.words[-1]])
-
-
-def _zsh(arguments: Sequence[str]) -> Line:
-    """Read the words, unquoted by zsh."""
-    return Line(list(arguments))
-
-
-def _powershell(arguments: Sequence[str]) -> Line:
-    """Read the words; before the last stands a sign, for Windows PowerShell drops a word that is empty."""
-    *before, typed = arguments
-    return Line([*before, typed[1:].removeprefix("'").removeprefix('"')])
-
-
-_ASKED: dict[str, Callable[[Sequence[str]], Line | None]] = {
-    "bash": _bash,
-    "fish": _fish,
-    "powershell": _powershell,
-    "zsh": _zsh,
+VALUES: dict[str, Callable[[Context, str], Iterable[Any]]] = {
+    "CODES": partial(_listed, _codes),
+    "EXPR": _masks,
+    "HEADS": partial(_indices, "head"),
+    "LAYERS": partial(_indices, "layer"),
+    "METRIC": lambda *_: _metrics(),
+    "METRICS": partial(_listed, _metrics),
+    "MODEL": _models,
+    "NAME_OR_FOLDER": _models,
+    "PARTS": partial(_listed, _parts),
+    "TOPIC": _topics,
 }
-
-
-def _in_bash(found: Sequence[Candidate], line: Line) -> list[Candidate]:
-    """Return candidates as bash has to see them on its line, which takes them as they are.
-
-    In a quote that is open they are escaped; elsewhere they are quoted, in a quote that stays open where more follows.
-    """
-    is_whole = len(found) == 1 and not found[0].goes_on
-    if line.quote:
-        return [one._replace(value=_open(_in_quotes(one.value, line.quote), line.quote, is_whole)) for one in found]
-    homes = [match[0] if line.has_home and (match := _HOME.match(one.value)) else "" for one in found]
-    rests = [one.value.removeprefix(home) for home, one in zip(homes, found, strict=True)]
-    if not any(map(_NOT_PLAIN.search, rests)):
-        return list(found)
-    words = [home + "'" + _in_quotes(rest, "'") + "'" * is_whole for home, rest in zip(homes, rests, strict=True)]
-    return [one._replace(value=word) for one, word in zip(found, words, strict=True)]
-
-
-def _in_quotes(text: str, quote: str) -> str:
-    """Return text as bash has to see it inside a quote, so that it stands for itself."""
-    if quote == "'":
-        return text.replace("'", "'\\''")
-    # What a ! recalls from the history cannot be escaped in there; bash keeps the backslash.
-    return re.sub(r'[$`"\\]', r"\\\g<0>", text).replace("!", '"\\!"')
-
-
-def _open(text: str, quote: str, is_whole: bool) -> str:
-    """Return text so that readline leaves its quotes: one at the beginning it merges with the one that is open.
-
-    Behind one at the end it writes no other, which closes what is whole.
-    """
-    return quote * text.startswith(quote) + text + quote * (is_whole and text.endswith(quote))
-
-
-def _in_powershell(one: Candidate) -> str:
-    if not _NOT_PLAIN.search(one.value) and not one.value.startswith("@"):
-        return one.value
-    return "'" + _POWERSHELL_QUOTES.sub(r"\g<0>\g<0>", one.value) + ("" if one.goes_on else "'")

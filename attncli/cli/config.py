@@ -176,8 +176,6 @@ def unfit(standing: Mapping[str, Setting], typed: Mapping[str, Any]) -> dict[str
         is_nearer = one in standing and other in standing and standing[one].rank < standing[other].rank
         if one in typed or is_nearer:
             out[other] = f"gives way to {dashed(one)}"
-    if "verify" in typed and "engine" in standing and standing["engine"].value == "transformers":
-        out["engine"] = "does not apply to --verify, which runs both engines"
     if typed.get("project") == "none" and not typed.get("out_proj"):
         out["init"] = "does not apply to --project none, which has no weights"
     return {name: why for name, why in out.items() if name in standing}

@@ -264,10 +264,9 @@ class Environment:
         if chosen == "table":
             with self.output(path) as stream:
                 if is_all and self.is_terminal(path) and stream is not sys.stderr:
-                    from attncli.cli.pager import paged
-
-                    with paged(stream) as pages:
-                        yield Terminal(stream, color or "auto", width, pages)
+                    pages = io.StringIO()
+                    yield Terminal(stream, color or "auto", width, pages)
+                    _page(pages.getvalue(), stream)
                 else:
                     yield Terminal(stream, color or "auto", width, stream if is_all else None)
             return
@@ -283,6 +282,17 @@ class Environment:
             yield page
             for piece in page.written(name):
                 stream.write(piece)
+
+
+def _page(text: str, stream: IO[str]) -> None:
+    """Show text in the user's pager, which is less where `PAGER` says nothing; print it where there is none."""
+    from subprocess import run
+
+    command, stays = os.environ.get("PAGER", "less"), 127  # what a shell ends with that finds no such program
+    # -F: what fits a screen is only printed; -R: colours; -X: what was read stays on the screen.
+    variables = {"LESS": "FRX"} | os.environ
+    if not command or run(command, shell=True, input=text.encode(errors="replace"), env=variables).returncode == stays:
+        stream.write(text)
 
 
 class Terminal:

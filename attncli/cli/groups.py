@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache, cached_property, partial
@@ -76,6 +77,10 @@ def takes(command: Callable[..., None], *beside: type[Options]) -> Callable[...,
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    if "_ATTN_COMPLETE" in os.environ:  # a shell asks
+        from attncli.cli.completion import offer_values
+
+        offer_values(run.__annotations__.values())
     run.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
     return run
 
@@ -159,6 +164,13 @@ class SettableCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line, and what is set elsewhere and applies to the run, which is kept in `ctx.obj`."""
         given, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
+        if ctx.resilient_parsing:  # a shell asks what could follow
+            for parameter in self.params:
+                value, source = parameter.consume_value(ctx, given)
+                ctx.set_parameter_source(parameter.name, source)
+                if source.name == "COMMANDLINE" and value != ():
+                    ctx.params[parameter.name] = value
+            return []
         for parameter in self.get_params(ctx):
             if parameter.is_eager and parameter.name in given:  # `--help`, which ends here
                 parameter.handle_parse_result(ctx, given, rest)

@@ -1,4 +1,4 @@
-"""What the program says about itself: pages on a command or a topic, on the screen or as one manual page.
+"""What the program says about itself: pages on a command or a topic.
 
 Typer can draw pages of the same parameters, in 1.5 times what importing numpy, typer and rich takes: it renders
 Markdown. There a list of choices is broken inside a word, and lines overflow where the encoding lacks a character.
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from inspect import cleandoc
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from attncli._version import __version__
 from attncli.cli.environment import PAGE_WIDTH, Environment, Terminal, measured_width
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, visible
@@ -275,47 +273,3 @@ def _drawn(page: Page, width: int, encoding: str) -> Iterator[RenderableType]:
         indented = (Padding(text(example, "cyan"), (0, 0, 0, 2), expand=False) for example in examples)
         yield Group(text(first, "bold" if examples else ""), *indented)
     yield Group(*(panel(title, rows) for title, rows in page.tables.items()))
-
-
-# --- as a manual page --------------------------------------------------------------------------------------
-
-_USUAL = {"exit-codes": "EXIT STATUS"}  # the name that man(7) gives to the section
-_ESCAPES = {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"}
-
-
-def manual(root: typer.Context) -> Iterator[str]:
-    """Yield the manual page of the program, section by section: roff with the macros of man(7)."""
-    program = page_of(root)
-    purpose = program.paragraphs[0].rstrip(".")
-    yield f'.TH ATTN 1 "" "attncli {__version__}" "User Commands"\n'
-    yield f".SH NAME\nattn \\- {_escaped(purpose[0].lower() + purpose[1:])}\n"
-    yield f".SH SYNOPSIS\n.B attn\n{_escaped(program.usage)}\n"
-    yield ".SH DESCRIPTION\n" + _body(program)
-    yield ".SH COMMANDS\n"
-    for page in map(page_of, commands_of(root)):
-        yield f".SS {_escaped(f'{page.name} {page.usage}')}\n" + _body(page)
-    for name, _ in topics():
-        yield f".SH {_escaped(_USUAL.get(name, name.upper()))}\n" + _body(topic(name, root))
-
-
-def _body(page: Page) -> str:
-    parts = []
-    for paragraph in page.paragraphs:
-        first, *examples = paragraph.split("\n")
-        shown = "".join(f"  {_escaped(example)}\n" for example in examples)
-        parts.append(f".EX\n{shown}.EE\n" if examples else _wrapped(first))
-    for title, rows in page.tables.items():
-        parts.append(
-            _wrapped(title + ":") + "".join(f".TP\n.B {_escaped(name)}\n{_wrapped(said)}" for name, said in rows)
-        )
-    return ".PP\n".join(parts)
-
-
-def _wrapped(text: str) -> str:
-    return "".join(_escaped(line) + "\n" for line in wrap(text, 76, break_long_words=False, break_on_hyphens=False))
-
-
-def _escaped(line: str) -> str:
-    """Return a line that roff prints as it stands: nothing in it is a macro, an escape or a hyphen to break at."""
-    written = "".join(_ESCAPES.get(one, one if one.isascii() else f"\\[u{ord(one):04X}]") for one in line)
-    return "\\&" + written if written.startswith(".") else written

@@ -286,24 +286,17 @@ class Load(Hub):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class OneEngine(Load):
-    """How a checkpoint is loaded and what computes it."""
+class Engine(Load):
+    """How a checkpoint is loaded and what computes it: the fields of `EngineOptions`."""
 
     engine: Annotated[
-        Literal["auto", "native", "transformers"] | None,
+        Literal["auto", "native", "transformers", "verify"] | None,
         model_option(
             help="What computes the model: native is NumPy, for the common families; auto is native where it gives the "
-            "same numbers. Default: auto.",
+            "same numbers; verify runs both and shows how far they are apart. Default: auto.",
             envvar="ATTN_ENGINE",
         ),
     ] = None
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Engine(OneEngine):
-    """The same, and whether both engines compute it: the fields of `EngineOptions`."""
-
-    verify: Annotated[bool, model_option("--verify", help="Run both engines and show how far they are apart.")] = False
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -517,7 +510,8 @@ class View(Options):
             "--query",
             "-q",
             metavar="TOKEN",
-            help="Show this query row: a token or its index. May be repeated. Default: all.",
+            help="Show this query row: a token or its index; or those of a slice: 500:520, -20:, :10. May be repeated. "
+            "Default: all.",
         ),
     ] = None
     key: Annotated[
@@ -529,20 +523,8 @@ class View(Options):
             help="Show this key column: a token or its index. May be repeated. Default: all.",
         ),
     ] = None
-    rows: Annotated[
-        str | None,
-        choice_option(metavar="START:STOP", help="Show these query rows, as Python slices: 500:520, -20:, :10."),
-    ] = None
     top_keys: Annotated[
         int | None, choice_option(min=1, metavar="N", help="Show only the N heaviest keys of each query.")
-    ] = None
-    min_weight: Annotated[
-        float | None,
-        choice_option(
-            min=0,
-            metavar="NUMBER",
-            help="Show only the keys of each query whose weight, or norm with --norms, is at least this.",
-        ),
     ] = None
     hide_special: Annotated[
         bool, choice_option("--hide-special", help="Compute with the special tokens, leave them out of the view.")

@@ -3,7 +3,7 @@
 The last sentence with a whole line there is computed again, in the batch that it was in, and has to come out as it
 stands. So the file ends as that of a run with the same options that was never interrupted; other options are noticed
 where they change that sentence, and one sentence says so. Those before it that have no line are read again too: they
-are bad, which is said and counts, or `--min-weight` left them none.
+are bad, which is said and counts.
 """
 
 from __future__ import annotations

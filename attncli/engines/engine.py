@@ -58,7 +58,7 @@ def open_checkpoint(
         options: fields of `EngineOptions`.
 
     Raises:
-        NotExposedError: `--engine native` or `--verify`, and that engine does not compute this checkpoint.
+        NotExposedError: `--engine native` or `verify`, and that engine does not compute this checkpoint.
         AttnError: see `Checkpoint`.
     """
     chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
@@ -81,10 +81,10 @@ def open_checkpoint(
         how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "values": values}
         return NativeCheckpoint(model, layers, heads, options=chosen, **how)
 
-    if is_gguf(model) and (chosen.engine == "transformers" or chosen.verify):
-        option = "--verify" if chosen.verify else "--engine transformers"
+    if is_gguf(model) and chosen.engine in ("transformers", "verify"):
         raise NotExposedError(
-            f"{option}: {visible(model)} is a GGUF file, which the native engine alone reads; leave the option out"
+            f"--engine {chosen.engine}: {visible(model)} is a GGUF file, which the native engine alone reads; "
+            "leave the option out"
         )
     if chosen.engine == "transformers":
         return by_transformers()
@@ -96,11 +96,11 @@ def open_checkpoint(
             by_transformers()  # which downloads it, so that the first run gives the answers of those after it
             native = by_numpy()
     except DeclinedError as error:
-        if chosen.engine == "native" or chosen.verify or is_gguf(model):
-            raise _refusal(model, error, chosen.verify) from None
+        if chosen.engine in ("native", "verify") or is_gguf(model):
+            raise _refusal(model, error, chosen.engine) from None
         _leave(model, error)
         return by_transformers()
-    if chosen.verify:
+    if chosen.engine == "verify":
         return _Verified(native, by_transformers())
     return _Native(native, by_transformers if chosen.engine == "auto" and not is_gguf(model) else None)
 
@@ -139,14 +139,14 @@ def _leave(model: str, reason: DeclinedError) -> None:
     _log.info("left to transformers: %s", reason)
 
 
-def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError:
+def _refusal(model: str, reason: DeclinedError, engine: str) -> NotExposedError:
     if is_gguf(model):
         return NotExposedError(
             f"{visible(model)} is a GGUF file, and the native engine does not compute it: {visible(str(reason))}"
         )
-    option = "--verify" if verify else "--engine native"
     return NotExposedError(
-        f"{option}: the native engine does not compute {visible(model)}: {visible(str(reason))}; leave the option out"
+        f"--engine {engine}: the native engine does not compute {visible(model)}: {visible(str(reason))}; "
+        "leave the option out"
     )
 
 
@@ -201,7 +201,7 @@ class _Native(_OfNative):
             if not isinstance(answer, DeclinedError):
                 yield answer
             elif self._other is None:
-                raise _refusal(self._native.name, answer, verify=False)
+                raise _refusal(self._native.name, answer, "native")
             else:
                 _leave(self._native.name, answer)
                 yield self._other().trace(texts[place], pair, target)
@@ -233,7 +233,7 @@ class _Verified(_OfNative):
                 compared = tuple(_compared(layer, known, trace.source.dtype) for layer, known in layers)
                 yield replace(trace, layers=compared)
         except DeclinedError as error:
-            raise _refusal(self._native.name, error, verify=True) from None
+            raise _refusal(self._native.name, error, "verify") from None
 
 
 def _compared(layer: LayerTrace, known: LayerTrace, dtype: str) -> LayerTrace:

@@ -41,7 +41,6 @@ def check_compact(view: View, is_derived: bool) -> None:
         ("key", view.keys),
         ("rows", view.span is not None),
         ("hide-special", view.hide_special),
-        ("min-weight", view.min_weight is not None),
     ):
         if given:
             raise UsageError(f"--{option} does not apply to --compact, which keeps whole heads; give --top-keys N")

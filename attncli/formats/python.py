@@ -70,7 +70,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
             from attncli.render.diff import Changes
             from attncli.render.matrix import DIGITS
 
-            return Changes(result, palette, _ROOM, DIGITS, TOP, 1).renderables()
+            return Changes(result, palette, _ROOM, DIGITS, TOP).renderables()
         case GivenMask():
             from attncli.render.masks import MaskView
 

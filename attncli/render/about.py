@@ -81,7 +81,7 @@ class About:
     def note(self, said: Sequence[str]) -> str:
         """Return a line that says what the screen has room for, and what shows the rest."""
         begin = f"{self._longest} tokens: " if self.is_long else ""
-        chooses = ["--head", *["--layer"] * self.is_many, "--rows"]
+        chooses = ["--head", *["--layer"] * self.is_many, "--query"]
         return (
             f"{begin}one screen has room for {' and '.join(said)}; --all shows everything, "
             f"{', '.join(chooses[:-1])} and {chooses[-1]} choose"

@@ -182,7 +182,6 @@ class Changes:
         width: cells in a line; None is as many as it takes.
         precision: digits after the point.
         top: how many heads are listed.
-        maps: how many heads are drawn.
         ramp: how colours grow with weights and differences; None leaves it to the palette.
     """
 
@@ -191,7 +190,6 @@ class Changes:
     width: int | None
     precision: int = DIGITS
     top: int = 10
-    maps: int = 1
     ramp: Ramp | None = None
 
     def renderables(self) -> Iterator[RenderableType]:
@@ -209,7 +207,7 @@ class Changes:
             yield stack([self._alignment(difference.queries, "queries"), self._alignment(difference.keys, "keys")])
         yield from self._heads()
         yield from self._cells()
-        for head in difference.heads[: self.maps]:
+        for head in difference.heads[:1]:
             if head.jensen_shannon:
                 yield self._title(head)
                 yield maps_of(difference.pair(head), head.head, self.palette, self._room, self.ramp)

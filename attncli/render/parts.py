@@ -68,10 +68,8 @@ def top_keys_table(
             for key, weight in zip(top, weights.tolist(), strict=True)
         ])  # fmt: skip
     ranks = [Column(str(place + 1), [(*found, *[""] * places)[place] for found in entries]) for place in range(places)]
-    counted = "keys" if wanted.most is None else f"{places} heaviest keys" if places > 1 else "heaviest key"
-    measured = heads[0][0].layer.measure.removesuffix("s")  # weight or norm
-    bound = "" if wanted.least is None else f" with a {measured} of {wanted.least} or more"
-    title = block([[Segment(f"{counted} of each query{bound}", BOLD)]])
+    counted = f"{places} heaviest keys" if places > 1 else "heaviest key"
+    title = block([[Segment(f"{counted} of each query", BOLD)]])
     return stack([title, table([Column("head query", queries, align="<"), Column("sum", sums, DIM), *ranks], width)])
 
 

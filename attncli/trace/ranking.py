@@ -20,12 +20,10 @@ class Heaviest(NamedTuple):
     """Which keys of a query are listed, the heaviest first.
 
     Attributes:
-        most: how many at the most; None is any number.
-        least: the smallest weight, or norm, of one; None is any. NaN is never left out.
+        most: how many at the most.
     """
 
-    most: int | None = None
-    least: float | None = None
+    most: int
 
 
 def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
@@ -43,12 +41,7 @@ def top_keys(
     for block in head.blocks():
         weights = block.weights[:, columns]
         counted = drawn_cells(block)[:, columns]
-        if wanted.least is not None:
-            # In the type of the weights: 0.7 in float32 is a little less than 0.7, and it is written as 0.7.
-            with np.errstate(over="ignore"):  # larger than any number of it
-                counted &= ~(weights < weights.dtype.type(wanted.least))
-        most = weights.shape[1] if wanted.most is None else wanted.most
-        for own, places in zip(weights, heaviest(weights, counted, most), strict=True):
+        for own, places in zip(weights, heaviest(weights, counted, wanted.most), strict=True):
             yield places, own[places]
 
 

@@ -99,18 +99,11 @@ class RowRange(NamedTuple):
     stop: int | None
 
     @classmethod
-    def of(cls, given: str) -> RowRange:
-        """Return the range that a user wrote.
-
-        Raises:
-            UsageError: it is no range.
-        """
-        match = re.fullmatch(_RANGE, given.strip())
+    def of(cls, given: str) -> RowRange | None:
+        """Return the range that a user wrote, such as 500:520, :10 or -20: for the last 20; None is a token."""
+        match = re.fullmatch(_RANGE, given.strip()) if given.strip() != ":" else None
         if match is None:
-            raise UsageError(
-                f"--rows '{visible(given)}': expected START:STOP, such as 500:520, :10 or -20: for the last "
-                "20; one row is --query"
-            )
+            return None
         return cls(*(None if end is None else int(end) for end in match.groups()))
 
     def among(self, count: int) -> range:
@@ -118,5 +111,5 @@ class RowRange(NamedTuple):
         return range(count)[self.start : self.stop]
 
     def __str__(self) -> str:
-        """Return the range as `--rows` takes it."""
+        """Return the range as `--query` takes it."""
         return ":".join("" if end is None else str(end) for end in (self.start, self.stop))

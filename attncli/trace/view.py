@@ -53,7 +53,6 @@ class View(NamedTuple):
         precision: digits after the point; None leaves it to the format.
         span: keep the query rows of this range; None keeps all of those that are chosen.
         top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
-        min_weight: show only keys of this weight, or norm, and more; None is all of them.
         ramp: how far along the colours a weight stands; None leaves it to the format.
         range_: what the colours reach to: the largest weight of `all` heads of a layer, of each `head`, or of all
             heads without the first key (`no-sink`).
@@ -66,16 +65,15 @@ class View(NamedTuple):
     precision: int | None = None
     span: RowRange | None = None
     top_keys: int | None = None
-    min_weight: float | None = None
     ramp: Ramp | None = None
     range_: Range = "all"
 
     @property
     def heaviest(self) -> Heaviest | None:
         """Which keys of each query are shown, if not all of them."""
-        if self.top_keys is None and self.min_weight is None:
+        if self.top_keys is None:
             return None
-        return Heaviest(self.top_keys, self.min_weight)
+        return Heaviest(self.top_keys)
 
     @property
     def unselected(self) -> View:
@@ -131,7 +129,7 @@ class View(NamedTuple):
         if not kept:
             least, most = min(chosen), max(chosen)
             raise MisfitError(
-                f"--rows {self.span} leaves no query to show; without it they are "
+                f"--query {self.span} leaves no query to show; without it they are "
                 + (f"{least}..{most}" if least < most else str(least))
             )
         return kept

@@ -15,7 +15,7 @@ from running import Ran, program
 from safetensors.torch import load_file, save_file
 from small_checkpoints import hub_cache
 
-from attncli.cli.candidates import sizes
+from attncli.cli.completion import sizes
 
 Run = Callable[..., Ran]
 TEXT = "time flies"

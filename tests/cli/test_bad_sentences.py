@@ -153,7 +153,7 @@ CHOICES = {
     "--key dog": ([2], "--key 'dog': no such key token; the tokens are: the fox"),
     "--query the": ([1, 3], "--query 'the': no such query token; the tokens are: a dog"),
     "--vocab-size 1": ([], "--vocab-size 1: the text has 2 different words; give at least that"),
-    "--rows 5:": ([], "--rows 5: leaves no query to show; without it they are 0..1"),
+    "--query 5:": ([], "--query 5: leaves no query to show; without it they are 0..1"),
 }
 
 

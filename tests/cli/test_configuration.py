@@ -204,12 +204,10 @@ def test_the_docs_list_them() -> None:
         ({"model": "m", "device_map": "auto"}, ["--device", "cpu"], {"model": "m"}),
         ({"model": "m", "device": "cuda"}, ["--device-map", "auto"], {"model": "m"}),
         ({"init": "zeros"}, ["--project", "none"], {}),
-        # The engine is a checkpoint's; --verify runs both.
+        # The engine is a checkpoint's.
         ({"engine": "native"}, [], {}),
         ({"engine": "native"}, ["--from", "t.safetensors"], {}),
         ({"engine": "native"}, ["-m", "m"], {"engine": "native"}),
-        ({"engine": "native"}, ["-m", "m", "--verify"], {"engine": "native"}),
-        ({"engine": "transformers"}, ["-m", "m", "--verify"], {}),
         # What programs read has all digits.
         ({"precision": "2"}, ["-F", "tsv"], {}),
         ({"precision": "2"}, ["-o", "out.JSONL"], {}),
@@ -543,23 +541,6 @@ print({"tomllib", "torch"} & sys.modules.keys(), "pydantic" in sys.modules)
             [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | environment, check=True
         )
         assert ran.stdout == "set() False\n"
-
-
-def test_completion_knows_the_layers_of_the_model_that_stands(
-    places: Places, attn: Callable[..., Any], tiny_llama: str
-) -> None:
-    def layers() -> str:
-        return str(attn("__complete", "zsh", "--", "inspect", "--layer", "").out)
-
-    assert "layer 0 of 1" in layers()
-    places.in_project(model=tiny_llama)
-    assert "layer 2 of 3" in layers()
-    places.project.unlink()
-    places.environment(model=tiny_llama)
-    assert "layer 2 of 3" in layers()
-    places.project.write_text("[tool.attncli")
-    ran = attn("__complete", "zsh", "--", "inspect", "--layer", "")
-    assert (ran.code, ran.err) == (0, ""), "a TAB is no place to complain"
 
 
 def test_the_program_reads_them(places: Places) -> None:

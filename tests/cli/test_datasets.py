@@ -38,7 +38,7 @@ def test_what_numbers_depend_on_is_said() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [[], ["--compact"], ["--compact", "--top-keys", "2"], ["--min-weight", "0.4"]])
+@pytest.mark.parametrize("options", [[], ["--compact"], ["--compact", "--top-keys", "2"]])
 def test_a_folder_holds_the_rows_of_a_file(attn: Run, tmp_path: Path, options: list[str]) -> None:
     run = ["inspect", "-m", "demo", "one two three", "a b", "--layer", "all", *options]
     ran = attn(*run, "-o", f"{tmp_path}/out/")
@@ -91,7 +91,7 @@ def test_several_files_have_parts_of_their_own(attn: Run, tmp_path: Path) -> Non
         (["--compact", "-o", "{}/x.csv"], "--compact does not apply to csv"),
         (["--compact", "--words", "-o", "{}/out/"], "it goes without --words"),
         (["--compact", "--show", "q", "-o", "{}/out/"], "--show q does not apply to --compact"),
-        (["--compact", "--rows", "1:", "-o", "{}/out/"], "--rows does not apply to --compact"),
+        (["--compact", "--query", "1:", "-o", "{}/out/"], "--query does not apply to --compact"),
     ],
 )
 def test_what_does_not_go_together_is_refused(attn: Run, tmp_path: Path, options: list[str], said: str) -> None:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
-from readme import ROOT as REPOSITORY
 from readme import pages
 from rich.cells import cell_len
 from running import program
@@ -31,7 +30,6 @@ from attncli.masks.parser import parse
 
 ROOT: Any = get_command(app)
 CONTEXT: Any = typer.Context(ROOT, info_name="attn")
-MANUAL = REPOSITORY / "man" / "attn.1"
 PANELS = [
     "Commands", "Arguments", "Input", "Model", "Toy layer", "Size", "What to look at", "Numbers", "View", "Output",
     "Options",
@@ -256,7 +254,7 @@ def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
         (["inspect", "--colormap", "virids", "x"], "did you mean 'viridis'?; see attn inspect --help"),
         (["inspect", "--colormap", "x' is not one of 'y", "x"], "'cividis', 'gray'; see attn inspect --help"),
         (["completion", "bsh"], "did you mean 'bash'?; see attn completion --help"),
-        (["heads", "x", "--sort", "entrpy"], "did you mean 'entropy'?; see attn heads --help"),
+        (["heads", "x", "--sort", "entrpy"], "did you mean 'entropy'?"),
         (["inspect", "x", "--head"], "option '--head' requires an argument; see attn inspect --help"),
         (["mask", "--help=x"], "option '--help' does not take a value; see attn mask --help"),
         (["inspect", "x", "--show", "scores,weigths"], "metrics,proof; did you mean 'weights'?"),
@@ -266,7 +264,6 @@ def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
         (["help", "mask", "shw"], "no topic or command 'mask shw'; did you mean 'mask show'?"),
         (["help", "inspect", "time"], "no topic or command 'inspect time'"),
         (["help", "\x1b[31m"], "no topic or command '"),
-        (["help", "--man", "masks"], "--man prints the whole manual"),
     ],
 )
 def test_what_does_not_exist_is_answered_with_the_nearest_name(
@@ -279,7 +276,7 @@ def test_what_does_not_exist_is_answered_with_the_nearest_name(
     assert "\x1b" not in refused.err
 
 
-# --- variables, streams, the manual ------------------------------------------------------------------------
+# --- variables, streams ------------------------------------------------------------------------
 
 
 def test_an_entry_says_what_an_option_takes_and_where_else_it_comes_from() -> None:
@@ -313,37 +310,7 @@ def test_an_encoding_without_the_signs_loses_nothing(encoding: str) -> None:
         assert max(map(len, lines)) <= 80
 
 
-def test_the_manual_is_what_the_program_prints_and_has_every_page(attn: Callable[..., Any]) -> None:
-    printed = attn("help", "--man").out
-    assert MANUAL.read_text(encoding="ascii") == printed
-    text = printed.replace("\\-", "-")
-    for path, command in COMMANDS.items():
-        (section,) = re.findall(rf"^\.SS attn {' '.join(path)} [\[{{].*\n((?:(?!\.S[SH]).*\n)*)", text, re.MULTILINE)
-        for parameter in command.params:
-            for name in parameter.opts if parameter.param_type_name == "option" else ():
-                assert re.search(rf"^\.B .*{name}\b", section, re.MULTILINE), (path, name)
-    assert "\n.SH EXIT STATUS\n" in text
-    assert "\n.SH MASKS\n" in text
-
-
-def test_without_docstrings_every_page_still_has_its_purpose(attn: Callable[..., Any]) -> None:
-    bare = program("help", "--man", env=os.environ | {"PYTHONOPTIMIZE": "2"})
+def test_without_docstrings_every_page_still_has_its_purpose() -> None:
+    bare = program("inspect", "--help", env=os.environ | {"PYTHONOPTIMIZE": "2"})
     assert (bare.returncode, bare.stderr) == (0, "")
-    whole = attn("help", "--man").out
-    assert bare.stdout.splitlines()[:3] == whole.splitlines()[:3]
-    followed = re.compile(r"^\.(?:SS .*|SH DESCRIPTION)\n[A-Z]", re.MULTILINE)
-    assert len(followed.findall(bare.stdout)) == len(followed.findall(whole)) == len(COMMANDS) + 1
-
-
-@pytest.mark.system
-def test_the_manual_is_right_roff() -> None:
-    found = subprocess.run(
-        ["mandoc", "-T", "lint", "-W", "warning", MANUAL], capture_output=True, text=True, check=False
-    )
-    # A date would have to be kept up by hand; the version says it.
-    assert re.findall(r"(?:WARNING|ERROR|UNSUPP): (.*)", found.stdout) == ['missing date, using "": TH']
-    shown = subprocess.run(["mandoc", "-T", "ascii", MANUAL], capture_output=True, text=True, check=True).stdout
-    shown = re.sub(r".\x08", "", shown)
-    assert "attn - see attention happen, with numbers" in shown
-    assert 'attn mask show "causal & window(4)" --size 12' in shown
-    assert "-m, --model NAME_OR_FOLDER" in shown
+    assert "Show the attention of a sentence." in bare.stdout

@@ -193,31 +193,6 @@ def test_a_run_that_was_killed_between_its_file_and_its_end_left_bad_sentences_t
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("form", ["tsv", "csv"])
-@pytest.mark.parametrize("bad", [" ", "a sentence"])
-def test_where_few_weights_have_rows_bad_sentences_are_told_from_those_without_rows(
-    bad: str, form: str, attn: Run, tmp_path: Path
-) -> None:
-    # Alone, a word attends to itself with weight 1; the heaviest of these other weights is less.
-    texts = ["time", "a b c d e f g h", bad, *["arrow", "a b c d e f g h"] * 10]
-    options = ("--mask", "none", "--min-weight", "0.999999")
-    ran = attn("inspect", *texts, *options, "-F", form)
-    assert ran.code == (5 if bad == " " else 0)
-    lines = ran.out.splitlines(True)
-    assert [line[: line.index("\t" if form == "tsv" else ",")] for line in lines[1::4]] == [
-        "1",
-        *map(str, range(4, 24, 2)),
-    ]
-    path = tmp_path / f"out.{form}"
-    for count in (2, 5, 20, len(lines)):
-        path.with_name(path.name + ".part").write_text("".join(lines[:count]))
-        for _ in ("that goes on", "after the end"):
-            again = attn("inspect", *texts, *options, "--resume", "-o", path)
-            assert (again.code, path.read_text()) == (ran.code, ran.out)
-            assert again.err.splitlines()[1:] == ran.err.splitlines()
-        path.unlink()
-
-
 # --- two at a time -----------------------------------------------------------------------------------------
 
 

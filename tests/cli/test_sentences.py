@@ -330,7 +330,7 @@ def test_a_pair_is_one_sequence_of_two_segments(attn: Run) -> None:
 
 
 def test_a_pair_is_read_as_bert_takes_it(attn: Run, minilm: str) -> None:
-    model = ("-m", minilm, "-H", "0", "--verify", "-F", "json")
+    model = ("-m", minilm, "-H", "0", "--engine", "verify", "-F", "json")
     document = attn("inspect", "time flies", "--pair", "fruit", *model).json
     assert [token["text"] for token in document["key_tokens"]] == ["[CLS]", "time", "flies", "[SEP]", "fruit", "[SEP]"]
     assert [token["segment"] for token in document["key_tokens"]] == [0, 0, 0, 0, 1, 1]

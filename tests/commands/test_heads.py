@@ -107,7 +107,7 @@ def test_the_table_says_over_how_many_sentences_a_metric_is_defined(attn: Run) -
 def test_sorted_the_best_heads_come_first(attn: Run) -> None:
     whole = rows_of(attn("heads", TEXT, "-F", "tsv").out)
     by_value = sorted(whole, key=lambda row: float(row["induction"]))
-    assert rows_of(attn("heads", TEXT, "--sort", "induction", "--reverse", "-F", "tsv").out) == by_value
+    assert rows_of(attn("heads", TEXT, "--sort", "-induction", "-F", "tsv").out) == by_value
     assert rows_of(attn("heads", TEXT, "--sort", "induction", "--top", "2", "-F", "tsv").out) == by_value[:1:-1]
     ran = attn("heads", TEXT, "--sort", "induction", "--top", "2")
     assert "2 of 4 heads" in ran.out
@@ -417,9 +417,8 @@ def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -
         (["--induction"], "TEXT does not apply to --induction"),
         (["--label", "--grid", "sink"], "--label does not apply to --grid"),
         (["--metrics", "sink", "--grid", "sink"], "--metrics does not apply to --grid"),
-        (["--label", "--reverse"], "--reverse does not apply without --sort"),
         (["--top", "3"], "--top does not apply without --sort"),
-        (["--reverse"], "--reverse does not apply without --sort"),
+        (["--sort", "-entrpy"], "did you mean 'entropy'?"),
         (["--sort", "sink", "--grid", "sink"], "--sort does not apply to --grid"),
         (["--sort", "nonsense"], "nonsense"),
         (["--top", "0", "--sort", "sink"], "top"),

@@ -150,8 +150,6 @@ def test_two_checkpoints_are_compared_over_many_sentences(attn: Run, tiny_llama:
     )
     first = document["heads"][0]
     assert f"{first['layer']:>5}  {first['head']:>4}  {first['jensen_shannon']:.4f} ±{first['std']:.4f}" in table
-    maps = attn("diff", "-m", "demo", "-m", tiny_llama, "--file", path, "--maps", "2")
-    assert (maps.code, "--maps does not apply to several sentences" in maps.err) == (2, True)
 
 
 def test_a_file_of_one_sentence_is_compared_as_that_sentence_is(attn: Run, tiny_llama: str, tmp_path: Path) -> None:

@@ -487,7 +487,7 @@ def test_a_sentence_that_the_native_engine_declines_is_left_to_transformers(tmp_
 
 
 def test_both_engines_may_be_asked(folders: dict[str, str]) -> None:
-    model = open_asked(model=folders["gpt2"], verify=True)
+    model = open_asked(model=folders["gpt2"], engine="verify")
     for question in (Question("w2 w3"), Question("w2 w3 w4"), Question("w2 w3 w4", mask="window(2)")):
         (layer,) = model.trace(question, [2]).layers
         assert layer.proof is not None

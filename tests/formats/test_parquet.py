@@ -44,8 +44,7 @@ def same(ours: Any, theirs: Any) -> bool:
     [
         [],
         ["--top-keys", "2"],
-        ["--min-weight", "0.4", "-H", "1,3"],
-        ["--rows", "1:2", "--key", "flies", "--key", "0"],
+        ["--query", "1:2", "--key", "flies", "--key", "0"],
         ["--mask", "causal & ~queries(1,2)"],
         ["--target", "fruit banana"],
     ],

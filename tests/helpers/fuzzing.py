@@ -133,7 +133,7 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
         ["20GB", "1 MB", "0", "3.3in", "84mmx2in"],
         ["0in", "in", "1e9in", "", "x", "-1GB", "1.5.5GB", "GB", _HUGE, "٣GB"],
     ),
-    "TOPIC": (["masks", "formats", "inspect", "mask"], ["", "x", "--man", "mask\x1b[2J"]),
+    "TOPIC": (["masks", "formats", "inspect", "mask"], ["", "x", "mask\x1b[2J"]),
     "NAME": (["cpu", "main"], ["cuda", "meta", "", "x\x1b[2J"]),
     "MODEL": _checkpoints,
     "NAME_OR_FOLDER": _checkpoints,
@@ -200,7 +200,7 @@ class Line:
 
 
 def commands(root: Any) -> dict[tuple[str, ...], Any]:
-    """Every command of the program by its path, the hidden one of the completion scripts among them."""
+    """Every command of the program by its path."""
 
     def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
         if not hasattr(command, "list_commands"):
@@ -209,7 +209,7 @@ def commands(root: Any) -> dict[tuple[str, ...], Any]:
         for name in command.list_commands(None):
             yield from below(command.get_command(None, name), (*path, name))
 
-    return {**dict(below(root, ())), ("__complete",): root.get_command(None, "__complete")}
+    return dict(below(root, ()))
 
 
 @st.composite

@@ -17,7 +17,7 @@ _READY, _RAN = "ready>", "it has run"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()].|\][^\x07]*\x07)")
 # What is asked goes to the real program; what is run leaves its arguments behind, as the shell made them.
 _PROGRAM = """#!/bin/sh
-if [ "$1" = __complete ]; then exec {python} -m attncli "$@"; fi
+if [ -n "$_ATTN_COMPLETE" ]; then exec {python} -m attncli "$@"; fi
 printf '%s\\0' "$@" > "$ATTN_RECORD" && echo {ran}
 """
 

@@ -262,7 +262,7 @@ def test_the_linter_runs_the_decoder_in_every_way(whisper: str, attn: Run) -> No
         (("inspect", "--target", "w8 " * 500), 5, "the target has 501 tokens"),
         (("inspect", "--target", "w8", "--kind", "cross"), 2, "has decoder attention"),
         (("inspect", "--target", "w8", "--engine", "native"), 4, "it runs no decoder alone"),
-        (("inspect", "--target", "w8", "--verify"), 4, "it runs no decoder alone"),
+        (("inspect", "--target", "w8", "--engine", "verify"), 4, "it runs no decoder alone"),
         (("inspect", "--target", "w8", "--generate", "2"), 4, "is an encoder-decoder; --generate continues a text"),
         (("inspect", "--target", "w8", "--chat"), 2, "--target does not apply to --chat"),
         (("diff", "--target", "w8"), 2, "one target to compare; give two checkpoints, -m A -m B"),

@@ -109,7 +109,7 @@ def test_the_table_labels_each_row_with_what_it_predicted(attn: Run, folder: Fol
     assert f"{len(IDS) + 2} w{ids[-1]} →" not in ran.out
     assert not ran.err
     # Other rows are there for the asking.
-    last = attn("inspect", TEXT, "-m", path, "--generate", "3", "--rows", "-1:", "-F", "json").json["query_tokens"]
+    last = attn("inspect", TEXT, "-m", path, "--generate", "3", "--query", "-1:", "-F", "json").json["query_tokens"]
     assert [(token["index"], token["id"], "predicted" in token) for token in last] == [(7, ids[-1], False)]
     named = attn("inspect", TEXT, "-m", path, "--generate", "3", "--query", "w88", "-F", "json").json["query_tokens"]
     assert [token["id"] for token in named] == [88] * ids.count(88)

@@ -371,8 +371,8 @@ def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> Non
     assert not compared("bert", *both(tmp_path)).is_exact
     assert attncli.inspect("w7 w8", model=str(tmp_path), layers=0).source.details["engine"] == "native"
     assert attncli.inspect("w7 w8", model=str(tmp_path), layers=1).source.details["engine"] == "transformers"
-    with pytest.raises(NotExposedError, match=r"--verify: the native engine does not compute .* not finite"):
-        attncli.inspect("w7 w8", model=str(tmp_path), layers=1, verify=True)
+    with pytest.raises(NotExposedError, match=r"--engine verify: the native engine does not compute .* not finite"):
+        attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="verify")
     with pytest.raises(NotExposedError, match="not finite"):
         attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="native")
 
@@ -445,15 +445,15 @@ def test_the_view_and_the_document_say_which_engine_ran(minilm: str, attn: Run) 
 
 
 def test_verify_shows_how_far_the_engines_are_apart(minilm: str, attn: Run) -> None:
-    ran = attn("inspect", "-m", minilm, "time flies", "--layer", "all", "--engine", "auto", "--verify", "-F", "json")
+    ran = attn("inspect", "-m", minilm, "time flies", "--layer", "all", "--engine", "verify", "-F", "json")
     proofs = [layer["proof"] for layer in ran.json["layers"]]
     assert len(proofs) == 6
     assert {proof["against"] for proof in proofs} == {"those of transformers"}
     assert 0 < max(proof["max_abs_error"] for proof in proofs) < 1e-4
-    shown = attn("inspect", "-m", minilm, "time flies", "--engine", "native", "--verify", "--show", "proof").out
+    shown = attn("inspect", "-m", minilm, "time flies", "--engine", "verify", "--show", "proof").out
     assert "max |Q, K, V, weights − those of transformers| = " in shown
     measured = ("heads", "-m", minilm, "time flies", "--layer", "0", "-F", "tsv")
-    assert attn(*measured, "--verify").out == attn(*measured).out
+    assert attn(*measured, "--engine", "verify").out == attn(*measured).out
 
 
 def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: str, tmp_path: Path) -> None:
@@ -463,9 +463,7 @@ def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: st
         with pytest.raises(NotExposedError, match="the native engine does not compute"):
             attncli.inspect("time flies", model=minilm, engine="native", **options)
     with pytest.raises(NotExposedError, match="leave the option out"):
-        attncli.inspect("time flies", model=minilm, engine="auto", verify=True, dtype="float64")
-    with pytest.raises(UsageError, match="--verify compares"):
-        attncli.inspect("time flies", model=minilm, verify=True, engine="transformers")
+        attncli.inspect("time flies", model=minilm, engine="verify", dtype="float64")
     with pytest.raises(UsageError, match="--engine does not apply to a checkpoint that transformers runs"):
         attncli.check(minilm, engine="native")
     with pytest.raises(UsageError, match="--engine 'numpy'"):
@@ -473,7 +471,7 @@ def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: st
 
 
 @pytest.mark.parametrize(
-    "options", [None, {"engine": "native"}, {"engine": "transformers"}, {"verify": True}, {}], ids=str
+    "options", [None, {"engine": "native"}, {"engine": "transformers"}, {"engine": "verify"}, {}], ids=str
 )
 def test_a_text_in_place_of_several_is_one_sentence_to_every_source(
     options: dict[str, Any] | None, minilm: str

@@ -61,7 +61,7 @@ def refused(attn: Run, folder: Path, *words: str, engines: tuple[str, ...] = ENG
     for command in (["heads"], ["why", "-q", "1"], ["diff", "time"], ["check"]):
         one_refusal(attn(*command, TEXT, "-m", folder), folder, *words)
     assert attn("tokens", TEXT, "-m", folder).code == 0  # they are read from other files
-    assert attn("inspect", TEXT, "-m", folder, "--verify").code == LOAD
+    assert attn("inspect", TEXT, "-m", folder, "--engine", "verify").code == LOAD
 
 
 def one_refusal(ran: Ran, folder: Path, *words: str) -> None:

@@ -76,8 +76,6 @@ BAD = {
         "'--precision': expected a whole number; see",
     ),
     "a width in bytes": ([TEXT, "--width", "\udcff"], USAGE, "'--width': expected a whole number; see"),
-    "a weight of no number": ([TEXT, "--min-weight", "x"], USAGE, "'--min-weight': expected a number; see"),
-    "a weight above one": ([TEXT, "--min-weight", "2"], USAGE, "--min-weight 2.0: no weight is more than 1"),
     "a line too narrow": ([TEXT, "--width", "3"], USAGE, "'--width': expected at least 40; see"),
     "an output without a name": ([TEXT, "-o", ""], USAGE, "--output: the file name is empty"),
     "a saved trace without a name": ([TEXT, "--save", ""], USAGE, "'--save': the file name is empty"),

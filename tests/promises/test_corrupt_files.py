@@ -398,21 +398,6 @@ def test_nothing_is_read_but_files_of_a_usual_size(
     assert in_little_memory(reading, mebibytes=200, gibibytes=4) == expected
 
 
-def test_a_tab_reads_no_configuration_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    reading = {}
-    for kind in UNFIT:
-        Path(kind, "refs").mkdir(parents=True)
-        UNFIT[kind](Path(kind) / "config.json")
-        reading[kind] = ["__complete", "zsh", "--", "inspect", "-m", kind, "--layer", ""]
-    # A folder that somebody hands on can name it too.
-    Path("pyproject.toml").write_text('[tool.attncli]\nmodel = "pipe"\n')
-    reading["standing"] = ["__complete", "zsh", "--", "inspect", "--layer", ""]
-    for name, ran in ran_apart(reading, gibibytes=2).items():
-        assert (ran.code, ran.out, ran.err) == (OK, "=\tall\tevery layer\n", ""), name
-        assert ran.kibibytes < 50 * 1024, name
-
-
 def test_sentences_are_read_from_a_pipe_that_a_shell_makes() -> None:
     command = f"{sys.executable} -m attncli tokens -F tsv --file <(echo time flies)"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)

@@ -117,7 +117,7 @@ def held(attn: Run, line: Line) -> Any:
         ran = attn(*line.words, stdin=line.stdin)
     note(f"{ran.code}\n{ran.err[:2000]}\n{ran.out[:2000]}")
     form = line.given("--format", "-F") or "table"
-    is_script = line.path[0] in ("completion", "__complete")
+    is_script = line.path[0] == "completion"
     if is_script:
         assert ran.code in CODES
         assert not ran.err or ran.code != OK or {"--verbose", "-v"} & {*line.words}

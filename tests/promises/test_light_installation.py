@@ -122,7 +122,7 @@ def test_the_model_in_the_box_is_computed(light: Light, attn: Callable[..., Ran]
 # What it takes, and what is said to take it; LLAMA and T5 are checkpoints.
 TAKEN = {
     "inspect TEXT -m LLAMA --engine transformers": "the transformers engine",
-    "inspect TEXT -m LLAMA --verify": "the transformers engine",
+    "inspect TEXT -m LLAMA --engine verify": "the transformers engine",
     "inspect TEXT -m LLAMA --generate 2": "the native engine does not compute LLAMA: it writes no tokens. The",
     "heads TEXT -m LLAMA --dtype bfloat16": "the native engine does not compute LLAMA: ",
     "inspect TEXT -m T5": "the native engine does not compute T5: the architecture t5 ",

@@ -28,7 +28,6 @@ COMMANDS = {
     "help": ["inspect", "--help"],
     "version": ["--version"],
     "completion": ["completion", "bash"],
-    "a TAB": ["__complete", "bash", "--", "attn", "inspect", "-m", ""],
     "trace": ["inspect", "--from", "trace.safetensors", "-o", "page.html"],
     "parquet": ["inspect", "time flies", "-o", "rows.parquet"],
     "picture": ["inspect", "time flies", "-o", "picture.svg"],
@@ -54,7 +53,7 @@ COMMANDS = {
     "mask convert": ["mask", "convert", "causal", "--to", "additive", "-o", "additive.safetensors"],
     "NumPy's engine": ["inspect", "time flies", "-m", "tiny", "--engine", "native"],
     "transformers' engine": ["inspect", "time flies", "-m", "tiny", "--engine", "transformers"],
-    "both engines": ["inspect", "time flies", "-m", "tiny", "--engine", "auto", "--verify"],
+    "both engines": ["inspect", "time flies", "-m", "tiny", "--engine", "verify"],
     "an interrupted run": ["inspect", "time", "flies", "--each", "-m", "tiny", "--resume", "-o", "rows.jsonl"],
     "program": ["run", "program.py"],  # the last one: after a program there are no more threads
 }

@@ -110,7 +110,7 @@ def test_a_file_of_text_is_read_without_what_reads_other_files(tmp_path: Path) -
 
 
 def test_help_and_version_need_no_arrays() -> None:
-    for arguments in (["--help"], ["inspect", "--help"], ["help", "masks"], ["help", "--man"], ["--version"]):
+    for arguments in (["--help"], ["inspect", "--help"], ["help", "masks"], ["--version"]):
         assert not {"numpy", "pydantic", *HEAVY} & imported_by(PROGRAM, *arguments)
 
 

@@ -71,7 +71,7 @@ def differences() -> list[Difference]:
 def test_a_comparison(palette: Palette) -> None:
     for difference in differences():
         for width in WIDTHS[::2]:
-            shown = plain(hold(Changes(difference, palette, width, maps=2).renderables(), palette, width))
+            shown = plain(hold(Changes(difference, palette, width).renderables(), palette, width))
             assert re.search(r"^ +A\b", shown, re.MULTILINE)
             assert re.search(r"^ .* B . A$", shown, re.MULTILINE)
 

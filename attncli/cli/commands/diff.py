@@ -54,10 +54,6 @@ Query = Annotated[
 Top = Annotated[
     int | None, options.view_option(min=1, metavar="N", help="Heads and cells that are listed. Default: 10.")
 ]
-Maps = Annotated[
-    int | None,
-    options.view_option(min=0, metavar="N", help="Heads that are drawn, the most changed first. Default: 1."),
-]
 
 
 def diff(
@@ -72,7 +68,6 @@ def diff(
     layer: options.EveryLayer = None,
     query: Query = None,
     top: Top = None,
-    maps: Maps = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
@@ -99,8 +94,6 @@ def diff(
     if len(model or []) == 2 and not from_:
         computed, many = _several(environment, computed, (model or [])[0])
         if many is not None:
-            if maps is not None:
-                raise UsageError("--maps does not apply to several sentences, whose heads alone are ranked; drop it")
             requests = [options.Request(computed, selection, model=name) for name in model or []]
             found, failures = _over_sentences(context, environment, requests, many, tuple(query or ()), workers)
             _show_over_sentences(environment, found, output, top or TOP, precision)
@@ -124,8 +117,8 @@ def diff(
         palette = shown.palette(colormap or "viridis")
         both = (difference.first, difference.second)
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in both))
-        digits, drawn = DIGITS if precision is None else precision, 1 if maps is None else maps
-        changes = Changes(difference, palette, shown.width, digits, top or TOP, drawn, ramp)
+        digits = DIGITS if precision is None else precision
+        changes = Changes(difference, palette, shown.width, digits, top or TOP, ramp)
         shown.show(changes.renderables(), title)
 
 

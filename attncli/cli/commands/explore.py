@@ -28,7 +28,7 @@ _OF_QUESTIONS = ("text", "pair", "target", "mask")
 class Explored(Options):
     """Whose attention is explored, and of which text first."""
 
-    load: options.OneEngine
+    load: options.Engine
     toy: options.Toy
     text: Annotated[
         list[str] | None,

@@ -15,7 +15,7 @@ from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.errors import ExitCode, UsageError
-from attncli.text import names_in, visible
+from attncli.text import did_you_mean, names_in, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -75,10 +75,13 @@ class Wanted(Options):
         options.view_option(metavar="METRICS", help="With commas: the columns. Default: all; with --label, none."),
     ] = None
     sort: Annotated[
-        Metric | None,
-        options.view_option(help="The heads of the highest value first. Default: by layer and head, or by label."),
+        str | None,
+        options.view_option(
+            metavar="METRIC",
+            help="The heads of the highest value first; of the lowest with a - before it: -entropy. Default: by layer "
+            "and head, or by label.",
+        ),
     ] = None
-    reverse: Annotated[bool, options.view_option("--reverse", help="With --sort: the lowest first.")] = False
     top: Annotated[
         int | None,
         options.view_option(
@@ -101,13 +104,11 @@ class Wanted(Options):
                 raise UsageError(
                     f"--{name} does not apply to --grid, which has every head in its place; drop one of them"
                 )
-        if self.reverse and self.order is None:
-            raise UsageError("--reverse does not apply without --sort METRIC, which says by what")
         if self.top is not None and self.order is None and not self.label:
             raise UsageError("--top does not apply without --sort METRIC or --label, which say by what")
         if self.grid is not None and self.spread is not None:
             raise UsageError("--spread does not apply to --grid, which shows means; drop one of them")
-        for metric in (self.sort, self.grid, *(self.chosen or ())):
+        for metric in (self.order, self.grid, *(self.chosen or ())):
             if metric in DETECTORS and not (self.induction or self.merge):
                 raise UsageError(f"{metric} is measured on random tokens that come twice; give --induction")
         if self.merge:
@@ -141,12 +142,19 @@ class Wanted(Options):
     def order(self) -> Metric | None:
         """The metric by which heads are ranked; None where they stand by label, or by layer and head."""
         is_found_by = self.induction and not self.label and self.grid is None
-        return self.sort or ("induction" if is_found_by else None)
+        if self.sort is None:
+            return "induction" if is_found_by else None
+        known: dict[str, Metric] = {name: name for name in (*NAMES, *DETECTORS)}
+        name = self.sort.removeprefix("-")
+        if name not in known:
+            expected = ", ".join(known)
+            raise UsageError(f"--sort '{visible(self.sort)}': expected one of {expected}{did_you_mean(name, known)}")
+        return known[name]
 
     def of(self, found: Survey, is_drawn: bool) -> Survey:
         """Return a survey with the heads and the metrics that are wanted, in order."""
         if self.order is not None:
-            found = found.ranked(self.order, reverse=self.reverse, top=self.top)
+            found = found.ranked(self.order, reverse=(self.sort or "").startswith("-"), top=self.top)
         elif self.label:
             found = found.by_label(self.top)
         if self.chosen is not None:

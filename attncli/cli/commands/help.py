@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 from attncli.cli.environment import Environment
-from attncli.errors import UsageError
 
 
 def help(  # noqa: A001
@@ -18,7 +17,6 @@ def help(  # noqa: A001
         list[str] | None,
         Argument(metavar="TOPIC", help="A topic or a command. Default: the list of them.", show_default=False),
     ] = None,
-    man: Annotated[bool | None, Option("--man", help="Print the manual page, in roff.")] = None,
 ) -> None:
     """Show the help of a command, or on a topic.
 
@@ -26,14 +24,8 @@ def help(  # noqa: A001
     attn help
     attn help masks
     attn help mask show
-    attn help --man | man -l -
     """
-    from attncli.cli.help import find_page, manual, show
+    from attncli.cli.help import find_page, show
 
     root: Any = context.find_root()
-    if not man:
-        show(find_page(root, " ".join(words or [])), environment)
-    elif words:
-        raise UsageError("--man prints the whole manual; drop it, or the topic")
-    else:
-        environment.write(manual(root))
+    show(find_page(root, " ".join(words or [])), environment)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
 
-_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "top_keys", "min_weight")
+_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "top_keys")
 
 
 @dataclass(frozen=True)
@@ -127,15 +127,18 @@ def _view(given: options.View) -> View:
     from attncli.trace.selection import RowRange
     from attncli.trace.view import PARTS, View
 
+    spans = {one: RowRange.of(one) for one in given.query or ()}
+    ranges = [span for span in spans.values() if span is not None]
+    if len(ranges) > 1:
+        raise UsageError(f"--query {ranges[1]}: there is a range already, {ranges[0]}; give one")
     return View(
         show=None if given.show is None else names_in("--show", given.show, PARTS),
-        queries=tuple(given.query or ()),
+        queries=tuple(one for one in given.query or () if spans[one] is None),
         keys=tuple(given.key or ()),
         hide_special=given.hide_special,
         precision=given.precision,
-        span=None if given.rows is None else RowRange.of(given.rows),
+        span=ranges[0] if ranges else None,
         top_keys=given.top_keys,
-        min_weight=given.min_weight,
         ramp=given.ramp,
         range_=given.range or "all",
     )
@@ -174,9 +177,6 @@ def _refuse_contradictions(run: _Run) -> None:
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     if run.derive.words and request.generate is not None:
         raise UsageError("--words merges pieces by their places in the text, and what --generate writes has none")
-    least = run.view.min_weight
-    if least is not None and least > 1 and not run.derive.norms:
-        raise UsageError(f"--min-weight {least}: no weight is more than 1; a norm may be, with --norms")
     if request.resume and run.save is not None:
         raise UsageError("--save does not apply to --resume, which goes on with rows; drop one of them")
     files = request.computed.sentences.files
@@ -334,15 +334,9 @@ def _resume(context: typer.Context, run: _Run, path: Path) -> int:
 
 def _bad_of_whole(context: typer.Context, run: _Run, path: Path) -> int:
     """Return how many sentences of a whole file were bad; the run that made it may have been killed before it said."""
-    from attncli.cli.resume import Resumed, bad_of
+    from attncli.cli.resume import bad_of
     from attncli.cli.sentences import sentences
 
-    if run.view.min_weight is not None and run.chosen != "jsonl":
-        # It leaves good sentences without a row, so that all of them are answered again.
-        answers = _answers(context, run, Resumed(path, path, run.chosen))
-        for _ in answers:
-            pass
-        return answers.failures
     bad = bad_of(path, run.chosen, (one.number for one in sentences(run.request.computed.sentences, run.environment)))
     if bad:
         complain(f"sentences that it has no numbers of: {bad}; they were bad, or are not those that it was made of")
@@ -409,9 +403,8 @@ def _check_page(view: options.View, run: _Run) -> None:
 
 
 def _check_figure(run: _Run) -> None:
-    for name, is_given in (("top-keys", run.view.top_keys), ("min-weight", run.view.min_weight)):
-        if is_given is not None:
-            raise UsageError(f"--{name} does not apply to a figure, whose maps show every key; give svg without --size")
+    if run.view.top_keys is not None:
+        raise UsageError("--top-keys does not apply to a figure, whose maps show every key; give svg without --size")
     show = run.view.show
     if show is not None and not show & {"heatmap", "weights"}:
         raise UsageError(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -9,10 +13,19 @@ import typer
 from attncli.cli import options
 from attncli.cli.environment import Environment, PictureFile, Terminal
 from attncli.errors import UsageError
+from attncli.interruption import Undoing
 
 if TYPE_CHECKING:
     from attncli.analysis.learn import Walk
     from attncli.render.learn import Step
+
+_STEPS = {  # how far a key goes; 0 is the end
+    # The last three are right, down and page down; left, up and page up.
+    **dict.fromkeys([b"\n", b"\r", b" ", b"n", b"\x1b[C", b"\x1b[B", b"\x1b[6~"], 1),
+    **dict.fromkeys([b"b", b"p", b"\x7f", b"\x08", b"\x1b[D", b"\x1b[A", b"\x1b[5~"], -1),
+    # The last three are Escape, Ctrl-D, and a terminal that is gone.
+    **dict.fromkeys([b"q", b"Q", b"\x1b", b"\x04", b""], 0),
+}
 
 
 def learn(
@@ -79,11 +92,16 @@ def _steps(walked: Walk, shown: Terminal | PictureFile) -> list[Step]:
 
 def _in_screens(environment: Environment, walked: Walk, output: options.Picture) -> None:
     """Show one step at a time, as large as the terminal is then, until there is none or the person has enough."""
-    from attncli.cli.keys import Key, keys
+    import termios  # which Windows lacks
+    import tty
 
-    place, count = 0, 1
-    with environment.output(None) as stream, keys(stream) as pressed:
+    place, count, descriptor = 0, 1, sys.stdin.fileno()
+    restore = partial(termios.tcsetattr, descriptor, termios.TCSADRAIN, termios.tcgetattr(descriptor))
+    with ExitStack() as stack:
+        stack.enter_context(Undoing(restore))
+        stack.callback(restore)
         while place < count:
+            tty.setcbreak(descriptor, termios.TCSADRAIN)
             with output.canvas(environment, "table", "learn") as shown:
                 assert isinstance(shown, Terminal)
                 steps = _steps(walked, shown)
@@ -92,7 +110,9 @@ def _in_screens(environment: Environment, walked: Walk, output: options.Picture)
                 shown.show(steps[place].parts)
                 prompt = f"\n{place + 1} of {count} · Enter goes on, b goes back, q ends "
                 shown.stream.write(shown.palette("viridis").fit(prompt))
-            key = pressed()
-            if key is Key.END:
+            while (step := _STEPS.get(os.read(descriptor, 32))) is None:
+                pass
+            shown.stream.write("\n")
+            if step == 0:
                 return
-            place = max(place - 1, 0) if key is Key.BACK else place + 1
+            place = max(place + step, 0)

@@ -25,7 +25,7 @@ def matrix(document: dict[str, Any], name: str = "weights") -> np.ndarray[Any, A
 def test_chosen_rows_are_a_slice_and_heaviest_keys_those_of_a_sort(attn: Run, options: list[str]) -> None:
     measure = "norms" if "--norms" in options else "weights"
     whole = matrix(attn("inspect", SENTENCE, *options, "-F", "json").json, measure)
-    command = ("inspect", SENTENCE, *options, "--rows", "2:5", "--top-keys", "3")
+    command = ("inspect", SENTENCE, *options, "--query", "2:5", "--top-keys", "3")
     document = attn(*command, "-F", "json").json
     assert len(document["query_tokens"]) == 3
     header, *lines = attn(*command, "-F", "tsv").out.splitlines()
@@ -71,7 +71,7 @@ def test_exports_draw_derived_numbers(attn: Run, tmp_path: Path, ending: str) ->
     assert "≤" in text
 
 
-@pytest.mark.parametrize("options", [*DERIVATIONS, ["--top-keys", "2"], ["--min-weight", "0.3"]])
+@pytest.mark.parametrize("options", [*DERIVATIONS, ["--top-keys", "2"]])
 def test_the_page_has_weights_as_they_are(attn: Run, tmp_path: Path, options: list[str]) -> None:
     ran = attn("inspect", SENTENCE, "-o", tmp_path / "page.html", *options)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)

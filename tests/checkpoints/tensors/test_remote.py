@@ -138,7 +138,7 @@ def test_nothing_but_what_the_layer_takes_is_fetched(hub: Hub, attn: Run) -> Non
         (("inspect", "--show", "v"), True),
         (("inspect", "--show", "output", "-F", "json"), True),
         (("inspect", "--query", "flies"), True),
-        (("inspect", "--rows", "1:2"), True),
+        (("inspect", "--query", "1:2"), True),
         (("inspect", "--norms"), True),
         (("inspect", "--save", "trace.safetensors"), True),
         (("why", "--query", "flies"), True),
@@ -164,7 +164,7 @@ def test_values_that_were_not_fetched_come_when_they_are_read(text: str, hub: Hu
     # Of one token every stage is shown, the output too.
     ran = attn("inspect", "-m", NAME, text)
     assert ("output: weights·V" in ran.out) == values_fetched(hub) == (text == "time")
-    assert ran.out.replace(NAME, tiny_llama) == attn("inspect", "-m", tiny_llama, text, "--rows", ":").out
+    assert ran.out.replace(NAME, tiny_llama) == attn("inspect", "-m", tiny_llama, text, "--query", "0:").out
 
 
 def test_a_trace_without_its_values_is_saved_and_copied_whole(hub: Hub, tiny_llama: str, tmp_path: Path) -> None:
@@ -636,7 +636,7 @@ def test_a_model_of_any_family_is_loaded_from_the_tensors_that_it_has(name: str,
 
 @pytest.mark.parametrize(
     "how",
-    [{"generate": 2}, {"device_map": "cpu"}, {"layers": 1, "verify": True}, {"dtype": "bfloat16"}],
+    [{"generate": 2}, {"device_map": "cpu"}, {"layers": 1, "engine": "verify"}, {"dtype": "bfloat16"}],
     ids=lambda how: next(iter(how)),
 )
 def test_whatever_a_run_loads_is_what_the_folder_holds(how: dict[str, Any], hub: Hub) -> None:

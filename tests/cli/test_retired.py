@@ -1,0 +1,15 @@
+"""Options that earlier versions had: each is a usage error that says what to use instead."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from attncli.cli.retired import RETIRED
+
+
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_retired_option_says_what_to_use_instead(name: str, attn: Callable[..., Any]) -> None:
+    ran = attn("help", f"--{name}=1")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"attn: --{name} is retired: {RETIRED[name]}; see attn help --help\n"
