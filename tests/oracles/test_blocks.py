@@ -95,9 +95,9 @@ def test_a_layout_that_is_wrong_is_noticed(tmp_path: Path) -> None:
     def swapped(scores: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> Any:
         return right(scores, weights, keys.where((keys != 4) & (keys != 5), 9 - keys))
 
-    with patch.object(longformer_layout, "_placed", shifted):
-        with pytest.raises(NotExposedError, match="attends to positions that are no tokens"):
-            opened(tmp_path, "0").trace(TEXT)
+    noticed = pytest.raises(NotExposedError, match="attends to positions that are no tokens")
+    with patch.object(longformer_layout, "_placed", shifted), noticed:
+        opened(tmp_path, "0").trace(TEXT)
     with patch.object(longformer_layout, "_placed", swapped):
         layer = opened(tmp_path, "0").trace(TEXT).layers[0]
     assert layer.proof is not None

@@ -36,7 +36,16 @@ from attncli.cli.app import app
 PAGES = pages()
 DEVELOPMENT = {"docs", "test"}
 """The extras of those who work on attncli."""
-WITH_TORCH = ("attn check", "attn mask model", "attn run", "--engine", "verify", "--engine transformers", "pytest", "python ")
+WITH_TORCH = (
+    "attn check",
+    "attn mask model",
+    "attn run",
+    "--engine",
+    "verify",
+    "--engine transformers",
+    "pytest",
+    "python ",
+)
 """Commands that run a program, or whose libraries look where the hub's cache is only when they are imported."""
 
 
