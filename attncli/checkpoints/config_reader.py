@@ -55,7 +55,10 @@ class Fields:
 
     Attributes:
         read: the names of those that were read.
+        where: they are, for messages.
     """
+
+    where = "config.json"
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -75,7 +78,7 @@ class Fields:
         self.read.add(name)
         value = self._values.get(name, default)
         if value is _ABSENT:
-            raise DeclinedError(f"config.json has no {name}")
+            raise DeclinedError(f"{self.where} has no {name}")
         if among is not None and value not in tuple(among):  # a list has no hash
             raise DeclinedError(f"{name} is {value!r}")
         return value

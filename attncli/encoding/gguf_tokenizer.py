@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from attncli.checkpoints.config_reader import DeclinedError
@@ -19,8 +20,20 @@ from attncli.encoding.tokenizer_classes import QWEN2_WORDS, bare_template
 _CONTROL, _OF_USER = 3, 4
 _ENDS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _ENDS
-# How the text of byte-level vocabularies is cut; None is GPT-2's way, which the library has.
-_WORDS = {"gpt-2": None, "llama-bpe": _LLAMA3_WORDS, "qwen2": QWEN2_WORDS}
+_LIKE_GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
+_DIGITS_ALONE = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _LIKE_GPT2])
+
+
+def _by(expression: str) -> Any:
+    """Return the pre-tokenizer that cuts a text as a regular expression matches it."""
+    words = pre_tokenizers.Split(Regex(expression), behavior="isolated", invert=False)
+    return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+# How the text of byte-level vocabularies is cut, by llama.cpp's names (src/llama-vocab.cpp).
+_PRE_TOKENIZERS = {"gpt-2": _LIKE_GPT2, "llama-bpe": _by(_LLAMA3_WORDS), "qwen2": _by(QWEN2_WORDS)} | dict.fromkeys(
+    ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS_ALONE
+)
 _NORMALIZED = {"qwen2"}
 _WHOLE_FIRST = {"llama-bpe"}  # a word that is a piece is not cut
 _BEGINS = {"llama-bpe"}  # with a token of its own, where the file does not say
@@ -32,69 +45,79 @@ def tokenizer_of(file: GgufFile) -> NativeTokenizer:
     Raises:
         DeclinedError: it has none, or one that is not known.
     """
-    said = {name.removeprefix("tokenizer.ggml."): value for name, value in file.metadata.items()}
-    pieces, kinds = said.get("tokens"), said.get("token_type")
-    if not isinstance(pieces, list) or not pieces:
+    fields = _Fields(file.metadata)
+    pieces = fields.get("tokens", list, [])
+    if not pieces:
         raise DeclinedError("the GGUF file has no tokenizer")
-    kinds = [1] * len(pieces) if kinds is None else [int(kind) for kind in kinds]
+    kinds = fields.get("token_type", np.ndarray, np.ones(len(pieces), int)).tolist()
     if len(kinds) != len(pieces):
         raise DeclinedError(f"its tokenizer has {len(pieces)} pieces of {len(kinds)} kinds")
-    named = {name: _piece(said, pieces, name) for name in ("bos", "eos", "unknown", "padding")}
-    model = said.get("model")
+    named = {name: _piece(fields, pieces, name) for name in ("bos", "eos", "unknown", "padding")}
+    model = fields.get("model", str)
     if model == "gpt2":
-        tokenizer, begins = _by_bytes(said, pieces), said.get("pre") in _BEGINS
+        tokenizer, begins = _by_bytes(fields, pieces), fields.get("pre", str) in _BEGINS
     elif model == "llama":
-        tokenizer, begins = _by_scores(said, pieces, named["unknown"], _is_of_gemma(file)), True
+        tokenizer, begins = _by_scores(fields, pieces, named["unknown"], _is_of_gemma(file)), True
     else:
         raise DeclinedError(f"the tokenizer {model!r} of a GGUF file is not known")
     tokenizer.add_tokens(_added(pieces, kinds))
-    first = named["bos"] if said.get("add_bos_token", begins) else None
-    last = named["eos"] if said.get("add_eos_token", False) else None
+    first = named["bos"] if fields.get("add_bos_token", bool, begins) else None
+    last = named["eos"] if fields.get("add_eos_token", bool) else None
     tokenizer.post_processor = _template(tokenizer, first, last)
     tokens = {"unk_token": named["unknown"] if model == "llama" else None, "bos_token": named["bos"],
               "eos_token": named["eos"], "pad_token": named["padding"]}  # fmt: skip
-    return NativeTokenizer(tokenizer, tokens, ["attention_mask"], "right", file.metadata.get("tokenizer.chat_template"))
+    template = fields.get("chat_template", str)
+    return NativeTokenizer(tokenizer, tokens, ["attention_mask"], "right", template)
 
 
-def _piece(said: Mapping[str, Any], pieces: list[str], name: str) -> str | None:
+class _Fields:
+    """The fields of a file that tell of its tokenizer."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata
+
+    def get(self, name: str, kind: type, default: Any = None) -> Any:
+        """Return a field.
+
+        Raises:
+            DeclinedError: it is of another type.
+        """
+        full_name = f"tokenizer.{'' if name == 'chat_template' else 'ggml.'}{name}"
+        value = self._metadata.get(full_name)
+        if value is not None and type(value) is not kind:
+            raise DeclinedError(f"{full_name} is of another type than it has to be")
+        return default if value is None else value
+
+
+def _piece(fields: _Fields, pieces: list[str], name: str) -> str | None:
     """Return the piece that a special token is."""
-    id_ = said.get(f"{name}_token_id")
-    if id_ is None:
-        return None
-    if type(id_) is not int or not 0 <= id_ < len(pieces):
+    id_ = fields.get(f"{name}_token_id", int)
+    if id_ is not None and not 0 <= id_ < len(pieces):
         raise DeclinedError(f"{name}_token_id is {id_!r}")
-    return pieces[id_]
+    return None if id_ is None else pieces[id_]
 
 
 def _is_of_gemma(file: GgufFile) -> bool:
     return str(file.metadata.get("general.architecture")).startswith("gemma")
 
 
-def _by_bytes(said: Mapping[str, Any], pieces: list[str]) -> Tokenizer:
+def _by_bytes(fields: _Fields, pieces: list[str]) -> Tokenizer:
     """Return a vocabulary whose alphabet is bytes."""
-    merges, words = said.get("merges"), said.get("pre")
-    if words not in _WORDS or not isinstance(merges, list):
-        raise DeclinedError(f"the tokenizer of a GGUF file cuts words in a way that is not known: {words!r}")
+    merges, cut = fields.get("merges", list, []), fields.get("pre", str)
+    if cut not in _PRE_TOKENIZERS:
+        raise DeclinedError(f"the tokenizer of a GGUF file cuts words in a way that is not known: {cut!r}")
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
-    tokenizer = _bpe(pieces, pairs, ignore_merges=words in _WHOLE_FIRST)
-    pattern = _WORDS[words]
-    if pattern is None:
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    else:
-        splits = [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
-    if words in _NORMALIZED:
+    tokenizer = _bpe(pieces, pairs, ignore_merges=cut in _WHOLE_FIRST)
+    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[cut]
+    if cut in _NORMALIZED:
         tokenizer.normalizer = normalizers.NFC()
     return tokenizer
 
 
-def _by_scores(said: Mapping[str, Any], pieces: list[str], unknown: str | None, is_of_gemma: bool) -> Tokenizer:
+def _by_scores(fields: _Fields, pieces: list[str], unknown: str | None, is_of_gemma: bool) -> Tokenizer:
     """Return a vocabulary of sentencepiece, whose merges are in its scores."""
-    scores = said.get("scores")
-    if said.get("remove_extra_whitespaces") or unknown is None or scores is None or len(scores) != len(pieces):
+    scores = fields.get("scores", np.ndarray)
+    if fields.get("remove_extra_whitespaces", bool) or unknown is None or scores is None or len(scores) != len(pieces):
         raise DeclinedError("its sentencepiece vocabulary has no scores, or changes the blanks of a text")
     if is_of_gemma:  # whose merges are in the order of its pieces
         pieces = ["▁" * len(piece) if piece and not piece.strip(" ") else piece for piece in pieces]
@@ -103,7 +126,7 @@ def _by_scores(said: Mapping[str, Any], pieces: list[str], unknown: str | None, 
         ranks = {piece: float(score) for piece, score in zip(pieces, scores, strict=True)}
     ways = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True}
     tokenizer = _bpe(pieces, _merges(pieces, ranks), **ways)
-    first = [normalizers.Prepend("▁")] if said.get("add_space_prefix", True) else []
+    first = [normalizers.Prepend("▁")] if fields.get("add_space_prefix", bool, True) else []
     tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", "▁")])
     return tokenizer
 

@@ -104,7 +104,7 @@ def _remark(tokenization: Tokenization, token: Token) -> str:
     covered = (tokenization.text, tokenization.pair or "")[token.segment][token.start : token.end].strip()
     if tokenization.is_unknown(token):
         return f"unknown: {covered}"
-    return "" if covered.lower() in {name.lower() for name in token.names} else f"text: {covered}"
+    return "" if not covered or covered.lower() in {name.lower() for name in token.names} else f"text: {covered}"
 
 
 def _pieces(tokenization: Tokenization, word: Token) -> str:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attncli.files import widened
 from attncli.checkpoints.tensors import Stored
 from attncli.checkpoints.tensors.gguf_file import GgufFile
-from attncli.files import widened
 
 _Array = np.ndarray[Any, Any]
 _LAYER = re.compile(r"blk\.(\d+)\.")
@@ -65,68 +65,70 @@ NAMES: dict[str, Mapping[str, str]] = {
 FREQUENCIES = "rope_freqs.weight"  # which the configuration is made of; see `attncli.engines.numpy.gguf_config`
 
 
-class _Named(NamedTuple):
-    """A tensor of the file: its name there, and what undoes what was done to its numbers; None: nothing was."""
+class _Source(NamedTuple):
+    """What a tensor of a checkpoint is read from: the tensor's name in the file, and what undoes the conversion."""
 
     name: str
-    undo: Callable[[_Array], _Array] | None
     shape: tuple[int, ...]
+    undo: Callable[[_Array], _Array] | None = None
 
 
 class Gguf:
-    """The tensors of a file; see `attncli.checkpoints.tensors.Store`.
+    """The tensors of a GGUF file; see `attncli.checkpoints.tensors.Store`.
 
     Args:
         file: whose architecture is one of `NAMES`.
     """
 
     def __init__(self, file: GgufFile) -> None:
+        file.check_tensors()
         self._file = file
-        self.form = "" if file.is_plain else "GGUF, dequantized"
-        self._named = dict(_named(file, name) for name in file.shapes if name != FREQUENCIES)
-        self.names = self._named.keys()
+        self.form = "GGUF, dequantized" if file.is_quantized else ""
+        self._sources = dict(_source(file, name) for name in file.shapes if name != FREQUENCIES)
+        self.names = self._sources.keys()
 
     def stored(self, name: str) -> Stored:
         """See `attncli.checkpoints.tensors.Store.stored`."""
-        named = self._named[name]
-        kind = "F32" if named.undo is _less_one else self._file.stored(named.name).type
-        return Stored(kind, named.shape)
+        source = self._sources[name]
+        return Stored("F32" if source.undo is _less_one else self._file.dtype(source.name), source.shape)
 
     def prepare(self, names: Collection[str]) -> None:
         """See `attncli.checkpoints.tensors.Store.prepare`; it is all here."""
 
     def read(self, name: str) -> _Array:
         """See `attncli.checkpoints.tensors.Store.read`."""
-        named = self._named[name]
-        numbers = self._file.read(named.name)
-        return numbers if named.undo is None else named.undo(numbers)
+        source = self._sources[name]
+        array = self._file.read(source.name)
+        return array if source.undo is None else source.undo(array)
 
     def rows(self, name: str, indices: Sequence[int]) -> _Array:
         """See `attncli.checkpoints.tensors.Store.rows`."""
-        named = self._named[name]
-        return self._file.rows(named.name, indices) if named.undo is None else self.read(name)[list(indices)]
+        source = self._sources[name]
+        return self._file.read(source.name, indices) if source.undo is None else self.read(name)[list(indices)]
 
 
-def _named(file: GgufFile, name: str) -> tuple[str, _Named]:
-    """Return a tensor, after the name that it has in a checkpoint."""
+def _source(file: GgufFile, name: str) -> tuple[str, _Source]:
+    """Return what a tensor is called in a checkpoint, and how it is read."""
     architecture, shape = file.metadata["general.architecture"], file.shapes[name]
-    found = _LAYER.match(name)
-    part, _, kind = name[found.end() if found else 0 :].rpartition(".")
+    layer = _LAYER.match(name)
+    part, _, kind = name[layer.end() if layer else 0 :].rpartition(".")
     known = NAMES[architecture].get(part)
-    if known is None or ("{}" in known) != bool(found):
+    if known is None or ("{}" in known) != bool(layer):
         raise file.damaged(f"it has a tensor {name}, which no {architecture} has")
-    whole = f"{known.format(found.group(1)) if found else known}.{kind}"
+    full_name = f"{known.format(layer.group(1)) if layer else known}.{kind}"
+    undo: Callable[[_Array], _Array] | None = None
     if architecture == "llama" and part in ("attn_q", "attn_k"):
-        field = "head_count" if part == "attn_q" else "head_count_kv"
-        count = file.metadata.get(f"llama.attention.{field}", file.metadata.get("llama.attention.head_count"))
-        if type(count) is not int or count < 1 or shape[0] % (2 * count):
-            raise file.damaged(f"{name} has {shape[0]} rows for {count!r} heads")
-        return whole, _Named(name, partial(_in_halves, heads=count), shape)
-    if architecture.startswith("gemma") and part.endswith("norm"):
-        return whole, _Named(name, _less_one, shape)
-    if architecture == "gpt2" and known.rpartition(".")[2].startswith("c_") and kind == "weight":
-        return whole, _Named(name, np.transpose, shape[::-1])
-    return whole, _Named(name, None, shape)
+        heads = file.metadata.get("llama.attention.head_count")
+        if part == "attn_k":
+            heads = file.metadata.get("llama.attention.head_count_kv", heads)
+        if type(heads) is not int or heads < 1 or shape[0] % (2 * heads):
+            raise file.damaged(f"{name} has {shape[0]} rows for {heads!r} heads")
+        undo = partial(_in_halves, heads=heads)
+    elif architecture.startswith("gemma") and part.endswith("norm"):
+        undo = _less_one
+    elif architecture == "gpt2" and known.rpartition(".")[2].startswith("c_") and kind == "weight":
+        undo, shape = np.transpose, shape[::-1]
+    return full_name, _Source(name, shape, undo)
 
 
 def _in_halves(array: _Array, heads: int) -> _Array:

@@ -49,24 +49,35 @@ def config_of(file: GgufFile) -> dict[str, Any]:
 
     Raises:
         DeclinedError: its architecture, or what one of its fields says, is not known.
+        LoadError: it has no architecture.
     """
     architecture = file.metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise file.damaged("it names no architecture")
     if architecture not in NAMES:
         raise DeclinedError(f"the architecture {architecture} of a GGUF file is not among its own")
-    own = {name.removeprefix(f"{architecture}."): value for name, value in file.metadata.items()
-           if name.startswith(f"{architecture}.")}  # fmt: skip
-    said = _Said(own)
+    prefix = f"{architecture}."
+    fields = _Metadata({
+        name.removeprefix(prefix): value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in file.metadata.items() if name.startswith(prefix)
+    })  # fmt: skip
     table = file.shapes.get("token_embd.weight")
     if table is None or len(table) != 2:
         raise DeclinedError("it has no token_embd.weight")
+    names = _OF_GPT2 if architecture == "gpt2" else _OF_DECODERS
     config = {"model_type": architecture, "vocab_size": table[0]}
-    config |= _gpt2(said) if architecture == "gpt2" else _decoder(architecture, said, file)
-    said.check_all_read()
+    config |= {name: fields.take(key) for key, name in names.items()}
+    if architecture != "gpt2":
+        config |= _decoder(architecture, config, fields, file)
+    fields.take("vocab_size", None)  # of which the table of embeddings tells
+    fields.check_all_read()
     return config
 
 
-class _Said(Fields):
+class _Metadata(Fields):
     """The fields of a file that begin with its architecture, without that."""
+
+    where = "the file"
 
     def check_all_read(self) -> None:
         """Raise DeclinedError for a field that nobody read."""
@@ -75,62 +86,52 @@ class _Said(Fields):
                 raise DeclinedError(f"it does not know the field {name}")
 
 
-def _taken(said: Fields, names: Mapping[str, str]) -> dict[str, Any]:
-    said.take("vocab_size", None)  # of which the table of embeddings tells
-    return {name: said.take(key) for key, name in names.items()}
-
-
-def _gpt2(said: Fields) -> dict[str, Any]:
-    return _taken(said, _OF_GPT2)
-
-
-def _decoder(architecture: str, said: Fields, file: GgufFile) -> dict[str, Any]:
-    config = _taken(said, _OF_DECODERS)
-    heads, hidden = said.count("attention.head_count"), said.count("embedding_length")
-    width = said.count("attention.key_length", hidden // heads)
-    said.take("attention.value_length", width, among=(width,))
-    said.take("rope.dimension_count", width, among=(width,))
-    said.take("expert_count", 0, among=(0,))
-    said.take("attention.causal", True, among=(True,))
-    config |= {"head_dim": width, "num_key_value_heads": said.count("attention.head_count_kv", heads)}
+def _decoder(architecture: str, config: Mapping[str, Any], fields: Fields, file: GgufFile) -> dict[str, Any]:
+    """Return what the configuration of a decoder says beside what it has in common with GPT-2."""
+    heads, hidden = fields.count("attention.head_count"), fields.count("embedding_length")
+    width = fields.count("attention.key_length", hidden // heads)
+    fields.take("attention.value_length", width, among=(width,))
+    fields.take("rope.dimension_count", width, among=(width,))
+    fields.take("expert_count", 0, among=(0,))
+    fields.take("attention.causal", True, among=(True,))
+    more: dict[str, Any] = {"head_dim": width, "num_key_value_heads": fields.count("attention.head_count_kv", heads)}
     if architecture != "qwen2" and not {"blk.0.attn_q.bias", "blk.0.attn_output.bias"}.isdisjoint(file.shapes):
-        config["attention_bias"] = True
-    theta = said.number("rope.freq_base", 10_000.0)
-    config |= _rotated(architecture, said, file, theta, width)
-    if architecture == "llama" and (window := said.take(_WINDOW, None)) is not None:
-        config |= {"model_type": "mistral", "sliding_window": window}
+        more["attention_bias"] = True
+    more |= _rotated(architecture, fields, file, width)
+    if architecture == "llama" and (window := fields.take(_WINDOW, None)) is not None:
+        more |= {"model_type": "mistral", "sliding_window": window}
     if architecture in ("gemma2", "gemma3"):
         by_model = config["num_hidden_layers"] == _SCALED_BY_MODEL[architecture]
-        config |= {
-            "sliding_window": said.take(_WINDOW),
+        more |= {
+            "sliding_window": fields.take(_WINDOW),
             "query_pre_attn_scalar": hidden // heads if by_model else width,
         }
     if architecture == "gemma2":
-        config["attn_logit_softcapping"] = said.number("attn_logit_softcapping", 50.0)
-        said.take("final_logit_softcapping", None)  # of the head on top
+        more["attn_logit_softcapping"] = fields.number("attn_logit_softcapping", 50.0)
+        fields.take("final_logit_softcapping", None)  # of the head on top
     if architecture == "gemma3":
-        config["model_type"] = "gemma3_text"
-        config["sliding_window_pattern"] = said.count("attention.sliding_window_pattern", 6)
-    return config
+        more["model_type"] = "gemma3_text"
+        more["sliding_window_pattern"] = fields.count("attention.sliding_window_pattern", 6)
+    return more
 
 
-def _rotated(architecture: str, said: Fields, file: GgufFile, theta: float, width: int) -> dict[str, Any]:
+def _rotated(architecture: str, fields: Fields, file: GgufFile, width: int) -> dict[str, Any]:
     """Return what a configuration says of its rotary embeddings."""
-    kind = said.take("rope.scaling.type", "none", among=("none", "linear", "yarn"))
-    factor = said.take("rope.scaling.factor", 1.0)
-    said.take("rope.scaling.finetuned", None)  # how the model was trained
-    trained = said.take("rope.scaling.original_context_length", None)
-    stretched: dict[str, Any] | None = None
-    if kind != "none":
-        stretched = {"rope_type": kind, "factor": factor}
-        if kind == "yarn":
-            stretched["original_max_position_embeddings"] = trained
+    theta = fields.number("rope.freq_base", 10_000.0)
+    kind = fields.take("rope.scaling.type", "none", among=("none", "linear", "yarn"))
+    factor = fields.take("rope.scaling.factor", 1.0)
+    fields.take("rope.scaling.finetuned", None)  # how the model was trained
+    trained = fields.take("rope.scaling.original_context_length", None)
+    rotated: dict[str, Any] = {"rope_theta": theta}
     if FREQUENCIES in file.shapes:
-        stretched = _stretched(file, theta, width)
+        rotated["rope_scaling"] = _stretched(file, theta, width)
+    elif kind != "none":
+        rotated["rope_scaling"] = {"rope_type": kind, "factor": factor}
+        if kind == "yarn":
+            rotated["rope_scaling"]["original_max_position_embeddings"] = trained
     if architecture == "gemma3":
-        local = said.number("rope.freq_base_swa", 10_000.0)
-        return {"rope_theta": theta, "rope_scaling": stretched, "rope_local_base_freq": local}
-    return {"rope_theta": theta} | ({} if stretched is None else {"rope_scaling": stretched})
+        rotated["rope_local_base_freq"] = fields.number("rope.freq_base_swa", 10_000.0)
+    return rotated
 
 
 def _stretched(file: GgufFile, theta: float, width: int) -> dict[str, Any]:
