@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.files import widened
 from attncli.checkpoints.tensors import Stored
 from attncli.checkpoints.tensors.gguf_file import GgufFile
+from attncli.files import widened
 
 _Array = np.ndarray[Any, Any]
 _LAYER = re.compile(r"blk\.(\d+)\.")

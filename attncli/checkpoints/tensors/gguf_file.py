@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attncli.checkpoints.folder import check_name
 from attncli.errors import LoadError, require
 from attncli.files import check_file
-from attncli.checkpoints.folder import check_name
 from attncli.text import visible
 
 _Array = np.ndarray[Any, Any]

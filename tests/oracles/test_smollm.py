@@ -1,0 +1,145 @@
+"""A real language model in a GGUF file: ids by plain loops over llama.cpp's definition, attention by transformers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import regex
+import torch
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from smollm import smollm_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import attncli
+
+TEXTS = (
+    "When Mary and John went to the store, John gave a drink to",
+    "In 1969 2 men, not 34567, walked 3.14 km; it's what they've said.",
+    "def f(x):\n\treturn x ** 2  # 10 %\n\n\n  if  True:\n",
+    "Grüße aus Zürich, naïve café — “quoted”… ½ ②",
+    "時は矢のように飛ぶ。 Время летит. الوقت يطير",
+    "🏳️‍🌈👩‍👩‍👧 emoji   and    runs of blanks    ",
+    "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n",
+    "I'LL THEY'RE don't 'tis 's 're\u00a0nbsp\u3000wide",
+)
+
+
+@pytest.fixture(scope="module")
+def reader() -> GGUFReader:
+    return GGUFReader(smollm_file())
+
+
+def field(reader: GGUFReader, name: str) -> Any:
+    return reader.fields[name].contents()
+
+
+# --- ids -------------------------------------------------------------------------------------------------------------
+
+# llama.cpp, LLAMA_VOCAB_PRE_TYPE_SMOLLM: single digits, then GPT-2's expression on what is left.
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def bytes_as_letters() -> dict[int, str]:
+    """The letter that stands for each byte in a byte-level vocabulary (Radford et al. 2019)."""
+    kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in kept]
+    return {byte: chr(byte) for byte in kept} | {byte: chr(256 + index) for index, byte in enumerate(others)}
+
+
+def words_of(text: str) -> list[str]:
+    parts = [part for part in regex.split(r"(\p{N})", text) if part]
+    return [
+        word for part in parts for word in ([part] if regex.fullmatch(r"\p{N}", part) else regex.findall(GPT2, part))
+    ]
+
+
+def merged(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+    while len(pieces) > 1:
+        pairs = list(pairwise(pieces))
+        best = min(pairs, key=lambda pair: ranks.get(pair, len(ranks)))
+        if best not in ranks:
+            break
+        index = pairs.index(best)
+        pieces = [*pieces[:index], "".join(best), *pieces[index + 2 :]]
+    return pieces
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_ids_are_those_of_the_definition(text: str, reader: GGUFReader) -> None:
+    tokens: list[str] = field(reader, "tokenizer.ggml.tokens")
+    kinds: list[int] = field(reader, "tokenizer.ggml.token_type")
+    ids = {token: index for index, token in enumerate(tokens)}
+    merges = [tuple(merge.split(" ")) for merge in field(reader, "tokenizer.ggml.merges")]
+    ranks: dict[Any, int] = {pair: rank for rank, pair in enumerate(merges)}
+    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind in (3, 4)]
+    letters = bytes_as_letters()
+    expected: list[int] = []
+    for part in regex.split("(" + "|".join(map(regex.escape, special)) + ")", text):
+        if part in special:
+            expected.append(ids[part])
+            continue
+        for word in words_of(part):
+            expected += [ids[piece] for piece in merged([letters[byte] for byte in word.encode()], ranks)]
+    assert attncli.tokenize(text, model=str(smollm_file())).tokens.ids == expected
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+def original(reader: GGUFReader) -> LlamaForCausalLM:
+    """The model of transformers with the dequantized weights, put into its order by hand."""
+    heads, kv_heads = field(reader, "llama.attention.head_count"), field(reader, "llama.attention.head_count_kv")
+    config = LlamaConfig(
+        vocab_size=len(field(reader, "tokenizer.ggml.tokens")),
+        hidden_size=field(reader, "llama.embedding_length"),
+        intermediate_size=field(reader, "llama.feed_forward_length"),
+        num_hidden_layers=field(reader, "llama.block_count"),
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        rms_norm_eps=float(field(reader, "llama.attention.layer_norm_rms_epsilon")),
+        rope_parameters={"rope_type": "default", "rope_theta": float(field(reader, "llama.rope.freq_base"))},
+        max_position_embeddings=field(reader, "llama.context_length"),
+        tie_word_embeddings=True,
+        attn_implementation="eager",
+    )
+    model = LlamaForCausalLM(config).eval()
+    names = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+             "attn_output": "self_attn.o_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+             "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}  # fmt: skip
+    whole = {"token_embd": "embed_tokens", "output_norm": "norm"}
+    state = {}
+    for tensor in reader.tensors:
+        array = torch.tensor(dequantize(tensor.data, tensor.tensor_type), dtype=torch.float32)
+        part = tensor.name.removesuffix(".weight")
+        if part in whole:
+            state[f"model.{whole[part]}.weight"] = array
+            continue
+        _, layer, kind = part.split(".")
+        if kind in ("attn_q", "attn_k"):
+            # Two rows of a head are rotated together: side by side in the file, half a head apart in transformers.
+            count = heads if kind == "attn_q" else kv_heads
+            width = len(array) // count
+            order = [head * width + 2 * (row % (width // 2)) + row // (width // 2)
+                     for head in range(count) for row in range(width)]  # fmt: skip
+            array = array[order]
+        state[f"model.layers.{layer}.{names[kind]}.weight"] = array
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    model.tie_weights()
+    return model
+
+
+def test_every_layer_has_the_attention_of_the_dequantized_original(reader: GGUFReader) -> None:
+    model = original(reader)
+    for text in TEXTS[:2]:
+        trace = attncli.inspect(text, model=str(smollm_file()), layers="all")
+        with torch.no_grad():
+            attentions = model(torch.tensor([trace.key_tokens.ids]), output_attentions=True).attentions
+        assert len(trace.layers) == len(attentions) == 30
+        for layer, expected in zip(trace.layers, attentions, strict=True):
+            shown = np.stack([layer.head(head).weights for head in range(layer.num_heads)])
+            np.testing.assert_allclose(shown, expected[0].numpy(), atol=1e-5)
