@@ -463,7 +463,6 @@ def heads(
         LoadError: the checkpoint cannot be loaded.
         InputError: a sentence cannot be read, or there is none.
     """
-    from attncli.encoding.encode import given_by
     from attncli.encoding.induction_probe import repeated
     from attncli.engines.source import Sentence, traced
     from attncli.errors import refusing
@@ -479,7 +478,7 @@ def heads(
         if unused := [name for name, value in given.items() if value is not None]:
             raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
         return survey([texts], view)
-    source = open_source(layers=layers, given=given_by(texts, target), values=False, **options)
+    source = open_source(layers=layers, values=False, **options)
     numbered = (Sentence(number, text) for number, text in enumerate(several(texts), start=1))
     is_alone = isinstance(texts, str)
     return survey(

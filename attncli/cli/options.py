@@ -81,7 +81,7 @@ Target = Annotated[
     str | None,
     input_option(
         metavar="TEXT",
-        help="The text whose queries attend to the sentence's keys; alone, what a model that hears would write.",
+        help="The text whose queries attend to the sentence's keys.",
     ),
 ]
 From = Annotated[
@@ -559,15 +559,9 @@ class Derive(Options):
             "--rollout", help="Attention through all layers up to --layer, which is the last one unless given."
         ),
     ] = False
-    reduce: Annotated[
-        Literal["mean", "max"] | None, derived_option(help="Make one map of many, of the chosen heads.")
-    ] = None
-    over: Annotated[
-        str | None,
-        derived_option(
-            metavar="heads|layers|heads,layers",
-            help="What --reduce merges. Default: heads. Over layers, --layer is all of them unless given.",
-        ),
+    mean: Annotated[
+        Literal["heads", "layers", "all"] | None,
+        derived_option(help="Average over the chosen heads, over layers (all unless --layer is given), or over both."),
     ] = None
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.cli.sentences import sentences
-from attncli.errors import Answer, Failure, UnconfirmedError, UsageError, refusing
+from attncli.errors import Answer, UnconfirmedError, UsageError, refusing
 from attncli.text import visible
 from attncli.trace.selection import Indices
 
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 
     from attncli.cli.datasets import Writing
     from attncli.cli.environment import Environment
-    from attncli.cli.options import Computed, Derive, Load, Request, Texts
+    from attncli.cli.options import Derive, Load, Request, Texts
     from attncli.cli.resume import Resumed
     from attncli.corpus.tracing import Made, Tracing
     from attncli.corpus.work import Answer as Answered
-    from attncli.corpus.work import Result
-    from attncli.encoding.encode import Given
     from attncli.engines.source import Sentence, Source
     from attncli.trace.trace import Derivation, Trace
 
@@ -35,25 +33,22 @@ _MOST = 1024  # processes that anyone means
 def derivation_of(derive: Derive, request: Request) -> tuple[Derivation, Indices | None]:
     """Return what is to be derived, and the layers that it needs; None leaves them to `--layer`.
 
-    A rollout needs every layer up to the one that is shown, by default the last one; what is reduced over layers is
-    reduced over all of them unless some were chosen.
+    A rollout needs every layer up to the one that is shown, by default the last one; a mean over layers is
+    over all of them unless some were chosen.
 
     Raises:
         UsageError: the options do not go together.
     """
-    from attncli.analysis.derive import parse_over
     from attncli.trace.trace import Derivation
 
-    if derive.over is not None and derive.reduce is None:
-        raise UsageError("--over says what --reduce merges; give --reduce mean or --reduce max")
     if derive.rollout and request.selection.head is not None:
         raise UsageError("--rollout is the mean over all heads of a layer; drop --head")
-    over, chosen, is_saved = parse_over(derive.over), request.selection.layer, request.from_ is not None
+    chosen, is_saved = request.selection.layer, request.from_ is not None
     shown = None if chosen is None or not derive.rollout else Indices.of("layer", chosen)
-    wish = Derivation(derive.norms, derive.rollout, derive.words, derive.reduce, over, shown)
+    wish = Derivation(derive.norms, derive.rollout, derive.words, derive.mean, shown)
     if derive.rollout and not (is_saved and shown is None):
         return wish, (shown or Indices.of("layer", -1)).and_below
-    if derive.reduce is not None and "layers" in over and chosen is None and not is_saved:
+    if derive.mean in ("layers", "all") and chosen is None and not is_saved:
         return wish, Indices.of("layer", "all")
     return wish, None
 
@@ -87,7 +82,6 @@ def made_of(
     texts: Iterable[Sentence] | None = None,
     jobs: int | None = 1,
     on: str | None = None,
-    keeps_errors: bool = False,
     dataset: Writing | None = None,
 ) -> Generator[Answered[Any], None, None]:
     """Yield what is made of the traces that a command is asked for; a bad request is refused before the first one.
@@ -103,7 +97,6 @@ def made_of(
         texts: in the place of the sentences that the options name.
         jobs: how many processes work; see `corpus.local.answered`.
         on: where else they work; see `--on`.
-        keeps_errors: whether a failure that is all there is has its place in the output.
         dataset: whose parts are written; nothing else is answered than bad sentences, and what is said of others.
 
     Raises:
@@ -129,37 +122,34 @@ def made_of(
     if on is not None:
         from attncli.cli.cluster import answered_on
 
-        has: Given = "text" if asked.sentences.target is None else "both"
-        work = _work(request, task, has, dict(asked.load.said()))
+        work = _work(request, task, dict(asked.load.said()))
         return answered_on(environment, on, asked, work, jobs, dataset)
-    given, sentences = _sentences(environment, asked, request.model, texts)
+    numbered = sentences(asked.sentences, environment) if texts is None else iter(texts)
     if only is not None:
-        sentences = _the_only(sentences, only)
-    work, source = work_of(environment, request, task, given)
+        numbered = _the_only(numbered, only)
+    work, source = work_of(environment, request, task)
     shared_from = source.shared_from
     if jobs is None and (asked.load.device not in (None, "cpu") or asked.load.device_map is not None):
         jobs = 1  # there is one device, and one copy of the weights on it
     if dataset is not None:
         from attncli.corpus.parts import in_parts
 
-        parts, batches = dataset.parts(work), in_parts(sentences, asked.sentences.files)
+        parts, batches = dataset.parts(work), in_parts(numbered, asked.sentences.files)
         return dataset.counted(answered(parts, batches, jobs, parts.on(lambda: work.on(source)), shared_from))
     waits = source.runs_together or not task.made.by_sentence
-    batches = in_windows(sentences, 1 if waits else together_from(jobs, shared_from))
+    batches = in_windows(numbered, 1 if waits else together_from(jobs, shared_from))
     answers = answered(work, batches if resumed is None else resumed.left(batches), jobs, work.on(source), shared_from)
-    if given == "target" and not keeps_errors:
-        return _refusing(answers)
     return answers if resumed is None else resumed.due(answers)
 
 
-def work_of(environment: Environment, request: Request, task: Task, given: Given) -> tuple[Tracing[Any], Source]:
+def work_of(environment: Environment, request: Request, task: Task) -> tuple[Tracing[Any], Source]:
     """Return the work that a command asks for, and its source, which is open; see `made_of`."""
     from attncli.encoding.encode import check_texts
 
     asked = request.computed
 
     def opened(load: dict[str, Any]) -> tuple[Tracing[Any], Source]:
-        own = _work(request, task, given, load)
+        own = _work(request, task, load)
         with loading(environment, request.model, asked.toy.vocab):
             return own, own.source()
 
@@ -172,7 +162,7 @@ def work_of(environment: Environment, request: Request, task: Task, given: Given
     return work, source
 
 
-def _work(request: Request, task: Task, given: Given, load: dict[str, Any]) -> Tracing[Any]:
+def _work(request: Request, task: Task, load: dict[str, Any]) -> Tracing[Any]:
     """Return the work that a command asks for, nothing of which is open; see `made_of`."""
     from attncli.corpus.tracing import Tracing
 
@@ -186,7 +176,6 @@ def _work(request: Request, task: Task, given: Given, load: dict[str, Any]) -> T
         "special": not asked.sentences.no_special,
         "generate": task.generate or 0,
         "values": task.values,
-        "given": given,
         **dict(asked.sentences.prompt.said()),
         **dict(asked.toy.said()),
         **load,
@@ -208,17 +197,6 @@ def traces_of(
 def is_alone(texts: Texts, saved: Path | None) -> bool:
     """Return whether there can be one sentence only, which need not be named by its number."""
     return saved is not None or texts.is_one or (texts.text != ["-"] and len(texts.sentences) == 1)
-
-
-def takes_target_alone(environment: Environment, computed: Computed, model: str | None) -> bool:
-    """Return whether a target that no sentence is given with is all that a model reads: one that hears."""
-    texts = computed.sentences
-    if model is None or texts.target is None or texts.text or texts.file is not None:
-        return False
-    from attncli.engines.engine import decodes_alone
-
-    with loading(environment, model, None):
-        return decodes_alone(model, **dict(computed.load.said()))
 
 
 def refuse_beside_saved(names: Iterable[str]) -> None:
@@ -296,29 +274,6 @@ def agreed(environment: Environment, load: Load, opened: Callable[[dict[str, Any
         if not environment.agrees(f"{error.said}; go on?"):
             raise
     return opened(options | {"yes": True})
-
-
-def _sentences(
-    environment: Environment, asked: Computed, model: str | None, made: Iterable[Sentence] | None
-) -> tuple[Given, Iterator[Sentence]]:
-    """Return what the sentences have, and the sentences."""
-    from attncli.engines.source import Sentence
-
-    if made is not None:
-        return "text", iter(made)
-    if takes_target_alone(environment, asked, model):
-        return "target", iter([Sentence(1, "")])
-    texts = sentences(asked.sentences, environment)
-    return "text" if asked.sentences.target is None else "both", texts
-
-
-def _refusing(answers: Generator[Answered[Result], None, None]) -> Generator[Answered[Result], None, None]:
-    """Pass answers on; the first one that is a failure raises its error, which names no sentence."""
-    with closing(answers):
-        for answer in answers:
-            if isinstance(answer.result, Failure):
-                raise answer.result.kind(answer.result.reason)
-            yield answer
 
 
 def _the_only(texts: Iterator[Sentence], what: str) -> Iterator[Sentence]:

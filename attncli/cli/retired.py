@@ -13,6 +13,8 @@ RETIRED = {
     "maps": "use attn diff with --layer and --head for the maps of few heads, or -F json for all numbers",
     "merge": "merge the tables that -o FOLDER/ --show metrics writes, in DuckDB or pandas",
     "min-weight": "use --top-keys N",
+    "over": "use --mean heads, --mean layers or --mean all",
+    "reduce": "use --mean heads, --mean layers or --mean all",
     "resume": "use -o FOLDER/: the same command goes on where a run ended",
     "reverse": "put a - before the metric: --sort -entropy",
     "rows": "use --query, which takes ranges too: --query 500:520",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.encoding.induction_probe import Repeated
 from attncli.encoding.vocabulary import readable, tokens_of, unknown_notes
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
     from attncli.encoding.chat import Chat
-
-
-Given = Literal["text", "both", "target", "any"]
-"""What the sentences of a run have: a text, a text and a target, a target alone; or a text for either side."""
-
-
-def given_by(text: str | Iterable[str], target: str | None) -> Given:
-    """Return what sentences have, given a text or several, and a target."""
-    if target is None:
-        return "text"
-    return "both" if text else "target"
 
 
 def check_texts(text: str | None, pair: str | None = None, target: str | None = None) -> None:
@@ -107,7 +96,6 @@ class Reader(NamedTuple):
         rows: how many ids the model has embeddings for; None is any.
         start_id: the id that a decoder begins with.
         chat: what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands.
-        decodes_alone: whether the model is a decoder without its encoder, which reads a target and no text.
     """
 
     name: str
@@ -118,7 +106,6 @@ class Reader(NamedTuple):
     rows: int | None = None
     start_id: int | None = None
     chat: Chat | None = None
-    decodes_alone: bool = False
 
     @property
     def padding_id(self) -> int:
@@ -127,15 +114,13 @@ class Reader(NamedTuple):
         return next(each for each in known if each is not None)
 
     def read(self, text: str, pair: str | None, target: str | None) -> Sentence:
-        """Tokenize a sentence, with its pair and its target; or a target alone, where the text is empty.
+        """Tokenize a sentence, with its pair and its target.
 
         Raises:
             InputError: a text is blank, or longer than the model reads.
             LoadError: the tokenizer has ids that the model has not.
             UsageError: a chat has a pair or a target; or what is given is not what the model reads.
         """
-        if self.decodes_alone:
-            return self._read_alone(text, pair, target)
         if isinstance(text, Repeated):
             return self._read_repeated(text)
         check_texts(text, pair, target)
@@ -160,14 +145,6 @@ class Reader(NamedTuple):
             notes += more
             inputs["decoder_input_ids"] = query_tokens.ids
         return Sentence(text, pair, target, tokens, query_tokens, inputs, notes)
-
-    def _read_alone(self, text: str, pair: str | None, target: str | None) -> Sentence:
-        if text or pair is not None or target is None:
-            raise UsageError(f"{visible(self.name)} has no encoder of texts; give --target TEXT alone, for its decoder")
-        check_texts(None, target=target)
-        tokens, notes = self._of_target(target)
-        inputs = {"input_ids": tokens.ids, "attention_mask": [1] * len(tokens)}
-        return Sentence("", None, target, tokens, tokens, inputs, notes)
 
     def _read_repeated(self, text: Repeated) -> Sentence:
         """Return random tokens twice, between what the tokenizer puts around a text.
@@ -248,8 +225,6 @@ class Reader(NamedTuple):
             return Tokens(tokens)
         if tokens[-1].id == self.tokenizer.eos_token_id:
             tokens = tokens[:-1]
-        if self.decodes_alone and tokens and tokens[0].id == self.start_id:
-            return Tokens(tokens)  # Whisper's labels begin with it, and are trained without a second one
         piece = self.tokenizer.convert_ids_to_tokens(self.start_id)
         first = Token(0, self.start_id, piece, None, None, special=True)
         return Tokens(replace(token, index=index) for index, token in enumerate([first, *tokens]))

@@ -9,7 +9,6 @@ from attncli.checkpoints.options import EngineOptions, ToyOptions
 from attncli.checkpoints.signatures import Choice, InspectKeywords, Kind, MakingKeywords, spelling_out
 
 if TYPE_CHECKING:
-    from attncli.encoding.encode import Given
     from attncli.engines.source import Source
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Trace
@@ -26,7 +25,6 @@ def open_source(
     special: bool = True,
     generate: int = 0,
     values: bool = True,
-    given: Given = "text",
     **options: Unpack[MakingKeywords],
 ) -> Source:
     """Return the toy layer, or a checkpoint with its tokenizer, ready for sentences.
@@ -41,8 +39,6 @@ def open_source(
         generate: how many tokens a causal model writes after each sentence, greedily.
         values: whether V of the last layer is going to be read. If not, an engine that makes Q, K and V apart leaves
             what makes V on the disk, or on the hub, until somebody reads V.
-        given: what the sentences will have: a `text`, `both` a text and a target, or a `target` alone, which the
-            decoder of a model that hears reads.
         options: fields of `options.ToyOptions`, or of `options.EngineOptions` with a model.
 
     Raises:
@@ -62,7 +58,7 @@ def open_source(
     from attncli.engines.engine import open_checkpoint
 
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
-    return open_checkpoint(model, chosen_layers, chosen_heads, values=values, given=given, **how, **options)
+    return open_checkpoint(model, chosen_layers, chosen_heads, values=values, **how, **options)
 
 
 @spelling_out(InspectKeywords, open_source)
@@ -79,8 +75,7 @@ def inspect(
         trace.layer(0).head(1).weights      # NumPy, [Q, K]
 
     Args:
-        text: the sentence; with `chat`, a user's turn, or a list of messages. The decoder of a model that hears reads a
-            target alone.
+        text: the sentence; with `chat`, a user's turn, or a list of messages.
         pair: a second text in the same sequence.
         target: the text whose queries attend to the sentence's keys.
         options: everything `attn inspect` takes, under the name of its long option: `model`, `layers`, `heads`,
@@ -90,7 +85,7 @@ def inspect(
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    from attncli.encoding.encode import asked, given_by
+    from attncli.encoding.encode import asked
 
     text = asked(text, options)
-    return open_source(given=given_by(text, target), **options).trace(text, pair, target)
+    return open_source(**options).trace(text, pair, target)

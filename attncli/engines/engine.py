@@ -19,7 +19,6 @@ from attncli.text import several, visible
 from attncli.trace.layer import LayerTrace, Proof
 
 if TYPE_CHECKING:
-    from attncli.encoding.encode import Given
     from attncli.engines.source import OpenModel
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
@@ -40,7 +39,6 @@ def open_checkpoint(
     special: bool,
     generate: int,
     values: bool,
-    given: Given,
     **options: Any,
 ) -> OpenModel:
     """Return a checkpoint, ready for sentences.
@@ -54,7 +52,6 @@ def open_checkpoint(
         special: whether the tokenizer adds its special tokens.
         generate: how many tokens the model writes after each sentence.
         values: whether those of the last layer are going to be read; see `open_source`.
-        given: what the sentences have.
         options: fields of `EngineOptions`.
 
     Raises:
@@ -70,14 +67,12 @@ def open_checkpoint(
         announce_import("the transformers engine", model, chosen)
         from attncli.engines.torch.engine import Checkpoint
 
-        how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate, "given": given}
+        how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
         return Checkpoint(model, layers, heads, options=chosen, **how)
 
     def by_numpy() -> NativeCheckpoint:
         if generate:
             raise DeclinedError("it writes no tokens")
-        if given == "target":
-            raise DeclinedError("it runs no decoder alone")
         how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "values": values}
         return NativeCheckpoint(model, layers, heads, options=chosen, **how)
 
@@ -103,27 +98,6 @@ def open_checkpoint(
     if chosen.engine == "verify":
         return _Verified(native, by_transformers())
     return _Native(native, by_transformers if chosen.engine == "auto" and not is_gguf(model) else None)
-
-
-def decodes_alone(model: str, **options: Any) -> bool:
-    """Return whether a checkpoint reads a target without a text: it hears, and its decoder runs alone.
-
-    Args:
-        model: folder or hub name.
-        options: fields of `EngineOptions`.
-
-    Raises:
-        AttnError: see `Checkpoint`.
-    """
-    chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
-    if is_gguf(model):
-        return False
-    from attncli.engines.torch import announce_import
-
-    announce_import("the transformers engine", model, chosen)
-    from attncli.engines.torch.load import find
-
-    return find(model, chosen)[1].hears
 
 
 def _leave(model: str, reason: DeclinedError) -> None:

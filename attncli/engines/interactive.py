@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from attncli.checkpoints.signatures import Choice
-    from attncli.encoding.encode import Given
     from attncli.engines.source import OpenModel
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
@@ -78,17 +77,15 @@ def open_asked(
     saved: str | Path | None = None,
     heads: Choice = None,
     special: bool = True,
-    given: Given = "text",
     **options: Any,
 ) -> Asked:
     """Return the toy layer, a checkpoint with all its layers, or a saved trace, ready for questions.
 
     Args:
         model: a checkpoint's folder or hub name; None is the toy layer.
-        saved: a file that holds a trace, in place of a model; `special`, `given` and `options` do not apply to it.
+        saved: a file that holds a trace, in place of a model; `special` and `options` do not apply to it.
         heads: which heads to show and derive; None is all of them.
         special: whether the tokenizer adds its special tokens.
-        given: what the questions have; see `open_source`.
         options: see `open_source`.
 
     Raises:
@@ -108,7 +105,7 @@ def open_asked(
     from attncli.engines.engine import open_checkpoint
 
     how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "generate": 0, "values": True}
-    return _Live(open_checkpoint(model, every, chosen, given=given, **how, **options))
+    return _Live(open_checkpoint(model, every, chosen, **how, **options))
 
 
 class _Live:

@@ -35,7 +35,7 @@ def check_compact(view: View, is_derived: bool) -> None:
     if odd := sorted(view.parts(PARTS) - set(PARTS)):
         raise UsageError(f"--show {odd[0]} does not apply to --compact, which keeps {', '.join(PARTS)}")
     if is_derived:
-        raise UsageError("--compact keeps weights as they are; it goes without --words, --norms, --rollout, --reduce")
+        raise UsageError("--compact keeps weights as they are; it goes without --words, --norms, --rollout, --mean")
     for option, given in (
         ("query", view.queries),
         ("key", view.keys),

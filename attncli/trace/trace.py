@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attncli.errors import InputError, Kept, UsageError
 from attncli.text import counted, quoted
@@ -16,7 +16,7 @@ from attncli.trace.tokens import Token, Tokens
 if TYPE_CHECKING:
     from pathlib import Path
 
-AXES = ("heads", "layers")
+Mean = Literal["heads", "layers", "all"]  # what is averaged over; all is both
 
 
 @dataclass(frozen=True)
@@ -27,29 +27,27 @@ class Derivation:
         norms: ‖weight·value‖ instead of weights.
         rollout: attention multiplied through the layers.
         words: merge word pieces.
-        reduce: `mean` or `max` over heads or layers; None leaves them apart.
-        over: what is reduced, some of `heads` and `layers`.
+        mean: what to average over: `heads`, `layers` or `all`, which is both; None leaves them apart.
         layers: the layers whose rollout is wanted; None is the last one that is there.
     """
 
     norms: bool = False
     rollout: bool = False
     words: bool = False
-    reduce: str | None = None
-    over: frozenset[str] = frozenset({"heads"})
+    mean: Mean | None = None
     layers: Indices | None = None
 
     def __post_init__(self) -> None:
         """Refuse what does not go together."""
         if self.rollout and self.norms:
             raise UsageError("--rollout multiplies weights and --norms shows no weights; drop one of them")
-        if self.rollout and self.reduce is not None and self.over != {"layers"}:
-            raise UsageError("--rollout is already the mean over all heads; drop --reduce, or give --over layers")
+        if self.rollout and self.mean not in (None, "layers"):
+            raise UsageError("--rollout is already the mean over all heads; drop --mean, or give --mean layers")
 
     @property
     def is_none(self) -> bool:
         """Whether nothing is derived."""
-        return not (self.norms or self.rollout or self.words or self.reduce)
+        return not (self.norms or self.rollout or self.words or self.mean)
 
 
 class Origin(NamedTuple):
@@ -68,9 +66,9 @@ class Origin(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return it as the JSON document spells it."""
         wish = self.derivation
-        over = [axis for axis in AXES if wish.reduce and axis in wish.over]
+        over = {None: [], "all": ["heads", "layers"]}.get(wish.mean, [wish.mean])
         chosen = {"norms": wish.norms, "rollout": wish.rollout, "words": wish.words}
-        return {**chosen, "reduce": wish.reduce, "over": over, "rules": list(self.rules)}
+        return {**chosen, "reduce": "mean" if wish.mean else None, "over": over, "rules": list(self.rules)}
 
 
 SCHEMA = "attncli.trace/1"

@@ -58,7 +58,7 @@ def test_a_part_of_a_trace_has_its_rows_alone(library: Library) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_derived_numbers_have_words_and_no_scores(library: Library) -> None:
-    trace = attncli.derive(attncli.inspect("time flies", num_heads=2), norms=True, reduce="mean")
+    trace = attncli.derive(attncli.inspect("time flies", num_heads=2), norms=True, mean="heads")
     frame = trace.to_dataframe(library)
     assert "score" not in frame.columns
     assert "norm" in frame.columns

@@ -75,8 +75,8 @@ def test_the_rows_are_those_of_tsv(
     [
         (["--words"], {}),
         (["--norms", "--layer", "all"], {}),
-        (["--reduce", "mean"], {"head": "string"}),
-        (["--reduce", "max", "--over", "layers", "--layer", "all"], {"layer": "string"}),
+        (["--mean", "heads"], {"head": "string"}),
+        (["--mean", "layers", "--layer", "all"], {"layer": "string"}),
         (["--rollout", "--layer", "all", "--top-keys", "2"], {"head": "string"}),
     ],
     ids=lambda given: " ".join(given),

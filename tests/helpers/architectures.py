@@ -364,15 +364,6 @@ def tiny_tower(name: str, layers: int = 3) -> PreTrainedModel:
     return random_model(AutoModel.from_config, tiny_config(name, layers).get_text_config(decoder=True))
 
 
-def tiny_listener(name: str, layers: int = 3) -> PreTrainedModel:
-    """A model that hears and writes text; see `tiny_model`."""
-    config = tiny_config(name, layers)
-    if name == "speech-encoder-decoder":
-        sides = tiny_config("wav2vec2", layers), tiny_config("bert", layers)
-        config = type(config).from_encoder_decoder_configs(*sides, decoder_start_token_id=2)
-    return random_model(getattr(transformers, HEARING[name])._from_config, config)
-
-
 def whole_class(name: str) -> type[PreTrainedModel]:
     """The class of a model that reads pictures beside text."""
     special = {"shieldgemma2": "ShieldGemma2ForImageClassification"}  # its checkpoints are of this class

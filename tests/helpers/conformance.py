@@ -27,7 +27,6 @@ from architectures import (
     architectures,
     tiny_config,
     tiny_inputs,
-    tiny_listener,
     tiny_model,
     tiny_tower,
     tiny_whole,
@@ -73,18 +72,6 @@ NEED_MORE_THAN_TEXT = {
     "udop": "a picture",
     "vision-encoder-decoder": "a picture",
 }
-
-# The models that hear whose decoder runs without its encoder, over a target.
-DECODE_ALONE = (
-    "canary",
-    "moonshine",
-    "seamless_m4t",
-    "seamless_m4t_v2",
-    "speech-encoder-decoder",
-    "speech_to_text",
-    "speecht5",
-    "whisper",
-)
 
 # They cannot be built without timm; their language models can.
 WITH_TIMM = ("fast_vlm", "gemma3n", "perception_lm")
@@ -164,18 +151,6 @@ def conform_whole(name: str, folder: Path) -> Row:
     return compared(name, folder, model, tiny_inputs(inner))
 
 
-def conform_listener(name: str, folder: Path) -> Row:
-    """Save one tiny model that hears, inspect its decoder without a sound, and compare."""
-    model = calmed(tiny_listener(name))
-    save(model, folder)
-    decoder = model.get_decoder()
-
-    def without_sound(decoder_input_ids: torch.Tensor, **asked: Any) -> dict[str, Any]:
-        return {"decoder_attentions": decoder(decoder_input_ids, **asked).attentions}
-
-    return compared(name, folder, without_sound, {"decoder_input_ids": torch.tensor([[23, 42, 17, 88, 23, 64, 31]])})
-
-
 def calmed(model: PreTrainedModel) -> PreTrainedModel:
     """Return a model with scores of a usual size: the float32 next to a large one is further away than EXACT."""
     with torch.no_grad():
@@ -189,7 +164,7 @@ def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[st
     """Inspect a checkpoint, and compare every layer with what its model returns."""
     text, target = (words(inputs.get(key)) for key in ("input_ids", "decoder_input_ids"))
     try:
-        checkpoint = opened(folder, "all", given="text" if text else "target")
+        checkpoint = opened(folder, "all")
         trace = checkpoint.trace(text or "", target=target)
         # Blocks of a few rows, as if the sentence were long.
         with patch.object(memory, "ROWS", 4), patch.object(attention_interface, "_BLOCK", 100):
@@ -289,7 +264,7 @@ def rows(names: list[str]) -> Iterator[Row]:
     text = architectures()
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            way = conform if name in text else conform_listener if name in DECODE_ALONE else conform_whole
+            way = conform if name in text else conform_whole
             yield way(name, Path(folder))
 
 
@@ -298,7 +273,7 @@ def main() -> None:
     start = time.perf_counter()
     print("| architecture | way in | layers | max difference | |\n|---|---|---|---|---|")
     found = []
-    for row in rows(sys.argv[1:] or list(dict.fromkeys([*architectures(), *IMAGE_TEXT, *DECODE_ALONE]))):
+    for row in rows(sys.argv[1:] or list(dict.fromkeys([*architectures(), *IMAGE_TEXT]))):
         found.append(row)
         print(
             f"| {row.name} | {row.way} | {row.layers} | {row.difference:.1e} | {row.capture}{row.reason} |", flush=True

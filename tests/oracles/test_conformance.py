@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from architectures import IMAGE_TEXT, architectures, each, tiny_config
 from conformance import (
-    DECODE_ALONE,
     NEED_MORE_THAN_TEXT,
     NOT_REACHED,
     WITH_TIMM,
@@ -94,7 +93,6 @@ def test_the_documentation_counts_them() -> None:
     wholes = len(IMAGE_TEXT) - len(NEED_MORE_THAN_TEXT)
     assert wholes >= 88
     assert f" | {len(IMAGE_TEXT)} | {wholes} | [{len(NEED_MORE_THAN_TEXT)}](" in page
-    assert f" | {len(DECODE_ALONE) + 2} | {len(DECODE_ALONE)} | [2](" in page
     for number in (len(WATCHED), exact - len(WATCHED)):
         assert f" | {number} | queries, keys" in page
 

@@ -1,5 +1,9 @@
 """Architectures with a way of their own, in which a general method could go wrong without a word."""
 
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -7,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from architectures import tiny_config
 from conformance import opened, save, tokenizer_in
 from transformers import (
     BartConfig,
@@ -19,6 +24,8 @@ from transformers import (
     BloomModel,
     DebertaConfig,
     DebertaModel,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
     LukeConfig,
     LukeModel,
     MptConfig,
@@ -164,3 +171,26 @@ def test_positions_are_counted_as_the_model_counts_them(tmp_path: Path) -> None:
         assert source.trace(" ".join(["w7"] * limit)).layers[0].num_queries == limit
         with pytest.raises(InputError, match=f"reads at most {limit}"):
             source.trace(" ".join(["w7"] * (limit + 1)))
+
+
+def test_an_architecture_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    for config in ({"model_type": "reformer"}, {"model_type": "encoder-decoder", "encoder": {"model_type": "funnel"}}):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        command = [sys.executable, "-X", "importtime", "-m", "attncli", "inspect", "time flies", "-m", str(tmp_path)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stdout) == (4, "")
+        assert re.search("has no weight for each pair|queries and keys that are no tokens", ran.stderr)
+        assert not re.search(r"\| +torch$", ran.stderr, re.MULTILINE)
+        assert re.search(r"\| +json$", ran.stderr, re.MULTILINE)
+
+
+def test_a_longformer_may_be_the_encoder_of_another_model(tmp_path: Path) -> None:
+    sides = tiny_config("longformer"), tiny_config("bert")
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(*sides, decoder_start_token_id=2, pad_token_id=1)
+    torch.manual_seed(0)
+    save(EncoderDecoderModel(config).eval(), tmp_path)
+    trace = opened(tmp_path, "all").trace("w7 w8 w9 w10 w11", target="w12 w13")
+    assert {layer.kind for layer in trace.layers} == {"encoder", "decoder", "cross"}
+    for layer in trace.layers:
+        assert layer.proof is not None
+        assert layer.proof.max_abs_error <= 1e-5

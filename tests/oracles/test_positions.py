@@ -155,7 +155,7 @@ def test_what_needs_tokens_says_so(deepseek: Any, attn: Run) -> None:
         ran = attn("inspect", "--from", path, option)
         assert (ran.code, ran.out) == (2, "")
         assert said in ran.err
-    ran = attn("inspect", "--from", path, "--reduce", "mean", "--over", "layers")
+    ran = attn("inspect", "--from", path, "--mean", "layers")
     assert (ran.code, "stand for other tokens; choose layers with --layer" in ran.err) == (2, True)
     ran = attn("diff", "--from", path, "--from", path)
     assert (ran.code, "diff compares the attention of tokens; layers 0-1 have" in ran.err) == (2, True)
@@ -168,7 +168,7 @@ def test_norms_and_means_of_heads_are_over_blocks_too(deepseek: Any) -> None:
     path, own, _ = deepseek
     trace = attncli.load(path, layers=0)
     lengths = np.linalg.norm(trace.layers[0].v[0], axis=-1)
-    derived = attncli.derive(trace, norms=True, reduce="mean")
+    derived = attncli.derive(trace, norms=True, mean="heads")
     (layer,) = derived.layers
     assert derived.sides(layer)[1][-1].text == "tokens 2-5"
     np.testing.assert_allclose(layer.head(0).weights, (own[0] * lengths).mean(axis=0), atol=1e-5)

@@ -77,7 +77,7 @@ def test_every_result_is_one_line(trace: attncli.Trace) -> None:
     assert list(lines) == list(lines.values())
     crossed = attncli.inspect("time flies", target="le temps vole", num_heads=2)
     assert repr(crossed) == "Trace('time flies', toy layer, 1 layer × 2 heads, 3 queries × 2 keys)"
-    assert repr(attncli.derive(trace, reduce="mean")).endswith("5 tokens, derived)")
+    assert repr(attncli.derive(trace, mean="heads")).endswith("5 tokens, derived)")
     hostile = repr(attncli.inspect("a\x1b[31m\u202e b\nc", num_heads=1))
     assert hostile.isprintable()
 

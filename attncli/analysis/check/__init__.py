@@ -75,11 +75,9 @@ def check(
 
     def opened(how: LoadOptions) -> Probe:
         chosen, heads = Indices.of("layer", layers), Indices.of("head", None)
-        return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, options=how, given="any"))
+        return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, options=how))
 
     probe = opened(loading)
-    if probe.checkpoint.part.hears and target is not None and not texts:
-        texts, target = target, None
     groups = list(_groups(probe, [probe.read(text, target) for text in several(texts)], target))
     sentences = [sentence for group in groups for sentence in group]
     found = _worst(finding for group in groups for finding in _layers(probe, group, documents))

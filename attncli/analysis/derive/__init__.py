@@ -1,4 +1,4 @@
-"""Derived traces: from what a source recorded to merged, reduced, multiplied or value-weighted numbers.
+"""Derived traces: from what a source recorded to merged, averaged, multiplied or value-weighted numbers.
 
 A derived trace is a Trace like any other, so every view and every format reads it; each step takes layers and gives
 layers, and its numbers are made a block of query rows at a time when they are asked for.
@@ -6,31 +6,17 @@ layers, and its numbers are made a block of query rows at a time when they are a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, get_args
 
 from attncli.errors import UsageError
-from attncli.text import visible
 from attncli.trace.selection import Indices
-from attncli.trace.trace import AXES, Derivation, Origin
+from attncli.trace.trace import Derivation, Mean, Origin
 
 if TYPE_CHECKING:
     from attncli.checkpoints.signatures import Choice
     from attncli.trace.layer import LayerTrace
     from attncli.trace.trace import Trace
-
-
-def parse_over(given: str | None) -> frozenset[str]:
-    """Return what `--over` names, separated by commas.
-
-    Raises:
-        UsageError: it is neither heads nor layers.
-    """
-    axes = frozenset(part.strip() for part in ("heads" if given is None else given).split(","))
-    if not axes <= {*AXES}:
-        raise UsageError(f"--over '{visible(given or '')}': expected heads, layers or heads,layers")
-    return axes
 
 
 def derive(
@@ -39,13 +25,12 @@ def derive(
     norms: bool = False,
     rollout: bool = False,
     words: bool = False,
-    reduce: Literal["mean", "max"] | None = None,
-    over: str | Iterable[str] | None = None,
+    mean: Mean | None = None,
     layers: Choice = None,
 ) -> Trace:
     """Return a trace of derived numbers; the steps follow each other in the order of the arguments.
 
-        attncli.derive(trace, words=True, reduce="mean")
+        attncli.derive(trace, words=True, mean="heads")
 
     Without any step it is the trace itself.
 
@@ -54,8 +39,7 @@ def derive(
         norms: ‖weight·value‖ instead of weights.
         rollout: attention multiplied through the layers.
         words: merge word pieces.
-        reduce: `mean` or `max` over heads or layers.
-        over: what to reduce: `heads`, `layers`, or both, separated by a comma; None is `heads`.
+        mean: what to average over: `heads`, `layers`, or `all`, which is both.
         layers: the layers whose rollout is wanted; None is the last one that is there.
 
     Raises:
@@ -63,22 +47,19 @@ def derive(
         NotExposedError: the trace lacks what a step needs.
     """
     trace.check_recorded("derive")
-    if reduce not in (None, "mean", "max"):
-        raise UsageError(f"reduce {reduce!r}: expected mean or max")
+    if mean not in (None, *get_args(Mean)):
+        raise UsageError(f"mean {mean!r}: expected heads, layers or all")
     if layers is not None and not rollout:
         raise UsageError("layers: they choose the rollouts to return; give them with rollout=True")
-    if over is not None and reduce is None:
-        raise UsageError("over: it says what is reduced; give it with reduce='mean' or reduce='max'")
-    axes = parse_over(over if over is None or isinstance(over, str) else ",".join(over))
     chosen = None if layers is None else Indices.of("layer", layers)
-    return derived_trace(trace, Derivation(norms, rollout, words, reduce, axes, chosen))
+    return derived_trace(trace, Derivation(norms, rollout, words, mean, chosen))
 
 
 def derived_trace(trace: Trace, wish: Derivation) -> Trace:
     """Return the trace that a derivation makes; see `derive`."""
     if wish.is_none:
         return trace
-    from attncli.analysis.derive import norms, reduce, rollout, words
+    from attncli.analysis.derive import mean, norms, rollout, words
     from attncli.analysis.derive.layer import check_tokens
 
     layers: tuple[LayerTrace, ...] = trace.layers
@@ -98,9 +79,9 @@ def derived_trace(trace: Trace, wish: Derivation) -> Trace:
         rules.append(rule)
         words_of = {trace.query_tokens: queries, trace.key_tokens: keys}
         layers = tuple(words.with_words(layer, *(words_of[side] for side in trace.sides(layer))) for layer in layers)
-    if wish.reduce is not None:
-        rules.append(reduce.rule_of(layers, wish.reduce, wish.over))
-        layers = reduce.reduced(layers, wish.reduce, wish.over)
+    if wish.mean is not None:
+        rules.append(mean.rule_of(layers, wish.mean))
+        layers = mean.averaged(layers, wish.mean)
     return replace(
         trace,
         query_tokens=queries,

@@ -17,7 +17,6 @@ from attncli.errors import ExitCode, InputError, UsageError, refusing
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import Difference, Differences
-    from attncli.encoding.encode import Given
     from attncli.engines.source import Sentence
     from attncli.trace.trace import Trace
 
@@ -92,7 +91,7 @@ def diff(
         raise UsageError("--keep does not apply to attn diff, whose numbers are of two sentences or of all; drop it")
     chosen, workers = output.chosen(), jobs_of(context, jobs)
     if len(model or []) == 2 and not from_:
-        computed, many = _several(environment, computed, (model or [])[0])
+        computed, many = _several(environment, computed)
         if many is not None:
             requests = [options.Request(computed, selection, model=name) for name in model or []]
             found, failures = _over_sentences(context, environment, requests, many, tuple(query or ()), workers)
@@ -123,14 +122,11 @@ def diff(
 
 
 def _several(
-    environment: Environment, computed: options.Computed, model: str
+    environment: Environment, computed: options.Computed
 ) -> tuple[options.Computed, Iterator[Sentence] | None]:
     """Return the sentences, if they are several; else the options with the one that was read."""
-    from attncli.cli.request import takes_target_alone
     from attncli.cli.sentences import sentences
 
-    if takes_target_alone(environment, computed, model):
-        return computed, None
     numbered = sentences(computed.sentences, environment)
     first = list(islice(numbered, 2))
     if len(first) > 1:
@@ -163,9 +159,8 @@ def _over_sentences(
     from attncli.corpus.work import in_windows
 
     texts = requests[0].computed.sentences
-    given: Given = "text" if texts.target is None else "both"
     (first, source), (second, other) = (
-        work_of(environment, request, Task(AsTheyAre(), "all", values=False), given) for request in requests
+        work_of(environment, request, Task(AsTheyAre(), "all", values=False)) for request in requests
     )
     work = Differing(first, second, queries)
     shared_from = max(source.shared_from, other.shared_from)
@@ -209,7 +204,7 @@ def _traces(
     Raises:
         UsageError: the options do not name two things to compare, or name more.
     """
-    from attncli.cli.request import takes_target_alone, traces_of
+    from attncli.cli.request import traces_of
 
     traces = partial(traces_of, environment, usual="all", values=False)
     if files:
@@ -221,11 +216,7 @@ def _traces(
         return _only(traces(one)), _only(traces(other))
     if len(models) > 2:
         raise UsageError(f"--model is given {_times(len(models))}; give it once, or twice to compare two checkpoints")
-    is_alone = bool(models) and takes_target_alone(environment, computed, models[0])
-    if is_alone and len(models) == 1:
-        raise UsageError("one target to compare; give two checkpoints, -m A -m B, or two traces, --from A --from B")
-    if not is_alone:
-        computed = _of_texts(computed, _texts(environment, computed.sentences, 1 if len(models) == 2 else 2))
+    computed = _of_texts(computed, _texts(environment, computed.sentences, 1 if len(models) == 2 else 2))
     if len(models) == 2:
         one, other = (options.Request(computed, selection, model=name) for name in models)
         return _only(traces(one)), _only(traces(other))

@@ -16,7 +16,6 @@ from attncli.cli.groups import Options
 from attncli.errors import UsageError, require
 
 if TYPE_CHECKING:
-    from attncli.encoding.encode import Given as Has
     from attncli.engines.interactive import Asked
     from attncli.explore.command import Given
     from attncli.explore.look import Look
@@ -59,17 +58,6 @@ class Explored(Options):
             raise UsageError(f"{len(words)} sentences, and one is explored at a time; attn diff compares two")
         return " ".join(words)
 
-    def has(self) -> Has:
-        """Return what the questions have: a target alone, where none but a model that hears takes one."""
-        if self.target is None:
-            return "text"
-        if self.text is None and self.model is not None:
-            from attncli.engines.engine import decodes_alone
-
-            if decodes_alone(self.model, **dict(self.load.said())):
-                return "target"
-        return "both"
-
     def given(self, colors: options.Colors) -> Given:
         """Return the options that no key changes, as a command line has them."""
         from attncli.explore.command import Given
@@ -100,10 +88,7 @@ def explore(environment: Environment, explored: Explored, colors: options.Colors
     given = explored.given(colors)
     _refuse_without_screen(environment, explored, look, given)
     require("attn explore", "textual")
-    has = explored.has()
-    asked = _opened(environment, explored, has)
-    if has == "target":
-        look = replace(look.asking(""), typed="target")
+    asked = _opened(environment, explored)
     if asked.own is not None:
         look = replace(look, question=asked.own)
     from attncli.explore.app import run
@@ -132,7 +117,7 @@ def _refuse_without_screen(environment: Environment, explored: Explored, look: L
     raise UsageError(f"attn explore is drawn on a terminal, and {why}; this prints what it would begin with: {command}")
 
 
-def _opened(environment: Environment, explored: Explored, has: Has) -> Asked:
+def _opened(environment: Environment, explored: Explored) -> Asked:
     """Return the model, the toy layer or the saved trace.
 
     Raises:
@@ -152,7 +137,6 @@ def _opened(environment: Environment, explored: Explored, has: Has) -> Asked:
             return open_asked(
                 model=explored.model,
                 special=not explored.no_special,
-                given=has,
                 **dict(explored.toy.said()),
                 **load,
             )

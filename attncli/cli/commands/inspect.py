@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
 
-_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "top_keys")
+_NOT_OF_PAGES = ("words", "norms", "rollout", "mean", "top_keys")
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,6 @@ def _answers(
         resumed=resumed,
         jobs=_jobs(context, run),
         on=request.on,
-        keeps_errors=request.keep_errors,
         dataset=dataset,
     )
     return followed(

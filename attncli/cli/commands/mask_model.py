@@ -74,7 +74,7 @@ def model(
         from attncli.engines.torch.model_masks import BlankCheckpoint
 
         every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
-        blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, options=loading, given="any")
+        blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, options=loading)
         sentences, notes = blank.masks(given.sentences, pair, target, pad, past or 0)
     for one in notes:
         environment.note(one)

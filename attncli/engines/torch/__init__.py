@@ -9,6 +9,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
+from attncli.checkpoints.folder import folder_of, opened, read_json
+from attncli.engines.torch.refused import check_supported
 from attncli.errors import LoadError, require
 
 if TYPE_CHECKING:
@@ -27,7 +29,11 @@ def announce_import(what: str, model: str, options: LoadOptions) -> None:
 
     Raises:
         LoadError: they cannot be imported, or there is no such checkpoint.
+        NotExposedError: its architecture is refused.
     """
+    config = folder_of(opened(model), options.revision) / "config.json"
+    if config.is_file():  # which is sooner read than they are imported
+        check_supported(model, read_json(config))
     require(what, "torch", "transformers")
     from attncli.checkpoints.hub_snapshot import check_there
 

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -16,7 +15,6 @@ from attncli.engines.torch.configuration import attention_layers
 _SIDE = re.compile(r"(encoder|decoder)$")  # SeamlessM4T has a text_encoder and a text_decoder
 _NAME = re.compile("Attention(?!Residual)")  # of a class; Inkling 2 mixes its layers by what it calls one, too
 _KEPT = "attncli_kept_layers"  # an attribute of a model that was cut
-_ALONE = "attncli_alone"  # an attribute of a decoder that runs without its encoder
 
 
 @dataclass(frozen=True)
@@ -76,16 +74,15 @@ class Places:
 def attention_places(model: Any) -> Places:
     """Find a model's attention modules, by the names of their classes."""
     named = {name: module for name, module in model.named_modules() if _NAME.search(type(module).__name__)}
-    is_encoder_decoder, is_alone = model.config.is_encoder_decoder, hasattr(model, _ALONE)
+    is_encoder_decoder = model.config.is_encoder_decoder
     modules = {}
     for name, module in named.items():
         is_outermost = not any(name.startswith(other + ".") for other in named)
-        side = "decoder" if is_alone else _side(name) if is_encoder_decoder else None
+        side = _side(name) if is_encoder_decoder else None
         modules[id(module)] = _place(name, type(module).__name__, is_outermost, side)
     if not is_encoder_decoder:
         kept = getattr(model, _KEPT, math.inf)
-        kind = "decoder" if is_alone else "self"
-        return Places(modules, {kind: [layer for layer in attention_layers(model.config) if layer < kept]})
+        return Places(modules, {"self": [layer for layer in attention_layers(model.config) if layer < kept]})
     kinds = [place.kind for place in modules.values() if place.is_outermost]
     return Places(modules, {kind: range(kinds.count(kind)) for kind in ("encoder", "decoder", "cross")})
 
@@ -105,21 +102,7 @@ def _place(name: str, class_name: str, is_outermost: bool, side: str | None) -> 
     return Place("cross" if is_cross else side, layers, index, is_outermost)
 
 
-def stand_alone(decoder: Any) -> None:
-    """Let a decoder run without its encoder: its cross-attention, which does not run then, is none of its layers."""
-    setattr(decoder, _ALONE, True)
-    if "input_ids" not in signature(decoder.forward).parameters:
-        decoder.register_forward_pre_hook(_as_values, with_kwargs=True)
-
-
-def _as_values(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Call the ids of tokens as SpeechT5's decoder does, which may also read sounds."""
-    return arguments, {"input_values" if name == "input_ids" else name: given for name, given in named.items()}
-
-
-def reduced(
-    model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool, is_alone: bool = False
-) -> type:
+def reduced(model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool) -> type:
     """Return a model class whose models have one part alone, with its first `keep` layers.
 
     Loading such a model reads only the tensors it has, by the names that they have in the whole. The configuration
@@ -133,7 +116,6 @@ def reduced(
         keep: how many layers stay.
         whole_encoder: whether those of an encoder all do.
         with_head: whether what makes logits stays, where it is outside of the part.
-        is_alone: whether the part is a decoder that runs without its encoder.
     """
 
     class Reduced(model_class):  # type: ignore[misc]
@@ -141,8 +123,6 @@ def reduced(
             super().__init__(config, *arguments, **options)
             if path:
                 leave_alone(self, path, with_head)
-            if is_alone:
-                stand_alone(self.get_submodule(path))
             _cut(self.get_submodule(path), keep, whole_encoder)
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from typing import Any
 
@@ -36,11 +35,6 @@ def _has_counts(config: Any) -> bool:
 
 def layer_count(config: Any) -> int:
     """Return how many layers the model has, on the deeper side of an encoder-decoder."""
-    if config.model_type == "funnel":  # its decoder follows the blocks, in one sequence of layers
-        blocks = sum(map(operator.mul, config.block_sizes, config.block_repeats))
-        return blocks + (0 if "FunnelBaseModel" in (config.architectures or ()) else config.num_decoder_layers)
-    if config.model_type == "canine":  # a layer of characters stands before and behind the deep ones
-        return int(config.num_hidden_layers) + 2
     return max(1, *_counts(config, "num_hidden_layers", "decoder_layers", "num_decoder_layers"))
 
 

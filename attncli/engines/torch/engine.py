@@ -17,7 +17,7 @@ from attncli.checkpoints.tensors.cache import Notes
 from attncli.checkpoints.tensors.open_store import is_fetched
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
-from attncli.encoding.encode import Given, Reader, Sentence
+from attncli.encoding.encode import Reader, Sentence
 from attncli.engines.source import SHARED_LATE
 from attncli.engines.torch import attention_interface, batch, load, memory
 from attncli.engines.torch.architectures import architecture_of
@@ -69,7 +69,6 @@ class Checkpoint:
         special: bool,
         options: LoadOptions,
         generate: int = 0,
-        given: Given = "text",
     ) -> None:
         expression = None if mask is None else parse(mask, states_true=False)
         if generate and expression is not None:
@@ -79,7 +78,6 @@ class Checkpoint:
         self.name = model = self.place.name
         self.options = options
         config = self.part.config
-        self._check_given(given)
         if generate:
             check_causal(model, self.part)
         self.is_encoder_decoder: bool = config.is_encoder_decoder
@@ -99,7 +97,6 @@ class Checkpoint:
         self.model = own.base_model if generate else own
         self.notes = self._all_notes()
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
-        starts = self.part.whole if self.part.hears else config if self.is_encoder_decoder else None
         self.reader = Reader(
             name=model,
             tokenizer=own_tokenizer,
@@ -107,9 +104,8 @@ class Checkpoint:
             limit=load.position_limit(self.model),
             truncate=options.truncate,
             rows=load.vocabulary_rows(self.model),
-            start_id=None if starts is None else start_id(model, starts, own_tokenizer),
+            start_id=start_id(model, config, own_tokenizer) if self.is_encoder_decoder else None,
             chat=chat,
-            decodes_alone=self.part.hears,
         )
         made = (whole, self.model, own_tokenizer, self.reader.limit)
         self.writer = Writer(model, *made, generate) if generate else None
@@ -144,20 +140,6 @@ class Checkpoint:
         """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
         return load.load_model(self.place, self.part, self.options, self.request, writes)
 
-    def _check_given(self, given: Given) -> None:
-        """Raise an error, before the weights are read, for a text without a reader, and where there is none at all."""
-        if not self.part.hears:
-            if given == "target":
-                raise UsageError('give a sentence, such as "time flies like an arrow"')
-            return
-        shown = f"{visible(self.name)} ({visible(self.part.architecture)})"
-        if given == "text":
-            raise NotExposedError(
-                f"{shown} reads a sound, not text; give a text model, or --target TEXT alone for its decoder"
-            )
-        if given == "both":
-            raise UsageError(f"{shown} has no encoder of texts, but one of sounds; give --target TEXT alone")
-
     def _check_attention(self, found: Sequence[int]) -> None:
         """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
         if not set(self.request.layers) & set(found):
@@ -169,11 +151,6 @@ class Checkpoint:
             )
 
     def _unshown(self) -> Iterator[str]:
-        if self.part.hears:
-            yield (
-                f"{self.part.architecture} is given no sound, and its decoder runs without cross-attention: the "
-                "self-attention of layer 0 is the same whatever it hears, that of later layers is another with a sound"
-            )
         for index in self.request.layers:
             if index in self.other_layers:
                 yield f"layer {index} has {instead(self.other_layers[index])}; it is not shown"
@@ -181,8 +158,6 @@ class Checkpoint:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of attention that the model has."""
-        if self.part.hears:
-            return ("decoder",)
         return ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
 
     @property
@@ -197,7 +172,7 @@ class Checkpoint:
 
     def check_target(self, target: str | None) -> None:
         """Raise UsageError for a target that the model has no decoder for."""
-        if target is not None and not (self.is_encoder_decoder or self.part.hears):
+        if target is not None and not self.is_encoder_decoder:
             raise UsageError(
                 "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
             )
@@ -205,8 +180,6 @@ class Checkpoint:
     def read_for_both(self, text: str, pair: str | None, target: str | None) -> Sentence:
         """Return a sentence as the model reads it; a decoder without a target is given the sentence itself."""
         self.check_target(target)
-        if self.part.hears and target is None:
-            return self.reader.read("", pair, text)
         own = (text if target is None else target) if self.is_encoder_decoder else target
         return self.reader.read(text, pair, own)
 

@@ -26,7 +26,7 @@ def check_causal(name: str, part: TextPart) -> None:
     """Raise NotExposedError for a checkpoint that is no causal language model, before its weights are read."""
     config = part.config
     shown = f"{visible(name)} ({part.architecture})"
-    if config.is_encoder_decoder or part.hears:
+    if config.is_encoder_decoder:
         raise NotExposedError(f"{shown} is an encoder-decoder; --generate continues a text with a causal model")
     # Encoders may be trained as decoders too, and are then marked so.
     is_encoder = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)

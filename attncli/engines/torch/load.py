@@ -191,7 +191,7 @@ def _loader(part: TextPart, options: LoadOptions, request: Request, writes: bool
     if is_whole or not isinstance(model_class, type):
         return AutoModel
     whole_encoder = request.kind != "encoder"
-    return attention_modules.reduced(model_class, part.path, keep, whole_encoder, with_head=writes, is_alone=part.hears)
+    return attention_modules.reduced(model_class, part.path, keep, whole_encoder, with_head=writes)
 
 
 def _loaded(

@@ -133,9 +133,6 @@ class BlankCheckpoint(Checkpoint):
         return Token(0, own, str(self.reader.tokenizer.convert_ids_to_tokens(own)), None, None, special=True)
 
     def _layer_notes(self) -> Iterator[str]:
-        if self.part.hears:
-            name = self.part.architecture
-            yield f"{name} is given no sound: its cross-attention is left out"
         for kind in dict.fromkeys(self.other_layers.values()):
             count = sum(other == kind for other in self.other_layers.values())
             layers = f"{count} of {self.num_layers} layers" if count > 1 else "1 layer"

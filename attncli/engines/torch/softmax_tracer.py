@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attncli.engines.torch.architectures import architecture_of
+from attncli.engines.torch.architectures import layouts
 from attncli.engines.torch.op_log import FORBIDDEN, Dense, Ended, Product, Softmax, Watched
 from attncli.engines.torch.recorder import Finished, Recorder, Sublayer
 from attncli.errors import NotExposedError
@@ -97,7 +97,6 @@ def _einsum(equation: str, left: torch.Tensor, right: torch.Tensor, result: torc
 def recording(run: Recorder, model: Any) -> Iterator[None]:
     """Record the attention of a model's next forward pass by watching its softmax."""
     watcher = _Watcher()
-    layouts = architecture_of(run.config).layouts
 
     def begin(module: Any, *_: Any) -> None:
         watcher.calls.append(Watched())
@@ -119,7 +118,7 @@ def recording(run: Recorder, model: Any) -> Iterator[None]:
     modules = [module for module in model.modules() if id(module) in run.places.modules]
     hooks = [module.register_forward_pre_hook(begin) for module in modules]
     hooks += [module.register_forward_hook(end, with_kwargs=True) for module in modules]
-    for module in (module for module in modules if type(module).__name__ in layouts):
+    for module in (module for module in modules if type(module).__name__ in layouts()):
         hooks += [part.register_forward_hook(partial(keep, name)) for name, part in module.named_children()]
     try:
         with watcher:
@@ -130,7 +129,7 @@ def recording(run: Recorder, model: Any) -> Iterator[None]:
 
 
 def _record(run: Recorder, place: Sublayer, call: Ended) -> None:
-    layout = architecture_of(run.config).layouts.get(type(call.module).__name__)
+    layout = layouts().get(type(call.module).__name__)
     dense = _plain(call, place) if layout is None else layout(call)
     heads = run.heads_of(place, *dense.scores.shape[1:])
     captured = {name: getattr(dense, name) for name in ("scores", "weights", "q", "k", "v", "output")}

@@ -1,6 +1,6 @@
 """The part of a checkpoint that reads text.
 
-It is all of a text model, the language model of one that sees or hears too, or the decoder of one that hears alone.
+It is all of a text model, or the language model of one that sees or hears too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 import transformers
 from transformers import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING,
-    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
     MODEL_MAPPING,
     AutoConfig,
     AutoModel,
@@ -26,8 +25,8 @@ from transformers import (
 
 from attncli.checkpoints.hub import explained
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
-from attncli.engines.torch.architectures import check_supported
 from attncli.engines.torch.configuration import is_counted, layer_count
+from attncli.engines.torch.refused import check_supported
 from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
@@ -49,9 +48,6 @@ _READ = {
     **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
 }
 
-# What counts the layers and the heads of a model, and how one configuration of both sides counts its decoder's.
-_OF_DECODERS = {"num_hidden_layers": "decoder_layers", "num_attention_heads": "decoder_attention_heads"}
-
 # What a configuration says of its classes and its code.
 _TYPES = {"architectures": list, "auto_map": dict, "model_type": str}
 
@@ -68,7 +64,6 @@ class TextPart:
         whole: the checkpoint's, which that one is in; the same one for a text model.
         model_class: what loads it; None is the class that transformers has for the configuration.
         path: where it stands in that class's models, as in `model.language_model`; empty is all of them.
-        hears: whether it is a decoder beside an encoder of sounds, which runs alone: there is a target and no text.
         renamed: what the checkpoint's names of tensors become before they are read, by regular expressions.
     """
 
@@ -76,7 +71,6 @@ class TextPart:
     whole: Any
     model_class: Any = None
     path: str = ""
-    hears: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -87,7 +81,7 @@ class TextPart:
     @property
     def tower(self) -> str | None:
         """The model type of a language model that stands inside of another model; None for a text model."""
-        return None if self.hears or self.config is self.whole else str(self.config.model_type)
+        return None if self.config is self.whole else str(self.config.model_type)
 
     @property
     def loaded(self) -> Any:
@@ -110,21 +104,20 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
             check_quantization(name, options)
             raise
     _check_types(name, config)
-    check_supported(name, config)
+    check_supported(name, config.to_dict())
     shown = f"{visible(name)} ({visible(str(config.model_type))})"
     inner = _language_config(config)
     if inner is not None:
         _check_types(name, inner)
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
     needed = None
-    hears = config.is_encoder_decoder and _hears(config, main_input)
-    if not hears and config.is_encoder_decoder and not getattr(inner, "is_encoder_decoder", True):
+    if config.is_encoder_decoder and _hears(config, main_input):
+        needed = _SOUND
+    elif config.is_encoder_decoder and not getattr(inner, "is_encoder_decoder", True):
         needed = _READ.get(main_input, _PICTURE)
     if needed is not None:
         raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
-    if hears:
-        part = _listener(name, config, config if inner is None else inner, options)
-    elif inner is not None:
+    if inner is not None:
         part = _tower(name, config, inner, options)
     elif main_input == "input_ids":
         part = TextPart(config, config, _text_class(config))
@@ -208,37 +201,6 @@ def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart
 def _hears(config: Any, main_input: str) -> bool:
     """Return whether what a model reads first is a sound."""
     return _READ.get(main_input) == _SOUND or config.model_type == "speech-encoder-decoder"
-
-
-def _listener(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart:
-    """Find the decoder beside an encoder of sounds.
-
-    Raises:
-        NotExposedError: there is none that reads tokens.
-    """
-    inner = getattr(inner, "decoder", inner)  # of an encoder and a decoder of two architectures
-    # It counts its own layers and heads, and runs as a model that has no encoder.
-    inner.is_encoder_decoder = False
-    for count, own in _OF_DECODERS.items():
-        if hasattr(inner, own):
-            setattr(inner, count, getattr(inner, own))
-    if is_counted(inner):
-        _check_count(name, inner)  # before it is built
-    model_class = _class_of(config) or MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING[type(config)]
-    with explained(name, "model", options):
-        model = on_meta(model_class, deepcopy(config), "eager")
-    decoder = model.get_decoder()
-    path = next((path for path, module in model.named_modules() if module is decoder), "")
-    try:
-        reads_tokens = path and isinstance(decoder.get_input_embeddings(), torch.nn.Embedding)
-    except NotImplementedError:
-        reads_tokens = False
-    if not reads_tokens:
-        raise NotExposedError(
-            f"{visible(name)} ({visible(str(config.model_type))}) reads {_SOUND} and has no decoder that reads tokens; "
-            "give a text model"
-        )
-    return TextPart(inner, config, model_class, path, hears=True)
 
 
 def _class_of(config: Any) -> type | None:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 
 from attncli.checkpoints.hub import explained
 from attncli.engines.torch.attention_backend import settle, with_ours
-from attncli.engines.torch.attention_modules import leave_alone, stand_alone
+from attncli.engines.torch.attention_modules import leave_alone
 from attncli.engines.torch.text_model import on_meta
 from attncli.errors import InputError
 from attncli.text import visible
@@ -44,8 +44,6 @@ def blank_model(name: str, part: TextPart, options: LoadOptions) -> Any:
         model = with_ours(lambda attention: on_meta(part.model_class, part.loaded, attention, **more))
         if part.path:
             leave_alone(model, part.path, with_head=False)
-        if part.hears:
-            stand_alone(model.get_submodule(part.path))
         size = sum(buffer.nbytes for buffer in model.buffers() if buffer.is_meta)
         if size > _MOST_BYTES:
             raise InputError(

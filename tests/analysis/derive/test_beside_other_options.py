@@ -13,8 +13,8 @@ from attncli.errors import UsageError
 
 Run = Callable[..., Any]
 SENTENCE = "time flies like an arrow, they say"
-DERIVATIONS = (["--norms"], ["--words"], ["--rollout"], ["--reduce", "mean"], ["--reduce", "max"])
-NAMES = ["norms", "words", "rollout", "mean", "max"]
+DERIVATIONS = (["--norms"], ["--words"], ["--rollout"], ["--mean", "heads"])
+NAMES = ("norms", "words", "rollout", "mean")
 
 
 def matrix(document: dict[str, Any], name: str = "weights") -> np.ndarray[Any, Any]:
@@ -44,10 +44,10 @@ def test_chosen_rows_are_a_slice_and_heaviest_keys_those_of_a_sort(attn: Run, op
 
 
 def test_a_list_of_heaviest_keys_says_what_the_heads_have_become(attn: Run) -> None:
-    shown = attn("inspect", SENTENCE, "--reduce", "max", "--top-keys", "2").out
+    shown = attn("inspect", SENTENCE, "--mean", "heads", "--top-keys", "2").out
     assert "2 heaviest keys of each query" in shown
-    assert "\nmax  0 time" in shown
-    assert "reduced: max over heads 0-3" in shown
+    assert "\nmean  0 time" in shown
+    assert "reduced: mean over heads 0-3" in shown
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])

@@ -129,27 +129,25 @@ def test_the_two_texts_of_a_pair_and_of_a_target_have_words_of_their_own() -> No
     assert crossed.layers[0].head(0).weights.shape == (3, 2)
 
 
-# --- means and maxima --------------------------------------------------------------------------------------
+# --- means -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mask", [*MASKS, *MIXED])
-@pytest.mark.parametrize("over", ["heads", "layers", "heads,layers"])
-@pytest.mark.parametrize("how", ["mean", "max"])
-def test_reducing_is_what_a_loop_gives(how: str, over: str, mask: str) -> None:
+@pytest.mark.parametrize("over", ["heads", "layers", "all"])
+def test_a_mean_is_what_a_loop_gives(over: Any, mask: str) -> None:
     trace = traced([1] * 5, mask, layers=2)
     whole = [weights(trace, layer) for layer in range(2)]
-    combine = (lambda values: sum(values) / len(values)) if how == "mean" else max
     planes = {
         "heads": [[[layer[head] for head in range(HEADS)]] for layer in whole],
         "layers": [[[layer[head] for layer in whole] for head in range(HEADS)]],
-        "heads,layers": [[[head for layer in whole for head in layer]]],
+        "all": [[[head for layer in whole for head in layer]]],
     }[over]
-    found = attncli.derive(trace, reduce=how, over=over)
+    found = attncli.derive(trace, mean=over)
     assert len(found.layers) == len(planes)
     for layer, expected_heads in zip(found.layers, planes, strict=True):
         assert len(layer.heads) == len(expected_heads)
         for index, some in zip(layer.heads, expected_heads, strict=True):
-            expected = [[combine([one[q][k] for one in some]) for k in range(5)] for q in range(5)]
+            expected = [[sum(one[q][k] for one in some) / len(some) for k in range(5)] for q in range(5)]
             if "~" in mask:
                 expected[1] = [math.nan] * 5
             close(layer.head(index).weights, expected)
@@ -159,15 +157,15 @@ def test_reducing_is_what_a_loop_gives(how: str, over: str, mask: str) -> None:
 
 def test_the_worst_proof_stands_for_all_layers_and_none_where_one_has_none() -> None:
     trace = traced([1] * 3, layers=3)
-    assert attncli.derive(trace, reduce="mean", over="layers").layers[0].proof == Proof(0.2, "it")
+    assert attncli.derive(trace, mean="layers").layers[0].proof == Proof(0.2, "it")
     toy = attncli.inspect("a b c")
-    assert attncli.derive(toy, reduce="mean").layers[0].proof is None
+    assert attncli.derive(toy, mean="heads").layers[0].proof is None
 
 
-def test_only_the_heads_that_were_asked_for_are_reduced() -> None:
+def test_only_the_heads_that_were_asked_for_count() -> None:
     trace = attncli.inspect("a b c", heads="0,2")
     expected = (trace.layers[0].head(0).weights + trace.layers[0].head(2).weights) / 2
-    found = attncli.derive(trace, reduce="mean")
+    found = attncli.derive(trace, mean="heads")
     close(found.layers[0].head(0).weights, expected)
     assert found.origin is not None
     assert found.origin.rules == ("reduced: mean over heads 0,2",)
@@ -259,13 +257,13 @@ def test_norms_of_values_whose_squares_no_float32_holds_are_numbers(size: float)
 # --- all of them -------------------------------------------------------------------------------------------
 
 
-def test_the_maximum_over_heads_of_words_is_of_the_words_of_each_head() -> None:
+def test_the_mean_over_heads_of_words_is_of_the_words_of_each_head() -> None:
     trace = traced([2, 1, 3])
     words = attncli.derive(trace, words=True)
-    expected = np.max([words.layers[0].head(head).weights for head in range(HEADS)], axis=0)
-    found = attncli.derive(trace, words=True, reduce="max")
+    expected = np.mean([words.layers[0].head(head).weights for head in range(HEADS)], axis=0)
+    found = attncli.derive(trace, words=True, mean="heads")
     close(found.layers[0].head(0).weights, expected)
-    norms = attncli.derive(trace, norms=True, words=True, reduce="mean").layers[0]
+    norms = attncli.derive(trace, norms=True, words=True, mean="heads").layers[0]
     assert norms.shapes == {"norms": [1, 3, 3]}
     assert "metrics" in norms.missing  # no shares of one, whatever is made of them
 
@@ -276,9 +274,9 @@ def test_the_maximum_over_heads_of_words_is_of_the_words_of_each_head() -> None:
     "steps",
     [
         {"words": True},
-        {"reduce": "mean", "over": "heads,layers"},
+        {"mean": "all"},
         {"rollout": True, "words": True},
-        {"norms": True, "words": True, "reduce": "max"},
+        {"norms": True, "words": True, "mean": "heads"},
     ],
     ids=str,
 )
@@ -298,9 +296,7 @@ def test_blocks_of_rows_give_what_the_whole_gives(
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ({"reduce": "median"}, "expected mean or max"),
-        ({"over": "layers"}, "it says what is reduced"),
-        ({"words": True, "over": "heads"}, "it says what is reduced"),
+        ({"mean": "rows"}, "expected heads, layers or all"),
         ({"words": True, "layers": 0}, "rollout=True"),
         ({"rollout": True, "layers": 4}, "out of range"),
     ],

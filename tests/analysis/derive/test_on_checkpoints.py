@@ -78,9 +78,8 @@ def test_rollout_is_what_the_paper_does_with_transformers_attentions(
     np.testing.assert_allclose(document["layers"][0]["heads"][0]["weights"], expected.numpy(), atol=1e-6)
 
 
-@pytest.mark.parametrize("how", ["mean", "max"])
-@pytest.mark.parametrize("over", ["heads", "layers", "heads,layers"])
-def test_reducing_is_torchs(attn: Run, minilm: str, eager: Any, how: str, over: str) -> None:
+@pytest.mark.parametrize("over", ["heads", "layers", "all"])
+def test_a_mean_is_torchs(attn: Run, minilm: str, eager: Any, over: str) -> None:
     _, attentions = eager
     theirs = torch.stack(attentions).double()  # L H Q K
     whole = shown(attn, minilm, "--layer", "all", "--show", "weights")
@@ -89,17 +88,17 @@ def test_reducing_is_torchs(attn: Run, minilm: str, eager: Any, how: str, over: 
     )
     apart = (ours - theirs).abs().max().item()
     assert apart <= EXACT  # as far as the two engines may be
-    axes = {"heads": (1,), "layers": (0,), "heads,layers": (0, 1)}[over]
+    axes = {"heads": (1,), "layers": (0,), "all": (0, 1)}[over]
     options = ["--layer", "all"] if over == "heads" else []
-    document = shown(attn, minilm, "--reduce", how, "--over", over, *options)
+    document = shown(attn, minilm, "--mean", over, *options)
     found = np.array([[head["weights"] for head in layer["heads"]] for layer in document["layers"]])
-    # A maximum rounds nothing; a mean of n numbers rounds n times, each time by half an ulp of their sum at most.
+    # A mean of n numbers rounds n times, each time by half an ulp of their sum at most.
     count = math.prod(theirs.shape[axis] for axis in axes)
-    rounding = 0 if how == "max" else count * np.finfo(np.float32).eps / 2
+    rounding = count * np.finfo(np.float32).eps / 2
     for weights, difference in ((ours, 0), (theirs, apart)):  # neither takes two sets of weights further apart
-        expected = (weights.mean(dim=axes) if how == "mean" else weights.amax(dim=axes)).numpy()
+        expected = weights.mean(dim=axes).numpy()
         np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=rounding, atol=difference)
-    assert document["layers"][0]["layer"] == (0 if over == "heads" else how)
+    assert document["layers"][0]["layer"] == (0 if over == "heads" else "mean")
 
 
 def test_norms_are_torchs_norms_of_weighted_values(attn: Run, minilm: str, eager: Any) -> None:
@@ -139,14 +138,14 @@ def test_a_decoder_rolls_out_below_its_diagonal(attn: Run, tiny_llama: str) -> N
     assert attn("inspect", "time", "-m", tiny_llama, "--rollout", "--layer", "7").code == 2
 
 
-def test_layers_whose_masks_are_not_alike_are_reduced_together(attn: Run, tmp_path: Path) -> None:
+def test_layers_whose_masks_are_not_alike_are_averaged_together(attn: Run, tmp_path: Path) -> None:
     model = tiny_model("modernbert")  # its local layers' masks are cells, the others' `full`
     save(model, tmp_path)
     inputs = tiny_inputs(model.config)
     with torch.no_grad():
         whole = torch.stack(model(**inputs, output_attentions=True).attentions)[:, 0]  # L H Q K
     assert [bool((layer == 0).any()) for layer in whole] == [False, True, False]
-    ran = attn("inspect", words(inputs["input_ids"]), "-m", tmp_path, "--reduce", "mean", "--over", "layers", "-Fjson")
+    ran = attn("inspect", words(inputs["input_ids"]), "-m", tmp_path, "--mean", "layers", "-Fjson")
     assert (ran.code, ran.err) == (0, "")
     found = [head["weights"] for head in ran.json["layers"][0]["heads"]]
     np.testing.assert_allclose(found, whole.mean(dim=0).numpy(), atol=1e-6)

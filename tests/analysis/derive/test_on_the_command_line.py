@@ -67,24 +67,23 @@ def test_a_query_and_a_key_are_asked_for_by_word(attn: Run, byte_level: Path) ->
     assert (missing.code, missing.err) == (2, "attn: --query 'ies': no such query token; did you mean 'flies'?\n")
 
 
-@pytest.mark.parametrize("how", ["mean", "max"])
-def test_what_is_reduced_is_named(attn: Run, how: str) -> None:
-    command = ("inspect", "time flies like", "--reduce", how)
+def test_what_is_averaged_is_named(attn: Run) -> None:
+    command = ("inspect", "time flies like", "--mean", "heads")
     shown = attn(*command).out
-    assert f"{how} of heads" in shown
-    assert f"reduced: {how} over heads 0-3" in shown
+    assert "mean of heads" in shown
+    assert "reduced: mean over heads 0-3" in shown
     assert "head 0" not in shown
     document = attn(*command, "-F", "json").json
     whole = arrays(attn("inspect", "time flies like", "-F", "json").json)[0]
-    np.testing.assert_allclose(arrays(document)[0, 0], getattr(whole, how)(axis=0), atol=1e-6)
-    assert document["layers"][0]["heads"][0]["head"] == how
-    assert ("metrics" in document["layers"][0]["heads"][0]) == (how == "mean")
-    assert attn(*command, "-F", "tsv").out.splitlines()[1].split("\t")[3] == how
+    np.testing.assert_allclose(arrays(document)[0, 0], whole.mean(axis=0), atol=1e-6)
+    assert document["layers"][0]["heads"][0]["head"] == "mean"
+    assert "metrics" in document["layers"][0]["heads"][0]
+    assert attn(*command, "-F", "tsv").out.splitlines()[1].split("\t")[3] == "mean"
 
 
 def test_what_is_made_of_one_layer_or_one_head_is_called_so(attn: Run) -> None:
     assert "rollout: layer 0, the mean over all heads" in attn("inspect", "time flies", "--rollout").out
-    assert "reduced: max over head 2\n" in attn("inspect", "time flies", "--reduce", "max", "--head", "2").out
+    assert "reduced: mean over head 2\n" in attn("inspect", "time flies", "--mean", "heads", "--head", "2").out
 
 
 @pytest.mark.parametrize(
@@ -92,9 +91,9 @@ def test_what_is_made_of_one_layer_or_one_head_is_called_so(attn: Run) -> None:
     [
         (["--rollout", "--query", "2"], "query 1 'b' in head 1; the softmax"),
         (["--words"], "query 1 'b' in head 1; the softmax"),
-        (["--reduce", "mean"], "query 1 'b' in head 1; the softmax"),
-        (["--reduce", "mean", "--query", "0"], ""),
-        (["--reduce", "mean", "--head", "0,2"], ""),
+        (["--mean", "heads"], "query 1 'b' in head 1; the softmax"),
+        (["--mean", "heads", "--query", "0"], ""),
+        (["--mean", "heads", "--head", "0,2"], ""),
     ],
 )
 def test_a_row_without_a_key_is_warned_about_whatever_is_made_of_it(
@@ -171,14 +170,12 @@ def test_each_head_has_its_own_range_and_says_it(attn: Run) -> None:
     [
         (["--rollout", "--norms"], "drop one of them"),
         (["--rollout", "--head", "1"], "mean over all heads of a layer; drop --head"),
-        (["--rollout", "--reduce", "mean"], "already the mean"),
-        (["--over", "heads"], "give --reduce mean"),
-        (["--over", "rows", "--reduce", "mean"], "expected heads, layers"),
-        (["--over", "", "--reduce", "mean"], "expected heads, layers"),
-        (["--over", "layers", "--reduce", "mean"], "several layers"),
+        (["--rollout", "--mean", "heads"], "already the mean"),
+        (["--mean", "layers"], "several layers"),
         (["--words", "--show", "q"], "they have tokens, shapes, mask, weights, heatmap, metrics, proof"),
         (["--norms", "--show", "metrics"], "they have tokens, shapes, mask, weights, heatmap, proof"),
-        (["--reduce", "median"], "'median' is not"),
+        (["--mean", "rows"], "'rows' is not"),
+        (["--reduce", "mean"], "use --mean heads"),
     ],
 )
 def test_what_does_not_apply_is_a_usage_error(attn: Run, options: list[str], said: str) -> None:

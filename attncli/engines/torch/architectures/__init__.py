@@ -1,18 +1,15 @@
-"""Architectures that do what no other does: a module each, and here which model types they are.
-
-What is refused is refused by its name, with the reason.
-"""
+"""Architectures that do what no other does: a module each, and here which model types they are."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attncli.engines.torch.architectures.architecture import Architecture
 from attncli.engines.torch.architectures.deepseek_v4 import DeepseekV4
 from attncli.engines.torch.architectures.diffllama import DiffLlama
 from attncli.engines.torch.architectures.longformer import Led, Longformer
-from attncli.errors import NotExposedError
-from attncli.text import visible
+from attncli.engines.torch.op_log import Dense, Ended
 
 _ARCHITECTURES = {
     "deepseek_v4": DeepseekV4(),
@@ -22,44 +19,15 @@ _ARCHITECTURES = {
 }
 _PLAIN = Architecture()
 
-_NO_WEIGHTS = "has no weight for each pair of tokens: it"
-_NO_TOKENS = "has queries and keys that are no tokens: it"
-_READS = "reads {} into its text part; give a text model"
-_PICTURE, _SOUND = _READS.format("a picture"), _READS.format("a sound")
-REFUSED = {
-    "blt": "is several models in one, of bytes and groups of bytes; give a text model",
-    "bridgetower": _PICTURE,
-    "canine": f"{_NO_TOKENS} hashes characters, and its deep layers attend to groups of four",
-    "cohere_asr": _SOUND,
-    "cpmant": f"{_NO_TOKENS} puts prompts of its own before each text",
-    "diffusion_gemma": _READS.format("a canvas of noise"),
-    "evolla": _READS.format("a protein"),
-    "funnel": f"{_NO_TOKENS} pools its queries from block to block",
-    "idefics": _PICTURE,
-    "longt5": f"{_NO_TOKENS} attends to blocks of neighbours and to sums of blocks",
-    "moonshine_streaming": _SOUND,
-    "mra": f"{_NO_WEIGHTS} approximates attention by the means of blocks, and looks at single tokens in some alone",
-    "pegasus_x": f"{_NO_TOKENS} attends to blocks, and to global positions of its own",
-    "pi0": _READS.format("a picture and a robot's state"),
-    "pix2struct": _PICTURE,
-    "pp_formulanet": _PICTURE,
-    "prophetnet": f"{_NO_WEIGHTS} predicts several tokens at once, in streams that attend to each other",
-    "reformer": f"{_NO_WEIGHTS} hashes tokens into buckets, in rounds whose outputs are mixed",
-    "t5gemma2": "attends to both of its texts in one softmax; give a text model",
-    "udop": _PICTURE,
-    "vilt": _PICTURE,
-    "voxtral_realtime": _SOUND,
-    "xlm-prophetnet": f"{_NO_WEIGHTS} predicts several tokens at once, in streams that attend to each other",
-    "yoso": f"{_NO_WEIGHTS} estimates attention by how often hashes of queries and keys collide, without a softmax",
-}
-
 
 def architecture_of(config: Any) -> Architecture:
     """Return what is particular about a model, by its configuration."""
     return _ARCHITECTURES.get(config.model_type, _PLAIN)
 
 
-def check_supported(name: str, config: Any) -> None:
-    """Raise NotExposedError for an architecture that is refused."""
-    if config.model_type in REFUSED:
-        raise NotExposedError(f"{visible(name)} ({config.model_type}) {REFUSED[config.model_type]}")
+def layouts() -> Mapping[str, Callable[[Ended], Dense]]:
+    """Return what makes one map of scores in an order of their own, by the classes of the modules that have them.
+
+    A model of one architecture may have an encoder of another.
+    """
+    return {name: layout for each in _ARCHITECTURES.values() for name, layout in each.layouts.items()}
