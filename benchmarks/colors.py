@@ -18,7 +18,7 @@ import attncli
 from attncli.render.heatmap import picture_of
 from attncli.render.palette import Palette, Scale
 from attncli.render.ranges import scales_of
-from attncli.trace.view import Ramp, Range, View
+from attncli.trace.view import Ramp, View
 
 VISIBLE = 2.3
 SMALL = 0.01  # weights that hand over next to nothing
@@ -73,10 +73,10 @@ class Share:
             self.small += int((told & (np.maximum(*of_pair) < SMALL)).sum())
 
 
-def shares(model: str, texts: list[str], ramp: Ramp, range_: Range, tiers: tuple[str, ...]) -> list[Share]:
+def shares(model: str, texts: list[str], ramp: Ramp, tiers: tuple[str, ...]) -> list[Share]:
     """Return the shares of all heads of a model over some texts, for each of the tiers."""
     found = [Share(tier) for tier in tiers]
-    view = View(ramp=ramp, range_=range_)
+    view = View(ramp=ramp)
     for text in texts:
         trace = attncli.inspect(text, model=model, layers="all")
         for layer in trace.layers:
@@ -96,14 +96,12 @@ def models() -> dict[str, str]:
 
 def main() -> None:
     texts = SENTENCES.read_text(encoding="utf-8").splitlines()
-    ranges, ramps = get_args(Range), get_args(Ramp)
-    heads = ["ramp", *(f"`--range {range_}`" for range_ in ranges), f"both below {SMALL}", "9 colours", "8 shades"]
+    heads = ["ramp", "told apart", f"both below {SMALL}", "9 colours", "8 shades"]
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for name, model in models().items():
-        for ramp in ramps:
-            every = [shares(model, texts, ramp, range_, ("truecolor", "256", "blocks")) for range_ in ranges]
-            (whole, nine, eight), *_ = every
-            numbers = [*(share.told / share.pairs for share, *_ in every), whole.small / whole.pairs]
+        for ramp in get_args(Ramp):
+            whole, nine, eight = shares(model, texts, ramp, ("truecolor", "256", "blocks"))
+            numbers = [whole.told / whole.pairs, whole.small / whole.pairs]
             numbers += [share.told / share.pairs for share in (nine, eight)]
             print(f"| {name}, {ramp} | " + " | ".join(f"{number:.1%}" for number in numbers) + " |", flush=True)
 

@@ -40,7 +40,6 @@ DEFAULTS: dict[str, str | int | bool | None] = {
     "precision": None,
     "colormap": "viridis",
     "ramp": "log",
-    "range": "all",
     "color": "auto",
     "width": None,
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _OF_THE_RUN = frozenset({
     "text", "file", "each", "resume", "fail_fast", "keep_errors", "jobs", "on",
     "offline", "yes", "whole_files", "cache_limit", "allow_pickle", "trust_remote_code",
-    "precision", "ramp", "range", "colormap",
+    "precision", "ramp", "colormap",
 })  # fmt: skip
 
 

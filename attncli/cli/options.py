@@ -461,15 +461,6 @@ Ramp = Annotated[
         envvar="ATTN_RAMP",
     ),
 ]
-Range = Annotated[
-    Literal["all", "head", "no-sink"] | None,
-    view_option(
-        "--range",
-        help="What the colours reach to: the largest weight of all heads, of each head, or of all without the first "
-        "key. Default: all.",
-        envvar="ATTN_RANGE",
-    ),
-]
 Color = Annotated[
     Literal["auto", "always", "never"] | None,
     view_option(help="Colour in the output. Default: auto, in a terminal unless NO_COLOR is set.", envvar="ATTN_COLOR"),
@@ -482,7 +473,6 @@ class Colors(Options):
 
     colormap: Colormap = None
     ramp: Ramp = None
-    range: Range = None
     color: Color = None
 
 
@@ -538,7 +528,6 @@ class View(Options):
         ),
     ] = None
     ramp: Ramp = None
-    range: Range = None
     precision: Precision = None
 
 

@@ -14,6 +14,7 @@ RETIRED = {
     "merge": "merge the tables that -o FOLDER/ --show metrics writes, in DuckDB or pandas",
     "min-weight": "use --top-keys N",
     "over": "use --mean heads, --mean layers or --mean all",
+    "range": "colours reach to the largest weight of the layer; use --ramp log for small ones",
     "reduce": "use --mean heads, --mean layers or --mean all",
     "resume": "use -o FOLDER/: the same command goes on where a run ended",
     "reverse": "put a - before the metric: --sort -entropy",

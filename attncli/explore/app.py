@@ -471,10 +471,6 @@ class Explorer(App[None]):
         """Let the colours tell other weights apart."""
         self.go(self.look.next_ramp())
 
-    def action_range(self) -> None:
-        """Let the colours reach to another weight."""
-        self.go(self.look.next_range())
-
     def action_zoom(self, by: int) -> None:
         """Show less of a long text, or more of it."""
         self.go(self.look.zoomed(self._picture.shown, self._picture.zooms, by))

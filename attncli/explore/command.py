@@ -93,8 +93,7 @@ def command_of(seen: Seen, given: Given) -> Command:
         return Command("diff", both, (*asked, *layer, *kind, *(head if what == "head" else ()), *ramp))
     numbers = () if look.numbers == "weights" else (f"--{look.numbers}",)
     which = head if what == "head" and look.numbers != "rollout" else ()  # which is one map of all heads
-    range_ = () if look.range_ is None else ("--range", look.range_)
-    return Command("inspect", texts, (*asked, *place, *kind, *which, *numbers, *ramp, *range_))
+    return Command("inspect", texts, (*asked, *place, *kind, *which, *numbers, *ramp))
 
 
 def _texts(question: Question) -> tuple[str, ...]:

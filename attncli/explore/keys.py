@@ -67,7 +67,6 @@ KEYS = (
     Key(("t",), "metric(1)", "t", "another metric in the map of layers × heads", "metric"),
     Key(("T",), "metric(-1)", "T", "the metric before"),
     Key(("c",), "ramp", "c", "how far along the colours a weight stands: log, sqrt, linear", "colours"),
-    Key(("C",), "range", "C", "which weight the colours reach to: of all heads, of this one, of all but the first key"),
     Key(("plus", "equals_sign"), "zoom(1)", "+", "zoom into a long text", "zoom"),
     Key(("minus",), "zoom(-1)", "-", "zoom out"),
     Key(("0",), "zoom(-99)", "0", "the whole text again"),

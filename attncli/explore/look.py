@@ -12,7 +12,7 @@ from attncli.engines.interactive import Question
 from attncli.render.palette import DEFAULT_RAMP
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Texts, texts_of
-from attncli.trace.view import Ramp, Range
+from attncli.trace.view import Ramp
 
 Numbers = Literal["weights", "norms", "rollout"]
 FIRST_METRIC: Metric = "entropy"  # of the map, until another one is chosen
@@ -69,7 +69,6 @@ class Look:
         numbers: what the maps show.
         metric: what the map of layers × heads shows; None is how far each head is from that of the held question.
         ramp: how far along the colours a weight stands; None is the default.
-        range_: what the colours reach to; None is the default.
         port: the part of a long text that is shown.
         held: the question whose attention this one is compared with.
         typed: which text of a question is typed in the first line: the target, where that stands alone.
@@ -84,7 +83,6 @@ class Look:
     numbers: Numbers = "weights"
     metric: Metric | None = FIRST_METRIC
     ramp: Ramp | None = None
-    range_: Range | None = None
     port: Port = WHOLE
     held: Question | None = None
     typed: Literal["text", "target"] = "text"
@@ -199,10 +197,6 @@ class Look:
     def next_ramp(self) -> Look:
         """Return the look with another ramp of colours."""
         return replace(self, ramp=_after(self.ramp or DEFAULT_RAMP, get_args(Ramp)))
-
-    def next_range(self) -> Look:
-        """Return the look with colours that reach to something else."""
-        return replace(self, range_=_after(self.range_ or "all", get_args(Range)))
 
     def seen(self, shown: Shown) -> Look:
         """Return the look through the port that was drawn, which shows the cursor: from there it moves on."""

@@ -203,7 +203,7 @@ class Picture:
         look, sight = found
         cursor = Cursor(look.head, look.query, look.key)
         port = (look.port.query, look.port.key, look.port.zoom)
-        how = look.ramp, look.range_ or "all", self._palette, room
+        how = look.ramp, self._palette, room
         return self._once("head", large_head, sight, cursor, port, *how).drawn.block
 
     def _heads(self, scene: Scene, room: screen.Room) -> Block:
@@ -211,7 +211,7 @@ class Picture:
         if found is None:
             return _NOTHING
         look, sight = found
-        how = look.ramp, look.range_ or "all", self._palette, room
+        how = look.ramp, self._palette, room
         return self._once("heads", small_heads, sight, look.head, *how).block
 
     def _map(self, scene: Scene, room: screen.Room) -> Block:

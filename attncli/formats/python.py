@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from attncli.errors import UsageError
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.trace import Trace
-from attncli.trace.view import Ramp, Range, View
+from attncli.trace.view import Ramp, View
 
 if TYPE_CHECKING:
     from attncli.render.palette import Palette
@@ -124,7 +124,6 @@ def plotted(
     keys: tuple[str, ...],
     hide_special: bool,
     ramp: Ramp | None,
-    range_: Range,
     colormap: str,
     size: str | None,
 ) -> Any:
@@ -134,12 +133,12 @@ def plotted(
     from attncli.render.palette import COLORMAPS
 
     ramps: tuple[str | None, ...] = (None, *get_args(Ramp))
-    choices = ("ramp", ramp, ramps), ("range", range_, get_args(Range)), ("colormap", colormap, tuple(COLORMAPS))
+    choices = ("ramp", ramp, ramps), ("colormap", colormap, tuple(COLORMAPS))
     for name, chosen, known in choices:
         if chosen not in known:
             raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(each for each in known if each)}")
     trace, own = _known(result)
-    view = View(queries=queries or own.queries, keys=keys, hide_special=hide_special, ramp=ramp, range_=range_)
+    view = View(queries=queries or own.queries, keys=keys, hide_special=hide_special, ramp=ramp)
     figure: Any = figure_of(trace, view, colormap, None if size is None else Size.of(str(size)))
     # A notebook draws pyplot's figures, which this is not, and what gives it a picture.
     figure._repr_png_ = lambda: (written(figure, "png", ""), _shown_size(figure))

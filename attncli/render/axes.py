@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 LONGEST_LABEL = 12
-LONGEST_END = 0.00123  # in three digits none is longer, but for less than a thousandth
 MARK = "!"  # of a row that may attend to no key
 # At every how many places a tick or a label stands.
 STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
@@ -173,11 +172,6 @@ def mark_note(blind: Bool[np.ndarray, "P Q"]) -> str:
         return ""
     is_everywhere = np.array_equal(blind.any(axis=0), blind.all(axis=0))
     return f"{MARK} fully masked" + ("" if is_everywhere else " in some of them")
-
-
-def up_to(title: str, highest: float) -> str:
-    """Return the title of a map whose colours are its own: they reach to its largest weight."""
-    return f"{title} to {highest:.3g}"
 
 
 def titled(what: str, label: int | str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from attncli.render.about import About, cost, first_that_fits
-from attncli.render.axes import LONGEST_END, Axis, titled, up_to
+from attncli.render.axes import Axis, titled
 from attncli.render.block import Block
 from attncli.render.heatmap import Picture, picture_of
 from attncli.render.palette import Scale
@@ -193,14 +193,9 @@ class Overview:
     def _subjects(self) -> list[Subject]:
         """How the maps of each group can be drawn."""
         keeps_rows, palette = self._parts.view.chooses_rows(self._parts.trace), self._parts.palette
-        has_own_ends = self._parts.view.range_ == "head"
-        found = []
-        for group in self._groups:
-            titles = group.titles
-            if has_own_ends:
-                titles = Titles(*([up_to(title, LONGEST_END) for title in each] for each in titles))
-            found.append(Subject(titles, group.rows, group.frames[0].columns, keeps_rows, palette))
-        return found
+        return [
+            Subject(group.titles, group.rows, group.frames[0].columns, keeps_rows, palette) for group in self._groups
+        ]
 
     def _tiles(self, lines: int, legend: int, words: Sequence[Sequence[Block]]) -> list[Tiles]:
         """Return how the maps of each group are drawn that is shown.
@@ -249,8 +244,7 @@ class Overview:
             for at, frame in enumerate(group.frames):
                 own = {head: picture for (place, head), picture in zip(places, pictures, strict=True) if place == at}
                 scales += scales_of(trace, view, frame.layer, own).values()
-        if view.range_ != "head":
-            scales = [max(scales, key=lambda scale: scale.high)] * len(scales)
+        scales = [max(scales, key=lambda scale: scale.high)] * len(scales)
         blocks, left = [], iter(scales)
         for group, one, _, pictures in found:
             blind = np.concatenate([frame.blind for frame in group.frames])

@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.attention import row_blocks
-from attncli.render.axes import MARK, Axis, mark_note, titled, up_to
+from attncli.render.axes import MARK, Axis, mark_note, titled
 from attncli.render.block import COMFORTABLE, Block, beside, block, in_words, stack
 from attncli.render.heatmap import Picture, extent_of, heatmaps
 from attncli.render.lattice import HALF, Cell
@@ -254,11 +254,6 @@ class Parts:
             scales: of the colours of each.
             cell: how large a cell is drawn.
         """
-        if self.view.range_ == "head":
-            pictures = [
-                picture._replace(title=up_to(picture.title, scale.high))
-                for picture, scale in zip(pictures, scales, strict=True)
-            ]
         key = self._legend(frame, pictures, scales, cell)
         header = [wrapped(self.palette.fit(title), "", self.width), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
@@ -266,11 +261,7 @@ class Parts:
         return stack([*header, drawn] if is_narrow else [beside(header, 3), drawn])
 
     def _legend(self, frame: Frame, pictures: Sequence[Picture], scales: Sequence[Scale], cell: Cell) -> Block:
-        keys = frame.columns.indices
         marks = [*extent_of(pictures).said, mark_note(frame.blind)]
-        is_beyond = any(one.extent.highest > scale.high for one, scale in zip(pictures, scales, strict=True))
-        if self.view.range_ == "no-sink" and is_beyond:
-            marks.append(f"+ beyond the range, which leaves out key 0 {frame.columns.labels[keys.index(0)]}")
         return legend(scales, marks, self.palette, self.width, cell.columns, cell == HALF)
 
 

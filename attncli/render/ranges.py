@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attncli.render.heatmap import Picture
     from attncli.trace.layer import HeadTrace, LayerTrace
     from attncli.trace.trace import Trace
-    from attncli.trace.view import Columns, Range, View
+    from attncli.trace.view import Columns, View
 
 _MOST = 2**26  # cells that are looked at for their largest; more of them take seconds
 
@@ -27,29 +27,19 @@ def scales_of(trace: Trace, view: View, layer: LayerTrace, pictures: Mapping[int
 
     Args:
         trace: whose maps are drawn.
-        view: which cells of them, and the range and the ramp of their colours.
+        view: which cells of them, and the ramp of their colours.
         layer: the layer that is drawn.
         pictures: the cells that are drawn of each head.
     """
     whole, shown = view.unselected.cells(trace, layer), view.cells(trace, layer)
-    if view.range_ == "no-sink":
-        whole = whole._replace(columns=[column for column in whole.columns if column > 0])
     size = len(whole.rows) * len(whole.columns) * len(pictures)
     if (whole.rows, whole.columns) == (shown.rows, shown.columns):
         highest = [picture.extent.highest for picture in pictures.values()]
-    elif size > _MOST and layer.weights is None and view.range_ != "no-sink":
+    elif size > _MOST and layer.weights is None:
         highest = [1.0] * len(pictures)
     else:
         highest = [largest_weight(layer.head(head, whole.rows), whole.of_columns) for head in pictures]
-    ends = ends_of(dict(zip(pictures, highest, strict=True)), view.range_)
-    return {head: Scale.up_to(high, view.ramp) for head, high in ends.items()}
-
-
-def ends_of(highest: Mapping[int, float], range_: Range) -> dict[int, float]:
-    """Return what the colours of each head reach to: its own largest weight, or that of all of them."""
-    if range_ == "head":
-        return dict(highest)
-    return dict.fromkeys(highest, max(highest.values(), default=0.0))
+    return dict.fromkeys(pictures, Scale.up_to(max(highest, default=0.0), view.ramp))
 
 
 def largest_weight(head: HeadTrace, columns: Columns) -> float:

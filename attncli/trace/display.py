@@ -62,7 +62,6 @@ class Drawable:
         keys: str | Iterable[str] = (),
         hide_special: bool = False,
         ramp: Literal["sqrt", "linear", "log"] | None = None,
-        range: Literal["all", "head", "no-sink"] = "all",  # noqa: A002  the name of the option
         colormap: Literal["viridis", "cividis", "gray"] = "viridis",
         size: str | None = None,
     ) -> Figure:
@@ -75,8 +74,6 @@ class Drawable:
             keys: likewise of the key columns.
             hide_special: leave out the tokenizer's special tokens.
             ramp: how far along the colours a weight stands; None is what a terminal shows.
-            range: what the colours reach to: the largest weight of `all` heads of a layer, of each `head`, or of all
-                heads without the first key.
             colormap: the colours of weights.
             size: how wide, such as `3.3in` or `84mm`, or `WIDTHxHEIGHT`; None is as large as it takes.
 
@@ -92,7 +89,6 @@ class Drawable:
             keys=tuple(several(keys)),
             hide_special=hide_special,
             ramp=ramp,
-            range_=range,
             colormap=colormap,
             size=size,
         )

@@ -18,7 +18,6 @@ PARTS = (
 
 Columns = slice | list[int]
 Ramp = Literal["sqrt", "linear", "log"]  # how far along the colours a weight stands
-Range = Literal["all", "head", "no-sink"]  # which weights stand at the two ends of the colours
 
 
 class Cells(NamedTuple):
@@ -54,8 +53,6 @@ class View(NamedTuple):
         span: keep the query rows of this range; None keeps all of those that are chosen.
         top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
         ramp: how far along the colours a weight stands; None leaves it to the format.
-        range_: what the colours reach to: the largest weight of `all` heads of a layer, of each `head`, or of all
-            heads without the first key (`no-sink`).
     """
 
     show: frozenset[str] | None = None
@@ -66,7 +63,6 @@ class View(NamedTuple):
     span: RowRange | None = None
     top_keys: int | None = None
     ramp: Ramp | None = None
-    range_: Range = "all"
 
     @property
     def heaviest(self) -> Heaviest | None:
@@ -77,7 +73,7 @@ class View(NamedTuple):
 
     @property
     def unselected(self) -> View:
-        """The same view of all rows and columns: what the range of colours is of, whichever of them are chosen."""
+        """The same view of all rows and columns: what the ends of the colours are of, whichever of them are chosen."""
         return self._replace(queries=(), keys=(), span=None)
 
     def parts(self, default: tuple[str, ...]) -> frozenset[str]:

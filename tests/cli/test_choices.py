@@ -12,7 +12,7 @@ from attncli.cli.commands.learn import learn
 from attncli.cli.groups import choices_of
 from attncli.render.palette import COLORMAPS
 from attncli.trace.display import Drawable
-from attncli.trace.view import Ramp, Range
+from attncli.trace.view import Ramp
 
 
 def texts_of(kind: Any) -> set[str]:
@@ -38,9 +38,7 @@ def test_the_command_line_and_python_have_the_same_choices(group: Any, name: str
     assert set(choices_of(group, name)) == texts_of(get_type_hints(SourceKeywords)[name]) != set()
 
 
-@pytest.mark.parametrize(
-    ("name", "taken"), [("ramp", get_args(Ramp)), ("range", get_args(Range)), ("colormap", COLORMAPS)]
-)
+@pytest.mark.parametrize(("name", "taken"), [("ramp", get_args(Ramp)), ("colormap", COLORMAPS)])
 def test_maps_are_drawn_with_the_same_choices_everywhere(name: str, taken: Any) -> None:
     types = get_type_hints(Drawable.plot, localns={"Figure": object, "Iterable": Iterable})
     assert texts_of(types[name]) == set(taken)

@@ -39,7 +39,6 @@ VALUES = {
     "precision": ["0", "1", "2", "3"],
     "colormap": ["cividis", "gray", "cividis", "gray"],
     "ramp": ["linear", "sqrt", "linear", "sqrt"],
-    "range": ["head", "no-sink", "head", "no-sink"],
     "color": ["always", "never", "always", "never"],
     "width": ["50", "60", "70", "80"],
 }

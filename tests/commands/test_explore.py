@@ -102,13 +102,13 @@ def test_leaving_prints_the_command_line_that_gives_what_was_seen(attn: Run) -> 
 @pytest.mark.usefixtures("signals_arrive")
 @pytest.mark.parametrize("how", ["\x03", signal.SIGTERM, signal.SIGINT])
 def test_however_it_is_left_it_says_the_same(how: str | signal.Signals) -> None:
-    with person("time", "flies", "--seed", "3", "--no-out-proj", "--range", "head") as one:
+    with person("time", "flies", "--seed", "3", "--no-out-proj", "--ramp", "sqrt") as one:
         one.until("head 0", "entropy")
         if isinstance(how, str):
             one.types(how)
         else:
             one.process.send_signal(how)
-        line = "attn inspect 'time flies' --seed 3 --no-out-proj --head 0 --range head\n"
+        line = "attn inspect 'time flies' --seed 3 --no-out-proj --head 0 --ramp sqrt\n"
         assert one.left() == (0, line)
 
 

@@ -216,7 +216,6 @@ DOES = {
     "metric(1)": ({}, ("escape",), _is(metric="effective_keys")),
     "metric(-1)": ({"metric": "effective_keys"}, ("escape",), _is(metric="entropy")),
     "ramp": ({}, ("escape",), lambda one: one.look.ramp not in (None, "log")),
-    "range": ({}, ("escape",), lambda one: f"range {one.look.range_}" in one.seen("head")),
     "zoom(1)": ({"question": Question(LONG)}, ("escape",), lambda one: one.look.port.zoom == 1),
     "zoom(-1)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom < 2),
     "zoom(-99)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom == 0),

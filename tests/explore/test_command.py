@@ -95,11 +95,11 @@ def test_what_no_command_compares_is_shown_by_itself(change: dict[str, Any]) -> 
 
 def test_a_pair_a_target_a_kind_and_colours_are_said() -> None:
     question = Question("time flies", pair="an arrow", target="-die Zeit", mask="causal")
-    look = Look(question, kind="cross", layer=1, ramp="sqrt", range_="head")
+    look = Look(question, kind="cross", layer=1, ramp="sqrt")
     line = command_of(Seen(look, "heads"), Given(("-m", "t5"))).line()
     assert line == (
         "attn inspect 'time flies' -m t5 --pair 'an arrow' --target '-die Zeit' --mask causal --layer 1 --kind cross "
-        "--ramp sqrt --range head"
+        "--ramp sqrt"
     )
 
 

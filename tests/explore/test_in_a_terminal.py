@@ -83,7 +83,7 @@ WALK = [
     ("d", "against 'the cat"), ("d", "!against"), ("d", "divergence"), ("d", "!divergence"),
     ("n", "· norms ·"), ("n", "· weights ·"), ("r", "rollout ·"), ("r", "head 0 · weights"),
     ("t", "effective_keys"), ("T", "entropy"),
-    ("c", r"\n0 +\."), ("c", ""), ("c", r"\n≤"), ("C", "range head"), ("C", "range no-sink"), ("C", "!range"),
+    ("c", r"\n0 +\."), ("c", ""), ("c", r"\n≤"),
     ("/", "find:"), ("the", "▸ ?1 the"), ("Enter", "▸ ?5 the"), ("Escape", "!find:"),
     ("m", "mask:"), ("window(2) & cuasal", r"\^ unknown mask 'cuasal'"), ("Escape", "!mask:"),
     ("m", "mask:"), ("window(2)", r"mask: window\(2\)"), ("Enter", "!mask:"),

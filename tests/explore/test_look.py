@@ -12,7 +12,7 @@ from attncli.engines.interactive import Question
 from attncli.explore.look import Look, Numbers, Port, Room
 from attncli.render.palette import DEFAULT_RAMP
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.view import Ramp, Range
+from attncli.trace.view import Ramp
 
 WORDS = ("[CLS]", "time", "fl", "##ies", "like", "an", "arrow", "[SEP]")
 TEXT = "time flies like an arrow"
@@ -142,7 +142,7 @@ def test_the_same_key_brings_the_weights_back(numbers: Numbers) -> None:
 
 def test_one_answer_serves_looks_that_differ_in_how_they_are_drawn() -> None:
     room = Room((0, 1), ("encoder", "cross"), (0, 1), TOKENS, TOKENS)
-    drawn = LOOK.moved(room, 3, 2).next_head(room).next_kind(room).next_metric().next_ramp().next_range()
+    drawn = LOOK.moved(room, 3, 2).next_head(room).next_kind(room).next_metric().next_ramp()
     assert drawn.needs == LOOK.needs
     others = [LOOK.asking("x"), LOOK.next_layer(room), LOOK.counting("norms"), LOOK.holding(), LOOK.masked("causal")]
     assert len({look.needs for look in (LOOK, *others)}) == 6
@@ -236,9 +236,6 @@ def test_metrics_ramps_and_ranges_come_round() -> None:
         seen.append((look.metric, look.next_metric(-1).next_metric()))
     assert {metric for metric, _ in seen} == {*NAMES}
     assert look == LOOK
-    assert LOOK.next_range().next_range().next_range().range_ == "all"
     ramps = [(look := look.next_ramp()).ramp for _ in get_args(Ramp)]
     assert {*ramps} == {*get_args(Ramp)}
     assert ramps[-1] == DEFAULT_RAMP
-    ranges = [(look := look.next_range()).range_ for _ in get_args(Range)]
-    assert {*ranges} == {*get_args(Range)}

@@ -15,7 +15,7 @@ from attncli.explore.saving import Saving
 
 DEMO = Given(("-m", "demo", "--colormap", "cividis"))
 LOOK = Look(Question("time flies"), layer=1, head=2, held=Question("fruit flies"), ramp="sqrt")
-ALONE = Look(Question("time flies", mask="causal & window(2)"), layer=1, head=2, numbers="norms", range_="head")
+ALONE = Look(Question("time flies", mask="causal & window(2)"), layer=1, head=2, numbers="norms")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from attncli.render.palette import Palette
 from attncli.render.ranges import scales_of
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Provenance, Trace
-from attncli.trace.view import Ramp, Range, View
+from attncli.trace.view import Ramp, View
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -169,22 +169,20 @@ def colors_of(page: Page, size: int) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("ramp", ["sqrt", "linear", "log"])
-@pytest.mark.parametrize("range_", ["all", "head", "no-sink"])
 def test_a_cell_has_the_colour_that_the_terminal_gives_it(
-    tmp_path: Path, opened: Callable[..., Page], ramp: Ramp, range_: Range
+    tmp_path: Path, opened: Callable[..., Page], ramp: Ramp
 ) -> None:
-    """The page opens with a range and a ramp, and has them chosen later; it knows weights to three decimals."""
+    """The page opens with a ramp, and has one chosen later; it knows weights to three decimals."""
     trace = random_trace(1, 2, 6)
-    page = opened(written(trace, tmp_path / "page.html", View(ramp=ramp, range_=range_)))
+    page = opened(written(trace, tmp_path / "page.html", View(ramp=ramp)))
     seen = colors_of(page, 6)
     chosen = opened(written(trace, tmp_path / "page.html"))
     chosen.get_by_label("ramp", exact=True).select_option(ramp)
-    chosen.get_by_label("range", exact=True).select_option(range_)
     settled(chosen)
     assert colors_of(chosen, 6) == seen
     layer, palette, allowed = trace.layers[0], Palette("truecolor"), np.ones((6, 6), bool)
     pictures = {head: picture_of(layer.head(head), slice(None), (1, 1)) for head in (0, 1)}
-    scale = scales_of(trace, View(ramp=ramp, range_=range_), layer, pictures)[0]
+    scale = scales_of(trace, View(ramp=ramp), layer, pictures)[0]
     rounded = np.rint(layer.head(0).weights * 1000) / 1000
     for row, cells in enumerate(palette.cells(rounded, allowed, scale, 1)):
         for column, (_, style) in enumerate(cells):
@@ -269,7 +267,6 @@ def test_everything_is_reached_with_the_tabulator_and_has_a_name(tmp_path: Path,
         "theme",
         "layer",
         "head",
-        "range",
         "ramp",
         "colormap",
         "radio",

@@ -71,7 +71,7 @@ def fits(block: Block, room: Room) -> None:
 def drawn_head(
     sight: Sight, cursor: Cursor, palette: Palette, room: Room, port: tuple[int, int, int] = WHOLE
 ) -> LargeHead:
-    return large_head(sight, cursor, port, None, "all", palette, room)
+    return large_head(sight, cursor, port, None, palette, room)
 
 
 def colour_step(weight: float, highest: float) -> int:
@@ -102,7 +102,7 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
         assert query in range(large.window.rows.start, large.window.rows[-1] + large.window.rows.step)
         assert key in range(large.window.columns.start, large.window.columns[-1] + large.window.columns.step)
         fits(large.drawn.block, room)
-        fits(small_heads(sight, head, None, "head", palette, room).block, room)
+        fits(small_heads(sight, head, None, palette, room).block, room)
         chosen = number % 40, head
         fits(layer_map("entropy", entropies, range(40), ("self", heads), chosen, palette, room).block, room)
         fits(
@@ -111,7 +111,7 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
         )
         fits(status(sight, cursor, "", ["computing …"], palette, Room(2, width)), Room(2, width))
         fits(why_box(sight.trace, sight.layer, cursor, palette, room), room)
-        for block in (large.drawn.block, small_heads(sight, head, None, "all", palette, room).block):
+        for block in (large.drawn.block, small_heads(sight, head, None, palette, room).block):
             assert palette.encoding != "ascii" or "".join(texts(block)).isascii()
 
 
@@ -275,16 +275,15 @@ def test_odd_cells_and_blind_rows_keep_their_marks(palette: Palette) -> None:
         assert said in shown[-1]
 
 
-# --- ranges ---
+# --- colours ---
 
 
-@pytest.mark.parametrize("range_", ["all", "head", "no-sink"])
 @pytest.mark.parametrize("ramp", [None, "linear", "sqrt"])
-def test_the_ends_of_colours_are_those_of_other_views(range_: str, ramp: str | None) -> None:
+def test_the_ends_of_colours_are_those_of_other_views(ramp: str | None) -> None:
     for trace in (toy(20), toy(300), odd().trace):
-        layer, view = trace.layers[0], View(ramp=ramp, range_=range_)
+        layer, view = trace.layers[0], View(ramp=ramp)
         pictures = {head: picture_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
-        assert Sight(trace, layer).scales(ramp, range_) == scales_of(trace, view, layer, pictures)
+        assert {Sight(trace, layer).scale(ramp)} == {*scales_of(trace, view, layer, pictures).values()}
 
 
 # --- all heads ---
@@ -294,23 +293,23 @@ def test_the_ends_of_colours_are_those_of_other_views(range_: str, ramp: str | N
 @pytest.mark.parametrize("tier", ["truecolor", "ascii"])
 def test_a_head_that_lies_at_a_place_is_marked_above_it_when_it_is_chosen(tokens: int, heads: int, tier: str) -> None:
     sight, palette, room = sight_of(tokens, heads), PALETTES[tier], Room(20, 60)
-    drawn = small_heads(sight, 0, None, "all", palette, room)
+    drawn = small_heads(sight, 0, None, palette, room)
     found = {place: drawn.at(*place) for place in product(range(-1, 25), range(-1, 70))}
     shown = {head for head in found.values() if head is not None}
     assert shown == set(range(len(shown)))
     assert 0 in shown
     for head in sorted(shown)[:: max(len(shown) // 6, 1)]:
-        lines = texts(small_heads(sight, head, None, "all", palette, room).block)
+        lines = texts(small_heads(sight, head, None, palette, room).block)
         (mark,) = [(n, line.index(palette.fit("▸"))) for n, line in enumerate(lines) if palette.fit("▸") in line]
         assert found[mark] == head
         assert re.match(rf".(head )?{head}\b", lines[mark[0]][mark[1] :])
-    last = small_heads(sight, heads - 1, None, "all", palette, room)
+    last = small_heads(sight, heads - 1, None, palette, room)
     assert any(last.at(*place) == heads - 1 for place in found)
 
 
 def test_small_heads_have_the_colours_of_the_large_one() -> None:
     trace, sight = toy(9, 12), sight_of(9, 12)
-    drawn = small_heads(sight, 3, None, "all", COLOUR, Room(40, 130))
+    drawn = small_heads(sight, 3, None, COLOUR, Room(40, 130))
     highest = max(softmax_of(trace, head).max() for head in range(12))
     ramp = [style.bgcolor for _, style in COLOUR.ramp(1) if style is not None]
     picture = painted(drawn.block)
@@ -330,7 +329,7 @@ def test_heads_that_share_a_kv_head_stand_under_one_line() -> None:
     q, k = rng.normal(size=(6, 5, 4)).astype(np.float32), rng.normal(size=(2, 5, 4)).astype(np.float32)
     layer = layer_of(q, k, mask="causal")
     sight = Sight(trace_of(layer), layer)
-    lines = texts(small_heads(sight, 4, None, "all", SHADES, Room(20, 100)).block)
+    lines = texts(small_heads(sight, 4, None, SHADES, Room(20, 100)).block)
     assert [len(part) for part in lines[0].rstrip().split(" kv")] == [32, 30]
     assert lines[0].startswith("kv 0 ─")
     assert lines[0][33:].startswith("kv 1 ─")
@@ -488,7 +487,7 @@ def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> N
         for head in (0, 1)
         for (a, q), (b, k) in product(pairs, pairs)
     )
-    scale = sight.scales(None, "all")[0]
+    scale = sight.scale(None)
     assert scale == Scale.around_zero(scale.high)
     assert scale.high == pytest.approx(highest, rel=1e-5)
     lines = texts(drawn_head(sight, Cursor(1, 4, 3), SHADES, Room(12, 60)).drawn.block)
@@ -501,8 +500,8 @@ def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> N
     last = texts(drawn_head(whole, Cursor(1, 4, 3), SHADES, Room(12, 90)).drawn.block)[-1]
     assert "~ not in what is held" in last
     assert "masked" not in last
-    fits(small_heads(sight, 0, None, "all", COLOUR, Room(8, 30)).block, Room(8, 30))
-    small = texts(small_heads(sight, 0, None, "all", SHADES, Room(24, 60)).block)
+    fits(small_heads(sight, 0, None, COLOUR, Room(8, 30)).block, Room(8, 30))
+    small = texts(small_heads(sight, 0, None, SHADES, Room(24, 60)).block)
     marked = [index for index, line in enumerate(small[1:]) if re.fullmatch("[~ ]*~[~ ]*", line)]
     assert marked == sorted(sight.alone[0])
     told = texts(status(sight, Cursor(1, 4, 3), "", [], SHADES, Room(2, 200)))[0]

@@ -92,9 +92,3 @@ def test_where_no_cell_has_a_colour_the_marks_stand_alone(palette: Palette) -> N
 
     assert said(0.0, 0.0) == "X NaN"
     assert said(0.0, 0.5) != "X NaN"
-
-
-def test_a_mark_of_the_range_stands_where_a_cell_has_it(attn: Run) -> None:
-    assert "beyond the range" in attn("inspect", "time flies", "--range", "no-sink", "--show", "heatmap").out
-    even = attn("inspect", "time flies", "--mask", "none", "--init", "zeros", "--range", "no-sink", "--show", "heatmap")
-    assert "beyond the range" not in even.out

@@ -8,7 +8,7 @@ from attncli.render.heatmap import Picture, picture_of
 from attncli.render.palette import Scale
 from attncli.render.ranges import scales_of
 from attncli.trace.trace import Trace
-from attncli.trace.view import Ramp, Range, View
+from attncli.trace.view import Ramp, View
 
 TEXT = "time flies like an arrow they say"
 
@@ -24,20 +24,12 @@ def pictures(trace: Trace, view: View) -> dict[int, Picture]:
     return {head: picture_of(layer.head(head, cells.rows), cells.of_columns, (1, 1)) for head in layer.heads}
 
 
-@pytest.mark.parametrize("range_", ["all", "head", "no-sink"])
 @pytest.mark.parametrize("chosen", [{}, {"queries": (3,)}, {"keys": ("like",)}], ids=["whole", "query", "key"])
-def test_the_range_is_of_all_cells_whichever_are_chosen(
-    trace: Trace, range_: Range, chosen: dict[str, tuple[str]]
-) -> None:
-    view = View(range_=range_, **chosen)
-    largest = []
-    for head in range(4):
-        weights = trace.layer(0).head(head).weights.tolist()
-        largest.append(max(weight for row in weights for weight in row[1 if range_ == "no-sink" else 0 :]))
-    if range_ != "head":
-        largest = [max(largest)] * 4
+def test_the_end_is_of_all_cells_whichever_are_chosen(trace: Trace, chosen: dict[str, tuple[str]]) -> None:
+    view = View(**chosen)
+    largest = max(max(map(max, trace.layer(0).head(head).weights.tolist())) for head in range(4))
     scales = scales_of(trace, view, trace.layers[0], pictures(trace, view))
-    assert [scales[head].high for head in range(4)] == pytest.approx(largest)
+    assert [scales[head].high for head in range(4)] == pytest.approx([largest] * 4)
 
 
 def test_hidden_special_tokens_set_no_end(minilm: str) -> None:

@@ -53,7 +53,7 @@ def test_the_default_ramp_tells_the_most_cells_apart_and_as_many_as_is_published
         of_model = {ramp: published[model, ramp] for ramp in get_args(Ramp)}
         assert max(of_model, key=lambda ramp: of_model[ramp]) == DEFAULT_RAMP
     texts = colors.SENTENCES.read_text(encoding="utf-8").splitlines()
-    (found,) = colors.shares(minilm, texts, DEFAULT_RAMP, "all", ("truecolor",))
+    (found,) = colors.shares(minilm, texts, DEFAULT_RAMP, ("truecolor",))
     assert 100 * found.told / found.pairs == pytest.approx(published["MiniLM", DEFAULT_RAMP], abs=0.1)
 
 

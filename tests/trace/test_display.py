@@ -192,7 +192,7 @@ def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace, tmp_path: Path) -> 
     assert both == ["head 0", "head 1"]
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert all(token.text in " ".join(labels) for token in trace.key_tokens)
-    rows = trace.layer(0).plot(queries=["flies", "an"], ramp="log", range="head", colormap="gray")
+    rows = trace.layer(0).plot(queries=["flies", "an"], ramp="log", colormap="gray")
     assert len(rows.axes[0].get_yticklabels()) == 2
     for wrong, options in (("size", {"size": "wide"}), ("token", {"queries": "banana"})):
         with pytest.raises(UsageError, match=wrong):
@@ -203,7 +203,6 @@ def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace, tmp_path: Path) -> 
     ("given", "words"),
     [
         ({"ramp": "cube"}, "ramp 'cube': expected one of sqrt, linear, log"),
-        ({"range": "sink"}, "range 'sink': expected one of all, head, no-sink"),
         ({"colormap": "jet"}, "colormap 'jet': expected one of viridis, cividis, gray"),
         ({"size": 3}, "size 3: expected a width, as in 3.3in"),
     ],

@@ -84,7 +84,7 @@ def explore(environment: Environment, explored: Explored, colors: options.Colors
     from attncli.explore.look import Look
 
     asks = Question(explored.sentence, explored.pair, explored.target, explored.mask)
-    look = Look(asks, ramp=colors.ramp, range_=colors.range)
+    look = Look(asks, ramp=colors.ramp)
     given = explored.given(colors)
     _refuse_without_screen(environment, explored, look, given)
     require("attn explore", "textual")

@@ -140,7 +140,6 @@ def _view(given: options.View) -> View:
         span=ranges[0] if ranges else None,
         top_keys=given.top_keys,
         ramp=given.ramp,
-        range_=given.range or "all",
     )
 
 

@@ -138,7 +138,6 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
         **said,
         "ramp": view.ramp or DEFAULT_RAMP,
         "widest": WIDEST,
-        "range": view.range_,
         "colormap": colormap,
         "colormaps": {name: list(stops) for name, stops in COLORMAPS.items()},
         "layers": [
@@ -199,14 +198,8 @@ def _layer(
         weights = pack_weights(block.weights[:, cells.of_columns] for block in head.blocks())
         links = f' data-mask="{masks[mask]}" data-key="key-{place}-{head.key_head}"'
         links += f' data-blind="{" ".join(map(str, blind.nonzero()[0]))}"'
-        links += f' data-largest="{" ".join(f"{end:.9g}" for end in _ends(layer.head(index, whole.rows), whole))}"'
+        links += f' data-largest="{largest_weight(layer.head(index, whole.rows), whole.of_columns):.9g}"'
         yield from _block(f"weights-{place}-{index}", weights, links)
-
-
-def _ends(head: HeadTrace, whole: Cells) -> tuple[float, float]:
-    """Return the largest weight of a head, and without the first key."""
-    others = whole._replace(columns=[column for column in whole.columns if column > 0])
-    return largest_weight(head, whole.of_columns), largest_weight(head, others.of_columns)
 
 
 def _products(place: int, head: HeadTrace, cells: Cells, keys: set[int]) -> Iterator[str]:

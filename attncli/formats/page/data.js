@@ -55,14 +55,13 @@ async function readHead(place, head) {
   const blind = new Set(block.dataset.blind.split(" ").filter(Boolean).map(Number));
   const code = (row, column) => codes[row * width + column];
   const seen = (row, column) => (isAllowed(row, column) ? code(row, column) : MASKED);
-  return { place, head, layer, rows, columns, top: (range) => largestOf(place, head, range), isAllowed, blind, code, seen, key: block.dataset.key };
+  return { place, head, layer, rows, columns, top: largestOf(place), isAllowed, blind, code, seen, key: block.dataset.key };
 }
 
-// The weight at the end of a head's colours, in thousandths: the largest one of the whole layer, or of the head.
-function largestOf(place, head, range) {
-  const blocks = page.layers[place].heads.filter((each) => range !== "head" || each === head);
-  const ends = blocks.map((each) => element(`weights-${place}-${each}`).dataset.largest.split(" "));
-  return 1000 * Math.max(...ends.map(([all, noSink]) => Number(range === "no-sink" ? noSink : all)));
+// The weight at the end of the colours of a layer, its largest one, in thousandths.
+function largestOf(place) {
+  const ends = page.layers[place].heads.map((each) => Number(element(`weights-${place}-${each}`).dataset.largest));
+  return 1000 * Math.max(...ends);
 }
 
 // A cell in words, to the digits that the page has.

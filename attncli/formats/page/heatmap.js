@@ -1,6 +1,5 @@
 // The map of one head: cells, axes, legend, and the cursor on the cell that is looked at.
 
-const RANGES = { all: "weights of the layer", head: "weights of this head", "no-sink": "weights without the first key" };
 const LABEL_FONT = "px system-ui, sans-serif", LONGEST_LABEL = 120;
 const geometry = { size: 0, left: 0, top: 0, rows: 0, columns: 0 };
 
@@ -114,7 +113,7 @@ function drawLegend(view, color, at) {
   if (view.part === "mask") {
     parts.push(swatch(color(1), "", "attends"));
   } else {
-    parts.push(scaleBar(color, view.top, view.ramp), labelled("span", RANGES[view.range]));
+    parts.push(scaleBar(color, view.top, view.ramp), labelled("span", "weights of the layer"));
   }
   for (const [code, mark] of MARKS) if (found.has(code)) parts.push(swatch(color(code), mark.glyph, mark.name));
   if (view.blind.size) parts.push(labelled("span", `! fully masked: ${view.blind.size} of ${view.rows.length} queries`));

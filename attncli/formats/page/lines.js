@@ -32,7 +32,7 @@ function drawLines(view) {
   const context = sized(element("lines-canvas"), width, height * Math.max(view.rows.length, view.columns.length));
   context.strokeStyle = themed(shownAlone.side ? "--accent" : "--ink");
   const paths = Array.from(range(STRENGTHS + 1), () => new Path2D());
-  const lines = strongest(view), top = topOf(view, lines);
+  const lines = strongest(view), top = view.top || 1;
   for (const [row, column, code] of lines) {
     const path = paths[Math.ceil(Math.min(1, code / top) * STRENGTHS)];
     path.moveTo(0, (row + 0.5) * height);
@@ -44,12 +44,6 @@ function drawLines(view) {
     context.stroke(path);
   });
   markOthers(view, top);
-}
-
-// The weight of the strongest line: a lone token has a scale of its own, unless all have one.
-function topOf(view, lines) {
-  if (shownAlone.side === null || view.range !== "head") return view.top || 1;
-  return lines.reduce((most, [, , code]) => Math.max(most, code), 1);
 }
 
 // Calls a function for every line: a number above 0, and not below the threshold, that the mask allows and the choices keep.

@@ -1,6 +1,6 @@
 // The choices of the reader, and what is drawn anew when one of them changes.
 
-const state = { place: 0, head: page.layers[0].heads[0], row: 0, column: 0, sentences: "all", range: page.range,
+const state = { place: 0, head: page.layers[0].heads[0], row: 0, column: 0, sentences: "all",
   ramp: page.ramp, colormap: page.colormap, part: "weights", size: 0, theme: "auto" };
 let view = null;  // the head that is shown, with the choices
 let turn = 0;
@@ -29,20 +29,19 @@ async function choose(changes) {
   checkThumbnail(state.place, state.head);
   moveTo(state.row, state.column);
   element("map").ariaBusy = "false";
-  if (!before || ["range", "ramp", "colormap", "theme"].some((name) => name in changes) || before.layer.kind !== view.layer.kind) {
+  if (!before || ["ramp", "colormap", "theme"].some((name) => name in changes) || before.layer.kind !== view.layer.kind) {
     drawThumbnails(view);
   }
 }
 
 // A head with the choices that every drawing needs.
 function viewed(head) {
-  const { sentences, range, ramp, colormap, part } = state;
+  const { sentences, ramp, colormap, part } = state;
   const isPair = (tokens) => tokens.some((token) => token.segment === 1);
   const hasPair = isPair(head.rows) && isPair(head.columns);
   const isChosen = (row, column) =>
     sentences === "all" || !hasPair || `${head.rows[row].segment}${head.columns[column].segment}` === sentences;
-  const top = head.top(range);
-  return { ...head, sentences: hasPair ? sentences : "all", range, ramp, colormap, part, hasPair, isChosen, top };
+  return { ...head, sentences: hasPair ? sentences : "all", ramp, colormap, part, hasPair, isChosen };
 }
 
 // Other tokens than before: their own columns, cell size and cursor.
@@ -82,7 +81,7 @@ function showControls() {
   const places = placesOf(kind());
   options("layer", places, places.map((place) => page.layers[place].layer));
   options("head", view.layer.heads);
-  const chosen = { kind: kind(), layer: state.place, head: state.head, sentences: view.sentences, range: state.range,
+  const chosen = { kind: kind(), layer: state.place, head: state.head, sentences: view.sentences,
     ramp: state.ramp, colormap: state.colormap, part: state.part, size: state.size };
   element("size").max = largestSize(view);
   for (const [id, value] of Object.entries(chosen)) element(id).value = value;
@@ -97,7 +96,7 @@ function listenToControls() {
   listen("kind", (value) => ({ place: placesOf(value)[0] }));
   listen("layer", (value) => ({ place: Number(value) }));
   listen("head", (value) => ({ head: Number(value) }));
-  for (const name of ["sentences", "range", "ramp", "colormap", "part"]) listen(name, (value) => ({ [name]: value }));
+  for (const name of ["sentences", "ramp", "colormap", "part"]) listen(name, (value) => ({ [name]: value }));
   listen("size", (value) => ({ size: Number(value) }), "input");
   for (const form of document.forms) form.addEventListener("submit", (event) => event.preventDefault());
 }

@@ -72,7 +72,7 @@ async function drawThumbnails(view) {
 }
 
 function drawThumbnail(canvas, small, view) {
-  const color = painter(view.colormap, small.top(view.range), view.ramp);
+  const color = painter(view.colormap, small.top, view.ramp);
   canvas.width = small.columns;
   canvas.height = small.rows;
   const drawn = picture(small.columns, small.rows, (row, column) => color(small.codes[row * small.columns + column]));

@@ -25,7 +25,7 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.screen import Room
 
 if TYPE_CHECKING:
-    from attncli.trace.view import Ramp, Range
+    from attncli.trace.view import Ramp
 
 _LEAST_WITH_TICKS, _LEAST_WITH_LEGEND = 5, 8  # lines of a room
 _LABELS = (LONGEST_LABEL, 6, 0)  # cells of a label
@@ -85,7 +85,6 @@ def large_head(
     cursor: Cursor,
     port: tuple[int, int, int],
     ramp: Ramp | None,
-    range_: Range,
     palette: Palette,
     room: Room,
 ) -> LargeHead:
@@ -96,11 +95,10 @@ def large_head(
         cursor: the cell that is looked at; it is always among those that are shown.
         port: the first row and the first column of a part, and how often cells are halved.
         ramp: how far along the colours a number stands; None leaves it to the palette.
-        range_: what the colours reach to.
         palette: how cells look.
         room: at least 3 lines of 10 cells.
     """
-    head = _Head(sight, cursor, port, sight.scales(ramp, range_)[cursor.head], range_, palette, room)
+    head = _Head(sight, cursor, port, sight.scale(ramp), palette, room)
     block = fitted(head.lines(), room)
     return LargeHead(Drawn(block, head.at), head.window, head.zooms)
 
@@ -111,7 +109,6 @@ class _Head:
     cursor: Cursor
     port: tuple[int, int, int]
     scale: Scale
-    range_: Range
     palette: Palette
     room: Room
 
@@ -244,8 +241,6 @@ class _Head:
         ]
         if parts:
             yield " ".join(parts)
-        if self.range_ != "all":
-            yield f"range {self.range_}"
         if (pool := (rows.step, columns.step)) != (1, 1):
             yield f"largest of {pool[0]}×{pool[1]}"
         if layer.num_groups < layer.num_heads:
@@ -293,8 +288,6 @@ class _Head:
         marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + picture.extent.said
         if self.sight.blind(self.cursor.head).any():
             marks.append(f"{MARK} fully masked")
-        if self.range_ == "no-sink" and picture.extent.highest > self.scale.high:
-            marks.append("+ beyond the range")
         return legend_line(self.scale, marks, self.palette, self.room.width, min(cell.columns, 2), cell.rows > 1)
 
     # --- what lies where ---

@@ -16,7 +16,7 @@ from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.screen import Room
 
 if TYPE_CHECKING:
-    from attncli.trace.view import Ramp, Range
+    from attncli.trace.view import Ramp
 
 _LEAST = 4  # cells each way of a map, as long as one is that large and fits
 
@@ -43,14 +43,13 @@ class _Tiles(NamedTuple):
     strips: int
 
 
-def small_heads(sight: Sight, head: int, ramp: Ramp | None, range_: Range, palette: Palette, room: Room) -> Drawn[int]:
+def small_heads(sight: Sight, head: int, ramp: Ramp | None, palette: Palette, room: Room) -> Drawn[int]:
     """Return the heads of a layer; what lies at a place of it is a head.
 
     Args:
         sight: the layer, or its difference.
         head: the one that is chosen.
         ramp: how far along the colours a number stands; None leaves it to the palette.
-        range_: what the colours reach to.
         palette: how cells look.
         room: at least 3 lines of 10 cells.
     """
@@ -63,7 +62,7 @@ def small_heads(sight: Sight, head: int, ramp: Ramp | None, range_: Range, palet
     strips = [shown[start : start + tiles.in_a_strip] for start in range(0, len(shown), tiles.in_a_strip)]
     lattice = sight.lattice(tiles.rows, tiles.columns, tiles.cell)
     blank = partial(sight.blank, tiles.rows, tiles.columns)
-    scales, names = sight.scales(ramp, range_), _named(sight, tiles.wide)
+    scale, names = sight.scale(ramp), _named(sight, tiles.wide)
 
     def lines() -> Iterator[list[Segment]]:
         for strip in strips:
@@ -71,9 +70,7 @@ def small_heads(sight: Sight, head: int, ramp: Ramp | None, range_: Range, palet
                 yield _groups(sight, strip, tiles.wide, palette)
             yield [segment for one in strip for segment in _title(names[one], one == head, tiles.wide, palette)]
             pictures = ((one, sight.pooled(one, tiles.rows, tiles.columns)) for one in strip)
-            maps = [
-                map_lines(own.values, own.allowed, lattice, palette, scales[one], blank=blank) for one, own in pictures
-            ]
+            maps = [map_lines(own.values, own.allowed, lattice, palette, scale, blank=blank) for one, own in pictures]
             gap = Segment(" " * (tiles.wide - lattice.width + 1))
             for parts in zip(*maps, strict=True):
                 yield [segment for part in parts for segment in (*part, gap)]

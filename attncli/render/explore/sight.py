@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,6 @@ from attncli.render.explore.drawn import ALONE
 from attncli.render.heatmap import Extent, Picture, in_blocks, marks_of
 from attncli.render.lattice import Cell, Lattice
 from attncli.render.palette import Scale
-from attncli.render.ranges import ends_of
 from attncli.trace.layer import LayerTrace, Stages
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace
@@ -24,7 +23,7 @@ from attncli.trace.trace import Trace
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-    from attncli.trace.view import Ramp, Range
+    from attncli.trace.view import Ramp
 
     _Part = tuple[
         Float[np.ndarray, "H R C"],
@@ -164,13 +163,10 @@ class Sight:
         """Return which queries of a head may attend to no key."""
         return self._kept.blind[self.layer.heads.index(head)]
 
-    def scales(self, ramp: Ramp | None, range_: Range) -> Mapping[int, Scale]:
-        """Return which number each colour stands for, by the head: the ends are those that all views have."""
-        first = 1 if range_ == "no-sink" else 0
-        highest = self._kept.highest[:, first:].max(axis=1, initial=0.0).tolist()
-        ends = ends_of(dict(zip(self.layer.heads, highest, strict=True)), range_)
+    def scale(self, ramp: Ramp | None) -> Scale:
+        """Return which number each colour stands for: the ends are those that all views have."""
         scaled = Scale.up_to if self.pair is None else Scale.around_zero
-        return {head: scaled(high, ramp) for head, high in ends.items()}
+        return scaled(float(self._kept.highest.max(initial=0.0)), ramp)
 
     @cached_property
     def _kept(self) -> _Kept:

@@ -51,7 +51,7 @@ def test_a_list_of_heaviest_keys_says_what_the_heads_have_become(attn: Run) -> N
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])
-@pytest.mark.parametrize("options", [*DERIVATIONS, ["--ramp", "log", "--range", "no-sink"]], ids=[*NAMES, "colours"])
+@pytest.mark.parametrize("options", [*DERIVATIONS, ["--ramp", "log"]], ids=[*NAMES, "colours"])
 def test_a_long_text_is_one_screen_of_derived_numbers_too(attn: Run, options: list[str], width: int) -> None:
     ran = attn("inspect", "time flies like an arrow " * 40, *options, "--width", str(width))
     lines = ran.out.splitlines()
@@ -65,7 +65,7 @@ def test_a_long_text_is_one_screen_of_derived_numbers_too(attn: Run, options: li
 @pytest.mark.parametrize("ending", ["svg", "md"])
 def test_exports_draw_derived_numbers(attn: Run, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"map.{ending}"
-    assert attn("inspect", SENTENCE, "--rollout", "--ramp", "log", "--range", "no-sink", "-o", path).code == 0
+    assert attn("inspect", SENTENCE, "--rollout", "--ramp", "log", "-o", path).code == 0
     text = path.read_text(encoding="utf-8")
     assert "Abnar" in text
     assert "≤" in text

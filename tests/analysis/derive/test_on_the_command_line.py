@@ -133,18 +133,6 @@ def test_a_trace_file_of_before_words_is_read(attn: Run, tmp_path: Path) -> None
     assert "a word is what no space divides" in ran.out
 
 
-def test_no_sink_leaves_the_first_key_out_of_the_range_and_says_so(attn: Run) -> None:
-    ran = attn("inspect", "time flies like an", "--head", "0", "--range", "no-sink", "--show", "heatmap")
-    weights = arrays(attn("inspect", "time flies like an", "--head", "0", "-F", "json").json)[0, 0]
-    highest = weights[:, 1:].max()
-    assert f" {highest:.4g}".replace(" 0.", " .") + "   " in ran.out
-    assert "+ beyond the range, which leaves out key 0 time" in ran.out
-    cells = re.findall(r"^\d \w+ +(.*)$", ran.out, re.MULTILINE)
-    assert [line[:2] == " +" or line[0] == "+" for line in cells] == (weights[:, 0] > highest).tolist()
-    without = attn("inspect", "time flies like an", "--range", "no-sink", "--key", "an", "--show", "heatmap").out
-    assert "leaves out" not in without
-
-
 def test_a_ramp_changes_the_shades_and_what_stands_between_them_and_no_number(attn: Run) -> None:
     command = ("inspect", "time flies like an arrow", "--head", "0", "--show", "weights,heatmap")
     logarithmic, root, linear = (attn(*command, "--ramp", ramp).out for ramp in ("log", "sqrt", "linear"))
@@ -155,14 +143,6 @@ def test_a_ramp_changes_the_shades_and_what_stands_between_them_and_no_number(at
     assert digits[0] == digits[1] == digits[2]
     maps = {shown[shown.index("0 time", shown.index("weights   ")) :] for shown in (logarithmic, root, linear)}
     assert len(maps) == 3
-
-
-def test_each_head_has_its_own_range_and_says_it(attn: Run) -> None:
-    ran = attn("inspect", "time flies like an arrow", "--mask", "none", "--range", "head", "--show", "heatmap")
-    weights = arrays(attn("inspect", "time flies like an arrow", "--mask", "none", "-F", "json").json)[0]
-    for head, own in enumerate(weights):
-        assert f"head {head} to {own.max():.3g}" in ran.out
-    assert "of the largest weight of each, beside its name" in ran.out
 
 
 @pytest.mark.parametrize(
