@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from attncli.checkpoints.hub import BRINGS_CODE, unreached
+from attncli.checkpoints.hub import BRINGS_CODE
 from attncli.errors import LoadError, require
 from attncli.text import visible
 
@@ -28,7 +28,7 @@ def check_files(name: str, folder: Path, error: Exception) -> None:
 
     Args:
         name: of the checkpoint.
-        folder: that has its files; of one from the hub, those that were downloaded.
+        folder: that has its files.
         error: what transformers raised.
 
     Raises:
@@ -37,7 +37,7 @@ def check_files(name: str, folder: Path, error: Exception) -> None:
     if BRINGS_CODE in str(error):
         return
     found = sorted(path.name for path in folder.glob("*"))
-    if folder.is_dir() and not any(each.endswith(_VOCABULARIES) for each in found) and unreached(error) is None:
+    if not any(each.endswith(_VOCABULARIES) for each in found):
         raise no_tokenizer(name)
     if "tokenizer.json" in found:
         return

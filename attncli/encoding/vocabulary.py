@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attncli.errors import InputError, LoadError, MisfitError, UsageError, is_panic, require
+from attncli.errors import InputError, LoadError, MisfitError, UsageError, is_panic
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -198,11 +198,11 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
     Raises:
         LoadError: there is none, or it cannot be read.
     """
-    from attncli.checkpoints.folder import check_name, opened
+    from attncli.checkpoints.checkpoint_folder import check_utf8, demo_or
 
-    path = Path(opened(name))
+    path = Path(demo_or(name))
     shown = visible(name)
-    check_name(path)
+    check_utf8(path)
     if os.path.isdir(path):
         path = path / "tokenizer.json"
     elif not os.path.exists(path):
@@ -216,8 +216,8 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_in(path: Path, whose: str) -> Tokenizer:
-    """Read a tokenizer.json.
+def tokenizer_in(path: Path, whose: str, content: bytes | None = None) -> Tokenizer:
+    """Read a tokenizer.json, or what was read of it.
 
     Raises:
         LoadError: it cannot be read; the sentence begins with whose it is.
@@ -227,8 +227,8 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
     from attncli.encoding.vocabulary_files import check_vocabulary
 
     try:
-        check_vocabulary(path)
-        return Tokenizer.from_file(str(path))
+        check_vocabulary(path, content)
+        return Tokenizer.from_file(str(path)) if content is None else Tokenizer.from_buffer(content)
     except BaseException as error:  # the library raises bare Exception
         if not isinstance(error, Exception) and not is_panic(error):
             raise
@@ -236,17 +236,15 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
-    require(f"--vocab '{visible(name)}' is no file or folder here. A look on the hub", "huggingface_hub")
-    from attncli.checkpoints.hub import first_sentence, hush_hub, silence, unreached
+    from attncli.checkpoints.hub import first_sentence, silence_hub, unreachable_reason
 
-    hush_hub()
+    silence_hub()
     from huggingface_hub import hf_hub_download
 
-    silent = None if offline else silence()
     try:
-        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline or silent is not None))
+        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
-        if why := silent or unreached(error):
+        if why := unreachable_reason(error):
             raise LoadError(
                 f"the hub could not be reached, and --vocab '{visible(name)}' is no file or folder here and not in "
                 f"the local cache; check the connection ({why})"

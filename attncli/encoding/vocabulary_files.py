@@ -29,11 +29,12 @@ _NORMALIZERS = (3, 5)  # fields of a sentencepiece model
 _IDS = 1 << 24
 
 
-def check_vocabulary(path: Path) -> None:
-    """Raise ValueError for a file of a tokenizer that no library here can be trusted to read."""
+def check_vocabulary(path: Path, content: bytes | None = None) -> None:
+    """Raise ValueError for a file of a tokenizer, or its content, that no library here can be trusted to read."""
     try:
         if path.suffix == ".json":
-            _check_text(read_file(path, MOST_TEXT), path.name == "tokenizer_config.json")
+            content = read_file(path, MOST_TEXT) if content is None else content
+            _check_text(content, path.name == "tokenizer_config.json")
         elif path.suffix in _MODELS:
             _check_model(read_file(path, MOST_TEXT))
     except ValueError as error:

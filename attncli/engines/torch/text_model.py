@@ -23,7 +23,7 @@ from transformers import (
     initialization,
 )
 
-from attncli.checkpoints.hub import explained
+from attncli.checkpoints.hub import translate_errors
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
 from attncli.engines.torch.configuration import is_counted, layer_count
 from attncli.engines.torch.refused import check_supported
@@ -33,6 +33,7 @@ from attncli.trace.selection import MOST_LAYERS
 
 if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
+    from attncli.checkpoints.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class TextPart:
         return self.config if self.renamed else self.whole
 
 
-def text_part(name: str, options: LoadOptions) -> TextPart:
+def text_part(snapshot: Snapshot, options: LoadOptions) -> TextPart:
     """Read a checkpoint's configuration and find what of it reads text.
 
     Raises:
@@ -97,11 +98,12 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
         InputError: it counts layers that no model has.
         NotExposedError: it has no part that reads text alone, with attention.
     """
-    with explained(name, "configuration", options):
+    name = snapshot.model_name
+    with translate_errors(name, "configuration"):
         try:
-            config = AutoConfig.from_pretrained(name, **hub_arguments(name, options))
+            config = AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
         except AttributeError:
-            check_quantization(name, options)
+            check_quantization(snapshot)
             raise
     _check_types(name, config)
     check_supported(name, config.to_dict())
@@ -118,7 +120,7 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
     if needed is not None:
         raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
     if inner is not None:
-        part = _tower(name, config, inner, options)
+        part = _tower(name, config, inner)
     elif main_input == "input_ids":
         part = TextPart(config, config, _text_class(config))
     else:
@@ -172,7 +174,7 @@ def _language_config(config: Any) -> Any:
     return None if type(inner) is type(config) else inner
 
 
-def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart:
+def _tower(name: str, config: Any, inner: Any) -> TextPart:
     """Find a language model inside of another model.
 
     Raises:
@@ -182,7 +184,7 @@ def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart
         _check_count(name, inner)  # before it is built
     model_class = _class_of(config)
     if model_class is not None:
-        with explained(name, "model", options):
+        with translate_errors(name, "model"):
             try:
                 model = on_meta(model_class, deepcopy(config), "eager")
             except ImportError as error:  # of a package that looks at pictures, timm

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from attncli.checkpoints.hub import explained
+from attncli.checkpoints.hub import translate_errors
 from attncli.engines.torch.attention_backend import settle, with_ours
 from attncli.engines.torch.attention_modules import leave_alone
 from attncli.engines.torch.text_model import on_meta
@@ -40,7 +40,7 @@ def blank_model(name: str, part: TextPart, options: LoadOptions) -> Any:
     """
     part.config.use_cache = False  # as `load_model` has it
     more = {"trust_remote_code": options.trust_remote_code} if part.model_class is None else {}
-    with explained(name, "model", options):
+    with translate_errors(name, "model"):
         model = with_ours(lambda attention: on_meta(part.model_class, part.loaded, attention, **more))
         if part.path:
             leave_alone(model, part.path, with_head=False)
