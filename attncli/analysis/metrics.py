@@ -45,7 +45,7 @@ def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
     """Return every metric of every head, over all query rows or those that a view shows.
 
     Raises:
-        MisfitError: the view wants a query that does not exist, or leaves none.
+        InputMismatchError: the view wants a query that does not exist, or leaves none.
     """
     ends = np.cumsum([len(layer.heads) for layer in trace.layers])
     found = TraceMetrics(*np.empty((2, ends[-1], len(NAMES)), np.float32))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attncli.errors import InputError, LoadError, MisfitError, UsageError, is_panic, require
+from attncli.errors import InputError, InputMismatchError, LoadError, UsageError, is_panic, require
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -37,7 +37,9 @@ class Words:
         self._ids = {word: index for index, word in enumerate(words)}
         self.size = size or len(words)
         if self.size < len(words):
-            raise MisfitError(f"--vocab-size {size}: the text has {len(words)} different words; give at least that")
+            raise InputMismatchError(
+                f"--vocab-size {size}: the text has {len(words)} different words; give at least that"
+            )
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """See `Vocabulary.encode`."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.analysis.metrics import head_metrics
 from attncli.attention import row_blocks
-from attncli.errors import members_of
+from attncli.errors import metadata_json
 from attncli.formats import gathered
 from attncli.formats.answers import array, dumped, opened
 from attncli.formats.numbers import matrix, number, proven, rows_as_numbers
@@ -40,7 +40,7 @@ def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
     yield opened({
         "schema": SCHEMA,
         "sentence": sentence,
-        **members_of(trace.kept),
+        **metadata_json(trace.kept),
         **described(trace),
         **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
     })  # fmt: skip

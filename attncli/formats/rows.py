@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import NOTHING_KEPT, Failure, Kept, UsageError
+from attncli.errors import NO_METADATA, Failure, Metadata, UsageError
 from attncli.formats import gathered
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
@@ -48,7 +48,7 @@ def _with_header(number: int, trace: Trace, view: View, join: Join, comma: str) 
     yield from gathered(_rows(number, trace, view, join, comma))
 
 
-def header(columns: Iterable[str], kept: Kept, join: Join) -> str:
+def header(columns: Iterable[str], kept: Metadata, join: Join) -> str:
     """Return the line of the columns' names, with what is kept of a sentence behind its number.
 
     Raises:
@@ -78,7 +78,7 @@ def write_csv(answers: Parts, columns: Sequence[str] = COLUMNS) -> Iterator[str]
 
 
 def _written(answers: Parts, columns: Sequence[str], join: Join) -> Iterator[str]:
-    kept, is_begun = NOTHING_KEPT, False
+    kept, is_begun = NO_METADATA, False
     for _, answer in answers:
         if isinstance(answer, Failure):
             kept = answer.kept

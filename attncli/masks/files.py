@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.errors import InputError, LoadError, UsageError, require
-from attncli.files import MOST_PACKED, MOST_TEXT, Tensors, check_file, written_aside
+from attncli.files import MOST_PACKED, MOST_TEXT, Tensors, atomic_write, check_file
 from attncli.masks.conventions import Reading, as_allowed, read_convention
 from attncli.masks.notation import ENDINGS
 from attncli.text import visible
@@ -216,7 +216,7 @@ def write_values(path: Path, values: np.ndarray[Any, Any], dtype: str) -> None:
         raise UsageError(f"--output {name}: {ending} has no bfloat16; {' and '.join(_WITH_BFLOAT16)} have")
     if ending == ".csv" and values.ndim != 2:
         raise UsageError(f"--output {name}: .csv holds one matrix, the mask has {values.ndim} axes; use .npy")
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         # Through bytes: the libraries' own errors about a file do not say what the system said.
         aside.write_bytes(_written(ending, values, dtype))
 

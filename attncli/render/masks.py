@@ -26,7 +26,7 @@ from attncli.render.heatmap import Extent, Picture, extent_of, heatmaps, pooling
 from attncli.render.legend import legend
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.tables import Cell, wrapped
-from attncli.text import listed, span
+from attncli.text import join_ranges, span
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -129,8 +129,8 @@ class MaskDrawing:
             ("keys per row", f"{span(facts.fewest, facts.most)}, the first one visible {first}"),
             ("density", f"{facts.density:.4g}"),
             *(compared if self.is_one else []),
-            ("fully masked rows", listed(queries[self.blind[plane]].tolist())),
-            ("keys nobody sees", listed(keys[list(facts.unseen_keys)].tolist())),
+            ("fully masked rows", join_ranges(queries[self.blind[plane]].tolist())),
+            ("keys nobody sees", join_ranges(keys[list(facts.unseen_keys)].tolist())),
         ]
         margin = max(len(name) for name, _ in lines) + 2
         rows: list[list[Cell]] = [[(name, DIM), (palette.fit(said), None)] for name, said in lines]

@@ -18,7 +18,7 @@ from attncli import attention
 from attncli.attention import FORBIDDEN_BELOW, noise_floor, row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Mask, RuleMask
-from attncli.text import counted
+from attncli.text import plural
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
@@ -471,7 +471,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     def __repr__(self) -> str:
         cells = f"{self.num_queries} queries × {self.num_keys} keys"
-        return f"LayerTrace(layer {self.label}, {self.kind}, {counted(len(self.heads), 'head')}, {cells})"
+        return f"LayerTrace(layer {self.label}, {self.kind}, {plural(len(self.heads), 'head')}, {cells})"
 
     def projected(self, queries: Sequence[int]) -> Float[np.ndarray, "Q E"] | None:
         """Return the concatenated heads times W_o for the given query rows, or None without a W_o."""

@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from attncli.errors import InputError, UsageError
-from attncli.files import Tensors, check_file, written_aside
+from attncli.files import Tensors, atomic_write, check_file
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, files_of
 from attncli.masks.parser import parse
 from attncli.text import visible
@@ -93,7 +93,7 @@ def save(trace: Trace, path: str | Path) -> None:
         "notes": [*trace.source.notes, *trace.notes],
         "generated": trace.generated,
     }
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         # Through bytes: the library's own errors about a file do not say what the system said.
         aside.write_bytes(serialize(tensors, metadata={"attncli": json.dumps(header)}))
 

@@ -20,7 +20,7 @@ from attncli.masks.findings import Finding
 from attncli.masks.layout import Size, laid_out
 from attncli.masks.padding import padding_under
 from attncli.recording.attention_call import Place
-from attncli.text import counted, visible
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -206,7 +206,7 @@ def _wrong_bias(mask: CallMask, expected: int | None) -> Iterator[Finding]:
         return
     name, right = f"alibi({expected})", (*slopes(expected),)
     if expected != heads:
-        yield Finding("bias", "error", f"{name} is a bias of {counted(expected, 'head')}, and there are {heads} here")
+        yield Finding("bias", "error", f"{name} is a bias of {plural(expected, 'head')}, and there are {heads} here")
         return
     found = mask.slopes if mask.has_bias else mask.slopes_of(np.zeros((1, 1, 1, 1), np.float32))
     if found in (right, ()):

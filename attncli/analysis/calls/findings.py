@@ -17,7 +17,7 @@ from attncli.masks.findings import Finding
 from attncli.masks.recognition import rule_of
 from attncli.recording.attention_call import Call
 from attncli.recording.detach import has_nan, is_zero
-from attncli.text import counted
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -135,7 +135,7 @@ def _ignored(one: Read, mask: CallMask) -> Finding:
     allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], queries, keys))
     count = int(np.count_nonzero((allowed != np.tri(queries, keys, dtype=bool)).any(axis=(0, 1))))
     message = (
-        f"{one.name} is not applied: is_causal says that it is causal, and {counted(count, 'cell')} of it "
+        f"{one.name} is not applied: is_causal says that it is causal, and {plural(count, 'cell')} of it "
         f"{'is' if count == 1 else 'are'} not"
     )
     return Finding("backend", "error", message, count, advice="leave is_causal out")

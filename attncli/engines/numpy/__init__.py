@@ -36,7 +36,7 @@ from attncli.engines.numpy.ragged_batch import TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.errors import AttnError, InputError, UsageError, not_installed
 from attncli.masks.parser import parse
-from attncli.text import several, visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
@@ -179,7 +179,7 @@ class NativeCheckpoint:
         _check_target(target)
         pack: list[Sentence] = []
         tokens = 0
-        for text in several(texts):
+        for text in as_list(texts):
             try:
                 sentence = self.reader.read(text, pair, None)
             except AttnError:

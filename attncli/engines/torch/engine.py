@@ -36,7 +36,7 @@ from attncli.engines.torch.recorder import Request
 from attncli.engines.torch.run_recorded import run
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
-from attncli.text import several, visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
@@ -204,7 +204,7 @@ class Checkpoint:
         sentences: list[Sentence] = []
         failure = None
         limit = batch.MOST_TOKENS
-        for text in several(texts):
+        for text in as_list(texts):
             try:
                 sentence = self.reader.read(text, pair, target)
                 if self.writer is not None:
