@@ -154,7 +154,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
     Raises:
         InputError: there are none.
     """
-    from attncli.trace.spelling import spelled
+    from attncli.trace.byte_pieces import decode_pieces
 
     if not encoding.ids:
         raise InputError("the tokenizer made no token of the text; expected at least one")
@@ -175,7 +175,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
         start, end = (None, None) if special else (start, end)
         word = None if special else word
         tokens.append(Token(index, id_, piece, start, end, bool(special), segment, word))
-    return spelled(tokens, text, pair)
+    return decode_pieces(tokens, text, pair)
 
 
 def open_vocabulary(vocab: str, special: bool, offline: bool) -> Tokenizer | None:

@@ -17,8 +17,8 @@ from attncli.formats import gathered
 from attncli.formats.answers import array, dumped, opened
 from attncli.formats.numbers import matrix, number, proven, rows_as_numbers
 from attncli.trace.layer import HeadTrace, LayerTrace
-from attncli.trace.ranking import Heaviest, top_keys
 from attncli.trace.tokens import Tokens
+from attncli.trace.top_keys import TopKeys, top_keys
 from attncli.trace.trace import SCHEMA, Trace
 from attncli.trace.view import Cells, View
 
@@ -129,7 +129,7 @@ def _parts(view: View) -> frozenset[str]:
     return view.parts(DEFAULT if view.heaviest is None else _OF_TOP_KEYS)
 
 
-def _ranked(head: HeadTrace, cells: Cells, wanted: Heaviest, view: View) -> Iterator[Iterator[str]]:
+def _ranked(head: HeadTrace, cells: Cells, wanted: TopKeys, view: View) -> Iterator[Iterator[str]]:
     """Yield the heaviest keys of each query, by their index in the sequence, heaviest first."""
     for places, weights in top_keys(head, cells.of_columns, wanted):
         keys = [cells.columns[place] for place in places.tolist()]

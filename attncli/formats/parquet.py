@@ -15,7 +15,7 @@ from attncli.errors import AttnError, Failure, InputError, Metadata, UsageError
 from attncli.files import atomic_write
 from attncli.formats.rows import COLUMNS
 from attncli.text import visible
-from attncli.trace.ranking import top_keys
+from attncli.trace.top_keys import top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Cells, View
 

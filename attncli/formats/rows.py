@@ -15,7 +15,7 @@ from attncli.formats import gathered
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
 from attncli.trace.layer import HeadTrace
-from attncli.trace.ranking import Heaviest, Places, top_keys
+from attncli.trace.top_keys import Places, TopKeys, top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Columns, View
 
@@ -135,7 +135,7 @@ def _scores(block: HeadTrace) -> Iterable[Float[np.ndarray, " K"] | None]:
     return repeat(None, len(block.queries)) if "scores" in block.layer.missing else block.scores
 
 
-def _heaviest(head: HeadTrace, columns: Columns, wanted: Heaviest | None) -> Iterable[slice | Places]:
+def _heaviest(head: HeadTrace, columns: Columns, wanted: TopKeys | None) -> Iterable[slice | Places]:
     """Return which of the columns each query has a line for: all of them, or the heaviest ones, heaviest first."""
     if wanted is None:
         return [slice(None)] * len(head.queries)

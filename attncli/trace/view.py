@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 
 from attncli.errors import InputMismatchError, NotExposedError, UsageError
 from attncli.trace.layer import LayerTrace
-from attncli.trace.ranking import Heaviest
 from attncli.trace.selection import RowRange
 from attncli.trace.tokens import Tokens
+from attncli.trace.top_keys import TopKeys
 from attncli.trace.trace import Trace
 
 PARTS = (
@@ -65,11 +65,11 @@ class View(NamedTuple):
     ramp: Ramp | None = None
 
     @property
-    def heaviest(self) -> Heaviest | None:
+    def heaviest(self) -> TopKeys | None:
         """Which keys of each query are shown, if not all of them."""
         if self.top_keys is None:
             return None
-        return Heaviest(self.top_keys)
+        return TopKeys(self.top_keys)
 
     @property
     def unselected(self) -> View:

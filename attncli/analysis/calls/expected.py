@@ -17,7 +17,7 @@ from attncli.masks.audit import audit_allowed, word_queries
 from attncli.masks.comparison import Comparison
 from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
 from attncli.masks.findings import Finding
-from attncli.masks.layout import Size, laid_out
+from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.padding import padding_under
 from attncli.recording.attention_call import Place
 from attncli.text import plural, visible
@@ -65,7 +65,7 @@ class Wrong(NamedTuple):
             return None
         _, heads, queries, keys = mask.shape
         grid = Grid(np.arange(queries)[:, None], keys, mask.past, queries, heads)
-        wanted = laid_out(expected, Size(queries, keys, mask.past), heads)
+        wanted = materialise(expected, MaskSize(queries, keys, mask.past), heads)
         wanted = wanted.reshape((1,) * (4 - wanted.ndim) + wanted.shape)
         rows = max(len(mask.allowed), len(wanted))
         for row in range(rows):

@@ -94,8 +94,8 @@ class NativeCheckpoint:
         self.details = files.details
         self.family: str = config["model_type"]
         self.tower = spec.tower
-        self.layers = layers.among(len(spec.layers), visible(model))
-        self.heads = heads.among(spec.heads.count, f"each layer of {visible(model)}")
+        self.layers = layers.resolve(len(spec.layers), visible(model))
+        self.heads = heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(spec.layers), last)
         store = files.store()
@@ -147,7 +147,7 @@ class NativeCheckpoint:
         """
         self._prefix_cache = self._prefix_cache or PrefixCache()
         other = copy(self)
-        other.layers = layers.among(len(self.attention_layers), visible(self.name))
+        other.layers = layers.resolve(len(self.attention_layers), visible(self.name))
         other.mask = None if mask is None else parse(mask, states_true=False)
         return other
 

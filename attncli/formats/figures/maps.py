@@ -127,7 +127,7 @@ def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
     """Return the rows and the columns of a layer's maps."""
     cells, palette = view.cells(trace, layer), Palette()
     predicted = trace.predicted if layer.kind == "self" else None
-    rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.blind(cells.rows))
+    rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.fully_masked(cells.rows))
     return rows, Axis.of_tokens(cells.column_tokens, cells.columns, palette)
 
 
