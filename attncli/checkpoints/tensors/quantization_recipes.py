@@ -16,7 +16,7 @@ import numpy as np
 
 from attncli.checkpoints.tensors import Store
 from attncli.errors import LoadError
-from attncli.files import widened
+from attncli.files import to_float32
 from attncli.text import visible
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -99,7 +99,7 @@ class QuantizedTensors:
             return _E4M3[array]
         if kind == "F8_E5M2":
             return (array.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
-        return _powers_of_two(array) if kind in ("F8_E8M0", "U8") else widened(array)
+        return _powers_of_two(array) if kind in ("F8_E8M0", "U8") else to_float32(array)
 
     def misfit(self, what: str) -> LoadError:
         """Return the error for tensors that are not what their form says."""
@@ -243,7 +243,8 @@ def _scaled(
     if len(shape) < 2:
         raise tensors.misfit(f"{codes} has shape {list(shape)}, expected two axes or more")
     ones = (1,) * len(shape)
-    grids = {_grid(shape, block): block for block in blocks} | {(*shape[:-1], 1): (1, shape[-1]), ones: (shape[-2], shape[-1])}
+    grids = {_grid(shape, block): block for block in blocks}
+    grids |= {(*shape[:-1], 1): (1, shape[-1]), ones: (shape[-2], shape[-1])}
     grid = tensors.expect(scale, scale_types)
     if math.prod(grid) == 1:
         grid = ones
