@@ -143,10 +143,10 @@ class HubStore:
             together = list(_joined(missing))
             progress = _Progress(self._name, sum(part.end - part.begin for part in together))
             with ThreadPoolExecutor(_TOGETHER) as pool:
-                for _ in pool.map(lambda part: self._file(part.file).fetch(part, progress), together):
+                for _ in pool.map(lambda part: self._files[part.file].fetch(part, progress), together):
                     pass
             for part in missing:
-                self._file(part.file).parts.add(part)
+                self._files[part.file].parts.add(part)
 
     def check_online(self, count: int) -> None:
         """Raise LoadError before bytes are fetched where nothing may be; say how many are, where it takes a while."""
