@@ -18,6 +18,7 @@ from attncli.errors import LoadError
 from attncli.files import MOST_SETTINGS, MOST_TEXT, Tensors, read_file
 from attncli.text import visible
 
+MOST_ENTRIES = 1000  # of a folder that are looked into
 DEMO = "demo"  # the name of the small model in the box
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"  # of a checkpoint whose weights are in one file

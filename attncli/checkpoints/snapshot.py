@@ -25,6 +25,7 @@ from attncli.checkpoints.checkpoint_folder import (
     CONFIG,
     DEMO,
     LORA,
+    MOST_ENTRIES,
     PICKLE,
     PICKLE_INDEX,
     TEMPLATE,
@@ -41,7 +42,6 @@ from attncli.checkpoints.checkpoint_folder import (
     split_name,
     split_revision,
 )
-from attncli.checkpoints.suggestions import MOST, nearby
 from attncli.errors import LoadError, UsageError
 from attncli.files import MOST_TEXT, check_file
 from attncli.text import visible
@@ -256,6 +256,8 @@ def check_path(name: str) -> None:
         return
     is_file = name.lower().endswith(".gguf")
     if is_file or os.path.isabs(name) or name.startswith(("./", "../")) or not is_model_name(name):
+        from attncli.checkpoints.suggestions import nearby  # needed for an error alone
+
         near = nearby(name) or "; check the path"
         kind = "file" if is_file else "folder"
         raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such {kind}{near}")
@@ -383,7 +385,7 @@ def _inner(folder: Path) -> list[Path]:
 def _subfolders(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            return [folder / entry.name for entry in islice(entries, MOST) if entry.is_dir()]
+            return [folder / entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir()]
     except OSError:
         return []
 
@@ -414,8 +416,8 @@ def _only_inside(shown: str, there: Repository, inside: str) -> str:
     start = inside + "/" if inside else ""
     below = [PurePosixPath(file) for file in there.sizes if file.startswith(start)]
     depth = len(PurePosixPath(inside).parts) + _DEEPEST
-    markers = sorted(str(path) for path in below if path.name in _MARKERS and len(path.parts) <= depth + 1)[:MOST]
-    there.fetch(markers, "configuration")
+    markers = sorted(str(path) for path in below if path.name in _MARKERS and len(path.parts) <= depth + 1)
+    there.fetch(markers[:MOST_ENTRIES], "configuration")
     if not (there.root / inside).is_dir():
         return inside
     found = _only_checkpoint(there.root / inside, shown).relative_to(there.root).as_posix()

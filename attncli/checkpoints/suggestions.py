@@ -8,10 +8,9 @@ from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 
-from attncli.checkpoints.checkpoint_folder import ADAPTER, CONFIG, DEMO, hub_cache
+from attncli.checkpoints.checkpoint_folder import ADAPTER, CONFIG, DEMO, MOST_ENTRIES, hub_cache
 from attncli.text import visible
 
-MOST = 1000  # entries of a folder that are looked into
 CONFIGS = (CONFIG, ADAPTER)
 _TELLING = (*CONFIGS, "modules.json", "model_index.json")
 _ALIKE = 0.6  # of 1, as difflib takes it: one letter in three may be another
@@ -44,7 +43,7 @@ def _checkpoints(folder: str) -> Iterator[str]:
     """Yield the names of the checkpoints in a folder."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in islice(entries, MOST))
+            names = sorted(entry.name for entry in islice(entries, MOST_ENTRIES))
     except (OSError, ValueError):
         return
     for name in names:

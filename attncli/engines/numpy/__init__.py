@@ -19,16 +19,13 @@ import numpy as np
 from attncli.checkpoints.config_reader import DeclinedError, Fields
 from attncli.checkpoints.tensors.open_store import open_store, rows_of_vocabulary
 from attncli.checkpoints.weight_checks import check_types, check_unread, without_quantization
-from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model
-from attncli.engines.numpy.prefix_cache import PrefixCache
 from attncli.engines.numpy.ragged_batch import TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.errors import AttnError, InputError, UsageError
-from attncli.masks.parser import parse
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
@@ -38,6 +35,9 @@ if TYPE_CHECKING:
     from attncli.checkpoints.options import EngineOptions, LoadOptions
     from attncli.checkpoints.snapshot import Snapshot
     from attncli.checkpoints.tensors import Store
+    from attncli.encoding.chat import Chat
+    from attncli.engines.numpy.prefix_cache import PrefixCache
+    from attncli.masks.expressions import Expression
     from attncli.trace.tokens import Tokens
 
 __all__ = ["DeclinedError", "NativeCheckpoint", "load_alone"]
@@ -70,7 +70,7 @@ class NativeCheckpoint:
         options: EngineOptions,
     ) -> None:
         check_options(options)
-        self.mask = None if mask is None else parse(mask, states_true=False)
+        self.mask = _parse_mask(mask)
         files = _open(snapshot, options.offline)
         model, config = snapshot.name, files.config
         spec = model_spec(Fields(config))
@@ -100,7 +100,7 @@ class NativeCheckpoint:
             limit=spec.positions,
             truncate=options.truncate,
             rows=spec.embedding.tokens.rows,
-            chat=open_chat(model, tokenizer, options, special=special, asks=False),
+            chat=_open_chat(model, tokenizer, options, special) if options.chat else None,
         )
         weights.prepare(spec.read_whole(last, values))
         self._values = values
@@ -130,10 +130,12 @@ class NativeCheckpoint:
 
         See `attncli.engines.source.OpenModel.recording`.
         """
+        from attncli.engines.numpy.prefix_cache import PrefixCache
+
         self._prefix_cache = self._prefix_cache or PrefixCache()
         other = copy(self)
         other.layers = layers.resolve(len(self.attention_layers), visible(self.name))
-        other.mask = None if mask is None else parse(mask, states_true=False)
+        other.mask = _parse_mask(mask)
         return other
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
@@ -220,6 +222,23 @@ class NativeCheckpoint:
         recorded = tuple(found[index] for index in self.layers)
         tokens = sentence.tokens
         return Trace(self._source, tokens, tokens, recorded, sentence.text, sentence.pair, notes=sentence.notes)
+
+
+# What most runs have no use for is imported where it is used: they start sooner.
+
+
+def _parse_mask(mask: str | None) -> Expression | None:
+    if mask is None:
+        return None
+    from attncli.masks.parser import parse
+
+    return parse(mask, states_true=False)
+
+
+def _open_chat(model: str, tokenizer: NativeTokenizer, options: LoadOptions, special: bool) -> Chat | None:
+    from attncli.encoding.chat import open_chat
+
+    return open_chat(model, tokenizer, options, special=special, asks=False)
 
 
 def _check_target(target: str | None) -> None:
