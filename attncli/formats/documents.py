@@ -62,7 +62,7 @@ def what_was_read(subject: MaskGrid) -> dict[str, Any]:
     """Return what the document of a mask's check says besides the findings."""
     return {
         "convention": None if subject.reading is None or subject.is_ambiguous else subject.reading.convention,
-        "dtype": subject.loaded and subject.loaded.dtype,
+        "dtype": subject.stored and subject.stored.dtype,
         "shape": list(subject.shape),
     }
 
