@@ -119,7 +119,7 @@ class Overview:
     @cached_property
     def _shown(self) -> tuple[list[Block], str]:
         """The parts and the note, which takes lines of the screen too."""
-        if self._parts.view.heaviest is None and any(len(frame.rows) > 1 for frame in self._frames):
+        if self._parts.view.top_keys is None and any(len(frame.rows) > 1 for frame in self._frames):
             return self._maps()
         from attncli.render.listing import Listing  # which few runs need
 

@@ -1,6 +1,6 @@
 """What results offer to who holds them in Python: a view in a notebook, a data frame, a figure.
 
-They are made by `attncli.formats.python`, which reads every result; `attncli/__init__.py` says so, and no module to its left.
+They are made by `attncli.formats.python`, which reads every result; `attncli/__init__.py` names it, no module here.
 """
 
 from __future__ import annotations
