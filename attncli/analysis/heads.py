@@ -17,7 +17,7 @@ from attncli.analysis.metrics import by_name, trace_metrics
 from attncli.analysis.statistics import QUANTILES, Moments, Statistics, settled
 from attncli.checkpoints.signatures import Choice, SourceKeywords, spelling_out
 from attncli.engines import open_source
-from attncli.engines.source import MOST_TOGETHER
+from attncli.engines.source import MAX_GROUP
 from attncli.errors import InputError, UsageError
 from attncli.text import as_list, did_you_mean, plural, span, visible
 from attncli.trace.display import Displayed, Tabular
@@ -418,7 +418,7 @@ def survey(traces: Iterable[Trace], view: View, *, detects: bool = False) -> Sur
     states, batch = SurveyStates(None, {}), Gathering(view, detects=detects)
     for number, trace in enumerate(traces, start=1):
         batch.add(number, trace)
-        if (number + 1) % min(1 << number.bit_length(), MOST_TOGETHER) == 0:  # the last one of a group of `windows`
+        if (number + 1) % min(1 << number.bit_length(), MAX_GROUP) == 0:  # the last one of a group of `windows`
             states, batch = states.merged(batch.states()), Gathering(view, detects=detects)
     (found,) = states.merged(batch.states()).surveys()
     return found
@@ -464,7 +464,7 @@ def heads(
         InputError: a sentence cannot be read, or there is none.
     """
     from attncli.encoding.induction_probe import repeated
-    from attncli.engines.source import Sentence, traced
+    from attncli.engines.source import CorpusItem, trace_stream
     from attncli.errors import raise_on_failure
 
     view = View(queries=tuple(as_list(queries)))
@@ -479,10 +479,10 @@ def heads(
             raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
         return survey([texts], view)
     source = open_source(layers=layers, values=False, **options)
-    numbered = (Sentence(number, text) for number, text in enumerate(as_list(texts), start=1))
+    numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
     is_alone = isinstance(texts, str)
     return survey(
-        (trace for _, trace in raise_on_failure(traced(source, numbered, pair, target), is_alone)),
+        (trace for _, trace in raise_on_failure(trace_stream(source, numbered, pair, target), is_alone)),
         view,
         detects=induction,
     )

@@ -10,7 +10,7 @@ from typing import Literal
 
 from attncli.corpus.listing import listed
 from attncli.corpus.places import File, is_url, shown
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import NO_METADATA, Failure, InputError, Metadata, UsageError
 from attncli.text import plural, visible
 
@@ -121,7 +121,7 @@ class Corpus:
         """Whether there is one text, or one list of messages."""
         return len(self.files) == 1 and self._is_whole(self.files[0])
 
-    def sentences(self, note: Callable[[str], object] = lambda _: None) -> Iterator[Sentence]:
+    def sentences(self, note: Callable[[str], object] = lambda _: None) -> Iterator[CorpusItem]:
         """Yield the sentences of all files, one file after the other; what is empty is left out.
 
         A file that cannot be read has a failure for a sentence, in the place of the first one that it lacks. Where
@@ -173,7 +173,7 @@ class Corpus:
             pass
         return None
 
-    def sentences_of(self, index: int, leave_out: Callable[[], object] = lambda: None) -> Iterator[Sentence]:
+    def sentences_of(self, index: int, leave_out: Callable[[], object] = lambda: None) -> Iterator[CorpusItem]:
         """Yield the sentences of one file, see `sentences`; `leave_out` is called for each empty one."""
         for sentence in self._all_of(index):
             if sentence.text == "":
@@ -181,7 +181,7 @@ class Corpus:
             else:
                 yield sentence
 
-    def _all_of(self, index: int) -> Iterator[Sentence]:
+    def _all_of(self, index: int) -> Iterator[CorpusItem]:
         """Yield the sentences of a file, also the empty ones, and a failure in the place of what cannot be read."""
         file, number = self.files[index], 0
         kept: Metadata = {"file": file.name} if len(self.files) > 1 else NO_METADATA
@@ -192,9 +192,9 @@ class Corpus:
         except InputError as error:
             if number == 0 and not kept:
                 raise
-            yield _carrying(Sentence(number + 1, Failure(str(error))), kept)
+            yield _carrying(CorpusItem(number + 1, Failure(str(error))), kept)
 
-    def _read(self, file: File) -> Iterator[Sentence]:
+    def _read(self, file: File) -> Iterator[CorpusItem]:
         """Yield the sentences of a file by its kind.
 
         Raises:
@@ -247,14 +247,14 @@ def names_of(*places: str) -> list[str]:
     return []
 
 
-def _carrying(sentence: Sentence, kept: Metadata) -> Sentence:
+def _carrying(sentence: CorpusItem, kept: Metadata) -> CorpusItem:
     """Return a sentence that keeps more, and its failure with it."""
     number, text, others = sentence
     kept = {**kept, **others}
-    return Sentence(number, text._replace(kept=kept) if isinstance(text, Failure) else text, kept)
+    return CorpusItem(number, text._replace(kept=kept) if isinstance(text, Failure) else text, kept)
 
 
-def _conversation(sentence: Sentence) -> Sentence:
+def _conversation(sentence: CorpusItem) -> CorpusItem:
     """Return what a text spells in JSON."""
     from attncli.encoding.chat import Conversation
 

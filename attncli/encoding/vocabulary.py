@@ -29,7 +29,7 @@ class Vocabulary(Protocol):
         """Return the ids of these tokens that stand for what the vocabulary lacks, and the pieces of these ids."""
 
 
-class Words:
+class WordVocabulary:
     """The words of the document itself, sorted."""
 
     def __init__(self, texts: Iterable[str], size: int | None) -> None:
@@ -69,7 +69,7 @@ def _split(text: str) -> list[tuple[str, tuple[int, int]]]:
     return Whitespace().pre_tokenize_str(text)
 
 
-class Trained:
+class TokenizerVocabulary:
     """A trained tokenizer's own vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer, special: bool, size: int | None) -> None:
@@ -82,7 +82,7 @@ class Trained:
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """See `Vocabulary.encode`."""
-        with readable():
+        with translate_tokenizer_errors():
             encoding = self._tokenizer.encode(text, pair, add_special_tokens=self._special)
         return tokens_of(encoding, text, pair)
 
@@ -99,7 +99,7 @@ class Trained:
 
 
 @contextmanager
-def readable() -> Iterator[None]:
+def translate_tokenizer_errors() -> Iterator[None]:
     """Refuse a text that a tokenizer cannot read.
 
     Raises:

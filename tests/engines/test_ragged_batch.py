@@ -12,7 +12,7 @@ import pytest
 
 import attncli
 from attncli.engines.numpy import forward, ragged_batch
-from attncli.engines.source import Sentence, traced
+from attncli.engines.source import CorpusItem, trace_stream
 from attncli.errors import Failure, InputError
 from attncli.trace.layer import LayerTrace, LazyArray
 from attncli.trace.trace import Trace
@@ -39,8 +39,8 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 def answers(texts: Sequence[str | Failure], **options: Any) -> list[Trace | Failure]:
     source = attncli.open_source(model="demo", layers="all", engine="native", **options)
-    sentences = [Sentence(number, text) for number, text in enumerate(texts, start=256)]  # of one window
-    return [answer for _, answer in traced(source, sentences, None, None)]
+    sentences = [CorpusItem(number, text) for number, text in enumerate(texts, start=256)]  # of one window
+    return [answer for _, answer in trace_stream(source, sentences, None, None)]
 
 
 def same(found: Trace | Failure, text: str, **options: Any) -> bool:

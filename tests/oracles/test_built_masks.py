@@ -262,7 +262,7 @@ def test_padding_has_its_token_and_the_side_is_said(tmp_path: Path) -> None:
     assert [token.text for token in sentences[1].masks[0].keys[-2:]] == ["<pad>", "<pad>"]
     assert checkpoint.masks(TEXTS, pad="left")[1] == []
     assert "adds nothing" in checkpoint.masks(TEXTS[:1], pad="left")[1][0]
-    checkpoint.reader.tokenizer.pad_token = None
+    checkpoint.encoder.tokenizer.pad_token = None
     assert "no pad token; padded with <unk>" in checkpoint.masks(TEXTS)[1][1]
 
 

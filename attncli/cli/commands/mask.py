@@ -263,10 +263,10 @@ def convert(
 def _words(text: str) -> list[str]:
     """Return the words of a text, as the toy layer splits it."""
     from attncli.encoding.encode import check_texts
-    from attncli.encoding.vocabulary import Words
+    from attncli.encoding.vocabulary import WordVocabulary
 
     check_texts(text)
-    return [token.label for token in Words([text], None).encode(text, None)]
+    return [token.label for token in WordVocabulary([text], None).encode(text, None)]
 
 
 def _say_what_was_nearer(environment: Environment, subjects: Iterable[MaskGrid]) -> None:

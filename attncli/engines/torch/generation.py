@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from attncli.encoding.encode import Sentence
+from attncli.encoding.encode import EncodedInput
 from attncli.engines.torch.attention_backend import attempting, running_with
 from attncli.engines.torch.memory import room_for
 from attncli.engines.torch.text_model import TextPart
@@ -59,7 +59,7 @@ class Writer:
     limit: int | None
     count: int
 
-    def continued(self, sentence: Sentence) -> Sentence:
+    def continued(self, sentence: EncodedInput) -> EncodedInput:
         """Return the sentence with `count` more tokens, or fewer if the model ends it with its own end token.
 
         Every token comes of a pass over all before it, without a cache.
