@@ -136,7 +136,7 @@ class InputEncoder(NamedTuple):
         tokens = self._known(tokens_of(encoding, text, pair))
         if self.chat is not None and written is not None:
             controls = {id_ for id_, token in self.tokenizer.added_tokens_decoder.items() if token.special}
-            tokens, more = self.chat.marked(tokens, written, controls)
+            tokens, more = self.chat.mark_special(tokens, written, controls)
             notes += more
         notes += unknown_notes((text, pair), tokens, self.unknown_pieces)
         query_tokens = tokens

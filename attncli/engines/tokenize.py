@@ -74,7 +74,7 @@ def tokenize(
         text: the sentence; with `chat`, a user's turn, or a list of messages.
         pair: a second text in the same sequence.
         options: what `attn tokens` takes, under the name of its long option: `model`, `vocab`, `special`, `revision`,
-            `offline`, `trust_remote_code`, `truncate`, `base`, `chat`, `system`.
+            `offline`, `trust_remote_code`, `truncate`, `base`, `chat`.
 
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
