@@ -18,8 +18,7 @@ from tokenizers import AddedToken, Encoding, Tokenizer, models
 from attncli.checkpoints.config_reader import DeclinedError
 from attncli.checkpoints.folder import TEMPLATE, TEMPLATES, read_json
 from attncli.encoding.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, bare_template
-from attncli.encoding.vocabulary import tokenizer_in
-from attncli.encoding.vocabulary_files import check_vocabulary
+from attncli.encoding.vocabulary_files import check_vocabulary, read_tokenizer
 from attncli.errors import LoadError
 from attncli.files import MOST_TEXT, read_file
 from attncli.text import visible
@@ -186,7 +185,7 @@ def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> Native
         raise DeclinedError("it has no tokenizer.json")
     fields = read_json(folder / "tokenizer_config.json")
     kind = _class_of(name, path, config, fields)
-    loaded = _with_exact_scores(path) if kind.model is models.Unigram else tokenizer_in(path, visible(name))
+    loaded = _with_exact_scores(path) if kind.model is models.Unigram else read_tokenizer(path, visible(name))
     if kind.model not in (None, type(loaded.model)):
         raise DeclinedError(f"its class reads {kind.model.__name__}, tokenizer.json has {type(loaded.model).__name__}")
     usual = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}

@@ -12,10 +12,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from attncli.errors import LoadError, is_panic
 from attncli.files import MOST_TEXT, read_file
 from attncli.text import visible
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _LONGEST = 1 << 12  # bytes of a piece; those of well-known vocabularies have at most some 500
 _CUTS = 1 << 30  # of all pieces: the sum of the squares of their lengths
@@ -38,6 +42,23 @@ def check_vocabulary(path: Path) -> None:
             _check_model(read_file(path, MOST_TEXT))
     except ValueError as error:
         raise ValueError(f"{visible(path.name)}: {error}") from None
+
+
+def read_tokenizer(path: Path, whose: str) -> Tokenizer:
+    """Read a tokenizer.json.
+
+    Raises:
+        LoadError: it cannot be read; the sentence begins with whose it is.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        check_vocabulary(path)
+        return Tokenizer.from_file(str(path))
+    except BaseException as error:  # the library raises bare Exception
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None
 
 
 def _check_text(content: bytes, is_config: bool) -> None:

@@ -13,14 +13,12 @@ from attncli.checkpoints.options import (
     refuse_unknown,
 )
 from attncli.checkpoints.signatures import TokenizeKeywords, VocabularyKeywords, spelling_out
-from attncli.encoding.encode import InputEncoder, as_conversation, check_texts
+from attncli.encoding.encode import InputEncoder, as_conversation, check_texts, unknown_notes, unknown_tokens
 from attncli.encoding.vocabulary import (
     TokenizerVocabulary,
     Vocabulary,
     WordVocabulary,
     open_vocabulary,
-    unknown_notes,
-    unknown_tokens,
 )
 from attncli.errors import LoadError, require
 from attncli.text import visible
