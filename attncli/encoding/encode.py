@@ -59,6 +59,18 @@ def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[st
     return Conversation.of(text)
 
 
+class TokenizerOutput(dict[str, list[int]]):
+    """What a tokenizer gives a model, by the names of its inputs.
+
+    Attributes:
+        encodings: one, with the tokens; see `tokenizers.Encoding`.
+    """
+
+    def __init__(self, inputs: Mapping[str, list[int]], encoding: Any) -> None:
+        super().__init__(inputs)
+        self.encodings = [encoding]
+
+
 class EncodedInput(NamedTuple):
     """A sentence as a model reads it.
 
