@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.cli.sentences import sentences
-from attncli.errors import Answer, UnconfirmedError, UsageError, refusing
+from attncli.errors import Answer, UnconfirmedError, UsageError, raise_on_failure
 from attncli.text import visible
 from attncli.trace.selection import Indices
 
@@ -193,7 +193,7 @@ def traces_of(
 
     answers = made_of(environment, request, Task(AsTheyAre(), usual, values=values), only=only)
     numbered = ((answer.number, answer.result) for answer in answers)
-    return refusing(numbered, is_alone(request.computed.sentences, request.from_))
+    return raise_on_failure(numbered, is_alone(request.computed.sentences, request.from_))
 
 
 def is_alone(texts: Texts, saved: Path | None) -> bool:

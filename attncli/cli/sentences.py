@@ -9,8 +9,8 @@ from typing import IO, TYPE_CHECKING, Generic
 
 from attncli.cli.environment import Environment, complain, is_piped_in, stdin_bytes
 from attncli.engines.source import CorpusItem
-from attncli.errors import Answer, Failure, InputError, UsageError, refusing
-from attncli.text import counted, visible
+from attncli.errors import Answer, Failure, InputError, UsageError, raise_on_failure
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from attncli.cli.options import Texts
@@ -54,7 +54,7 @@ def sentences(given: Texts, environment: Environment) -> Iterator[CorpusItem]:
 
 def texts_of(given: Texts, environment: Environment) -> Iterator[str]:
     """Yield the sentences up to the first bad one, which raises its error; see `sentences`."""
-    return (text for _, text in refusing((one.number, one.text) for one in sentences(given, environment)))
+    return (text for _, text in raise_on_failure((one.number, one.text) for one in sentences(given, environment)))
 
 
 def say_how_taken(given: Texts, environment: Environment) -> None:
@@ -121,7 +121,7 @@ def _piped(stream: IO[bytes], whole: bool, environment: Environment) -> Iterator
     if empty == number:
         raise InputError(f"{name} holds no sentence; expected one a line")
     if empty:
-        environment.note(f"{name}: {counted(empty, 'empty line')} {'was' if empty == 1 else 'were'} skipped")
+        environment.note(f"{name}: {plural(empty, 'empty line')} {'was' if empty == 1 else 'were'} skipped")
 
 
 class Answers(Generic[Answer]):

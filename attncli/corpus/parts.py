@@ -17,7 +17,7 @@ from attncli.analysis.heads import SurveyStates
 from attncli.corpus.folders import Folder, folder_at
 from attncli.corpus.work import Answer, Batch, Done, Result, Work, in_windows, part_of
 from attncli.engines.source import CorpusItem
-from attncli.errors import Failure, InputError, Kept
+from attncli.errors import Failure, InputError, Metadata
 from attncli.formats.parquet import Rows, typed, with_kept
 from attncli.formats.states import schema, table_of
 
@@ -73,7 +73,7 @@ class Table(Protocol[Taken]):
     def rest(self) -> Iterable[Any]:
         """Return the rows that are there once all results are."""
 
-    def empty(self, kept: Kept) -> Any:
+    def empty(self, kept: Metadata) -> Any:
         """Return the schema of a part without rows, whose file says so much of its sentences besides."""
 
 
@@ -94,7 +94,7 @@ class Each(NamedTuple):
         """Return nothing more."""
         return ()
 
-    def empty(self, kept: Kept) -> Any:
+    def empty(self, kept: Metadata) -> Any:
         """Return the schema of no rows."""
         return with_kept(typed(self.types).empty_table(), kept).schema
 
@@ -115,7 +115,7 @@ class Merged:
         """Return the one table."""
         return [table_of(self._states)]
 
-    def empty(self, kept: Kept) -> Any:
+    def empty(self, kept: Metadata) -> Any:
         """Return the schema of states."""
         return schema()
 

@@ -11,8 +11,8 @@ from typing import Literal
 from attncli.corpus.listing import listed
 from attncli.corpus.places import File, is_url, shown
 from attncli.engines.source import CorpusItem
-from attncli.errors import NOTHING_KEPT, Failure, InputError, Kept, UsageError
-from attncli.text import counted, visible
+from attncli.errors import NO_METADATA, Failure, InputError, Metadata, UsageError
+from attncli.text import plural, visible
 
 Kind = Literal["text", "messages", "records", "csv", "tsv", "parquet"]
 _KINDS: dict[str, Kind] = {
@@ -151,7 +151,7 @@ class Corpus:
         if not is_any:
             raise InputError(f"{name} holds no sentence; expected one {'a line' if has_lines else 'a row'}")
         if empty:
-            what = counted(empty, f"empty {'line' if has_lines else 'text'}")
+            what = plural(empty, f"empty {'line' if has_lines else 'text'}")
             note(f"{name}: {what} {'was' if empty == 1 else 'were'} skipped")
 
     def last_number(self) -> int | None:
@@ -184,7 +184,7 @@ class Corpus:
     def _all_of(self, index: int) -> Iterator[CorpusItem]:
         """Yield the sentences of a file, also the empty ones, and a failure in the place of what cannot be read."""
         file, number = self.files[index], 0
-        kept: Kept = {"file": file.name} if len(self.files) > 1 else NOTHING_KEPT
+        kept: Metadata = {"file": file.name} if len(self.files) > 1 else NO_METADATA
         try:
             for sentence in self._read(file):
                 number = sentence.number
@@ -247,7 +247,7 @@ def names_of(*places: str) -> list[str]:
     return []
 
 
-def _carrying(sentence: CorpusItem, kept: Kept) -> CorpusItem:
+def _carrying(sentence: CorpusItem, kept: Metadata) -> CorpusItem:
     """Return a sentence that keeps more, and its failure with it."""
     number, text, others = sentence
     kept = {**kept, **others}

@@ -11,7 +11,7 @@ import orjson
 
 from attncli.corpus.lines import MOST_BYTES, decoded, lines_in
 from attncli.engines.source import CorpusItem
-from attncli.errors import NOTHING_KEPT, Failure, InputError
+from attncli.errors import NO_METADATA, Failure, InputError
 from attncli.text import did_you_mean, visible
 
 _LOOKED_AT = 100  # lines; where none of them has a field, its name is wrong
@@ -44,7 +44,7 @@ def records_in(
         kept = {one: record.get(one) for one in keep}
         bad = next((reason for one, value in kept.items() if (reason := _not_kept(one, value, line))), None)
         if bad is None:
-            yield CorpusItem(number, _text(record, field, chat), kept or NOTHING_KEPT)
+            yield CorpusItem(number, _text(record, field, chat), kept or NO_METADATA)
         else:
             yield CorpusItem(number, Failure(bad))
 

@@ -11,8 +11,8 @@ from attncli.corpus.lines import MOST_BYTES, decoded, lines_in
 from attncli.corpus.places import File, readable
 from attncli.corpus.records import conversation_of, no_such
 from attncli.engines.source import CorpusItem
-from attncli.errors import NOTHING_KEPT, Failure, InputError, require
-from attncli.text import counted, visible
+from attncli.errors import NO_METADATA, Failure, InputError, require
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType, RecordBatch, Schema
@@ -47,7 +47,7 @@ def rows_in(stream: IO[bytes], name: str, delimiter: str, column: str, keep: Seq
         if isinstance(row, Failure):
             yield CorpusItem(number, row)
         elif len(row) != len(header):
-            yield CorpusItem(number, Failure(f"it has {counted(len(row), 'column')}, and the header {len(header)}"))
+            yield CorpusItem(number, Failure(f"it has {plural(len(row), 'column')}, and the header {len(header)}"))
         else:
             kept = {one: _sound(row[other], name) for one, other in zip(keep, others, strict=True)}
             yield _keeping(number, _sound(row[place], name), kept)
@@ -134,7 +134,7 @@ def _sound(text: str, name: str) -> str | Failure:
 def _keeping(number: int, text: str | Failure, kept: dict[str, Any]) -> CorpusItem:
     """Return a sentence with what is kept, unless that is bad."""
     bad = next((one for one in kept.values() if isinstance(one, Failure)), None)
-    return CorpusItem(number, text, kept or NOTHING_KEPT) if bad is None else CorpusItem(number, bad)
+    return CorpusItem(number, text, kept or NO_METADATA) if bad is None else CorpusItem(number, bad)
 
 
 # --- Parquet -----------------------------------------------------------------------------------------------

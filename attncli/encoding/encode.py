@@ -253,7 +253,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
     Raises:
         InputError: there are none.
     """
-    from attncli.trace.spelling import spelled
+    from attncli.trace.byte_pieces import decode_pieces
 
     if not encoding.ids:
         raise InputError("the tokenizer made no token of the text; expected at least one")
@@ -267,7 +267,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
         if special:
             start = end = word = None
         tokens.append(Token(index, id_, piece, start, end, bool(special), segment, word))
-    return spelled(tokens, text, pair)
+    return decode_pieces(tokens, text, pair)
 
 
 def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> dict[Token, str]:

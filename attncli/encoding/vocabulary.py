@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from attncli.encoding.encode import tokens_of, translate_tokenizer_errors
 from attncli.encoding.vocabulary_files import read_tokenizer
-from attncli.errors import LoadError, MisfitError, UsageError, require
+from attncli.errors import InputMismatchError, LoadError, UsageError, require
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -38,7 +38,9 @@ class WordVocabulary:
         self._ids = {word: index for index, word in enumerate(words)}
         self.size = size or len(words)
         if self.size < len(words):
-            raise MisfitError(f"--vocab-size {size}: the text has {len(words)} different words; give at least that")
+            raise InputMismatchError(
+                f"--vocab-size {size}: the text has {len(words)} different words; give at least that"
+            )
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """See `Vocabulary.encode`."""

@@ -15,7 +15,7 @@ from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.engines.numpy import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE
 from attncli.errors import NotExposedError, require
-from attncli.text import several, visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace, Proof
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class _Native(_OfNative):
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
-        texts = list(several(texts))
+        texts = list(as_list(texts))
         for place, answer in enumerate(self._native.answers(texts, pair, target)):
             if not isinstance(answer, DeclinedError):
                 yield answer

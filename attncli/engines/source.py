@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from attncli.encoding.encode import check_texts
-from attncli.errors import NOTHING_KEPT, Failure, InputError, Kept, MisfitError
-from attncli.text import several
+from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata
+from attncli.text import as_list
 
 if TYPE_CHECKING:
     from attncli.trace.selection import Indices
@@ -86,7 +86,7 @@ class CorpusItem(NamedTuple):
 
     number: int
     text: str | Failure
-    kept: Kept = NOTHING_KEPT
+    kept: Metadata = NO_METADATA
 
 
 MAX_GROUP = 256
@@ -110,7 +110,7 @@ class SequentialSource(ABC):
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
-        for text in several(texts):
+        for text in as_list(texts):
             yield self.trace(text, pair, target)
 
 
@@ -156,7 +156,7 @@ def _answers(source: Source, texts: list[str], pair: str | None, target: str | N
                 count += 1
                 yield trace
             texts, together = texts[count:], len(texts)
-        except (InputError, MisfitError) as error:
+        except (InputError, InputMismatchError) as error:
             if count == 0 and together > 1 < len(texts):
                 together = 1  # any of them may be the one that does not fit into memory: the first one is tried alone
                 continue

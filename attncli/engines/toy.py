@@ -51,8 +51,8 @@ class ToyLayer(SequentialSource):
     ) -> None:
         refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
         self.options = ToyOptions(**options)
-        layers.among(1, self.name)
-        self.heads = heads.among(self.options.heads, self.name)
+        layers.resolve(1, self.name)
+        self.heads = heads.resolve(self.options.heads, self.name)
         self.mask = None if mask is None else parse(mask, states_true=False)
         self.kind = kind
         self.special = special
@@ -100,7 +100,7 @@ class ToyLayer(SequentialSource):
 
     def recording(self, layers: Indices, mask: str | None) -> ToyLayer:
         """Return the layer under another mask; see `OpenModel.recording`."""
-        layers.among(1, self.name)
+        layers.resolve(1, self.name)
         other = copy(self)
         other.mask = None if mask is None else parse(mask, states_true=False)
         return other

@@ -10,7 +10,7 @@ import pytest
 from attncli.corpus import lines as corpus_lines
 from attncli.engines import open_source
 from attncli.engines.source import CorpusItem, trace_stream
-from attncli.errors import Failure, InputError, refusing
+from attncli.errors import Failure, InputError, raise_on_failure
 from attncli.trace.trace import Trace
 
 Run = Callable[..., Any]
@@ -285,9 +285,9 @@ def test_a_sentence_is_not_blamed_for_the_others_that_run_beside_it() -> None:
 
 def test_refusing_names_the_sentence_unless_it_is_alone() -> None:
     answers: list[tuple[int, str | Failure]] = [(1, "one"), (7, Failure("it is odd")), (8, "eight")]
-    found = refusing(answers)
+    found = raise_on_failure(answers)
     assert next(found) == (1, "one")
     with pytest.raises(InputError, match=r"^sentence 7: it is odd$"):
         next(found)
     with pytest.raises(InputError, match=r"^it is odd$"):
-        list(refusing(answers, is_alone=True))
+        list(raise_on_failure(answers, is_alone=True))

@@ -12,7 +12,7 @@ from attncli.checkpoints.options import LoadOptions, checked_options
 from attncli.checkpoints.signatures import Choice, LoadKeywords, spelling_out
 from attncli.errors import InputError
 from attncli.masks.findings import Finding
-from attncli.text import layers_named, several
+from attncli.text import as_list, layers_named
 
 if TYPE_CHECKING:
     from attncli.analysis.check.probe import Probe, SeenLayer
@@ -78,7 +78,7 @@ def check(
         return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, options=how))
 
     probe = opened(loading)
-    groups = list(_groups(probe, [probe.read(text, target) for text in several(texts)], target))
+    groups = list(_groups(probe, [probe.read(text, target) for text in as_list(texts)], target))
     sentences = [sentence for group in groups for sentence in group]
     found = _worst(finding for group in groups for finding in _layers(probe, group, documents))
     compared = _furthest(

@@ -13,7 +13,7 @@ from typer import Argument, Context, Exit
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
-from attncli.errors import ExitCode, InputError, UsageError, refusing
+from attncli.errors import ExitCode, InputError, UsageError, raise_on_failure
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import Difference, Differences
@@ -131,7 +131,7 @@ def _several(
     first = list(islice(numbered, 2))
     if len(first) > 1:
         return computed, chain(first, numbered)
-    (text,) = (text for _, text in refusing(((one.number, one.text) for one in first), is_alone=True))
+    (text,) = (text for _, text in raise_on_failure(((one.number, one.text) for one in first), is_alone=True))
     return _of_texts(computed, [text]), None
 
 

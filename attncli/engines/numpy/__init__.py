@@ -35,7 +35,7 @@ from attncli.engines.numpy.ragged_batch import TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.errors import AttnError, InputError, UsageError, not_installed
 from attncli.masks.parser import parse
-from attncli.text import several, visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
@@ -93,8 +93,8 @@ class NativeCheckpoint:
         self.details = files.details
         self.family: str = config["model_type"]
         self.tower = spec.tower
-        self.layers = layers.among(len(spec.layers), visible(model))
-        self.heads = heads.among(spec.heads.count, f"each layer of {visible(model)}")
+        self.layers = layers.resolve(len(spec.layers), visible(model))
+        self.heads = heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(spec.layers), last)
         store = files.store()
@@ -145,7 +145,7 @@ class NativeCheckpoint:
         """
         self._prefix_cache = self._prefix_cache or PrefixCache()
         other = copy(self)
-        other.layers = layers.among(len(self.attention_layers), visible(self.name))
+        other.layers = layers.resolve(len(self.attention_layers), visible(self.name))
         other.mask = None if mask is None else parse(mask, states_true=False)
         return other
 
@@ -177,7 +177,7 @@ class NativeCheckpoint:
         _check_target(target)
         pack: list[EncodedInput] = []
         tokens = 0
-        for text in several(texts):
+        for text in as_list(texts):
             try:
                 sentence = self.encoder.encode(text, pair, None)
             except AttnError:

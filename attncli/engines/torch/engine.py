@@ -36,7 +36,7 @@ from attncli.engines.torch.recorder import Request
 from attncli.engines.torch.run_recorded import run
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
-from attncli.text import several, visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
@@ -84,10 +84,10 @@ class Checkpoint:
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
         self.num_layers = layer_count(config)
-        self.request = Request(layers.among(self.num_layers, visible(model)), kind, heads, expression)
+        self.request = Request(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
         self.other_layers = other_layers(config)
         self._check_attention(attention_layers(config))
-        heads.among(head_count(config), f"each layer of {visible(model)}")
+        heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
         own_tokenizer = _tokenizer(self.place, options, self.part.whole)
@@ -119,7 +119,7 @@ class Checkpoint:
         """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
         other = copy(self)
         expression = None if mask is None else parse(mask, states_true=False)
-        chosen = layers.among(self.num_layers, visible(self.name))
+        chosen = layers.resolve(self.num_layers, visible(self.name))
         other.request = replace(self.request, layers=chosen, mask=expression)
         other._check_attention(self.attention_layers)
         other.notes = other._all_notes()
@@ -204,7 +204,7 @@ class Checkpoint:
         sentences: list[EncodedInput] = []
         failure = None
         limit = batch.MOST_TOKENS
-        for text in several(texts):
+        for text in as_list(texts):
             try:
                 sentence = self.encoder.encode(text, pair, target)
                 if self.writer is not None:

@@ -17,8 +17,8 @@ from attncli.engines.torch.memory import room_for
 from attncli.engines.torch.text_model import TextPart
 from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
+from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.layer import LayerTrace
-from attncli.trace.spelling import spelled
 from attncli.trace.tokens import Token
 
 
@@ -87,7 +87,7 @@ class Writer:
         notes = sentence.notes
         if len(added) < count:
             notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
-        tokens = spelled([*sentence.tokens, *added], sentence.text, sentence.pair)
+        tokens = decode_pieces([*sentence.tokens, *added], sentence.text, sentence.pair)
         return sentence._replace(tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))
 
     def _likeliest(self, inputs: Mapping[str, list[int]]) -> int:

@@ -20,7 +20,7 @@ from attncli.engines.torch.recorder import Batch, Span
 from attncli.engines.torch.run_recorded import run
 from attncli.engines.torch.weightless_model import blank_model, costless
 from attncli.errors import InputError, NotExposedError, UsageError
-from attncli.masks.recognition import recognized
+from attncli.masks.recognition import recognise_plane
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
@@ -214,7 +214,7 @@ class BlankCheckpoint(Checkpoint):
         queries, keys = cells[0].shape[-2:]
         if any((each & ~np.tri(queries, keys, keys - queries, dtype=bool)).any() for each in cells):
             return "bidirectional"
-        rules = {str(recognized(plane, keys - queries)) for each in cells for plane in each}
+        rules = {str(recognise_plane(plane, keys - queries)) for each in cells for plane in each}
         if any("window" in rule for rule in rules):
             return "sliding"
         return "chunked" if any("chunk" in rule for rule in rules) else "full"
