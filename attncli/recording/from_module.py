@@ -15,7 +15,7 @@ from attncli.trace.trace import Provenance, Trace
 if TYPE_CHECKING:
     import torch
 
-    from attncli.recording.attention_call import Call
+    from attncli.recording.call import AttentionCall
 
 
 def from_multihead_attention(
@@ -49,8 +49,8 @@ def from_multihead_attention(
     require("attncli.from_multihead_attention", "torch")
     import torch
 
-    from attncli.recording.mha import batch_first
     from attncli.recording.notes import Notes
+    from attncli.recording.readers.mha import batch_first
     from attncli.recording.to_trace import traces
     from attncli.recording.watch import watching
 
@@ -76,10 +76,10 @@ def from_multihead_attention(
     _check_masks(module, attn_mask, key_padding_mask, (sequences, queries, keys.shape[1]))
     if key_padding_mask is not None:
         key_padding_mask = key_padding_mask.reshape((sequences, -1) if query.dim() == 3 else (-1,))
-    seen: list[tuple[Call, Trace]] = []
+    seen: list[tuple[AttentionCall, Trace]] = []
     notes = Notes()
 
-    def take(call: Call) -> None:
+    def take(call: AttentionCall) -> None:
         (trace,) = traces(call, [row])
         seen.append((call, trace))
 

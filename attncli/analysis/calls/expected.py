@@ -19,7 +19,7 @@ from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_length
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Size, laid_out
 from attncli.masks.padding import padding_under
-from attncli.recording.attention_call import Place
+from attncli.recording.call import CallSite
 from attncli.text import counted, visible
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class UnexpectedError(AssertionError):
         super().__init__("\n".join([f"attention is not {visible(expected)}", *self._lines(), *not_held]))
 
     def _lines(self) -> Iterator[str]:
-        places: dict[tuple[tuple[object, ...], str], list[Place]] = {}
+        places: dict[tuple[tuple[object, ...], str], list[CallSite]] = {}
         for one in self.wrong:
             finding = with_makers(one.finding, one.call)
             advice = f"; {finding.advice}" if finding.advice else ""

@@ -15,7 +15,7 @@ from attncli.masks.alone import suspicions
 from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
 from attncli.masks.recognition import rule_of
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 from attncli.recording.detach import has_nan, is_zero
 from attncli.text import counted
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def findings_of(
-    call: Call,
+    call: AttentionCall,
     mask: CallMask,
     reads: Sequence[Read],
     unused: Sequence[Read],
@@ -148,7 +148,7 @@ def _is_causal(one: Read) -> bool:
 
 
 def _by_itself(
-    call: Call, mask: CallMask, reads: Sequence[Read], said: set[str], words: Bool[np.ndarray, "B Q"] | None
+    call: AttentionCall, mask: CallMask, reads: Sequence[Read], said: set[str], words: Bool[np.ndarray, "B Q"] | None
 ) -> Iterator[Finding]:
     """Yield what the mask shows to be wrong, besides what is said already."""
     rule, allowed = mask.rule, mask.allowed
@@ -177,7 +177,7 @@ def _swapped_parts(mask: CallMask, reads: Sequence[Read]) -> Iterator[Finding]:
         yield from (replace(each, message=f"{one.name} {each.message}") for each in leaks)
 
 
-def _becomes(call: Call, row: int, head: int, query: int) -> str:
+def _becomes(call: AttentionCall, row: int, head: int, query: int) -> str:
     """Return what was made of a query that sees no key."""
     if has_nan(_result(call)):
         return "they became NaN"
@@ -187,7 +187,7 @@ def _becomes(call: Call, row: int, head: int, query: int) -> str:
     return "their output is 0" if zero else "the fill is finite, so they attend to hidden keys all the same"
 
 
-def _sees_itself_alone(call: Call, dead: Int[np.ndarray, "N 3"]) -> bool:
+def _sees_itself_alone(call: AttentionCall, dead: Int[np.ndarray, "N 3"]) -> bool:
     """Return whether queries that see no key give all weight to the one at their own position, as a last resort."""
     weights = call.weights
     if weights is None or weights.shape[2] != weights.shape[3]:
@@ -196,12 +196,12 @@ def _sees_itself_alone(call: Call, dead: Int[np.ndarray, "N 3"]) -> bool:
     return bool((weights[rows, heads, queries, queries] > 1 - LITTLE).all())
 
 
-def _result(call: Call) -> Any:
+def _result(call: AttentionCall) -> Any:
     """Return what came out; weights that are NaN may have been made 0 before they met the values."""
     return call.weights if call.output is None else call.output
 
 
-def _dropout(call: Call) -> Iterator[Finding]:
+def _dropout(call: AttentionCall) -> Iterator[Finding]:
     """Yield dropout in evaluation, unless the reader of the call knows what it is for."""
     if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
         message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
@@ -212,7 +212,7 @@ def _dropout(call: Call) -> Iterator[Finding]:
         yield Finding("dropout", "error", message, advice=advice)
 
 
-def _nan(call: Call) -> Iterator[Finding]:
+def _nan(call: AttentionCall) -> Iterator[Finding]:
     """Yield where NaN comes from: this attention, or what was before it."""
     if not has_nan(_result(call)):
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, Span, Track, mask_said
 from attncli.errors import NotExposedError
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Api, Place
+from attncli.recording.call import Api, CallSite
 from attncli.text import as_ranges, counted, visible
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Row:
         return visible(f"<{type(self).__name__}: {said}: {found}>")
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CallSite:
         """Where it is; the module is the first one."""
         return self.tracks[0].place
 
@@ -130,7 +130,7 @@ def merged(tracks: Iterable[Track]) -> tuple[Row, ...]:
     return tuple(Row(tuple(alike)) for alike in rows.values())
 
 
-def named(places: Sequence[Place]) -> str:
+def named(places: Sequence[CallSite]) -> str:
     """Return a line and its function, and the modules in which it ran."""
     modules = joined([place.module for place in places])
     return f"{places[0]} {places[0].function}{f' ({modules})' if modules else ''}"

@@ -14,7 +14,7 @@ from attncli.analysis.calls.expected import UnexpectedError
 from attncli.masks.expressions import Grid, Pad, replaced
 from attncli.masks.padding import OddQueries
 from attncli.masks.recognition import Rule, Variant, rule_of
-from attncli.recording.attention_call import Call, Place
+from attncli.recording.call import AttentionCall, CallSite
 
 MASKS = [*drawn(0, 1000)]
 
@@ -68,12 +68,14 @@ def test_words_are_named_first_and_right(is_known: bool) -> None:
     assert count["unnamed"] <= len(MASKS) / (100 if is_known else 20)
 
 
-def call(mask: np.ndarray) -> Call:
+def call(mask: np.ndarray) -> AttentionCall:
     batch, _, queries, keys = mask.shape
     q, k = torch.zeros(batch, 2, queries, 4), torch.zeros(batch, 2, keys, 4)
     facts = {"scale": 0.5, "dtype": "float32", "device": "cpu", "output": torch.ones(batch, 2, queries, 4)}
     own = given(torch.from_numpy(mask.copy()))
-    return Call("sdpa", Place("m.py", 1, "f", "attn"), (batch, 2, queries, keys), q=q, k=k, v=k, given=(own,), **facts)
+    return AttentionCall(
+        "sdpa", CallSite("m.py", 1, "f", "attn"), (batch, 2, queries, keys), q=q, k=k, v=k, masks=(own,), **facts
+    )
 
 
 def test_what_is_right_is_not_accused() -> None:
