@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 
 from attncli.attention import row_blocks
 from attncli.engines.torch.architectures import architecture_of
-from attncli.engines.torch.attention_modules import attention_places
+from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.configuration import layer_types, sides
 from attncli.engines.torch.recorder import Sublayer
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
@@ -68,12 +68,12 @@ def budget(config: Any) -> int | None:
 def implied_masks(model: Any) -> dict[Sublayer, Implied]:
     """Return the mask that each layer of each kind should have, padding and documents left aside."""
     config = model.config
-    places = attention_places(model)
+    modules = find_attention_modules(model)
     found = {}
     both = sides(config)  # of an encoder-decoder with one configuration, neither says anything of its masks
     said = {"self": config} if len(both) == 1 else {"encoder": both[0], "decoder": both[1]}
-    for kind, layers in places.layers.items():
-        is_causal = kind == "decoder" if kind != "self" else _is_causal(model, places.modules)
+    for kind, layers in modules.layers.items():
+        is_causal = kind == "decoder" if kind != "self" else _is_causal(model, modules.by_id)
         for layer in layers:
             reach = architecture_of(config).reach(config, layer) if kind in ("self", "encoder") else None
             if reach is not None:

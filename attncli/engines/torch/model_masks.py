@@ -16,7 +16,7 @@ from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.expected_masks import budget
 from attncli.engines.torch.extra_positions import has_own_keys, key_tokens_of
 from attncli.engines.torch.kv_prefill import continued
-from attncli.engines.torch.recorder import Batch, Span
+from attncli.engines.torch.recorder import PaddedBatch, Span
 from attncli.engines.torch.run_recorded import run
 from attncli.engines.torch.weightless_model import blank_model, costless
 from attncli.errors import InputError, NotExposedError, UsageError
@@ -157,7 +157,7 @@ class BlankCheckpoint(Checkpoint):
         """Return the layers of every sentence, each with the whole padded row."""
 
         def recorded(part: Any, given: dict[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
-            return run(self.model, part, Batch(given, [span] * count, span), self.request, kinds).traces()
+            return run(self.model, part, PaddedBatch(given, [span] * count, span), self.request, kinds).traces()
 
         if not past:
             return recorded(self.model, inputs, self.kinds, whole)

@@ -13,6 +13,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from attncli.engines.torch.architectures import architecture_of
+from attncli.engines.torch.softmax_tracer import fitted_scale
 from attncli.engines.torch.to_cpu import calls_on_cpu, is_on_cpu
 from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
@@ -152,9 +153,12 @@ class Recorder:
             for hook in hooks:
                 hook.remove()
 
-    def wants(self, module: Any) -> bool:
-        """Return whether the attention that a module computes now is to be recorded."""
-        sublayer = self._register(self._run_of(module))
+    def wants(self, module: Any = None) -> bool:
+        """Return whether attention that a module computes now is to be recorded; None is the innermost that may."""
+        run = self._run_of(module)
+        if run is None or (module is None and not self.modules.has(run.module)):
+            return False
+        sublayer = self._register(run)
         if self.request.mask is not None and self._own_keys(sublayer) is not None:
             name = type(module).__name__
             raise NotExposedError(f"{name} has positions that are no tokens; --mask says nothing of them")
@@ -164,26 +168,21 @@ class Recorder:
         """Take what a module computed.
 
         Args:
-            module: the attention module; None is the innermost one that runs.
+            module: one whose attention is wanted; None is the innermost.
             call: its attention.
             against: what the call's output is.
             proofs: of each batch row, where the reader compared more than weights·V.
         """
         run = self._run_of(module)
-        if module is None:
-            if not self.modules.has(run.module):
-                return
-            self._register(run)
+        assert run is not None
+        run.calls.append(call)
         run.against, run.proofs = against, proofs
-        if run.sublayer in self.requested:
-            run.calls.append(call)
 
-    def _run_of(self, module: Any) -> _ModuleRun:
+    def _run_of(self, module: Any) -> _ModuleRun | None:
+        inner = reversed(self._running)
         if module is None:
-            inner = (run for run in reversed(self._running) if id(run.module) in self.modules.by_id)
-        else:
-            inner = (run for run in reversed(self._running) if run.module is module)
-        return next(inner, self._running[-1])
+            return next((run for run in inner if id(run.module) in self.modules.by_id), None)
+        return next((run for run in inner if run.module is module), self._running[-1])
 
     def _register(self, run: _ModuleRun) -> Sublayer:
         """Return which layer of which kind a module is that computes attention now."""
@@ -267,6 +266,8 @@ class Recorder:
             layer = replace(
                 layer, layer=index, kind=kind, heads=heads, proof=run.proofs[number] if run.proofs else proof
             )
+            if layer.scale is None:
+                layer = replace(layer, scale=fitted_scale(layer))
             if self.request.mask is not None:
                 size = layer.num_queries, layer.num_keys, layer.num_heads
                 layer = replace(layer, mask=RuleMask(self.request.mask, *size))
@@ -300,7 +301,8 @@ def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
         NotExposedError: they have different scores, or one cannot be read.
     """
     # The widest queries first: LiLT's text, before its layout.
-    first, *others = sorted(calls, key=lambda call: -1 if call.q is None else call.q.shape[-1], reverse=True)
+    calls = sorted(calls, key=lambda call: -1 if call.q is None else call.q.shape[-1], reverse=True)
+    first, *others = calls
     if not all(_has_same_scores(first, other) for other in others):
         raise NotExposedError(f"layer {sublayer[0]} makes its weights of {len(calls)} softmax, no single one")
     if first.unsupported is not None:

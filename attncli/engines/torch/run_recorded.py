@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
-from attncli.engines.torch.architectures import architecture_of, module_readers
+from attncli.engines.torch.architectures import MODULE_READERS, architecture_of
 from attncli.engines.torch.attention_backend import set_backend, translate_model_errors
 from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.recorder import PaddedBatch, Recorder, RecordRequest, StopForward
@@ -79,9 +79,9 @@ def _run_traced(
         try:
             with ExitStack() as readers:
                 readers.enter_context(recorder.following())
-                readers.enter_context(SoftmaxTracer(recorder.emit, len(batch.inputs["input_ids"])))
-                for reading in module_readers():
-                    readers.enter_context(reading(model, recorder.emit))
+                readers.enter_context(SoftmaxTracer(recorder))
+                for reading in MODULE_READERS:
+                    readers.enter_context(reading(model, recorder))
                 forward(recorder.flush)
             recorder.check(model.config.model_type)
             return recorder

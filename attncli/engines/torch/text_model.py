@@ -56,7 +56,7 @@ _PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
 
 
 @dataclass(frozen=True)
-class TextPart:
+class TextModel:
     """What of a checkpoint reads text.
 
     Attributes:
@@ -89,7 +89,7 @@ class TextPart:
         return self.config if self.renamed else self.whole
 
 
-def text_part(name: str, options: LoadOptions) -> TextPart:
+def find_text_model(name: str, options: LoadOptions) -> TextModel:
     """Read a checkpoint's configuration and find what of it reads text.
 
     Raises:
@@ -120,7 +120,7 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
     if inner is not None:
         part = _tower(name, config, inner, options)
     elif main_input == "input_ids":
-        part = TextPart(config, config, _text_class(config))
+        part = TextModel(config, config, _text_class(config))
     else:
         raise NotExposedError(f"{shown} reads {_READ.get(main_input, main_input)}, not text; give a text model")
     if not is_counted(part.config):
@@ -172,7 +172,7 @@ def _language_config(config: Any) -> Any:
     return None if type(inner) is type(config) else inner
 
 
-def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart:
+def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextModel:
     """Find a language model inside of another model.
 
     Raises:
@@ -189,10 +189,10 @@ def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart
                 _log.info("%s cannot be built as a whole: %s", name, error)
             else:
                 if (path := _path(model, inner)) is not None:
-                    return TextPart(inner, config, model_class, path)
+                    return TextModel(inner, config, model_class, path)
     alone = MODEL_MAPPING.get(type(inner), None)
     if isinstance(alone, type):
-        return TextPart(inner, config, alone, renamed={_PREFIX: ""})
+        return TextModel(inner, config, alone, renamed={_PREFIX: ""})
     raise NotExposedError(
         f"{visible(name)} ({visible(str(config.model_type))}) has no part that reads tokens alone; give a text model"
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-
-from attncli.engines.torch.op_log import Dense, Ended
 
 Positions = list[range]  # the tokens that each position stands for
 
@@ -16,13 +14,10 @@ class Architecture:
     """An architecture without anything of its own.
 
     Attributes:
-        layouts: for modules that compute their scores in an order of their own, by the names of their classes: what
-            makes one map of them.
         adds_to_its_mask: whether it puts numbers of its own beside those of the mask, which booleans are none of.
         is_exact: whether a query attends to every key that the configuration lets it see.
     """
 
-    layouts: Mapping[str, Callable[[Ended], Dense]] = {}
     adds_to_its_mask = False
     is_exact = True
 
