@@ -39,7 +39,6 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from attncli.engines import open_source
-from attncli.engines.torch import memory
 from attncli.engines.torch.engine import Checkpoint
 from attncli.errors import AttnError
 from attncli.recording.readers import transformers as interface
@@ -168,7 +167,7 @@ def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[st
         checkpoint = opened(folder, "all")
         trace = checkpoint.trace(text or "", target=target)
         # Blocks of a few rows, as if the sentence were long.
-        with patch.object(memory, "ROWS", 4), patch.object(interface, "_BLOCK", 100):
+        with patch.object(interface, "_BLOCK", 100):
             blocks = checkpoint.trace(text or "", target=target)
     except AttnError as error:
         return Row(name, "none", reason=str(error).replace(str(folder), name))

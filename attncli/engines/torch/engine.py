@@ -30,7 +30,6 @@ from attncli.engines.torch.configuration import (
     start_id,
 )
 from attncli.engines.torch.expected_masks import implied_masks, mask_notes
-from attncli.engines.torch.extra_positions import key_tokens_of
 from attncli.engines.torch.generation import Writer, check_causal, check_no_future
 from attncli.engines.torch.recorder import RecordRequest
 from attncli.engines.torch.run_recorded import run
@@ -269,7 +268,7 @@ class Checkpoint:
     def _with_positions(self, layer: LayerTrace, query_tokens: Tokens, key_tokens: Tokens) -> LayerTrace:
         """Return a layer that says what its keys are, where they are not the tokens."""
         _, tokens = sequences(layer.kind, query_tokens, key_tokens)
-        keys = key_tokens_of(self.model.config, layer.layer, tokens)
+        keys = architecture_of(self.model.config).key_tokens(self.model.config, layer.layer, tokens)
         return layer if keys is None else replace(layer, key_tokens=keys)
 
     def _provenance(self) -> Provenance:

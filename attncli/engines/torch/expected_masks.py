@@ -23,16 +23,6 @@ from attncli.masks.expressions import And, Atom, Expression, RuleMask
 from attncli.text import layers_named
 from attncli.trace.layer import LayerTrace
 
-# Text towers that are causal though their modules say otherwise; BLIP's, which is so as a decoder alone; a permutation
-# model, causal in training alone; and a prefix model, to which all of a text is prefix. By model types and classes.
-_CLIPS = ("clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip")
-_EXCEPTIONS = {f"{name}_text_model": True for name in _CLIPS} | {
-    "BlipTextLMHeadModel": True,
-    "BlipTextModel": False,
-    "git": True,
-    "xlnet": False,
-}
-
 # What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
 _BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
 _CHOOSING = (*_BUDGETS, "index_topk_blocks")
@@ -132,9 +122,8 @@ def _is_causal(model: Any, modules: Any) -> bool | None:
     Said by the configuration (`is_causal`, `is_decoder`), by its attention modules, or by what it is trained for.
     """
     config = model.config
-    for name in (type(model).__name__, config.model_type):
-        if name in _EXCEPTIONS:
-            return _EXCEPTIONS[name]
+    if (known := architecture_of(config).is_causal(model)) is not None:
+        return known
     for name in ("is_causal", "causal"):
         if isinstance(said := getattr(config, name, None), bool):
             return said
@@ -156,7 +145,6 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
     if is_causal is None:
         return Implied(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
-    is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
     is_exact &= architecture_of(config).is_exact
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart

@@ -28,7 +28,6 @@ from attncli.engines.torch import attention_modules
 from attncli.engines.torch.attention_backend import build_with_recorder, set_backend
 from attncli.engines.torch.configuration import layer_count
 from attncli.engines.torch.lazy_state_dict import names_of, state_of
-from attncli.engines.torch.memory import feed_forward_in_blocks
 from attncli.engines.torch.text_model import TextModel, find_text_model
 from attncli.errors import LoadError, UsageError
 from attncli.recording.readers.transformers import ATTENTION
@@ -136,7 +135,6 @@ def load_model(
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
     check_types(name, store, floating, head)
     set_backend(model.get_submodule(part.path), ATTENTION)
-    feed_forward_in_blocks(model)
     model = model.eval() if options.device_map else model.eval().to(options.device)
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)

@@ -14,7 +14,6 @@ from torch.nn.modules import module as torch_module
 
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.softmax_tracer import fitted_scale
-from attncli.engines.torch.to_cpu import calls_on_cpu, is_on_cpu
 from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
 from attncli.recording.call import AttentionCall
@@ -201,9 +200,9 @@ class Recorder:
         if run.calls:
             self.outputs[run.sublayer] = output[0] if isinstance(output, list | tuple) else output
             call = joined(run.sublayer, run.calls)
-            if is_on_cpu(call):
+            if call.device == "cpu":
                 self._record(call, run)
-            else:
+            else:  # a transfer waits for all that the device was asked before
                 self._waiting.append((call, run))
         if self.is_last(run.sublayer):
             raise StopForward
@@ -213,9 +212,10 @@ class Recorder:
         return self.modules.is_named and sublayer == self.requested[-1]
 
     def flush(self) -> None:
-        """Bring what waits on a device to the CPU, in one go, and record it."""
-        for call, (_, run) in zip(calls_on_cpu([call for call, _ in self._waiting]), self._waiting, strict=True):
-            self._record(call, run)
+        """Bring what waits on a device to the CPU and record it, after everything was asked of the device."""
+        copies: dict[int, torch.Tensor] = {}  # layers share masks
+        for call, run in self._waiting:
+            self._record(_on_cpu(call, copies), run)
         self._waiting.clear()
 
     # --- which positions are whose ---
@@ -223,8 +223,7 @@ class Recorder:
     def _own_keys(self, sublayer: Sublayer) -> int | None:
         """Return how many keys a layer has where they are not the tokens of the padded batch."""
         tokens = self.batch.whole.of(sublayer[1])[1].stop
-        positions = architecture_of(self.config).key_positions(self.config, sublayer[0], tokens)
-        return None if positions is None else len(positions)
+        return architecture_of(self.config).key_count(self.config, sublayer[0], tokens)
 
     def sentence_slices(self, number: int, sublayer: Sublayer) -> tuple[slice, slice]:
         """Return which rows and columns of a layer are one sentence's; keys of its own are all of them."""
@@ -325,10 +324,23 @@ def _has_same_scores(one: AttentionCall, other: AttentionCall) -> bool:
     return same and torch.allclose(one.scores, other.scores, rtol=0, atol=0, equal_nan=True)
 
 
+def _on_cpu(call: AttentionCall, copies: dict[int, torch.Tensor]) -> AttentionCall:
+    """Return a call with its tensors on the CPU; `copies` are those that were brought before, by their `id`."""
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.cpu()
+        return copies[id(tensor)]
+
+    names = ("q", "k", "v", "scores", "weights", "sinks", "output", "weight_sums")
+    tensors: dict[str, Any] = {name: copy(tensor) for name in names if (tensor := getattr(call, name)) is not None}
+    return replace(call, **tensors, masks=tuple(mask._replace(values=copy(mask.values)) for mask in call.masks))
+
+
 def _of_sentence(call: AttentionCall, number: int, rows: slice, columns: slice) -> AttentionCall:
     """Return one sentence's part of the attention of a padded batch."""
 
-    def part(tensor: torch.Tensor | None, *sides: slice) -> torch.Tensor | None:
+    def part(tensor: torch.Tensor | None, *sides: slice) -> Any:
         """Take a batch row, and of the axes behind the heads those positions; an axis of one stands for all."""
         if tensor is None:
             return None

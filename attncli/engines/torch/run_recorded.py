@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -39,9 +39,10 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
     """
     architecture = model.config.model_type
     forward = partial(_forward, model, part, batch.inputs)
-    _undo_switches(model)
+    particular = architecture_of(model.config)
+    particular.prepare(model, batch.inputs["input_ids"].shape[1])
     ours = model.config._attn_implementation
-    if ours == interface.ATTENTION and architecture_of(model.config).adds_to_its_mask:
+    if ours == interface.ATTENTION and particular.adds_to_its_mask:
         ours = interface.EAGER_MASKS
         set_backend(model, ours)
     if ours in (interface.ATTENTION, interface.EAGER_MASKS):
@@ -52,7 +53,8 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
         )
         try:
             with interface.reading(reader), recorder.following():
-                forward(recorder.flush)
+                forward()
+            recorder.flush()
             recorder.check(architecture)
         except interface.UnknownTensorError:
             raise
@@ -67,44 +69,23 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
         set_backend(model, "eager")
     if request.mask is not None:
         raise NotExposedError(f"{architecture} makes its own mask, which --mask cannot replace")
-    return _run_traced(model, forward, batch, request, kinds)
+    recorder = Recorder(request, find_attention_modules(model), kinds, batch, model.config)
+    with ExitStack() as readers:
+        readers.enter_context(recorder.following())
+        readers.enter_context(SoftmaxTracer(recorder))
+        for reading in MODULE_READERS:
+            readers.enter_context(reading(model, recorder))
+        forward()
+    recorder.flush()
+    recorder.check(architecture)
+    return recorder
 
 
-def _run_traced(
-    model: Any, forward: Callable[..., None], batch: PaddedBatch, request: RecordRequest, kinds: Sequence[str]
-) -> Recorder:
-    """Run a model with its own eager attention, and return what the softmax of its layers gave."""
-    while True:
-        recorder = Recorder(request, find_attention_modules(model), kinds, batch, model.config)
-        try:
-            with ExitStack() as readers:
-                readers.enter_context(recorder.following())
-                readers.enter_context(SoftmaxTracer(recorder))
-                for reading in MODULE_READERS:
-                    readers.enter_context(reading(model, recorder))
-                forward(recorder.flush)
-            recorder.check(model.config.model_type)
-            return recorder
-        except NotExposedError:
-            # BigBird exchanges its attention modules when it first sees a short text.
-            if find_attention_modules(model) == recorder.modules:
-                raise
-
-
-def _undo_switches(model: Any) -> None:
-    """Undo what an earlier sentence did: BigBird leaves its sparse attention for good at the first short one."""
-    for module in (model, getattr(model, "encoder", model)):
-        if hasattr(module, "set_attention_type"):
-            module.set_attention_type(model.config.attention_type)
-            return
-
-
-def _forward(model: Any, part: Any, inputs: Mapping[str, Any], finish: Callable[[], None]) -> None:
-    """Run a model, or a part of it, up to the last layer that is needed; then fetch what the device still holds."""
+def _forward(model: Any, part: Any, inputs: Mapping[str, Any]) -> None:
+    """Run a model, or a part of it, up to the last layer that is needed."""
     batch, count = inputs["input_ids"].shape
     failure = f"{model.config.model_type}: the model did not run on the text alone"
     with translate_model_errors(f"{batch} × {count} tokens", failure):
         own = architecture_of(model.config).inputs(model.config, inputs)
         with suppress(StopForward):
             part(**{name: tensor.to(model.device) for name, tensor in own.items()})
-        finish()

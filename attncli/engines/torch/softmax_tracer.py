@@ -6,6 +6,7 @@ whatever is done to it, the softmax that takes it and gives the weights, and the
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -52,7 +53,9 @@ class SoftmaxTracer(TorchFunctionMode):
         super().__init__()
         self._recorder = recorder
         self._batch = len(recorder.batch.inputs["input_ids"])
-        self._origins = WeakIdKeyDictionary()  # of a tensor, the product or the softmax that it was made of
+        self._origins: MutableMapping[torch.Tensor, Any] = (
+            WeakIdKeyDictionary()
+        )  # of a tensor, the product or the softmax that it was made of
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See torch.overrides."""

@@ -25,6 +25,7 @@ from transformers import (
 
 from attncli.checkpoints.hub import explained
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
+from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import is_counted, layer_count
 from attncli.engines.torch.refused import check_supported
 from attncli.errors import InputError, LoadError, NotExposedError
@@ -35,12 +36,6 @@ if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
 
 _log = logging.getLogger(__name__)
-
-# Whose usual class holds a whole speech system, of which this one is the text encoder and the text decoder.
-_OF_TEXT_ALONE = {
-    "seamless_m4t": "SeamlessM4TForTextToText",
-    "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText",
-}
 
 _PICTURE, _SOUND = "a picture", "a sound"
 _READ = {
@@ -153,8 +148,8 @@ def _check_count(name: str, config: Any) -> None:
 
 def _text_class(config: Any) -> type | None:
     """Return the class of a text model where it is not the one that transformers takes for its configuration."""
-    if config.model_type in _OF_TEXT_ALONE:
-        return getattr(transformers, _OF_TEXT_ALONE[config.model_type])
+    if (name := architecture_of(config).text_class) is not None:
+        return getattr(transformers, name)
     is_brought = not type(config).__module__.startswith("transformers.")  # by the checkpoint
     # An encoder and a decoder of two architectures have no such class.
     return None if is_brought or type(config) in MODEL_MAPPING else _class_of(config)

@@ -16,7 +16,6 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from attncli.engines.torch.attention_backend import running_with
 from attncli.engines.torch.recorder import Recorder, StopForward, Sublayer
-from attncli.engines.torch.to_cpu import fetched
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.trace.layer import Proof
@@ -26,7 +25,7 @@ _MOST = 2**26  # scores of one layer that the model's eager attention may hold, 
 Outputs = dict[Sublayer, torch.Tensor]  # what attention modules gave, `[B, Q, E]`
 
 
-def verify_unmodified(model: Any, recorder: Recorder, forward: Callable[..., Any]) -> None:
+def verify_unmodified(model: Any, recorder: Recorder, forward: Callable[[], None]) -> None:
     """Run a model with its own attention and put the worse of two comparisons into each recorded layer's proof.
 
     A proof so far says how far weights·V is from what our attention function gave. The other comparison is between what
@@ -36,20 +35,22 @@ def verify_unmodified(model: Any, recorder: Recorder, forward: Callable[..., Any
     Args:
         model: what was recorded with our attention function.
         recorder: the recorded pass.
-        forward: runs the model on the same batch, and then what it is given.
+        forward: runs the model on the same batch.
     """
     backend = _backend(model, recorder)
     if backend is None:
         return
     with running_with(model, backend):
-        ours, theirs = _outputs(recorder, forward)
+        theirs = _unmodified_outputs(recorder, forward)
     count = len(recorder.batch.spans)
     for number, layers in enumerate(recorder.layers):
         for sublayer, layer in layers.items():
             if layer.proof is None or sublayer not in theirs:
                 continue
             rows, _ = recorder.sentence_slices(number, sublayer)
-            one, other = (_of_sentence(outputs[sublayer], number, count, rows) for outputs in (ours, theirs))
+            one, other = (
+                _of_sentence(outputs[sublayer], number, count, rows) for outputs in (recorder.outputs, theirs)
+            )
             error = float(np.abs(one - other).max()) if one.shape == other.shape else np.inf
             worse = max(Proof(error, "", "", float(np.abs(other).max())), layer.proof, key=_badness)
             named = worse._replace(of="weights·V, layer output", against=f"the unmodified model's ({backend})")
@@ -65,8 +66,8 @@ def _backend(model: Any, recorder: Recorder) -> str | None:
     return "sdpa" if model._supports_sdpa else None
 
 
-def _outputs(recorder: Recorder, forward: Callable[..., Any]) -> tuple[Outputs, Outputs]:
-    """Return what the recorded layers gave, and what they give in another pass, whose modules return in one order."""
+def _unmodified_outputs(recorder: Recorder, forward: Callable[[], None]) -> Outputs:
+    """Return what the recorded layers give in another pass, whose modules are to return in the same order."""
     callers = {module for module, _ in recorder.returned}
     order = iter(recorder.returned)
     again: Outputs = {}
@@ -82,18 +83,12 @@ def _outputs(recorder: Recorder, forward: Callable[..., Any]) -> tuple[Outputs, 
         if recorder.is_last(sublayer):
             raise StopForward
 
-    both: list[Outputs] = []
-
-    def fetch() -> None:
-        arrived = fetched([*recorder.outputs.values(), *again.values()])
-        both.extend(dict(zip(one, arrived, strict=False)) for one in (recorder.outputs, again))
-
     hook = register_module_forward_hook(leave)
     try:
-        forward(fetch)
+        forward()
     finally:
         hook.remove()
-    return both[0], both[1]
+    return again
 
 
 def _of_sentence(output: torch.Tensor, number: int, batch: int, rows: slice) -> np.ndarray[Any, Any]:

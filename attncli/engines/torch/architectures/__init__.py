@@ -5,15 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from attncli.engines.torch.architectures.architecture import Architecture
+from attncli.engines.torch.architectures.big_bird import BigBird
+from attncli.engines.torch.architectures.causality import CLIP_TOWERS, Blip, Causal, Permutation
 from attncli.engines.torch.architectures.deepseek_v4 import DeepseekV4
 from attncli.engines.torch.architectures.diffllama import DiffLlama
 from attncli.engines.torch.architectures.longformer import Led, Longformer, read_bands
+from attncli.engines.torch.architectures.seamless import Seamless, SeamlessV2
 
 _ARCHITECTURES = {
+    **dict.fromkeys(("big_bird", "bigbird_pegasus"), BigBird()),
+    **dict.fromkeys((*CLIP_TOWERS, "git"), Causal()),
+    "blip_text_model": Blip(),
     "deepseek_v4": DeepseekV4(),
     "diffllama": DiffLlama(),
     "led": Led(),
     "longformer": Longformer(),
+    "seamless_m4t": Seamless(),
+    "seamless_m4t_v2": SeamlessV2(),
+    "xlnet": Permutation(),
 }
 _PLAIN = Architecture()
 
