@@ -10,7 +10,7 @@ from attncli.cli.environment import Environment
 from attncli.cli.progress import Following
 from attncli.cli.sentences import Answers, last_number, warn
 from attncli.corpus.work import Answer, Result
-from attncli.errors import Failure, refusing
+from attncli.errors import Failure, raise_on_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ def _followed(
     context.with_resource(closing(answers))
     context.with_resource(bar)
     numbered = ((each.number, each.result if isinstance(each.result, Failure) else each) for each in answers)
-    return bar.follow(refusing(numbered, is_alone) if stops else numbered)
+    return bar.follow(raise_on_failure(numbered, is_alone) if stops else numbered)
 
 
 def _each_warned(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from attncli.cli.environment import Environment, Stderr, listening, stderr_console
-from attncli.interruption import Undoing
+from attncli.signals import OnInterrupt
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def status(environment: Environment, text: str) -> Iterator[None]:
         spinner.update(text=shown)
         line.refresh()  # at once: a step may be over before the next frame
 
-    with Undoing(line.stop), line, listening(show, is_detailed=True):
+    with OnInterrupt(line.stop), line, listening(show, is_detailed=True):
         yield
 
 
@@ -74,7 +74,7 @@ class Following:
             yield from numbered
             return
         task, last = None, 0
-        with Undoing(self._bar.stop):  # a Ctrl-C takes it away
+        with OnInterrupt(self._bar.stop):  # a Ctrl-C takes it away
             for number, answer in numbered:
                 if task is None:
                     self._bar.start()

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.cli.sentences import sentences
-from attncli.errors import Answer, UnconfirmedError, UsageError, refusing
+from attncli.errors import Answer, UnconfirmedError, UsageError, raise_on_failure
 from attncli.text import visible
 from attncli.trace.selection import Indices
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attncli.cli.resume import Resumed
     from attncli.corpus.tracing import Made, Tracing
     from attncli.corpus.work import Answer as Answered
-    from attncli.engines.source import Sentence, Source
+    from attncli.engines.source import CorpusItem, Source
     from attncli.trace.trace import Derivation, Trace
 
 _MOST = 1024  # processes that anyone means
@@ -79,7 +79,7 @@ def made_of(
     *,
     only: str | None = None,
     resumed: Resumed | None = None,
-    texts: Iterable[Sentence] | None = None,
+    texts: Iterable[CorpusItem] | None = None,
     jobs: int | None = 1,
     on: str | None = None,
     dataset: Writing | None = None,
@@ -106,7 +106,7 @@ def made_of(
     """
     from attncli.corpus.local import answered, together_from
     from attncli.corpus.work import Batch, in_windows
-    from attncli.engines.source import Sentence
+    from attncli.engines.source import CorpusItem
 
     chosen = request.selection
     if request.from_ is not None:
@@ -116,7 +116,7 @@ def made_of(
         from attncli.trace.store import load
 
         trace = load(request.from_, task.layers or chosen.layer, chosen.head, chosen.kind)
-        return (answer for answer in task.made(Batch("", [Sentence(1, trace.text)]), iter([(1, trace)])))
+        return (answer for answer in task.made(Batch("", [CorpusItem(1, trace.text)]), iter([(1, trace)])))
     asked = request.computed
     check_chat(asked.sentences, asked.sentences.target)
     if on is not None:
@@ -128,17 +128,19 @@ def made_of(
     if only is not None:
         numbered = _the_only(numbered, only)
     work, source = work_of(environment, request, task)
-    shared_from = source.shared_from
+    parallel_from = source.parallel_from
     if jobs is None and (asked.load.device not in (None, "cpu") or asked.load.device_map is not None):
         jobs = 1  # there is one device, and one copy of the weights on it
     if dataset is not None:
         from attncli.corpus.parts import in_parts
 
         parts, batches = dataset.parts(work), in_parts(numbered, asked.sentences.files)
-        return dataset.counted(answered(parts, batches, jobs, parts.on(lambda: work.on(source)), shared_from))
-    waits = source.runs_together or not task.made.by_sentence
-    batches = in_windows(numbered, 1 if waits else together_from(jobs, shared_from))
-    answers = answered(work, batches if resumed is None else resumed.left(batches), jobs, work.on(source), shared_from)
+        return dataset.counted(answered(parts, batches, jobs, parts.on(lambda: work.on(source)), parallel_from))
+    waits = source.can_batch or not task.made.by_sentence
+    batches = in_windows(numbered, 1 if waits else together_from(jobs, parallel_from))
+    answers = answered(
+        work, batches if resumed is None else resumed.left(batches), jobs, work.on(source), parallel_from
+    )
     return answers if resumed is None else resumed.due(answers)
 
 
@@ -191,7 +193,7 @@ def traces_of(
 
     answers = made_of(environment, request, Task(AsTheyAre(), usual, values=values), only=only)
     numbered = ((answer.number, answer.result) for answer in answers)
-    return refusing(numbered, is_alone(request.computed.sentences, request.from_))
+    return raise_on_failure(numbered, is_alone(request.computed.sentences, request.from_))
 
 
 def is_alone(texts: Texts, saved: Path | None) -> bool:
@@ -276,7 +278,7 @@ def agreed(environment: Environment, load: Load, opened: Callable[[dict[str, Any
     return opened(options | {"yes": True})
 
 
-def _the_only(texts: Iterator[Sentence], what: str) -> Iterator[Sentence]:
+def _the_only(texts: Iterator[CorpusItem], what: str) -> Iterator[CorpusItem]:
     first = list(islice(texts, 2))
     if len(first) > 1:
         raise UsageError(f"{what} one trace; give one sentence, or each in a run of its own")

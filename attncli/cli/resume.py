@@ -88,9 +88,9 @@ def resumed(path: Path, chosen: str) -> Iterator[Resumed]:
         InputError: another run is writing it or has just ended it, what stands there is none of ours, or it cannot be
             written.
     """
-    from attncli.files import written_aside
+    from attncli.files import atomic_write
 
-    with written_aside(path, ".part", goes_on=True) as aside:
+    with atomic_write(path, ".part", goes_on=True) as aside:
         if is_whole(path):
             raise InputError(f"{visible(str(path))} has just been ended by another run")
         # Read only now that nobody else writes it.
@@ -98,7 +98,7 @@ def resumed(path: Path, chosen: str) -> Iterator[Resumed]:
 
 
 def _part_of(path: Path) -> Path:
-    """Return where `files.written_aside` lets a stream grow: beside what a link points to."""
+    """Return where `files.atomic_write` lets a stream grow: beside what a link points to."""
     final = Path(os.path.realpath(path)) if path.is_symlink() else path
     return final.with_name(final.name + ".part")
 

@@ -11,8 +11,8 @@ from attncli._version import __version__
 from attncli.corpus.folders import LOCK, Folder, folder_at
 from attncli.corpus.parts import Receipt, is_part
 from attncli.errors import InputError, UsageError
-from attncli.interruption import Undoing
-from attncli.text import counted, visible
+from attncli.signals import OnInterrupt
+from attncli.text import plural, visible
 
 SCHEMA = "attncli.dataset/1"
 MANIFEST = "_attncli.json"
@@ -44,7 +44,7 @@ class Tally:
 
     def __str__(self) -> str:
         there = f", {self.before} of them there before" if self.before else ""
-        return f"{counted(self.sentences, 'sentence')} in {counted(self.parts, 'part')}{there}"
+        return f"{plural(self.sentences, 'sentence')} in {plural(self.parts, 'part')}{there}"
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()) -> I
                 folder.remove(MANIFEST)
 
         try:
-            with Undoing(undo):
+            with OnInterrupt(undo):
                 yield tally
         except BaseException:
             undo()
@@ -105,7 +105,7 @@ def parts_of(place: str) -> list[str]:
         raise InputError(f"{folder.name} is no folder that attn has written parts into")
     if "whole" not in manifest or manifest["whole"]["parts"] != len(parts):
         raise InputError(
-            f"{folder.name} is not whole: {counted(len(parts), 'part')} of it {'is' if len(parts) == 1 else 'are'} "
+            f"{folder.name} is not whole: {plural(len(parts), 'part')} of it {'is' if len(parts) == 1 else 'are'} "
             "there; run the command that writes it again, which goes on, or name the parts that are to be read"
         )
     return parts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attncli.analysis.diff import Difference, DifferencesState, diff, warnings_of_both
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import Answer, Batch, Done
-from attncli.engines.source import answered
+from attncli.engines.source import trace_group
 from attncli.errors import Failure, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Differing:
         """Return what answers batches with sources that are open."""
         return lambda batch: self._answers(
             batch,
-            answered(first, batch.sentences, self.first.pair, self.first.target),
-            answered(second, batch.sentences, self.second.pair, self.second.target),
+            trace_group(first, batch.sentences, self.first.pair, self.first.target),
+            trace_group(second, batch.sentences, self.second.pair, self.second.target),
         )
 
     def open(self) -> Done[State]:

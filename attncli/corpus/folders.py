@@ -13,8 +13,8 @@ from typing import IO, Protocol
 
 from attncli.corpus.places import file_system, reason_of, shown
 from attncli.errors import AttnError, InputError
-from attncli.files import claimed, discard, written_aside
-from attncli.interruption import Undoing
+from attncli.files import atomic_write, discard, file_lock
+from attncli.signals import OnInterrupt
 from attncli.text import visible
 
 
@@ -103,7 +103,7 @@ class LocalFolder:
     @contextmanager
     def written(self, name: str) -> Iterator[Path]:
         """Give the path of a side file, which is on the disk before it has its name."""
-        with written_aside(self._path / name) as aside:
+        with atomic_write(self._path / name) as aside:
             yield aside
             with open(aside, "rb+") as file:
                 os.fsync(file.fileno())
@@ -115,7 +115,7 @@ class LocalFolder:
         try:
             is_new = not self._path.is_dir()
             self._path.mkdir(exist_ok=True)
-            with claimed(lock), Undoing(partial(self._leave, is_new)):
+            with file_lock(lock), OnInterrupt(partial(self._leave, is_new)):
                 self._clear()
                 try:
                     yield

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attncli.analysis.cautions import warnings_of
 from attncli.analysis.derive import derived_trace
 from attncli.corpus.work import Answer, Batch
-from attncli.errors import Failure, MisfitError
+from attncli.errors import Failure, InputMismatchError
 from attncli.formats import part_of
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Inspected:
             trace = derived_trace(recorded, self.wish)
             try:
                 self.view.check(trace)
-            except MisfitError as error:  # as a sentence that cannot be read
-                yield Answer(number, Failure(str(error), kind=MisfitError, kept=trace.kept))
+            except InputMismatchError as error:  # as a sentence that cannot be read
+                yield Answer(number, Failure(str(error), kind=InputMismatchError, kept=trace.kept))
                 continue
             if self.save is not None:
                 recorded.save(self.save)

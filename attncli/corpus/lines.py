@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import IO
 
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError
 
 MOST_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
@@ -36,7 +36,7 @@ _BINARY = {
 _LOOKED_AT = 256  # bytes
 
 
-def sentences_in(stream: IO[bytes], name: str, whole: bool, is_file: bool = True) -> Iterator[Sentence]:
+def sentences_in(stream: IO[bytes], name: str, whole: bool, is_file: bool = True) -> Iterator[CorpusItem]:
     """Yield the lines; the ends of lines are not text, and an empty one is an empty text.
 
     Args:
@@ -50,7 +50,7 @@ def sentences_in(stream: IO[bytes], name: str, whole: bool, is_file: bool = True
     """
     for number, line in lines_in(stream, name, whole, is_file):
         content = (b"" if line.isspace() else line) if whole else line.rstrip(b"\r\n")
-        yield Sentence(number, decoded(content, name))
+        yield CorpusItem(number, decoded(content, name))
 
 
 def lines_in(stream: IO[bytes], name: str, whole: bool = False, is_file: bool = True) -> Iterator[tuple[int, bytes]]:

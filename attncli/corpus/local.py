@@ -8,7 +8,7 @@ from itertools import chain
 
 from attncli.corpus.work import Answer, Batch, Done, Result, Work
 from attncli.engines.cpu import affordable
-from attncli.engines.source import SHARED_FROM
+from attncli.engines.source import PARALLEL_FROM
 
 
 def answered(
@@ -16,7 +16,7 @@ def answered(
     batches: Iterable[Batch],
     jobs: int | None = 1,
     here: Done[Result] | None = None,
-    shared_from: int = SHARED_FROM,
+    parallel_from: int = PARALLEL_FROM,
 ) -> Generator[Answer[Result], None, None]:
     """Yield the answers to batches, in order; closing the iterator ends the workers.
 
@@ -26,7 +26,7 @@ def answered(
         jobs: how many processes work; with 1 it is this one. None is this one at first, and from some sentence on as
             many as there are cores and memory for.
         here: what the work has opened in this process already.
-        shared_from: the number of that sentence.
+        parallel_from: the number of that sentence.
 
     Raises:
         AttnError: the work cannot be opened, or raises it; or it ends every process that does it.
@@ -36,7 +36,7 @@ def answered(
         done = here or work.open()
         for batch in batches:
             seen += len(batch.sentences)
-            if jobs is None and max(seen, batch.sentences[-1].number) >= shared_from:
+            if jobs is None and max(seen, batch.sentences[-1].number) >= parallel_from:
                 jobs = affordable()
                 if jobs > 1:
                     batches = chain([batch], batches)
@@ -53,6 +53,6 @@ def answered(
         yield from pool.answers()
 
 
-def together_from(jobs: int | None, shared_from: int) -> int:
+def together_from(jobs: int | None, parallel_from: int) -> int:
     """Return from which number on the sentences of a source that computes them one by one are in batches of several."""
-    return {None: shared_from, 1: sys.maxsize}.get(jobs, 1)
+    return {None: parallel_from, 1: sys.maxsize}.get(jobs, 1)

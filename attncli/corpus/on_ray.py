@@ -22,7 +22,7 @@ from attncli._version import __version__
 from attncli.corpus.cluster import joined
 from attncli.corpus.work import Answer, Batch, Result, Work, part_of
 from attncli.engines.cpu import ONE_THREAD
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import AttnError, InputError, LoadError
 from attncli.text import visible
 
@@ -38,14 +38,14 @@ class Files(Protocol):
     def files(self) -> Sequence[object]:
         """All files, in order."""
 
-    def sentences_of(self, index: int, leave_out: Callable[[], object]) -> Iterator[Sentence]:
+    def sentences_of(self, index: int, leave_out: Callable[[], object]) -> Iterator[CorpusItem]:
         """Yield the sentences of one of them; `leave_out` is called for those that are empty."""
 
 
 def answered(
     work: Work[Result],
     corpus: Files,
-    batched: Callable[[Iterable[Sentence]], Iterator[Batch]],
+    batched: Callable[[Iterable[CorpusItem]], Iterator[Batch]],
     *,
     address: str | None = None,
     jobs: int | None = None,
@@ -129,7 +129,7 @@ class _Reading:
     """Makes parts of a file: the batches that are sent together."""
 
     corpus: Files
-    batched: Callable[[Iterable[Sentence]], Iterator[Batch]]
+    batched: Callable[[Iterable[CorpusItem]], Iterator[Batch]]
     origin: _Origin
 
     def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, bytes]]:

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from attncli.analysis.heads import SurveyStates
 from attncli.corpus.folders import Folder, folder_at
 from attncli.corpus.work import Answer, Batch, Done, Result, Work, in_windows, part_of
-from attncli.engines.source import Sentence
-from attncli.errors import Failure, InputError, Kept
+from attncli.engines.source import CorpusItem
+from attncli.errors import Failure, InputError, Metadata
 from attncli.formats.parquet import Rows, typed, with_kept
 from attncli.formats.states import schema, table_of
 
@@ -25,7 +25,7 @@ _NOTE = b"attncli.part"  # what a part says of itself
 _ENDING = ".parquet"
 
 
-def in_parts(sentences: Iterable[Sentence], files: Sequence[str] = ()) -> Iterator[Batch]:
+def in_parts(sentences: Iterable[CorpusItem], files: Sequence[str] = ()) -> Iterator[Batch]:
     """Yield the sentences part by part, as `part-00000-00000`: which file it is of, and which of its parts.
 
     Args:
@@ -34,7 +34,7 @@ def in_parts(sentences: Iterable[Sentence], files: Sequence[str] = ()) -> Iterat
     """
     places = {name: place for place, name in enumerate(files)}
 
-    def place(sentence: Sentence) -> tuple[int, int]:
+    def place(sentence: CorpusItem) -> tuple[int, int]:
         return places.get(str(sentence.kept.get("file")), 0), part_of(sentence)
 
     for (file, of_file), own in groupby(sentences, place):
@@ -73,7 +73,7 @@ class Table(Protocol[Taken]):
     def rest(self) -> Iterable[Any]:
         """Return the rows that are there once all results are."""
 
-    def empty(self, kept: Kept) -> Any:
+    def empty(self, kept: Metadata) -> Any:
         """Return the schema of a part without rows, whose file says so much of its sentences besides."""
 
 
@@ -94,7 +94,7 @@ class Each(NamedTuple):
         """Return nothing more."""
         return ()
 
-    def empty(self, kept: Kept) -> Any:
+    def empty(self, kept: Metadata) -> Any:
         """Return the schema of no rows."""
         return with_kept(typed(self.types).empty_table(), kept).schema
 
@@ -115,7 +115,7 @@ class Merged:
         """Return the one table."""
         return [table_of(self._states)]
 
-    def empty(self, kept: Kept) -> Any:
+    def empty(self, kept: Metadata) -> Any:
         """Return the schema of states."""
         return schema()
 
@@ -242,7 +242,7 @@ def _note(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
         return {}
 
 
-def _digest(sentences: Sequence[Sentence]) -> str:
+def _digest(sentences: Sequence[CorpusItem]) -> str:
     """Return what tells sentences from others, with what is kept of them."""
     digest = blake2b(digest_size=16)
     for number, text, kept in sentences:

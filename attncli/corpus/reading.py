@@ -10,9 +10,9 @@ from typing import Literal
 
 from attncli.corpus.listing import listed
 from attncli.corpus.places import File, is_url, shown
-from attncli.engines.source import Sentence
-from attncli.errors import NOTHING_KEPT, Failure, InputError, Kept, UsageError
-from attncli.text import counted, visible
+from attncli.engines.source import CorpusItem
+from attncli.errors import NO_METADATA, Failure, InputError, Metadata, UsageError
+from attncli.text import plural, visible
 
 Kind = Literal["text", "messages", "records", "csv", "tsv", "parquet"]
 _KINDS: dict[str, Kind] = {
@@ -121,7 +121,7 @@ class Corpus:
         """Whether there is one text, or one list of messages."""
         return len(self.files) == 1 and self._is_whole(self.files[0])
 
-    def sentences(self, note: Callable[[str], object] = lambda _: None) -> Iterator[Sentence]:
+    def sentences(self, note: Callable[[str], object] = lambda _: None) -> Iterator[CorpusItem]:
         """Yield the sentences of all files, one file after the other; what is empty is left out.
 
         A file that cannot be read has a failure for a sentence, in the place of the first one that it lacks. Where
@@ -151,7 +151,7 @@ class Corpus:
         if not is_any:
             raise InputError(f"{name} holds no sentence; expected one {'a line' if has_lines else 'a row'}")
         if empty:
-            what = counted(empty, f"empty {'line' if has_lines else 'text'}")
+            what = plural(empty, f"empty {'line' if has_lines else 'text'}")
             note(f"{name}: {what} {'was' if empty == 1 else 'were'} skipped")
 
     def last_number(self) -> int | None:
@@ -173,7 +173,7 @@ class Corpus:
             pass
         return None
 
-    def sentences_of(self, index: int, leave_out: Callable[[], object] = lambda: None) -> Iterator[Sentence]:
+    def sentences_of(self, index: int, leave_out: Callable[[], object] = lambda: None) -> Iterator[CorpusItem]:
         """Yield the sentences of one file, see `sentences`; `leave_out` is called for each empty one."""
         for sentence in self._all_of(index):
             if sentence.text == "":
@@ -181,10 +181,10 @@ class Corpus:
             else:
                 yield sentence
 
-    def _all_of(self, index: int) -> Iterator[Sentence]:
+    def _all_of(self, index: int) -> Iterator[CorpusItem]:
         """Yield the sentences of a file, also the empty ones, and a failure in the place of what cannot be read."""
         file, number = self.files[index], 0
-        kept: Kept = {"file": file.name} if len(self.files) > 1 else NOTHING_KEPT
+        kept: Metadata = {"file": file.name} if len(self.files) > 1 else NO_METADATA
         try:
             for sentence in self._read(file):
                 number = sentence.number
@@ -192,9 +192,9 @@ class Corpus:
         except InputError as error:
             if number == 0 and not kept:
                 raise
-            yield _carrying(Sentence(number + 1, Failure(str(error))), kept)
+            yield _carrying(CorpusItem(number + 1, Failure(str(error))), kept)
 
-    def _read(self, file: File) -> Iterator[Sentence]:
+    def _read(self, file: File) -> Iterator[CorpusItem]:
         """Yield the sentences of a file by its kind.
 
         Raises:
@@ -247,14 +247,14 @@ def names_of(*places: str) -> list[str]:
     return []
 
 
-def _carrying(sentence: Sentence, kept: Kept) -> Sentence:
+def _carrying(sentence: CorpusItem, kept: Metadata) -> CorpusItem:
     """Return a sentence that keeps more, and its failure with it."""
     number, text, others = sentence
     kept = {**kept, **others}
-    return Sentence(number, text._replace(kept=kept) if isinstance(text, Failure) else text, kept)
+    return CorpusItem(number, text._replace(kept=kept) if isinstance(text, Failure) else text, kept)
 
 
-def _conversation(sentence: Sentence) -> Sentence:
+def _conversation(sentence: CorpusItem) -> CorpusItem:
     """Return what a text spells in JSON."""
     from attncli.encoding.chat import Conversation
 

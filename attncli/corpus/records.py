@@ -10,14 +10,16 @@ from typing import IO, Any
 import orjson
 
 from attncli.corpus.lines import MOST_BYTES, decoded, lines_in
-from attncli.engines.source import Sentence
-from attncli.errors import NOTHING_KEPT, Failure, InputError
+from attncli.engines.source import CorpusItem
+from attncli.errors import NO_METADATA, Failure, InputError
 from attncli.text import did_you_mean, visible
 
 _LOOKED_AT = 100  # lines; where none of them has a field, its name is wrong
 
 
-def records_in(stream: IO[bytes], name: str, field: str, keep: Sequence[str], chat: bool = False) -> Iterator[Sentence]:
+def records_in(
+    stream: IO[bytes], name: str, field: str, keep: Sequence[str], chat: bool = False
+) -> Iterator[CorpusItem]:
     """Yield the text of each line.
 
     Args:
@@ -33,18 +35,18 @@ def records_in(stream: IO[bytes], name: str, field: str, keep: Sequence[str], ch
     lines = lines_in(stream, name)
     for number, line in chain(_looked_at(lines, name, dict.fromkeys((field, *keep)) | {field: "--field"}), lines):
         if not line.strip():
-            yield Sentence(number, "")
+            yield CorpusItem(number, "")
             continue
         record = _record(line, name)
         if isinstance(record, Failure):
-            yield Sentence(number, record)
+            yield CorpusItem(number, record)
             continue
         kept = {one: record.get(one) for one in keep}
         bad = next((reason for one, value in kept.items() if (reason := _not_kept(one, value, line))), None)
         if bad is None:
-            yield Sentence(number, _text(record, field, chat), kept or NOTHING_KEPT)
+            yield CorpusItem(number, _text(record, field, chat), kept or NO_METADATA)
         else:
-            yield Sentence(number, Failure(bad))
+            yield CorpusItem(number, Failure(bad))
 
 
 def _not_kept(name: str, value: Any, line: bytes) -> str | None:

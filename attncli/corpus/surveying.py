@@ -10,7 +10,7 @@ from attncli.analysis.cautions import warnings_of
 from attncli.analysis.heads import Gathering, SurveyStates
 from attncli.analysis.induction import cautions
 from attncli.corpus.work import Answer, Batch
-from attncli.errors import Failure, MisfitError
+from attncli.errors import Failure, InputMismatchError
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Surveying:
                 continue
             try:
                 self.view.check(trace)
-            except MisfitError as error:  # it may fit the next one
-                yield Answer(number, Failure(str(error), kind=MisfitError, kept=trace.kept))
+            except InputMismatchError as error:  # it may fit the next one
+                yield Answer(number, Failure(str(error), kind=InputMismatchError, kept=trace.kept))
                 continue
             gathered.add(number, trace)
             said = (*warnings_of(trace, self.view), *(cautions(trace) if self.detects else ()))

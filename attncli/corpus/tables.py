@@ -10,9 +10,9 @@ from typing import IO, TYPE_CHECKING, Any
 from attncli.corpus.lines import MOST_BYTES, decoded, lines_in
 from attncli.corpus.places import File, readable
 from attncli.corpus.records import conversation_of, no_such
-from attncli.engines.source import Sentence
-from attncli.errors import NOTHING_KEPT, Failure, InputError, require
-from attncli.text import counted, visible
+from attncli.engines.source import CorpusItem
+from attncli.errors import NO_METADATA, Failure, InputError, require
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType, RecordBatch, Schema
@@ -22,7 +22,7 @@ _ROWS = 1024  # of a Parquet file that are read at a time
 _AHEAD = 2**20  # bytes of each of its columns
 
 
-def rows_in(stream: IO[bytes], name: str, delimiter: str, column: str, keep: Sequence[str]) -> Iterator[Sentence]:
+def rows_in(stream: IO[bytes], name: str, delimiter: str, column: str, keep: Sequence[str]) -> Iterator[CorpusItem]:
     """Yield the text of each row of CSV or TSV after the header; the first row has the number 1.
 
     Quotes are doubled in quotes and may have line ends between them, as spreadsheets, pandas and DuckDB write them.
@@ -45,9 +45,9 @@ def rows_in(stream: IO[bytes], name: str, delimiter: str, column: str, keep: Seq
     place, *others = _places(header, name, column, keep)
     for number, row in enumerate(rows, start=1):
         if isinstance(row, Failure):
-            yield Sentence(number, row)
+            yield CorpusItem(number, row)
         elif len(row) != len(header):
-            yield Sentence(number, Failure(f"it has {counted(len(row), 'column')}, and the header {len(header)}"))
+            yield CorpusItem(number, Failure(f"it has {plural(len(row), 'column')}, and the header {len(header)}"))
         else:
             kept = {one: _sound(row[other], name) for one, other in zip(keep, others, strict=True)}
             yield _keeping(number, _sound(row[place], name), kept)
@@ -131,16 +131,16 @@ def _sound(text: str, name: str) -> str | Failure:
     return text if text.isascii() else decoded(text.encode("utf-8", "surrogateescape"), name)
 
 
-def _keeping(number: int, text: str | Failure, kept: dict[str, Any]) -> Sentence:
+def _keeping(number: int, text: str | Failure, kept: dict[str, Any]) -> CorpusItem:
     """Return a sentence with what is kept, unless that is bad."""
     bad = next((one for one in kept.values() if isinstance(one, Failure)), None)
-    return Sentence(number, text, kept or NOTHING_KEPT) if bad is None else Sentence(number, bad)
+    return CorpusItem(number, text, kept or NO_METADATA) if bad is None else CorpusItem(number, bad)
 
 
 # --- Parquet -----------------------------------------------------------------------------------------------
 
 
-def parquet_rows(file: File, column: str, keep: Sequence[str], chat: bool = False) -> Iterator[Sentence]:
+def parquet_rows(file: File, column: str, keep: Sequence[str], chat: bool = False) -> Iterator[CorpusItem]:
     """Yield the text of each row of a Parquet file in bounded memory, or with `chat` its messages; see `rows_in`.
 
     Of a row group that cannot be read, one sentence says so, and the next one is gone on with.
@@ -161,7 +161,7 @@ def parquet_rows(file: File, column: str, keep: Sequence[str], chat: bool = Fals
                 if number == 0 and table.num_row_groups == 1:
                     raise
                 reason = f"it and those up to {before + rows}, of row group {group}: {error}"
-                yield Sentence(number + 1, Failure(reason))
+                yield CorpusItem(number + 1, Failure(reason))
             number = before + rows
 
 
@@ -238,7 +238,7 @@ def _is_time(kind: DataType) -> bool:
     return any(is_one(kind) for is_one in (types.is_date, types.is_time, types.is_timestamp))
 
 
-def _sentences(batch: RecordBatch, before: int, name: str, column: str, keep: Sequence[str]) -> Iterator[Sentence]:
+def _sentences(batch: RecordBatch, before: int, name: str, column: str, keep: Sequence[str]) -> Iterator[CorpusItem]:
     """Yield the rows of a batch, before which there are so many."""
     texts, *others = (_values(batch.column(batch.schema.get_field_index(one)), name) for one in (column, *keep))
     null = Failure(f"its '{visible(column)}' is null; expected text")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
 
 from attncli.corpus.work import Answer, Batch, Done, Result
-from attncli.engines.source import answered
+from attncli.engines.source import trace_group
 from attncli.errors import Failure
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Tracing(Generic[Result]):
 
     def on(self, source: Source) -> Done[Result]:
         """Return what answers batches with a source that is open."""
-        return lambda batch: self.made(batch, answered(source, batch.sentences, self.pair, self.target))
+        return lambda batch: self.made(batch, trace_group(source, batch.sentences, self.pair, self.target))
 
     def open(self) -> Done[Result]:
         """Open the source, and return what answers batches with it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from attncli.engines.source import Sentence, windows
+from attncli.engines.source import CorpusItem, windows
 from attncli.errors import Failure
 
 Result = TypeVar("Result", covariant=True)
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
     """
 
     name: str
-    sentences: Sequence[Sentence]
+    sentences: Sequence[CorpusItem]
 
 
 Done = Callable[[Batch], Iterator[Answer[Result]]]
@@ -65,12 +65,12 @@ class Work(Protocol[Result]):
         """
 
 
-def part_of(sentence: Sentence) -> int:
+def part_of(sentence: CorpusItem) -> int:
     """Return which part of its file a sentence is in: numbers of one part are the same but for the remainder."""
     return sentence.number // PART
 
 
-def in_windows(sentences: Iterable[Sentence], together_from: int = 1) -> Iterator[Batch]:
+def in_windows(sentences: Iterable[CorpusItem], together_from: int = 1) -> Iterator[Batch]:
     """Yield the batches of a stream, whose answers are wanted as soon as they are there; see `windows`.
 
     Args:
@@ -86,5 +86,5 @@ def in_windows(sentences: Iterable[Sentence], together_from: int = 1) -> Iterato
             yield _batch([sentence])
 
 
-def _batch(sentences: Sequence[Sentence]) -> Batch:
+def _batch(sentences: Sequence[CorpusItem]) -> Batch:
     return Batch(f"{sentences[0].kept.get('file', '')}:{sentences[0].number}", sentences)

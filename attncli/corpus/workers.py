@@ -24,7 +24,7 @@ from attncli.corpus.serving import serve, unpickled
 from attncli.corpus.work import Answer, Batch, Work
 from attncli.engines.cpu import ONE_THREAD
 from attncli.errors import Failure, InputError
-from attncli.interruption import Undoing
+from attncli.signals import OnInterrupt
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -82,7 +82,7 @@ class Pool:
 
     def __enter__(self) -> Pool:
         self._open.enter_context(_one_thread_each())
-        self._open.enter_context(Undoing(self._kill))
+        self._open.enter_context(OnInterrupt(self._kill))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
-from attncli.files import goes_straight
+from attncli.files import is_stream_path
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def choose_format(given: str | None, output: Path | None, choices: Sequence[str]
     Raises:
         UsageError: they contradict each other, or the ending is unknown.
     """
-    if output is None or (not output.suffix and goes_straight(output)):
+    if output is None or (not output.suffix and is_stream_path(output)):
         return given or "table"
     if is_folder:
         if given not in (None, "parquet"):

@@ -122,7 +122,7 @@ def _weights(layer: LayerTrace, heads: tuple[int, ...], most: int | None) -> dic
 
 
 def _heaviest(block: Stages, most: int) -> Int[np.ndarray, "H Q N"]:
-    """Return the keys of the largest weights of each query, as `attncli.trace.ranking.heaviest` has them.
+    """Return the keys of the largest weights of each query, as `attncli.trace.top_keys.heaviest` has them.
 
     Behind them stand masked keys, where the query may attend to fewer.
     """

@@ -11,11 +11,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import AttnError, Failure, InputError, Kept, UsageError
-from attncli.files import written_aside
+from attncli.errors import AttnError, Failure, InputError, Metadata, UsageError
+from attncli.files import atomic_write
 from attncli.formats.rows import COLUMNS
 from attncli.text import visible
-from attncli.trace.ranking import top_keys
+from attncli.trace.top_keys import top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Cells, View
 
@@ -67,7 +67,7 @@ def typed(types: Mapping[str, str]) -> Any:
     return pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])
 
 
-def with_kept(table: Any, kept: Kept) -> Any:
+def with_kept(table: Any, kept: Metadata) -> Any:
     """Return a table with what a file says of its sentence besides, in columns behind `sentence`.
 
     Raises:
@@ -98,7 +98,7 @@ def write_tables(tables: Iterable[Any], empty: Any, path: Path) -> None:
         InputError: the file cannot be written.
     """
     # Opened here: of paths, the library takes those in UTF-8 alone.
-    with written_aside(path, ".part") as aside, open(aside, "wb") as sink, Rows(sink, empty) as rows:
+    with atomic_write(path, ".part") as aside, open(aside, "wb") as sink, Rows(sink, empty) as rows:
         for table in tables:
             rows.add(table)
 

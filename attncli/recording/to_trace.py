@@ -13,7 +13,7 @@ from attncli.files import to_numpy
 from attncli.masks.conventions import LEAST, read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
 from attncli.recording.call import AttentionCall, MaskArgument
-from attncli.trace.layer import LayerTrace, Proof, Stages, apart, stages_of
+from attncli.trace.layer import LayerTrace, Proof, Stages, max_abs_diff, stages_of
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
@@ -170,7 +170,7 @@ def _with_blind_rows(layer: LayerTrace, call: AttentionCall, row: int) -> LayerT
     """
     if layer.weights is not None or call.api == "transformers":  # whose fill says it
         return layer
-    blind = layer.blind(range(layer.num_queries))
+    blind = layer.fully_masked(range(layer.num_queries))
     if not blind.any():
         return layer
     stages = Stages(layer, tuple(range(layer.num_heads)), np.arange(layer.num_queries))
@@ -203,7 +203,7 @@ def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
     if expected.shape != (layer.num_heads, layer.num_queries, layer.v.shape[-1]):
         return layer
     made = stages_of(layer, range(layer.num_heads), np.arange(layer.num_queries))
-    errors = [apart(each.output, expected[list(each.heads)][:, each.queries]) for each in made]
+    errors = [max_abs_diff(each.output, expected[list(each.heads)][:, each.queries]) for each in made]
     worst = float(np.max(errors, initial=0.0))  # NaN, if one of them is
     largest = max(float(np.nanmax(np.abs(layer.v), initial=1.0)), 1.0)
     return replace(layer, proof=Proof(worst, "what the program's call returned", magnitude=largest))

@@ -11,7 +11,7 @@ from attncli.recording.call import CallSite
 from attncli.recording.operands import Factor, Labels, is_learned
 from attncli.recording.provenance import Flow
 from attncli.recording.tracer import Did, Flows
-from attncli.text import counted
+from attncli.text import plural
 
 # Functions that put numbers elsewhere, and those that make others of them one by one.
 PLACING = (
@@ -65,7 +65,7 @@ class Unfollowed:
             return ""
         named = [self._named(places) for places in lines.values()]
         more = len(named) - _MOST_PLACES
-        named = [*named[:_MOST_PLACES], *([counted(more, "more place")] if more > 0 else [])]
+        named = [*named[:_MOST_PLACES], *([plural(more, "more place")] if more > 0 else [])]
         count = sum(count for count, _ in self._at.values())
         what, them = (f"{count} softmaxes are", "them") if count > 1 else ("1 softmax is", "it")
         return f"{what} not shown, as attn could not follow {them} from scores to values: {', '.join(named)}"

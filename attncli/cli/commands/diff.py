@@ -13,11 +13,11 @@ from typer import Argument, Context, Exit
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
-from attncli.errors import ExitCode, InputError, UsageError, refusing
+from attncli.errors import ExitCode, InputError, UsageError, raise_on_failure
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import Difference, Differences
-    from attncli.engines.source import Sentence
+    from attncli.engines.source import CorpusItem
     from attncli.trace.trace import Trace
 
 Texts = Annotated[
@@ -123,7 +123,7 @@ def diff(
 
 def _several(
     environment: Environment, computed: options.Computed
-) -> tuple[options.Computed, Iterator[Sentence] | None]:
+) -> tuple[options.Computed, Iterator[CorpusItem] | None]:
     """Return the sentences, if they are several; else the options with the one that was read."""
     from attncli.cli.sentences import sentences
 
@@ -131,7 +131,7 @@ def _several(
     first = list(islice(numbered, 2))
     if len(first) > 1:
         return computed, chain(first, numbered)
-    (text,) = (text for _, text in refusing(((one.number, one.text) for one in first), is_alone=True))
+    (text,) = (text for _, text in raise_on_failure(((one.number, one.text) for one in first), is_alone=True))
     return _of_texts(computed, [text]), None
 
 
@@ -145,7 +145,7 @@ def _over_sentences(
     context: Context,
     environment: Environment,
     requests: Sequence[options.Request],
-    many: Iterator[Sentence],
+    many: Iterator[CorpusItem],
     queries: tuple[str, ...],
     jobs: int | None,
 ) -> tuple[Differences, int]:
@@ -163,8 +163,8 @@ def _over_sentences(
         work_of(environment, request, Task(AsTheyAre(), "all", values=False)) for request in requests
     )
     work = Differing(first, second, queries)
-    shared_from = max(source.shared_from, other.shared_from)
-    answers = answered(work, in_windows(many), jobs, work.on(source, other), shared_from)
+    parallel_from = max(source.parallel_from, other.parallel_from)
+    answers = answered(work, in_windows(many), jobs, work.on(source, other), parallel_from)
     results = followed_together(context, environment, answers, last_number(texts), is_alone=False, stops=False)
     state = merged(results)
     if state is None:

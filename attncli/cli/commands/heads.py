@@ -238,7 +238,7 @@ def _measured(
     from attncli.cli.sentences import last_number
     from attncli.corpus.surveying import Surveying
     from attncli.encoding.induction_probe import repeated
-    from attncli.engines.source import Sentence
+    from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
     if request.on is not None:
@@ -251,7 +251,7 @@ def _measured(
         request = replace(request, computed=replace(request.computed, sentences=_keeping(request, wanted.by)))
     texts = request.computed.sentences
     drawn = repeated(request.model) if wanted.induction else None
-    twice = None if drawn is None else [Sentence(number, text) for number, text in enumerate(drawn, start=1)]
+    twice = None if drawn is None else [CorpusItem(number, text) for number, text in enumerate(drawn, start=1)]
     answers = made_of(
         environment,
         request,

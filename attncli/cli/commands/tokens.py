@@ -106,7 +106,7 @@ def _made(
     from attncli.corpus.local import answered, together_from
     from attncli.corpus.tokenizing import Tokenizing
     from attncli.corpus.work import in_windows
-    from attncli.engines.source import SHARED_LATE
+    from attncli.engines.source import PARALLEL_FROM_LATE
 
     if asked.from_ is not None:
         from attncli.trace.store import load
@@ -129,7 +129,7 @@ def _made(
     work = Tokenizing(made, options, asked.texts.pair)
     with loading(environment, asked.model, asked.vocab):
         here = work.open()
-    return answered(work, in_windows(texts, together_from(jobs, SHARED_LATE)), jobs, here, SHARED_LATE)
+    return answered(work, in_windows(texts, together_from(jobs, PARALLEL_FROM_LATE)), jobs, here, PARALLEL_FROM_LATE)
 
 
 def _draw(

@@ -248,7 +248,7 @@ class Recorder:
                 f"layer {sublayer[0]} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
                 "positions that are no tokens are not supported in it"
             )
-        return self.request.heads.among(heads, f"layer {sublayer[0]}")
+        return self.request.heads.resolve(heads, f"layer {sublayer[0]}")
 
     # --- what was recorded ---
 

@@ -6,23 +6,23 @@ from typing import Any
 
 from attncli.engines.torch.architectures.architecture import Architecture
 from attncli.engines.torch.architectures.big_bird import BigBird
-from attncli.engines.torch.architectures.causality import CLIP_TOWERS, Blip, Causal, Permutation
+from attncli.engines.torch.architectures.causality import CLIP_TOWERS, KnownCausality
 from attncli.engines.torch.architectures.deepseek_v4 import DeepseekV4
 from attncli.engines.torch.architectures.diffllama import DiffLlama
 from attncli.engines.torch.architectures.longformer import Led, Longformer, read_bands
-from attncli.engines.torch.architectures.seamless import Seamless, SeamlessV2
+from attncli.engines.torch.architectures.seamless import Seamless
 
 _ARCHITECTURES = {
     **dict.fromkeys(("big_bird", "bigbird_pegasus"), BigBird()),
-    **dict.fromkeys((*CLIP_TOWERS, "git"), Causal()),
-    "blip_text_model": Blip(),
+    **dict.fromkeys((*CLIP_TOWERS, "git"), KnownCausality(always=True)),
+    "blip_text_model": KnownCausality("BlipTextLMHeadModel"),
     "deepseek_v4": DeepseekV4(),
     "diffllama": DiffLlama(),
     "led": Led(),
     "longformer": Longformer(),
-    "seamless_m4t": Seamless(),
-    "seamless_m4t_v2": SeamlessV2(),
-    "xlnet": Permutation(),
+    "seamless_m4t": Seamless("SeamlessM4TForTextToText"),
+    "seamless_m4t_v2": Seamless("SeamlessM4Tv2ForTextToText"),
+    "xlnet": KnownCausality(),
 }
 _PLAIN = Architecture()
 

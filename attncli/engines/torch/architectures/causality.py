@@ -12,25 +12,13 @@ CLIP_TOWERS = tuple(
 )
 
 
-class Causal(Architecture):
-    """A model that looks at the past alone: CLIP's kin, and GIT, to which all of a text is what it writes."""
+class KnownCausality(Architecture):
+    """CLIP's kin and GIT, which look at the past alone; XLNet, which does so in training alone; BLIP, as a decoder."""
+
+    def __init__(self, *causal_classes: str, always: bool = False) -> None:
+        self._causal_classes = causal_classes
+        self._always = always
 
     def is_causal(self, model: Any) -> bool:
         """See `Architecture.is_causal`."""
-        return True
-
-
-class Permutation(Architecture):
-    """XLNet, which is causal in training alone."""
-
-    def is_causal(self, model: Any) -> bool:
-        """See `Architecture.is_causal`."""
-        return False
-
-
-class Blip(Architecture):
-    """BLIP, which is causal as a decoder alone."""
-
-    def is_causal(self, model: Any) -> bool:
-        """See `Architecture.is_causal`."""
-        return bool(type(model).__name__ == "BlipTextLMHeadModel")
+        return self._always or type(model).__name__ in self._causal_classes

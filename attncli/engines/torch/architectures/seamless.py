@@ -6,12 +6,7 @@ from attncli.engines.torch.architectures.architecture import Architecture
 
 
 class Seamless(Architecture):
-    """The first version."""
+    """Either version of it, by the class of that part."""
 
-    text_class = "SeamlessM4TForTextToText"
-
-
-class SeamlessV2(Architecture):
-    """The second version."""
-
-    text_class = "SeamlessM4Tv2ForTextToText"
+    def __init__(self, text_class: str) -> None:
+        self.text_class = text_class
