@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from architectures import tiny_model
+from attncli.engines.torch.to_cpu import fetched
 from conformance import opened, save
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attncli.engines.torch import memory, to_cpu, unmodified_check
-from attncli.engines.torch.to_cpu import fetched
 from attncli.files import to_numpy
 from attncli.recording import to_trace
 
