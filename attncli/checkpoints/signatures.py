@@ -32,7 +32,6 @@ class LoadKeywords(TypedDict, total=False):
     device_map: str | None
     truncate: bool
     chat: bool
-    system: str | None
     base: str | None
 
 
@@ -80,7 +79,6 @@ class VocabularyKeywords(TypedDict, total=False):
     trust_remote_code: bool
     truncate: bool
     chat: bool
-    system: str | None
     base: str | None
 
 

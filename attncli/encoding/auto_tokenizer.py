@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer: the one that transformers makes of its files, with the model or alone, without torch.
+"""A checkpoint's tokenizer: the one that transformers makes of its files, with the model or alone.
 
 Many of transformers' classes build their pipeline themselves and take no more than the vocabulary from tokenizer.json
 (BertTokenizer, Qwen2Tokenizer), so that no other reader of this file can be trusted to give the same tokens.
@@ -12,16 +12,24 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.checkpoints.hub import silence_transformers, translate_errors
+from attncli.checkpoints.hub import BRINGS_CODE, silence_transformers, translate_errors
 from attncli.checkpoints.weight_checks import unknown_quantization
 from attncli.encoding.python_tokenizer import PythonTokenizer
-from attncli.encoding.tokenizer_files import check_files, no_tokenizer
-from attncli.encoding.vocabulary_files import check_vocabulary
+from attncli.encoding.vocabulary_files import check_vocabulary, is_tiktoken
+from attncli.errors import LoadError, require
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
     from attncli.checkpoints.snapshot import Snapshot
 
+_LONGEST_LINE = 4096  # bytes of the first line of a vocabulary
+# Where the common classes keep their vocabulary, and what the files of all of them end in.
+_LOOKED_FOR = (
+    "tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "tiktoken.model",
+    "vocab.json", "vocab.txt",
+)  # fmt: skip
+_VOCABULARIES = (*_LOOKED_FOR, ".model", ".spm", ".tiktoken", ".tokenizer", ".codes", "dict.txt")
 
 # RoBERTa and its kin: they number their positions from the one after the padding's.
 _AFTER_PADDING = frozenset({
@@ -52,14 +60,14 @@ def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None)
         except Exception as error:  # of whatever reads the files
             if isinstance(error, AttributeError):
                 check_quantization(snapshot)
-            check_files(name, folder, error)
+            _check_files(name, folder, error)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
         for each in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
             if getattr(tokenizer, each, None) == "":
                 setattr(tokenizer, each, None)
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        raise no_tokenizer(name)  # transformers makes one up, of special tokens alone
+        raise _no_tokenizer(name)  # transformers makes one up, of special tokens alone
     return tokenizer if getattr(tokenizer, "is_fast", False) else PythonTokenizer(tokenizer)
 
 
@@ -156,3 +164,47 @@ def hub_arguments(options: LoadOptions) -> dict[str, Any]:
     """
     is_local = options.offline or not options.trust_remote_code
     return {"local_files_only": is_local, "trust_remote_code": options.trust_remote_code}
+
+
+def _check_files(name: str, folder: Path, error: Exception) -> None:
+    """Say what is missing where a tokenizer could not be loaded; return where nothing is, as far as one can see.
+
+    Transformers tries one reader after the other, and what it says of the last may not be the true cause.
+
+    Args:
+        name: of the checkpoint.
+        folder: that has its files.
+        error: what transformers raised.
+
+    Raises:
+        LoadError: a package is missing, or there is no vocabulary.
+    """
+    if BRINGS_CODE in str(error):
+        return
+    found = sorted(path.name for path in folder.glob("*"))
+    if not any(each.endswith(_VOCABULARIES) for each in found):
+        raise _no_tokenizer(name)
+    if "tokenizer.json" in found:
+        return
+    for file in found:
+        if packages := _readers(folder / file):
+            require(f"the tokenizer of {visible(name)} is in {visible(file)}, and reading that", *packages)
+    if "sacremoses" in str(error):  # which a class in pure Python imports
+        require(f"the tokenizer of {visible(name)}", "sacremoses")
+
+
+def _no_tokenizer(name: str) -> LoadError:
+    """Return the error of a checkpoint that brings no vocabulary."""
+    return LoadError(
+        f"{visible(name)} has no tokenizer: none of {', '.join(_LOOKED_FOR)} is there; put its tokenizer.json beside "
+        "config.json"
+    )
+
+
+def _readers(path: Path) -> tuple[str, ...]:
+    """Return the packages that read a file, by the names of their imports; none for what needs no package."""
+    if not path.name.endswith((".model", ".spm", ".tiktoken")):
+        return ()
+    with path.open("rb") as file:
+        first = file.readline(_LONGEST_LINE)
+    return ("tiktoken",) if is_tiktoken(first) else ("sentencepiece", "google.protobuf")

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from attncli.checkpoints.options import EngineOptions, LoadOptions
     from attncli.checkpoints.snapshot import Snapshot
     from attncli.checkpoints.tensors import Store
-    from attncli.encoding.chat import Chat
     from attncli.engines.numpy.prefix_cache import PrefixCache
     from attncli.masks.expressions import Expression
     from attncli.trace.tokens import Tokens
@@ -100,8 +99,7 @@ class NativeCheckpoint:
             limit=spec.positions,
             truncate=options.truncate,
             rows=spec.embedding.tokens.rows,
-            chat=_open_chat(model, tokenizer, options, special) if options.chat else None,
-        )
+        ).with_chat(options)
         weights.prepare(spec.read_whole(last, values))
         self._values = values
         self._prefix_cache: PrefixCache | None = None
@@ -233,12 +231,6 @@ def _parse_mask(mask: str | None) -> Expression | None:
     from attncli.masks.parser import parse
 
     return parse(mask, states_true=False)
-
-
-def _open_chat(model: str, tokenizer: NativeTokenizer, options: LoadOptions, special: bool) -> Chat | None:
-    from attncli.encoding.chat import open_chat
-
-    return open_chat(model, tokenizer, options, special=special, asks=False)
 
 
 def _check_target(target: str | None) -> None:
