@@ -215,18 +215,18 @@ class _Search(NamedTuple):
             return shown, _only_checkpoint(folder) if self.is_here else folder, None
         from attncli.checkpoints.hub import Repository, not_found
 
-        there = Repository(repository, revision, self.options.offline)
+        there = Repository(repository, revision, self.options.offline, shown)
         part = "tokenizer" if self.for_tokenizer else "configuration"
         if there.sizes is None:
             folder = _only_checkpoint(there.root / inside, shown) if (there.root / inside).is_dir() else there.root
             if not any((folder / each).is_file() for each in (*_MARKERS[:2], *["tokenizer.json"] * self.for_tokenizer)):
-                raise not_found(shown, part, self.options.offline)
+                raise not_found(shown, part, there.is_offline)
             return _with_folder(shown, folder, there.root), folder, None
         if inside or there.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
             inside = _only_inside(shown, there, inside)
         configs = {f"{inside}/{each}".lstrip("/") for each in (CONFIG, ADAPTER)}
         if not self.for_tokenizer and configs.isdisjoint(there.sizes):
-            raise not_found(shown, part, self.options.offline)
+            raise not_found(shown, part, there.is_offline)
         small = _small_files(there.sizes, inside)
         there.fetch(small, "tokenizer" if self.for_tokenizer else "model")
         start = f"{inside}/" if inside else ""
