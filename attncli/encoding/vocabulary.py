@@ -146,8 +146,8 @@ def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        only = {"allow_patterns": ["tokenizer.json"], "local_files_only": offline}
-        return Path(snapshot_download(name, **only)) / "tokenizer.json"
+        folder = snapshot_download(name, allow_patterns=["tokenizer.json"], local_files_only=offline)
+        return Path(folder) / "tokenizer.json"
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
         if why := unreachable_reason(error):
             raise LoadError(

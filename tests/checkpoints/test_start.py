@@ -1,4 +1,4 @@
-"""What opening a plain checkpoint in a local folder costs: each file is looked at once, and few modules are imported."""
+"""What opening a plain checkpoint in a local folder costs: one look at each file, and few modules."""
 
 import subprocess
 import sys
