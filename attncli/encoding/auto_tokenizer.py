@@ -97,7 +97,7 @@ def _checked() -> Iterator[None]:
     def read(kind: Any, files: dict[str, Any], *rest: Any, **options: Any) -> Any:
         for path in files.values():
             if isinstance(path, str):
-                check_vocabulary(Path(path))
+                check_vocabulary(Path(path), read_sentencepiece)
         return own.__func__(kind, files, *rest, **options)
 
     PreTrainedTokenizerBase._from_pretrained = classmethod(read)
@@ -105,6 +105,27 @@ def _checked() -> Iterator[None]:
         yield
     finally:
         PreTrainedTokenizerBase._from_pretrained = own
+
+
+def read_sentencepiece(content: bytes) -> Any:
+    """Return the message of protobuf that a model of sentencepiece is; None where no package reads it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    try:
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+        model = import_protobuf().ModelProto()
+    except ImportError:
+        return None
+    try:
+        model.ParseFromString(content)
+    except DecodeError:
+        raise ValueError("it is damaged") from None
+    return model
 
 
 def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:

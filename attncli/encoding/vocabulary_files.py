@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +48,16 @@ def read_tokenizer(path: Path, whose: str) -> Tokenizer:
         raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None
 
 
-def check_vocabulary(path: Path) -> None:
-    """Raise ValueError for a file of a tokenizer that no library here can be trusted to read."""
+def check_vocabulary(path: Path, read_sentencepiece: Callable[[bytes], Any] | None = None) -> None:
+    """Refuse a file of a tokenizer that no library here can be trusted to read.
+
+    Args:
+        path: of the file.
+        read_sentencepiece: returns the message that a model of sentencepiece is, or None where no package reads any.
+
+    Raises:
+        ValueError: it is one.
+    """
     try:
         if path.suffix == ".json":
             content = read_file(path, MOST_TEXT)
@@ -61,8 +69,8 @@ def check_vocabulary(path: Path) -> None:
             content = read_file(path, MOST_TEXT)
             if is_tiktoken(content):
                 _check_ranks(content)
-            else:
-                _check_sentencepiece(content)
+            elif read_sentencepiece is not None:
+                _check_sentencepiece(read_sentencepiece(content))
     except ValueError as error:
         raise ValueError(f"{visible(path.name)}: {error}") from None
 
@@ -72,19 +80,9 @@ def is_tiktoken(content: bytes) -> bool:
     return _LINE.match(content) is not None
 
 
-def _check_sentencepiece(content: bytes) -> None:
-    """Check a model of sentencepiece, read as transformers reads it; where no package does, nobody will."""
-    try:
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-        from transformers.convert_slow_tokenizer import import_protobuf
-
-        model = import_protobuf().ModelProto()
-    except ImportError:
+def _check_sentencepiece(model: Any) -> None:
+    if model is None:
         return
-    try:
-        model.ParseFromString(content)
-    except DecodeError:
-        raise ValueError("it is damaged") from None
     _check_pieces(piece.piece for piece in model.pieces)
     for normalizer in (model.normalizer_spec, model.denormalizer_spec):
         if normalizer.precompiled_charsmap:
