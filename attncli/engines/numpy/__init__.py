@@ -30,7 +30,6 @@ from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model
-from attncli.engines.numpy.prefix_cache import PrefixCache
 from attncli.engines.numpy.ragged_batch import TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.errors import AttnError, InputError, UsageError, not_installed
@@ -43,6 +42,7 @@ from attncli.trace.trace import Provenance, Trace
 if TYPE_CHECKING:
     from attncli.checkpoints.options import EngineOptions, LoadOptions
     from attncli.checkpoints.tensors import Store
+    from attncli.engines.numpy.prefix_cache import PrefixCache
     from attncli.trace.tokens import Tokens
 
 __all__ = ["DeclinedError", "NativeCheckpoint", "NotCachedError", "load_alone"]
@@ -143,6 +143,8 @@ class NativeCheckpoint:
 
         See `attncli.engines.source.OpenModel.recording`.
         """
+        from attncli.engines.numpy.prefix_cache import PrefixCache
+
         self._prefix_cache = self._prefix_cache or PrefixCache()
         other = copy(self)
         other.layers = layers.resolve(len(self.attention_layers), visible(self.name))

@@ -15,8 +15,6 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
-from attncli.engines.cpu import cores
-
 T = TypeVar("T")
 
 LONG = 256  # tokens; threads save nothing that one would notice on fewer
@@ -33,6 +31,8 @@ def count() -> int:
     said = next((os.environ[name] for name in _SAID if os.environ.get(name)), "").split(",")[0].strip()
     if said.isdecimal() and int(said) > 0:
         return int(said)
+    from attncli.engines.cpu import cores
+
     return cores()
 
 

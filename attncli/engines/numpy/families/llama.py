@@ -122,3 +122,13 @@ def olmo2(fields: Fields) -> ModelSpec:
         normed="all",
         residuals=(Residual(after="post_attention_layernorm"), Residual(after="post_feedforward_layernorm")),
     )
+
+
+SPECS = {
+    "llama": llama,
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "smollm3": smollm3,
+    "olmo2": olmo2,
+}
