@@ -328,7 +328,7 @@ def _draw(
     palette: Palette,
     precision: int | None,
 ) -> None:
-    from attncli.render.heads import Shown, grid_parts, table_parts
+    from attncli.render.heads import HeadTable, grid_parts, table_parts
 
     parts: list[RenderableType] = []
     for survey in found:
@@ -337,6 +337,6 @@ def _draw(
             continue
         lines = canvas.height if wanted.top is None else None
         share = None if lines is None else max(lines // len(found) - 1, _FEWEST_LINES)
-        shown = Shown(wanted.order, wanted.label, precision, share, wanted.spread or "std")
+        shown = HeadTable(wanted.order, wanted.label, precision, share, wanted.spread or "std")
         parts += table_parts(survey, shown, palette, canvas.table_width)
     canvas.show(parts, found[0].source.title)
