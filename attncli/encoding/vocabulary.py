@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from attncli.encoding.encode import tokens_of, translate_tokenizer_errors
 from attncli.encoding.vocabulary_files import read_tokenizer
-from attncli.errors import InputMismatchError, LoadError, UsageError, require
+from attncli.errors import InputMismatchError, LoadError, UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -130,11 +130,11 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
     Raises:
         LoadError: there is none, or it cannot be read.
     """
-    from attncli.checkpoints.folder import check_name, opened
+    from attncli.checkpoints.checkpoint_folder import check_utf8, demo_or
 
-    path = Path(opened(name))
+    path = Path(demo_or(name))
     shown = visible(name)
-    check_name(path)
+    check_utf8(path)
     if os.path.isdir(path):
         path = path / "tokenizer.json"
     elif not os.path.exists(path):
@@ -149,17 +149,15 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
-    require(f"--vocab '{visible(name)}' is no file or folder here. A look on the hub", "huggingface_hub")
-    from attncli.checkpoints.hub import first_sentence, hush_hub, silence, unreached
+    from attncli.checkpoints.hub import first_sentence, silence_hub, unreachable_reason
 
-    hush_hub()
+    silence_hub()
     from huggingface_hub import hf_hub_download
 
-    silent = None if offline else silence()
     try:
-        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline or silent is not None))
+        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
-        if why := silent or unreached(error):
+        if why := unreachable_reason(error):
             raise LoadError(
                 f"the hub could not be reached, and --vocab '{visible(name)}' is no file or folder here and not in "
                 f"the local cache; check the connection ({why})"

@@ -31,8 +31,8 @@ _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([^"]*)"')
 _LONG = re.compile(rb'"[^"]{512}')
 
 
-def read_tokenizer(path: Path, whose: str) -> Tokenizer:
-    """Read a tokenizer.json.
+def read_tokenizer(path: Path, whose: str, content: bytes | None = None) -> Tokenizer:
+    """Read a tokenizer.json, or what was read of it.
 
     Raises:
         LoadError: it cannot be read; the sentence begins with whose it is.
@@ -40,19 +40,22 @@ def read_tokenizer(path: Path, whose: str) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
-        check_vocabulary(path)
-        return Tokenizer.from_file(str(path))
+        check_vocabulary(path, content=content)
+        return Tokenizer.from_file(str(path)) if content is None else Tokenizer.from_buffer(content)
     except BaseException as error:  # the library raises bare Exception
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None
 
 
-def check_vocabulary(path: Path, read_sentencepiece: Callable[[bytes], Any] | None = None) -> None:
+def check_vocabulary(
+    path: Path, read_sentencepiece: Callable[[bytes], Any] | None = None, content: bytes | None = None
+) -> None:
     """Refuse a file of a tokenizer that no library here can be trusted to read.
 
     Args:
         path: of the file.
+        content: what was read of it already.
         read_sentencepiece: returns the message that a model of sentencepiece is, or None where no package reads any.
 
     Raises:
@@ -60,7 +63,7 @@ def check_vocabulary(path: Path, read_sentencepiece: Callable[[bytes], Any] | No
     """
     try:
         if path.suffix == ".json":
-            content = read_file(path, MOST_TEXT)
+            content = read_file(path, MOST_TEXT) if content is None else content
             for table in _CHARSMAP.findall(content):
                 _check_charsmap(base64.b64decode(table.replace(b"\\/", b"/")))
             if path.name == "tokenizer_config.json" or _LONG.search(content):

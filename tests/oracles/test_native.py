@@ -37,6 +37,7 @@ from small_checkpoints import hub_cache
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 import attncli
+from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import DeclinedError, Fields
 from attncli.checkpoints.tensors.safetensors_store import Shards
 from attncli.engines import engine as engine_choice
@@ -502,7 +503,8 @@ def test_a_matrix_is_multiplied_as_it_is_stored(
     monkeypatch.setattr("attncli.engines.numpy.ops._NEAR", 3 * 24)  # three rows of 24 numbers at once
     stored = torch.randn(*((24, 7) if is_transposed else (7, 24)), generator=torch.Generator().manual_seed(0)).to(kind)
     save_file({"w.weight": stored}, tmp_path / "model.safetensors")
-    weight = Weights("tiny", Shards(tmp_path), ("", "model."), "w.weight").matrix("w.weight", *stored.shape)
+    store = Shards(CheckpointFolder(tmp_path))
+    weight = Weights("tiny", store, ("", "model."), "w.weight").matrix("w.weight", *stored.shape)
     x = torch.randn(5, 24, generator=torch.Generator().manual_seed(1))
     found = linear(x.numpy(), weight.T if is_transposed else weight, None)
     wide = stored.double().T if is_transposed else stored.double()

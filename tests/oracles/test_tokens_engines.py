@@ -14,6 +14,7 @@ from tiny_tokenizers import STRINGS, save_tokenizer
 from transformers import AutoTokenizer
 
 from attncli.checkpoints.options import LoadOptions
+from attncli.checkpoints.snapshot import resolve
 from attncli.encoding import auto_tokenizer as of_transformers
 from attncli.engines import numpy as numpy_engine
 
@@ -143,4 +144,4 @@ def test_code_that_a_checkpoint_brings_is_left_to_transformers(minilm: str, attn
     expected = attn("tokens", "time flies", "-m", minilm, "-F", "json")
     assert attn("tokens", "time flies", "-m", minilm, "-F", "json", "--trust-remote-code") == expected
     with pytest.raises(numpy_engine.DeclinedError, match="no code that a checkpoint brings"):
-        numpy_engine.load_alone(minilm, LoadOptions(trust_remote_code=True))
+        numpy_engine.load_alone(resolve(minilm, LoadOptions()), LoadOptions(trust_remote_code=True))

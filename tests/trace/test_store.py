@@ -558,7 +558,7 @@ def test_the_library_raises_what_the_program_says(attn: Run, tmp_path: Path) -> 
 
 OPTIONS = (
     "time flies; -; --file sentences.txt; --whole; --pair fruit; --target fruit; --no-special; --model bert; "
-    "--revision main; --dtype float16; --device cpu; --offline; --trust-remote-code; --allow-pickle; --mask causal; "
+    "--dtype float16; --device cpu; --offline; --trust-remote-code; --mask causal; "
     "--d-model 8; --num-heads 2; --d-k 2; --d-v 2; --init zeros; --project qk; --positions none; --scale none; "
     "--seed 0; --rng numpy; --vocab words; --vocab-size 9; --out-proj; --no-out-proj"
 )
