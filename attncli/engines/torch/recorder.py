@@ -200,7 +200,7 @@ class Recorder:
         if run.calls:
             self.outputs[run.sublayer] = output[0] if isinstance(output, list | tuple) else output
             call = joined(run.sublayer, run.calls)
-            if call.device == "cpu":
+            if _is_on_cpu(call):
                 self._record(call, run)
             else:  # a transfer waits for all that the device was asked before
                 self._waiting.append((call, run))
@@ -322,6 +322,10 @@ def _has_same_scores(one: AttentionCall, other: AttentionCall) -> bool:
         return same and [id(mask.values) for mask in one.masks] == [id(mask.values) for mask in other.masks]
     same = one.scores.shape == other.scores.shape
     return same and torch.allclose(one.scores, other.scores, rtol=0, atol=0, equal_nan=True)
+
+
+def _is_on_cpu(call: AttentionCall) -> bool:
+    return call.device == "cpu"
 
 
 def _on_cpu(call: AttentionCall, copies: dict[int, torch.Tensor]) -> AttentionCall:
