@@ -264,7 +264,7 @@ def warnings_of_both(difference: Difference) -> Iterator[str]:
 # --- over many sentences -----------------------------------------------------------------------------------
 
 
-class HeadPlace(NamedTuple):
+class HeadId(NamedTuple):
     """A head that both have.
 
     Attributes:
@@ -344,15 +344,15 @@ class DifferencesState:
     first: Provenance
     second: Provenance
     sentences: int
-    places: tuple[HeadPlace, ...]
+    places: tuple[HeadId, ...]
     measured: Statistics
     notes: tuple[str, ...]
 
     @classmethod
     def of(cls, found: Difference) -> DifferencesState:
         """Return the state after one sentence."""
-        heads = {HeadPlace(each.layer, each.kind, each.head): each for each in found.heads}
-        places = tuple(HeadPlace(*pair.place, head) for pair in found.layers for head in pair.heads)
+        heads = {HeadId(each.layer, each.kind, each.head): each for each in found.heads}
+        places = tuple(HeadId(*pair.place, head) for pair in found.layers for head in pair.heads)
         values = np.array([[_numbers(heads[place]) for place in places]])
         notes = tuple(not_compared(found.first, found.second))
         return cls(found.first.source, found.second.source, 1, places, Statistics.of(values), notes)

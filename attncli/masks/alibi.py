@@ -87,13 +87,7 @@ def slopes_in(
 
 
 class _Plane(NamedTuple):
-    """The bias of a head in a batch row.
-
-    Attributes:
-        bias: what is added; one row where it is the same for all queries.
-        allowed: where.
-        i: positions of the queries.
-    """
+    """The bias of a head in a batch row, where it is allowed, for queries at positions i."""
 
     bias: Float[np.ndarray, "#Q K"]
     allowed: Bool[np.ndarray, "Q K"]

@@ -35,7 +35,7 @@ from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
 from attncli.masks.recognition import Shape, rule_of, shape_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool
 
 _FURTHEST = 8  # keys that a window is looked for to either side
 _MOST_WINDOWS = 8  # of an expectation whose windows are looked for; each is tried with all the others
@@ -47,23 +47,33 @@ def explained(subject: MaskGrid, expected: Expression, wrong: list[int]) -> dict
     Each is tried on the whole mask, the rows that are known to be wrong first, and named only where it explains
     every cell.
     """
-    for changed, said in _other_windows(expected):
-        if _is_laid_out(changed, subject, wrong):
-            return dict.fromkeys(("window", "missing", "leak"), said)
-    queries, keys = subject.allowed.shape[1:]
-    has_padding = queries == keys and any(map(_is_pad, leaves(expected)))
-    if has_padding and _is_laid_out(_laid_along_queries(expected), subject, wrong):
-        return {"broadcast": LAID_ALONG_QUERIES}
-    transposed = subject._replace(allowed=subject.allowed.swapaxes(1, 2))
-    if queries == keys and _is_laid_out(expected, transposed, wrong):
-        return {"shape": "the mask is the transpose of what is expected: queries and keys are swapped"}
-    for shifted, said in _other_diagonals(expected):
-        if _is_laid_out(shifted, subject, wrong):
-            return dict.fromkeys(("leak", "missing"), said)
-    for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
-        if past >= 0 and past != subject.past and _is_laid_out(expected, subject._replace(past=past), wrong):
-            return {"shape": f"the mask is aligned {side} (past {past}), expected past {subject.past}"}
+    for codes, hint, expression, mask in _explanations(subject, expected):
+        if _is_laid_out(expression, mask, wrong):
+            return dict.fromkeys(codes, hint)
     return {}
+
+
+def _explanations(
+    subject: MaskGrid, expected: Expression
+) -> Iterator[tuple[tuple[str, ...], str, Expression, MaskGrid]]:
+    """Yield the codes and the sentence of each mistake, and what holds of which mask where it was made."""
+    queries, keys = subject.allowed.shape[1:]
+    for changed, hint in _other_windows(expected):
+        yield ("window", "missing", "leak"), hint, changed, subject
+    if queries == keys:
+        if any(map(_is_pad, leaves(expected))):
+            along = replaced(expected, lambda leaf: _AlongQueries(leaf) if _is_pad(leaf) else leaf)
+            yield ("broadcast",), LAID_ALONG_QUERIES, along, subject
+        hint = "the mask is the transpose of what is expected: queries and keys are swapped"
+        yield ("shape",), hint, expected, subject._replace(allowed=subject.allowed.swapaxes(1, 2))
+    if (causal := Atom("causal")) in leaves(expected):
+        for step, which in ((1, "sees the key after itself"), (-1, "does not see itself")):
+            hint = f"the diagonal is shifted by {step:+d}, a query {which}"
+            yield ("leak", "missing"), hint, _with(expected, causal, _Shifted(step)), subject
+    for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
+        if past >= 0 and past != subject.past:
+            hint = f"the mask is aligned {side} (past {past}), expected past {subject.past}"
+            yield ("shape",), hint, expected, subject._replace(past=past)
 
 
 def _is_laid_out(expression: Expression, subject: MaskGrid, wrong: list[int]) -> bool:
@@ -95,14 +105,6 @@ def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
         for step in steps:
             moved = Atom("band", (width - 1 - step, step))
             yield _with(expression, window, moved), f"the window is shifted by {step:+d}"
-
-
-def _other_diagonals(expression: Expression) -> Iterator[tuple[Expression, str]]:
-    """Yield the expression with its causal part shifted by a key to either side."""
-    causal = Atom("causal")
-    if causal in leaves(expression):
-        yield _with(expression, causal, _Shifted(1)), "the diagonal is shifted by +1, a query sees the key after itself"
-        yield _with(expression, causal, _Shifted(-1)), "the diagonal is shifted by -1, a query does not see itself"
 
 
 def _with(expression: Expression, old: Atom, new: Expression) -> Expression:
@@ -249,11 +251,6 @@ class _AlongQueries(NamedTuple):
         return np.broadcast_to(keys[..., 0, grid.i[:, 0], None], (*keys.shape[:-2], len(grid.queries), grid.keys))
 
 
-def _laid_along_queries(expected: Expression) -> Expression:
-    """Return an expectation whose padding is laid along the queries."""
-    return replaced(expected, lambda leaf: _AlongQueries(leaf) if _is_pad(leaf) else leaf)
-
-
 def _is_pad(leaf: Expression) -> bool:
     return isinstance(leaf, Pad) or (isinstance(leaf, Atom) and leaf.name == "pad")
 
@@ -385,10 +382,8 @@ def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     grid = grid_rows(expected, subject, rows)
     attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & word_queries(expected, grid)
     wrong = _in_any_plane(dead[..., rows, :] & attends)[:, 0]
-    found: list[tuple[Severity, Int[np.ndarray, " R"], str]] = [
-        ("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected"),
-    ]  # fmt: skip
-    for severity, some, addition in found:
+    severity: Severity
+    for severity, some, addition in (("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected")):
         if some.size:
             who = "1 row is" if len(some) == 1 else f"{len(some)} rows are"
             message = f"{who} fully masked{addition}: {_becomes(subject)}"
@@ -403,7 +398,7 @@ def _becomes(subject: MaskGrid) -> str:
     if fills == (-np.inf,):
         return "softmax over −inf gives NaN, scaled_dot_product_attention 0"
     # A fill hides the scores in its own rounding where neighbouring numbers of its size are further apart than scores.
-    dtype = "" if subject.loaded is None else subject.loaded.dtype
+    dtype = "" if subject.stored is None else subject.stored.dtype
     if -max(fills) * _ROUNDING.get(dtype or "", 2**-23) < _SCORES_APART:
         return f"{max(fills):g} added to every score of a row changes no weight: it attends as if nothing were masked"
     return "adding this fill rounds every score away, so the row is uniform over all keys, which looks fine"
@@ -440,8 +435,8 @@ def _stand_apart(subject: MaskGrid, fill: float, other: float) -> bool:
 
     A key that `other` hides is then seen by some query, as padding is not, and no query has `fill` there.
     """
-    assert subject.loaded is not None
-    values = subject.loaded.values
+    assert subject.stored is not None
+    values = subject.stored.values
     of_fill, of_other, seen = ((values == each).any(axis=-2) for each in (fill, other, 0))
     return bool((of_other & seen).any() and not (of_fill & of_other).any())
 
@@ -454,5 +449,5 @@ def _is_twice(value: float, fill: float) -> bool:
 
 
 def _count(subject: MaskGrid, fill: float) -> int:
-    assert subject.loaded is not None
-    return int((subject.loaded.values == fill).sum())
+    assert subject.stored is not None
+    return int((subject.stored.values == fill).sum())

@@ -36,7 +36,7 @@ class RuleWithExceptions(NamedTuple):
         rule: without it.
         tokens: which keys are no padding.
         where: which queries.
-        see: what they see; of `others` only that it is something else.
+        exception: what they see; of `others` only that it is something else.
         who: they are, in words: `padding`, `some padding` or `some`.
     """
 
@@ -44,31 +44,40 @@ class RuleWithExceptions(NamedTuple):
     rule: Expression
     tokens: Bool[np.ndarray, "#B K"]
     where: Bool[np.ndarray, "B Q"]
-    see: ExceptionKind
+    exception: ExceptionKind
     who: Literal["padding", "some padding", "some"]
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         inner = self.inner.allowed(grid)
-        own = None if self.see == "others" else seen_by(self.see, self.rule.allowed(grid), self.tokens, grid)
+        own = (
+            None if self.exception == "others" else seen_by(self.exception, self.rule.allowed(grid), self.tokens, grid)
+        )
         return inner if own is None else np.where(self.where[:, None, grid.queries[:, 0], None], own[:, None], inner)
 
     def __str__(self) -> str:
-        return f"{self.inner}, {self.who} queries {SEEN_BY_PADDING[self.see]}"
+        return f"{self.inner}, {self.who} queries {SEEN_BY_PADDING[self.exception]}"
 
 
 def seen_by(
-    see: ExceptionKind, rule: Bool[np.ndarray, "Q K"], tokens: Bool[np.ndarray, "#B K"], grid: Grid
+    exception: ExceptionKind, rule: Bool[np.ndarray, "Q K"], tokens: Bool[np.ndarray, "#B K"], grid: Grid
 ) -> Bool[np.ndarray, "#B Q K"]:
     """Return the cells of queries that see something else than a rule, which allows `rule` of them."""
-    words = tokens[:, None]
-    if see == "masked":
-        return np.zeros((1, *rule.shape), bool)
-    if see == "open":
-        return np.ones((1, *rule.shape), bool)
-    if see == "themselves":
-        return np.broadcast_to(grid.i == grid.j, (1, *rule.shape))
-    return {"words": (rule & words) | (grid.i == grid.j), "each other": rule & ~words, "padding": rule[None]}[see]
+    words, own = tokens[:, None], (grid.i == grid.j)[None]
+    match exception:
+        case "masked":
+            return np.zeros((1, *rule.shape), bool)
+        case "open":
+            return np.ones((1, *rule.shape), bool)
+        case "themselves":
+            return np.broadcast_to(own, (1, *rule.shape))
+        case "words":
+            return (rule & words) | own
+        case "each other":
+            return rule & ~words
+        case "padding":
+            return rule[None]
+    raise ValueError("what the others see is not known")
 
 
 def padding_under(

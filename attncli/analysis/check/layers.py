@@ -96,9 +96,9 @@ def _received(layer: CapturedLayer, own: MaskGrid) -> Iterator[Finding]:
     needed = layer.implied.expression.allowed(_grid(own)).all() and layer.keys == slice(0, layer.trace.num_keys)
     if not layer.has_mask and not needed:
         yield Finding("no-mask", "error", f"no mask reached the layer; it should be {layer.implied.expression}")
-    if own.loaded is None or own.loaded.values.dtype == bool:
+    if own.stored is None or own.stored.values.dtype == bool:
         return
-    values = own.loaded.values
+    values = own.stored.values
     if (values == 1).any() and ((values == 0) | (values == 1)).all():
         message = "the mask of 0 and 1 is added to the scores as it is, which forbids nothing"
         yield Finding("ambiguous", "error", message, int((values == 1).sum()))

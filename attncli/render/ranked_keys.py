@@ -8,25 +8,24 @@ from functools import cached_property
 from rich.segment import Segment
 
 from attncli.analysis.variety import most_different
-from attncli.render.about import About, cost, first_that_fits
 from attncli.render.block import Block, block
+from attncli.render.components import MatrixFrame, layer_title
+from attncli.render.header import Header, cost, first_that_fits
 from attncli.render.palette import BOLD
-from attncli.render.parts import Frame, layer_title
-from attncli.trace.top_keys import TopKeys
 
 _TOP_KEYS = 5  # of the one query that is shown
 _WALK = frozenset({"q", "scores", "weights", "output"})  # from a query to what it becomes
 
 
 @dataclass(frozen=True)
-class Listing:
+class RankedKeys:
     """The queries of the first layer, as many as one screen has room for.
 
     Attributes:
         about: what stands around them.
     """
 
-    about: About
+    about: Header
 
     def shown(self) -> tuple[list[Block], str]:
         """Return the parts and the note, which takes lines of the screen too."""
@@ -37,21 +36,21 @@ class Listing:
         return shown, note
 
     def _listed(self, lines: int) -> tuple[list[Block], str]:
-        wanted = self.about.parts.view.heaviest
-        return self._one_row(lines) if wanted is None else self._ranked(lines, wanted)
+        most = self.about.parts.view.top_keys
+        return self._one_row(lines) if most is None else self._ranked(lines, most)
 
     @property
-    def _frame(self) -> Frame:
+    def _frame(self) -> MatrixFrame:
         return self.about.frames[0]
 
     # --- the heaviest keys ---
 
-    def _ranked(self, lines: int, wanted: TopKeys, instead: str = "") -> tuple[list[Block], str]:
+    def _ranked(self, lines: int, most: int, instead: str = "") -> tuple[list[Block], str]:
         """Return the heaviest keys of as many queries, of as many heads of the first layer as fit.
 
         Args:
             lines: of the screen.
-            wanted: which keys of each query.
+            most: how many keys of each query.
             instead: what they are, where they stand for numbers that do not fit.
         """
         about, frame = self.about, self._frame
@@ -61,12 +60,12 @@ class Listing:
         listed = min(len(heads) * rows, room)
         while True:
             count, queries = (listed // rows, rows) if listed >= rows else (1, listed)
-            table = about.parts.ranked(frame, wanted, self._chosen(count), queries)
-            if len(table.lines) <= room or (listed == 1 and wanted.most == 1):
+            table = about.parts.ranked(frame, most, self._chosen(count), queries)
+            if len(table.lines) <= room or (listed == 1 and most == 1):
                 break
             if listed == 1:
-                wanted = wanted._replace(most=max((wanted.most or len(frame.columns)) // 2, 1))
-                instead = f"the {wanted.most} heaviest keys"
+                most = max(most // 2, 1)
+                instead = f"the {most} heaviest keys"
                 continue
             each = -(-(len(table.lines) - 1) // (count * queries + 1))  # lines of a query, as of the titles
             listed = max(min((room - 1) // each - 1, listed - 1), 1)
@@ -110,15 +109,15 @@ class Listing:
             if cost(whole) <= left:
                 proof, _ = first_that_fits(about.proof, left - cost(whole))
                 return [*about.head, *whole, *proof], ""
-        wanted = self._side_by_side()
-        return self._ranked(lines, wanted, f"the {wanted.most} heaviest keys of each head")
+        most = self._side_by_side()
+        return self._ranked(lines, most, f"the {most} heaviest keys of each head")
 
-    def _side_by_side(self) -> TopKeys:
+    def _side_by_side(self) -> int:
         """Return as many heaviest keys of one query as have room beside each other, where these are three or more."""
         lines = 2 + len(self._frame.layer.heads)  # under two titles
-        asked = map(TopKeys, range(_TOP_KEYS, 2, -1))
+        asked = range(_TOP_KEYS, 2, -1)
         fitting = (keys for keys in asked if len(self.about.parts.ranked(self._frame, keys).lines) == lines)
-        return next(fitting, TopKeys(_TOP_KEYS))
+        return next(fitting, _TOP_KEYS)
 
     def _walk(self, head: int) -> Block:
         drawn = self.about.parts.digits(self._frame, head, _WALK)
