@@ -133,9 +133,10 @@ class Recorder:
     def requested(self) -> list[Sublayer]:
         """The attention to record, in the order in which the model runs it."""
         kinds = [kind for kind in self.kinds if self.request.kind in (None, kind)]
-        found = [(index, kind) for kind in kinds for index in self.modules.layers[kind] if index in self.request.layers]
+        layers = self.modules.layers
+        own = [(index, kind) for kind in kinds for index in layers[kind] if index in self.request.layers]
         # The encoder comes first; a decoder's layer looks at itself, then at the encoder.
-        return sorted(found, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0]))
+        return sorted(own, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0]))
 
     # --- while the model runs ---
 
