@@ -16,7 +16,7 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves
+from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, replaced
 from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, seen_by
 from attncli.text import as_ranges
 
@@ -33,6 +33,7 @@ _MOST_VARIANTS = 3  # that are named
 _MOST_NUMBERS = 4  # of a list that is longer than twice as much
 _MANY = re.compile(r"\d+(?:,\d+){8,}")
 _INFERRED: tuple[ExceptionKind, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
+_WHATEVER_MANY: tuple[ExceptionKind | None, ...] = (None, "each other", "padding")  # that show it however few words
 
 
 class RuleVariant(NamedTuple):
@@ -149,6 +150,37 @@ def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression |
     return expression
 
 
+def padding_under(
+    expected: Expression, allowed: Bool[np.ndarray, "B Q K"], past: int, tokens: Bool[np.ndarray, "B K"]
+) -> Bool[np.ndarray, "B K"]:
+    """Return which keys are no padding, where the queries of words follow an expression only with more of it.
+
+    Args:
+        expected: the expression; how much its `pad` hides is to be found.
+        allowed: True = attend.
+        past: how many keys stand before the first query.
+        tokens: which keys are taken for no padding; a row that follows the expression with them keeps them.
+    """
+    batch, queries, keys = allowed.shape
+    if past + queries != keys or queries == 1:
+        return tokens
+    rule = replaced(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
+    found = tokens.copy()
+    for row, own in enumerate(tokens):
+        planes = _Planes(allowed[row : row + 1], past)
+        where = planes.exceptions(_Guess(rule, past, own[None], "others"))
+        if where is None or not (where & own[past:]).any():
+            continue
+        for words in planes.words_of(rule):
+            few = batch == 1 and 4 * int(words.sum()) < keys  # to which anything may come down
+            ways = _WHATEVER_MANY if few else (None, *SEEN_BY_PADDING)
+            guesses = (_Guess(rule, past, words[None], way) for way in ways if way != "others")
+            if any(planes.exceptions(guess) is not None for guess in guesses):
+                found[row] = words
+                break
+    return found if 2 * int(found.sum(axis=1).max()) >= keys else tokens
+
+
 # --- planes that are alike ----------------------------------------------------------------------------------
 
 
@@ -259,6 +291,7 @@ class _Guess(NamedTuple):
     def expected(self, grid: Grid, is_exception: bool) -> Bool[np.ndarray, "#B Q K"]:
         """Return the cells of queries that follow the rule, or of those that are an exception from it."""
         allowed = self.rule.allowed(grid)
+        allowed = allowed.reshape(-1, *allowed.shape[-2:])[0]
         if is_exception and self.exception is not None:
             return seen_by(self.exception, allowed, self.tokens, grid)
         return allowed[None] if self.tokens.all() else allowed & self.tokens[:, None]
@@ -293,11 +326,11 @@ class _Planes:
         """Return the rule that the queries of words follow, where it is known which keys are words."""
         words = tokens[:, self.past : self.past + self.queries]
         for rule in (rule for rule, past in self._rules(words) if past == self.past):
-            if self._exceptions(_Guess(rule, self.past, self.no_padding)) is not None:
+            if self.exceptions(_Guess(rule, self.past, self.no_padding)) is not None:
                 return RuleVariant(rule, self.past, self.no_padding)
             for exception in (None, *SEEN_BY_PADDING):
                 guess = _Guess(rule, self.past, tokens, exception)
-                where = self._exceptions(guess)
+                where = self.exceptions(guess)
                 if where is not None and not (where & words).any():
                     return self._variant(guess, where)
         return None
@@ -329,7 +362,7 @@ class _Planes:
                     if tokens.all() or not tokens.any(axis=1).all():
                         continue
                 guess = guess._replace(tokens=tokens)
-            where = self._exceptions(guess)
+            where = self.exceptions(guess)
             if where is not None and (is_any or exception is None or self._are_padding(where, guess)):
                 return self._variant(guess, where)
         return None
@@ -347,6 +380,23 @@ class _Planes:
             others = any((self._unlike(guess, rows, True) & padding[:, rows]).any() for rows in blocks)
             who = "some padding" if others else "padding"
         return RuleVariant(RuleWithExceptions(inner, rule, tokens, where, exception, who), past, tokens)
+
+    def words_of(self, rule: Expression) -> list[Bool[np.ndarray, " K"]]:
+        """Return the words of the first row, as many as follow a rule, with padding at its right or at its left end."""
+        (cells,), found, places = self.cells, [], np.arange(self.keys)
+        follows = _Guess(rule, self.past, self.no_padding).expected(
+            self._grid(np.arange(self.queries), self.past), False
+        )
+        for turn in (1, -1):
+            seen, wrong = cells[::turn, ::turn], (cells != follows[0])[::turn, ::turn]
+            last = np.where(seen, places + 1, 0).max(axis=1)  # one behind the last key that a query sees
+            right = np.where(wrong, places, self.keys).min(axis=1)  # the first that it sees against the rule, or misses
+            most, least = np.minimum.accumulate(right), np.maximum.accumulate(last)
+            lengths = np.arange(1, self.queries + 1) + (self.past if turn == 1 else 0)
+            fits = (least <= lengths) & (lengths <= most) & (lengths < self.keys)
+            if fits.any():
+                found.append((places < int(lengths[fits].max()))[::turn])
+        return sorted(found, key=lambda words: -int(words.sum()))
 
     @cached_property
     def _plain_rules(self) -> list[tuple[Expression, int]]:
@@ -427,14 +477,14 @@ class _Planes:
         some: Any = slice(rows[0], rows[-1] + 1) if rows is not self._sample else rows  # a view, and no copy
         return (self.cells[:, some] != guess.expected(self._grid(rows, guess.past), is_exception)).any(axis=-1)
 
-    def _exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
+    def exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
         """Return which queries do not follow the rule; None if any of them sees something else than it may."""
         where = np.zeros((self.batch, self.queries), bool)
         for rows in (self._sample, *self._blocks):
             wrong = where[:, rows] = self._unlike(guess, rows)
-            if guess.exception is not None and wrong.any():
-                wrong = wrong & (False if guess.exception == "others" else self._unlike(guess, rows, True))
-            if wrong.any():
+            if guess.exception == "others" or not wrong.any():
+                continue
+            if guess.exception is None or (wrong & self._unlike(guess, rows, True)).any():
                 return None
         return where
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from rich.segment import Segment
 
-from attncli.analysis.variety import most_different
+from attncli.analysis.diverse_heads import most_different
 from attncli.render.about import About, cost, first_that_fits
 from attncli.render.block import Block, block
 from attncli.render.palette import BOLD
