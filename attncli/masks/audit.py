@@ -324,12 +324,12 @@ def _shape(subject: MaskGrid, size: MaskSize) -> Iterator[Finding]:
         yield Finding("shape", "error", message, queries)
     elif _is_misshapen(subject, size):
         wanted = [size.queries or queries, size.keys or keys]
-        said = f"the mask is [{queries}, {keys}], expected [queries, keys] = {wanted}"
+        message = f"the mask is [{queries}, {keys}], expected [queries, keys] = {wanted}"
         if [keys, queries] == wanted:
-            said += "; it is transposed"
+            message += "; it is transposed"
         elif queries == 1 and keys == wanted[1]:
-            said += "; broadcast, every query gets the same keys"
-        yield Finding("shape", "error", said)
+            message += "; broadcast, every query gets the same keys"
+        yield Finding("shape", "error", message)
 
 
 def _ambiguous(subject: MaskGrid) -> Iterator[Finding]:
@@ -337,8 +337,8 @@ def _ambiguous(subject: MaskGrid) -> Iterator[Finding]:
     reading = subject.reading
     if reading is not None and (reading.is_ambiguous or reading.is_nearer):
         severity: Severity = "note" if reading.is_nearer else "error"
-        said = f"read as True = {reading.convention}: {reading.why}" if reading.is_nearer else reading.why
-        yield Finding("ambiguous", severity, f"{said}; --for sdpa or --for mha decides")
+        message = f"read as True = {reading.convention}: {reading.why}" if reading.is_nearer else reading.why
+        yield Finding("ambiguous", severity, f"{message}; --for sdpa or --for mha decides")
 
 
 def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]:
