@@ -19,7 +19,7 @@ from attncli.formats import gathered, joined, part_of
 from attncli.formats.numbers import as_numbers, rows_as_numbers
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
-from attncli.render.heatmap import picture_of
+from attncli.render.heatmap import heatmap_of
 from attncli.trace.layer import stages_of
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
@@ -91,7 +91,7 @@ def test_a_picture_of_blocks_is_that_of_the_whole(
     layer = exact(mask, odd).layer(0)
     for columns in (slice(None), [1, 5, 2]):
         whole, parts = whole_and_in_blocks(
-            monkeypatch, cells, lambda columns=columns: picture_of(layer.head(0), columns, pool)
+            monkeypatch, cells, lambda columns=columns: heatmap_of(layer.head(0), columns, pool)
         )
         np.testing.assert_array_equal(parts.values, whole.values)
         np.testing.assert_array_equal(parts.allowed, whole.allowed)
@@ -212,7 +212,7 @@ def test_a_long_sentence_is_written_without_its_matrix(monkeypatch: pytest.Monke
 def test_a_long_view_is_pooled_without_its_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "CELLS", 2**18)
     head = long(2048).layer(0).head(0)
-    picture, peak = traced(lambda: picture_of(head, slice(None), (32, 32)))
+    picture, peak = traced(lambda: heatmap_of(head, slice(None), (32, 32)))
     assert picture.values.shape == (64, 64)
     assert peak < 2048**2 * 4
 

@@ -64,7 +64,6 @@ class LoadOptions:
         device_map: how accelerate spreads the model over several devices, such as `auto`.
         truncate: cut a text to the tokens that the model has positions for.
         chat: read a sentence as a user's turn, through the checkpoint's chat template.
-        system: what the system's turn says, which stands before it.
         base: folder or hub name of the model under an adapter; None is the one that the adapter names.
         whole_files: download a checkpoint whole, in place of what a run reads of it.
         yes: whether as much is fetched from the hub as a run takes, however much that is.
@@ -80,7 +79,6 @@ class LoadOptions:
     device_map: str | None = None
     truncate: bool = False
     chat: bool = False
-    system: str | None = None
     base: str | None = None
     whole_files: bool = False
     yes: bool = False
@@ -88,8 +86,6 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
-        if self.system is not None and not self.chat:
-            raise UsageError("--system is the first turn of a chat; give --chat as well")
         if self.device_map is not None:
             if self.device != "cpu":
                 raise UsageError("--device and --device-map both say where the model runs; drop one of them")
@@ -293,5 +289,4 @@ class TokenizerOptions:
     trust_remote_code: bool = False
     truncate: bool = False
     chat: bool = False
-    system: str | None = None
     base: str | None = None

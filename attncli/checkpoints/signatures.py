@@ -34,7 +34,6 @@ class LoadKeywords(TypedDict, total=False):
     device_map: str | None
     truncate: bool
     chat: bool
-    system: str | None
     base: str | None
     whole_files: bool
     yes: bool
@@ -86,7 +85,6 @@ class VocabularyKeywords(TypedDict, total=False):
     trust_remote_code: bool
     truncate: bool
     chat: bool
-    system: str | None
     base: str | None
 
 

@@ -103,9 +103,6 @@ class Chat(Options):
             "list of messages.",
         ),
     ] = False
-    system: Annotated[
-        str | None, input_option(metavar="TEXT", help="With --chat: what the system's turn says, before it.")
-    ] = None
 
 
 Each = Annotated[

@@ -21,6 +21,7 @@ RETIRED = {
     "rows": "use --query, which takes ranges too: --query 500:520",
     "serve": "use attn inspect -o page.html, a page for any browser",
     "spread": "a table has the mean and the standard deviation; count others from -o FOLDER/ --show metrics",
+    "system": "give a list of messages, whose first role is system: --chat --file NAME.json",
     "verify": "use --engine verify",
     "whole-files": "`hf download NAME` fetches a whole checkpoint into the local cache",
     "yes": "what a run is going to fetch is said on stderr, and fetched without asking",

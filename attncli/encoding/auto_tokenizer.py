@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer: the one that transformers makes of its files, with the model or alone, without torch.
+"""A checkpoint's tokenizer: the one that transformers makes of its files, with the model or alone.
 
 Many of transformers' classes build their pipeline themselves and take no more than the vocabulary from tokenizer.json
 (BertTokenizer, Qwen2Tokenizer), so that no other reader of this file can be trusted to give the same tokens.
@@ -15,20 +15,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.folder import check_folder, folder_of
-from attncli.checkpoints.hub import download_adapter, explained, hush, is_local
+from attncli.checkpoints.hub import BRINGS_CODE, download_adapter, explained, hush, is_local, unreached
 from attncli.checkpoints.inside import download_inside
 from attncli.checkpoints.locating import locate
 from attncli.checkpoints.weight_checks import unknown_quantization
 from attncli.encoding.python_tokenizer import PythonTokenizer
-from attncli.encoding.tokenizer_files import check_files, no_tokenizer
-from attncli.encoding.vocabulary_files import check_vocabulary
-from attncli.errors import LoadError
+from attncli.encoding.vocabulary_files import check_vocabulary, is_tiktoken
+from attncli.errors import LoadError, require
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
 
 _COMMIT = re.compile("[0-9a-f]{40}")
-_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+_LONGEST_LINE = 4096  # bytes of the first line of a vocabulary
+# Where the common classes keep their vocabulary, and what the files of all of them end in.
+_LOOKED_FOR = (
+    "tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "tiktoken.model",
+    "vocab.json", "vocab.txt",
+)  # fmt: skip
+_VOCABULARIES = (*_LOOKED_FOR, ".model", ".spm", ".tiktoken", ".tokenizer", ".codes", "dict.txt")
 
 # RoBERTa and its kin: they number their positions from the one after the padding's.
 _AFTER_PADDING = frozenset({
@@ -59,14 +65,14 @@ def load_tokenizer(name: str, options: LoadOptions, folder: Path | None = None, 
         except Exception as error:  # of whatever reads the files
             if isinstance(error, AttributeError):
                 check_quantization(name, options)
-            check_files(name, folder or folder_of(name, options.revision), error)
+            _check_files(name, folder or folder_of(name, options.revision), error)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
         for each in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
             if getattr(tokenizer, each, None) == "":
                 setattr(tokenizer, each, None)
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        raise no_tokenizer(name)  # transformers makes one up, of special tokens alone
+        raise _no_tokenizer(name)  # transformers makes one up, of special tokens alone
     return tokenizer if getattr(tokenizer, "is_fast", False) else PythonTokenizer(tokenizer)
 
 
@@ -111,13 +117,7 @@ def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
     """
     if os.path.isdir(name):
         check_folder(Path(name))
-    if options.trust_remote_code:  # whatever it imports
-        return _alone(name, options)
-    with _without_torch():
-        return _alone(name, options)
-
-
-def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # to install torch
     hush()
     place = locate(name, options, for_tokenizer=True)
     if place.lacks(options.base) and download_adapter(name, options):
@@ -130,37 +130,12 @@ def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
     except LoadError:
         if os.path.isdir(place.model) or not download_inside(place.model, own, for_tokenizer=True):
             raise
-        return _alone(name, options)
+        return load_alone(name, options)
     config = config or _config(place.model, own)
     if config is not None:
         return tokenizer, limit_by(config)
     limit = tokenizer.model_max_length
     return tokenizer, limit if limit < sys.maxsize else None  # transformers writes "no limit" as 1e30
-
-
-@contextmanager
-def _without_torch() -> Iterator[None]:
-    """Let transformers be imported as if torch were not installed, which takes a third of the time; then forget it.
-
-    It imports torch where it finds it, for tokenizers too, which use none of it. What is loaded already stays as it is.
-    """
-    if "torch" in sys.modules or "transformers" in sys.modules:
-        yield
-        return
-    advice = os.environ.get(_ADVICE)
-    os.environ[_ADVICE] = "1"  # to install torch
-    sys.modules["torch"] = None  # type: ignore[assignment]  # so Python writes "there is no such module"
-    try:
-        yield
-    finally:
-        del sys.modules["torch"]
-        if advice is None:
-            del os.environ[_ADVICE]
-        else:
-            os.environ[_ADVICE] = advice
-        # A model that is loaded in the same process later needs one that has found torch.
-        for module in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
-            del sys.modules[module]
 
 
 def check_quantization(name: str, options: LoadOptions) -> None:
@@ -213,3 +188,47 @@ def hub_arguments(name: str, options: LoadOptions) -> dict[str, Any]:
         "local_files_only": options.offline if _COMMIT.fullmatch(revision) else is_local(name, options),
         "trust_remote_code": options.trust_remote_code,
     }
+
+
+def _check_files(name: str, folder: Path, error: Exception) -> None:
+    """Say what is missing where a tokenizer could not be loaded; return where nothing is, as far as one can see.
+
+    Transformers tries one reader after the other, and what it says of the last may not be the true cause.
+
+    Args:
+        name: of the checkpoint.
+        folder: that has its files; of one from the hub, those that were downloaded.
+        error: what transformers raised.
+
+    Raises:
+        LoadError: a package is missing, or there is no vocabulary.
+    """
+    if BRINGS_CODE in str(error):
+        return
+    found = sorted(path.name for path in folder.glob("*"))
+    if folder.is_dir() and not any(each.endswith(_VOCABULARIES) for each in found) and unreached(error) is None:
+        raise _no_tokenizer(name)
+    if "tokenizer.json" in found:
+        return
+    for file in found:
+        if packages := _readers(folder / file):
+            require(f"the tokenizer of {visible(name)} is in {visible(file)}, and reading that", *packages)
+    if "sacremoses" in str(error):  # which a class in pure Python imports
+        require(f"the tokenizer of {visible(name)}", "sacremoses")
+
+
+def _no_tokenizer(name: str) -> LoadError:
+    """Return the error of a checkpoint that brings no vocabulary."""
+    return LoadError(
+        f"{visible(name)} has no tokenizer: none of {', '.join(_LOOKED_FOR)} is there; put its tokenizer.json beside "
+        "config.json"
+    )
+
+
+def _readers(path: Path) -> tuple[str, ...]:
+    """Return the packages that read a file, by the names of their imports; none for what needs no package."""
+    if not path.name.endswith((".model", ".spm", ".tiktoken")):
+        return ()
+    with path.open("rb") as file:
+        first = file.readline(_LONGEST_LINE)
+    return ("tiktoken",) if is_tiktoken(first) else ("sentencepiece", "google.protobuf")

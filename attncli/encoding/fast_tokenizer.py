@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Encoding, Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models
 
 from attncli.checkpoints.config_reader import DeclinedError
 from attncli.checkpoints.folder import TEMPLATE, TEMPLATES, read_json
+from attncli.encoding.encode import TokenizerOutput
 from attncli.encoding.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, bare_template
-from attncli.encoding.vocabulary import tokenizer_in
-from attncli.encoding.vocabulary_files import check_vocabulary
+from attncli.encoding.vocabulary_files import check_vocabulary, read_tokenizer
 from attncli.errors import LoadError
 from attncli.files import MOST_TEXT, read_file
 from attncli.text import visible
@@ -85,19 +85,6 @@ _LISTED = re.compile(r'"added_tokens"\s*:\s*')
 _HEAD = 1 << 21  # characters of a tokenizer.json before which its added tokens have to end
 
 
-class Encoded(dict[str, list[int]]):
-    """What a model is given of a text.
-
-    Attributes:
-        encodings: one, with the tokens.
-    """
-
-    def __init__(self, encoding: Encoding, input_names: list[str]) -> None:
-        own = {"token_type_ids": encoding.type_ids, "attention_mask": encoding.attention_mask}
-        super().__init__({"input_ids": encoding.ids} | {name: own[name] for name in own if name in input_names})
-        self.encodings = [encoding]
-
-
 class NativeTokenizer:
     """A tokenizer of the tokenizers library, which an `InputEncoder` calls as it calls those of transformers.
 
@@ -139,7 +126,7 @@ class NativeTokenizer:
         truncation: bool = False,
         max_length: int | None = None,
         **_: object,
-    ) -> Encoded:
+    ) -> TokenizerOutput:
         """Return what the model is given of a text and a second one; called as transformers' tokenizers are.
 
         Raises:
@@ -150,7 +137,9 @@ class NativeTokenizer:
         else:
             self._tokenizer.no_truncation()
         encoding = self._tokenizer.encode(text, pair or None, add_special_tokens=add_special_tokens)
-        return Encoded(encoding, self.input_names)
+        more = {"token_type_ids": encoding.type_ids, "attention_mask": encoding.attention_mask}
+        inputs = {"input_ids": encoding.ids} | {name: more[name] for name in more if name in self.input_names}
+        return TokenizerOutput(inputs, encoding)
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
@@ -186,7 +175,7 @@ def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> Native
         raise DeclinedError("it has no tokenizer.json")
     fields = read_json(folder / "tokenizer_config.json")
     kind = _class_of(name, path, config, fields)
-    loaded = _with_exact_scores(path) if kind.model is models.Unigram else tokenizer_in(path, visible(name))
+    loaded = _with_exact_scores(path) if kind.model is models.Unigram else read_tokenizer(path, visible(name))
     if kind.model not in (None, type(loaded.model)):
         raise DeclinedError(f"its class reads {kind.model.__name__}, tokenizer.json has {type(loaded.model).__name__}")
     usual = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from attncli.errors import InputError, InputMismatchError, LoadError, UsageError, is_panic, require
+from attncli.encoding.encode import tokens_of, translate_tokenizer_errors
+from attncli.encoding.vocabulary_files import read_tokenizer
+from attncli.errors import InputMismatchError, LoadError, UsageError, require
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -98,86 +99,6 @@ class TokenizerVocabulary:
         return {token.id: piece for token, piece in pieces.items() if piece != token.text}
 
 
-@contextmanager
-def translate_tokenizer_errors() -> Iterator[None]:
-    """Refuse a text that a tokenizer cannot read.
-
-    Raises:
-        InputError: it cannot.
-    """
-    try:
-        yield
-    except BaseException as error:  # the library raises bare Exception, for a word without an unknown token
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
-        raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
-
-
-def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> dict[Token, str]:
-    """Return the tokens that stand for what the vocabulary lacks, with what each of them stands for, as far as known.
-
-    Args:
-        texts: the text and the second one of a pair.
-        tokens: their tokens.
-        pieces: see `Vocabulary.unknown_pieces`. What the text itself spells like its piece is not unknown.
-    """
-    lost = (token for token in tokens if token.id in pieces and not token.special)
-    words = {token: _word(texts[token.segment] or "", token, pieces[token.id]) for token in lost}
-    return {token: word for token, word in words.items() if word != pieces[token.id]}
-
-
-def _word(text: str, token: Token, piece: str) -> str:
-    """Return what the text has in the place of an unknown token; nothing where its place is not known."""
-    if token.start is None:
-        return piece if piece in text else ""
-    return text[token.start : token.end]
-
-
-def unknown_notes(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> tuple[str, ...]:
-    """Return a sentence about the words that the vocabulary lacks, for each piece; see `unknown_tokens`."""
-    lost = unknown_tokens(texts, tokens, pieces)
-    notes = []
-    for id_ in dict.fromkeys(token.id for token in lost):
-        named = (
-            f"'{visible(word)}'" if word else "some of the text" for token, word in lost.items() if token.id == id_
-        )
-        words = ", ".join(dict.fromkeys(named))
-        notes.append(
-            f"the model's vocabulary lacks {words}, read as {pieces[id_]}; attention there is to the unknown token"
-        )
-    return tuple(notes)
-
-
-def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
-    """Return the tokens of one `tokenizers.Encoding` of a text, and of a second one in the same sequence.
-
-    Raises:
-        InputError: there are none.
-    """
-    from attncli.trace.byte_pieces import decode_pieces
-
-    if not encoding.ids:
-        raise InputError("the tokenizer made no token of the text; expected at least one")
-    tokens = []
-    segment = 0
-    rows = zip(
-        encoding.ids,
-        encoding.tokens,
-        encoding.offsets,
-        encoding.special_tokens_mask,
-        encoding.sequence_ids,
-        encoding.word_ids,
-        strict=True,
-    )
-    for index, (id_, piece, (start, end), special, sequence, word) in enumerate(rows):
-        if sequence is not None:
-            segment = sequence  # a separator belongs to the text it closes
-        start, end = (None, None) if special else (start, end)
-        word = None if special else word
-        tokens.append(Token(index, id_, piece, start, end, bool(special), segment, word))
-    return decode_pieces(tokens, text, pair)
-
-
 def open_vocabulary(vocab: str, special: bool, offline: bool) -> Tokenizer | None:
     """Load the tokenizer that `--vocab` names; None stands for `words`, the vocabulary made of each document.
 
@@ -211,30 +132,11 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
         path = _tokenizer_from_hub(name, offline)
     if not os.path.isfile(path):
         raise LoadError(f"--vocab '{shown}' holds no tokenizer.json; give words, a tokenizer.json or its folder")
-    tokenizer = tokenizer_in(path, f"--vocab '{shown}'")
+    tokenizer = read_tokenizer(path, f"--vocab '{shown}'")
     # Some files carry the padding and truncation of their training.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
-
-
-def tokenizer_in(path: Path, whose: str) -> Tokenizer:
-    """Read a tokenizer.json.
-
-    Raises:
-        LoadError: it cannot be read; the sentence begins with whose it is.
-    """
-    from tokenizers import Tokenizer
-
-    from attncli.encoding.vocabulary_files import check_vocabulary
-
-    try:
-        check_vocabulary(path)
-        return Tokenizer.from_file(str(path))
-    except BaseException as error:  # the library raises bare Exception
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
-        raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:

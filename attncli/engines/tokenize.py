@@ -13,14 +13,12 @@ from attncli.checkpoints.options import (
     refuse_unknown,
 )
 from attncli.checkpoints.signatures import TokenizeKeywords, VocabularyKeywords, spelling_out
-from attncli.encoding.encode import InputEncoder, as_conversation, check_texts
+from attncli.encoding.encode import InputEncoder, as_conversation, check_texts, unknown_notes, unknown_tokens
 from attncli.encoding.vocabulary import (
     TokenizerVocabulary,
     Vocabulary,
     WordVocabulary,
     open_vocabulary,
-    unknown_notes,
-    unknown_tokens,
 )
 from attncli.errors import LoadError, require
 from attncli.text import visible
@@ -74,7 +72,7 @@ def tokenize(
         text: the sentence; with `chat`, a user's turn, or a list of messages.
         pair: a second text in the same sequence.
         options: what `attn tokens` takes, under the name of its long option: `model`, `vocab`, `special`, `revision`,
-            `offline`, `trust_remote_code`, `truncate`, `base`, `chat`, `system`.
+            `offline`, `trust_remote_code`, `truncate`, `base`, `chat`.
 
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.options import PROJECTS, ToyOptions, refuse_unknown
-from attncli.encoding.encode import check_texts
-from attncli.encoding.vocabulary import TokenizerVocabulary, Vocabulary, WordVocabulary, open_vocabulary, unknown_notes
+from attncli.encoding.encode import check_texts, unknown_notes
+from attncli.encoding.vocabulary import TokenizerVocabulary, Vocabulary, WordVocabulary, open_vocabulary
 from attncli.engines.source import SequentialSource
 from attncli.engines.toy_init import INITS, RNGS, Linear
 from attncli.errors import UsageError

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
-from attncli.explore.answer import Answer
-from attncli.explore.answering import Answering
+from attncli.explore.computation import IncrementalComputation
+from attncli.explore.computed import Computed
 
 if TYPE_CHECKING:
     from attncli.engines.interactive import InteractiveSource
-    from attncli.explore.look import Look
+    from attncli.explore.view_state import ViewState
 
 
 _MOMENT = 0.1  # seconds
@@ -27,11 +27,11 @@ class Worker:
         on_answer: is given each answer, in the thread. While it runs nothing is computed.
     """
 
-    def __init__(self, asked: InteractiveSource, on_answer: Callable[[Answer], None]) -> None:
-        self._answering = Answering(asked)
+    def __init__(self, asked: InteractiveSource, on_answer: Callable[[Computed], None]) -> None:
+        self._answering = IncrementalComputation(asked)
         self._on_answer = on_answer
         self._changed = Condition()
-        self._wanted: Look | None = None
+        self._wanted: ViewState | None = None
         self._is_closed = False
         self._thread = Thread(target=self._run, name="attn explore", daemon=True)
 
@@ -39,7 +39,7 @@ class Worker:
         """Begin to answer."""
         self._thread.start()
 
-    def ask(self, look: Look) -> None:
+    def ask(self, look: ViewState) -> None:
         """Have a look answered in place of those before it."""
         with self._changed:
             self._wanted = look
@@ -65,7 +65,7 @@ class Worker:
                 if self._wanted is not None:
                     break
 
-    def _next(self) -> Look | None:
+    def _next(self) -> ViewState | None:
         """Wait for a look and return it; None is that nobody will ask any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._wanted is not None)

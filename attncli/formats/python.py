@@ -63,14 +63,14 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
 
     match result:
         case Survey():
-            from attncli.render.heads import Shown, table_parts
+            from attncli.render.heads import HeadTable, table_parts
 
-            return table_parts(result, Shown(), palette, None)
+            return table_parts(result, HeadTable(), palette, None)
         case Difference():
-            from attncli.render.diff import Changes
+            from attncli.render.diff import DiffView
             from attncli.render.matrix import DIGITS
 
-            return Changes(result, palette, _ROOM, DIGITS, TOP).renderables()
+            return DiffView(result, palette, _ROOM, DIGITS, TOP).renderables()
         case LabelledMask():
             from attncli.render.masks import MaskView
 

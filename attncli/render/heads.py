@@ -17,12 +17,12 @@ from attncli.analysis.labels import LEAST, MIXED
 from attncli.analysis.metric_names import Metric
 from attncli.analysis.statistics import QUANTILES
 from attncli.render.block import COMFORTABLE, Block, block, flowing, stack
+from attncli.render.fit import LINES
 from attncli.render.head_map import UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.screen import LINES
-from attncli.render.summaries import architecture_of, cautioned, joined, numbers_of
+from attncli.render.sections import architecture_of, cautioned, joined, numbers_of
 from attncli.render.tables import Column, table, width_of
 from attncli.text import plural, span
 
@@ -37,7 +37,7 @@ _SPREADS: dict[Spread, str] = {
 }
 
 
-class Shown(NamedTuple):
+class HeadTable(NamedTuple):
     """What a table has of the heads.
 
     Attributes:
@@ -60,7 +60,7 @@ class Shown(NamedTuple):
         return self.has_labels and self.sort is None
 
 
-def table_parts(survey: Survey, shown: Shown, palette: Palette, width: int | None) -> list[RenderableType]:
+def table_parts(survey: Survey, shown: HeadTable, palette: Palette, width: int | None) -> list[RenderableType]:
     """Return what ran, a row for every head, and what the numbers are over.
 
     Args:
@@ -83,7 +83,7 @@ def table_parts(survey: Survey, shown: Shown, palette: Palette, width: int | Non
         rows = max(rows - excess, 1)
 
 
-def _first(survey: Survey, shown: Shown, rows: int) -> Survey:
+def _first(survey: Survey, shown: HeadTable, rows: int) -> Survey:
     """Return the survey with at most so many heads: the first ones, or where they stand by label, some of each."""
     if len(survey.heads) <= rows or not shown.by_label:
         return replace(survey, heads=survey.heads[:rows])
@@ -104,7 +104,7 @@ def _lines_of(parts: Sequence[RenderableType], width: int | None) -> int:
 
 
 def _parts(
-    survey: Survey, shown: Shown, palette: Palette, width: int | None, most: int, is_cut: bool = False
+    survey: Survey, shown: HeadTable, palette: Palette, width: int | None, most: int, is_cut: bool = False
 ) -> list[RenderableType]:
     """Return the parts of a table, which may be folded as long as it has so many lines at the most."""
     names: list[Metric] = sorted(survey.names, key=lambda name: name != shown.sort)
@@ -136,7 +136,7 @@ def _headline(survey: Survey, palette: Palette) -> Text:
     return cautioned(joined(source.title, facts, palette), [source], palette)
 
 
-def _columns(survey: Survey, names: Sequence[Metric], shown: Shown, palette: Palette, digits: int) -> list[Column]:
+def _columns(survey: Survey, names: Sequence[Metric], shown: HeadTable, palette: Palette, digits: int) -> list[Column]:
     """Return where each head is, what it does in words if that is shown, and a column of numbers for each name."""
     kinds = {head.kind for head in survey.heads}
     longest = max(map(len, kinds)) if kinds != {"self"} else 0
@@ -238,7 +238,7 @@ def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int, sp
     return f"{number_text(middle, digits)} [{between}]"
 
 
-def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown: Shown) -> list[str]:
+def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown: HeadTable) -> list[str]:
     """Return what the numbers are over, where that is not plain, and what the table has no room for."""
     notes = _label_notes(survey) if shown.has_labels else []
     if shown.sort is not None and not _is_defined(survey, shown.sort):

@@ -16,7 +16,7 @@ from rich.text import Text
 from attncli.analysis.cell import AttentionRow
 from attncli.analysis.learn import LESSONS, Walk
 from attncli.render.axes import Axis
-from attncli.render.bars import Sheet
+from attncli.render.bars import TableFormat
 from attncli.render.block import Block
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM
@@ -53,7 +53,7 @@ class Steps:
     """
 
     walk: Walk
-    sheet: Sheet
+    sheet: TableFormat
 
     def all(self) -> list[Step]:
         """Return the steps from the embeddings to the exercise, each under a line that says which it is."""

@@ -16,11 +16,11 @@ from rich.text import Text
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.why import Explained
 from attncli.render.axes import MARK
-from attncli.render.bars import Sheet, bar_column, largest_of, signed_bar
+from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
 from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM
-from attncli.render.summaries import headline, proof_line
-from attncli.render.tables import Column, table, width_of, wrapped
+from attncli.render.sections import headline, proof_line
+from attncli.render.tables import Column, table, width_of, wrap_cells
 from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 
@@ -39,7 +39,7 @@ def weight_of(row: AttentionRow, keys: Sequence[int]) -> float:
     return float(row.weights[list(keys)].sum(dtype=np.float64))
 
 
-def keys_by_weight(row: AttentionRow, top: int, sheet: Sheet) -> Block:
+def keys_by_weight(row: AttentionRow, top: int, sheet: TableFormat) -> Block:
     """Return the keys by weight, what the others sum up to, and the sink; weights and shares add up to 1."""
     ranked = ranked_keys(row)
     shown, others = ranked[:top], ranked[top:]
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 _WIDEST_BAR = 41
 
 
-def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, sheet: Sheet) -> Block:
+def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, sheet: TableFormat) -> Block:
     """Return the largest of the products that q·k is the sum of, and what the others sum up to."""
     palette = sheet.palette
     shown, others = np.split(one.ranked, [top])
@@ -111,7 +111,7 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
     return table([dim, product_column, bar, *factors], sheet.width)
 
 
-def stages(one: AttentionCell, sheet: Sheet) -> Block:
+def stages(one: AttentionCell, sheet: TableFormat) -> Block:
     """Return what is done to q·k until it is a weight, and what the weight carries."""
     found = (*_score(one, sheet), *_weight(one, sheet), *_value(one, sheet))
     lines = [(sheet.palette.fit(name), sheet.number(value), sheet.palette.fit(remark)) for name, value, remark in found]
@@ -121,10 +121,10 @@ def stages(one: AttentionCell, sheet: Sheet) -> Block:
         [(name, BOLD), (number, BOLD if name in ("score", "weight") else None), (remark, DIM)]
         for name, number, remark in lines
     ]
-    return grid(wrapped(rows, room), "<><", None)
+    return grid(wrap_cells(rows, room), "<><", None)
 
 
-def _score(one: AttentionCell, sheet: Sheet) -> Iterator[Stage]:
+def _score(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
     layer = one.row.layer
     if one.products is not None:
         yield "q·k", one.dot_product, f"the sum over {len(one.products)} dimensions"
@@ -141,7 +141,7 @@ def _score(one: AttentionCell, sheet: Sheet) -> Iterator[Stage]:
         yield "score", one.score, f"{cap}masked: the softmax gets {sheet.number(one.masked)} instead"
 
 
-def _weight(one: AttentionCell, sheet: Sheet) -> Iterator[Stage]:
+def _weight(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
     parts = one.row.softmax
     if parts is None or one.exponential is None:
         yield "weight", one.weight, "as the model gave it: the mask leaves no key to this query"
@@ -152,7 +152,7 @@ def _weight(one: AttentionCell, sheet: Sheet) -> Iterator[Stage]:
     yield "weight", one.weight, f"÷ {sheet.number(parts.total)}, the row's total{sink}"
 
 
-def _value(one: AttentionCell, sheet: Sheet) -> Iterator[Stage]:
+def _value(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
     if one.value_norm is None:
         return
     yield "‖v‖", one.value_norm, "the length of the value"
@@ -178,7 +178,7 @@ class WhyPage:
     trace: Trace
     explained: Explained
     top: int
-    sheet: Sheet
+    sheet: TableFormat
 
     def parts(self) -> Iterator[RenderableType]:
         """Yield the page, part by part; a blank line belongs between two parts."""

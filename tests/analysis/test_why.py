@@ -22,7 +22,7 @@ from attncli.analysis.warnings import warnings_of_rows
 from attncli.analysis.why import explain, why
 from attncli.errors import UsageError
 from attncli.formats.documents import write_why
-from attncli.render.bars import Sheet, bar, signed_bar
+from attncli.render.bars import TableFormat, bar, signed_bar
 from attncli.render.palette import Palette, Scale
 from attncli.render.why import WhyPage
 from attncli.trace.layer import LayerTrace
@@ -138,7 +138,7 @@ def toy(**options: object) -> Trace:
 
 def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palette: Palette = Palette(),  # noqa: B008
           width: int | None = None, precision: int | None = None) -> str:  # fmt: skip
-    page = WhyPage(trace, explain(trace, query, key), top, Sheet(palette, width, precision))
+    page = WhyPage(trace, explain(trace, query, key), top, TableFormat(palette, width, precision))
     return plain(printed(page.parts(), palette, width))
 
 

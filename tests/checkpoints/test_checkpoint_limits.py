@@ -15,9 +15,10 @@ from transformers import PreTrainedTokenizerFast
 
 from attncli.checkpoints import options
 from attncli.engines import open_source
-from attncli.engines.torch import attention_interface, memory
+from attncli.engines.torch import memory
 from attncli.engines.torch.engine import Checkpoint
 from attncli.errors import InputError, UsageError
+from attncli.recording.readers import transformers as interface
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
@@ -254,8 +255,8 @@ FAST = {"llama": True, "bert": True, "mistral": True, "gemma2": False, "gpt_oss"
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """A spy on transformers' fused kernel."""
-    spy = Mock(wraps=attention_interface.sdpa_attention_forward)
-    monkeypatch.setattr(attention_interface, "sdpa_attention_forward", spy)
+    spy = Mock(wraps=interface.sdpa_attention_forward)
+    monkeypatch.setattr(interface, "sdpa_attention_forward", spy)
     return spy
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from architectures import tiny_model
+from attncli.engines.torch.to_cpu import fetched
 from conformance import opened, save
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attncli.engines.torch import attention_interface, memory, recorder, softmax_tracer, to_cpu, unmodified_check
-from attncli.engines.torch.to_cpu import fetched
+from attncli.engines.torch import memory, to_cpu, unmodified_check
 from attncli.files import to_numpy
+from attncli.recording import to_trace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
@@ -46,26 +47,25 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[torch.dtype]]
         come: dict[int, torch.Tensor] = {}  # by where it lies
         fetches: list[list[torch.dtype]] = []
 
-        def here(tensor: torch.Tensor) -> bool:
-            return tensor.untyped_storage().data_ptr() in come
+        def is_away(tensor: torch.Tensor | None) -> bool:
+            return tensor is not None and tensor.untyped_storage().data_ptr() not in come
 
-        def bring(tensors: Any) -> list[Any]:
-            found = fetched(tensors)
+        def bring(tensors: Any) -> Iterator[Any]:
+            found = list(fetched(tensors))
             crossed = {one.untyped_storage().data_ptr(): one for one in found if one is not None}
             come.update(crossed)
             if crossed:
                 fetches.append(sorted((one.dtype for one in crossed.values()), key=str))
-            return found
+            return iter(found)
 
         def read(tensor: torch.Tensor) -> Any:
-            assert here(tensor), "read from the device by itself"
+            assert not is_away(tensor), "read from the device by itself"
             return to_numpy(tensor)
 
-        for module in (to_cpu, recorder):
-            monkeypatch.setattr(module, "is_here", here)
-        for module in (recorder, unmodified_check):
+        monkeypatch.setattr(to_cpu, "_is_away", is_away)
+        for module in (to_cpu, unmodified_check):
             monkeypatch.setattr(module, "fetched", bring)
-        for module in (attention_interface, unmodified_check, softmax_tracer):
+        for module in (to_trace, unmodified_check):
             monkeypatch.setattr(module, "to_numpy", read)
         return fetches
 
@@ -74,7 +74,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[torch.dtype]]
 
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(to_cpu, "is_here", lambda _: False)
+    monkeypatch.setattr(to_cpu, "_is_away", lambda tensor: tensor is not None)
 
 
 @pytest.mark.usefixtures("away")
@@ -86,7 +86,7 @@ def test_tensors_of_each_type_come_in_one_transfer_and_each_tensor_once() -> Non
     halves = [torch.rand(6, generator=chance).to(torch.bfloat16), torch.rand(2, 2, generator=chance).bfloat16()]
     given = [floats[0], None, halves[0], turned, spread > 0.5, *floats, spread, *halves, None]
     with Copies() as copies:
-        found = fetched(iter(given))
+        found = list(fetched(iter(given)))
     sizes = {seen.dtype: seen.numel() for seen in copies.seen}
     assert len(copies.seen) == len(sizes) == 3
     assert sizes == {
@@ -108,7 +108,7 @@ def test_tensors_of_each_type_come_in_one_transfer_and_each_tensor_once() -> Non
 def test_what_is_on_the_cpu_is_given_back_and_not_copied() -> None:
     given = [torch.ones(3), None, torch.ones(2, 2, dtype=torch.float16)]
     with Copies() as copies:
-        found = fetched(given)
+        found = list(fetched(given))
     assert all(ours is theirs for ours, theirs in zip(found, given, strict=True))
     assert copies.seen == []
 
@@ -130,8 +130,8 @@ def arrays(trace: Any) -> Iterator[tuple[str, Any]]:
         ("t5", torch.float32, [[torch.bool, torch.float32], [torch.float32]]),
         ("gpt_oss", torch.float32, [[torch.bool, torch.float32], [torch.float32]]),
         ("diffllama", torch.float32, [[torch.bool, torch.float32], [torch.float32]]),
-        ("bloom", torch.float32, [[torch.float32]]),
-        ("longformer", torch.float32, [[torch.float32]]),
+        ("bloom", torch.float32, [[torch.bool, torch.float32]]),
+        ("longformer", torch.float32, [[torch.bool, torch.float32]]),
     ],
 )
 def test_a_batch_on_a_device_is_fetched_at_once_and_shows_what_it_shows_on_the_cpu(

@@ -8,15 +8,15 @@ import pytest
 from asked_models import Plain
 
 from attncli.engines.interactive import InteractiveSource, Query
-from attncli.explore.answer import Answer
-from attncli.explore.look import Look
+from attncli.explore.computed import Computed
+from attncli.explore.view_state import ViewState
 from attncli.explore.worker import Worker
 from attncli.trace.trace import Trace
 
-LOOK = Look(Query("time flies"))
+LOOK = ViewState(Query("time flies"))
 _SECONDS = 60.0  # which nothing takes
 
-Working = Callable[[Callable[[], InteractiveSource]], tuple[Worker, "Queue[Answer]"]]
+Working = Callable[[Callable[[], InteractiveSource]], tuple[Worker, "Queue[Computed]"]]
 
 
 class Slow(Plain):
@@ -38,8 +38,8 @@ def working() -> Iterator[Working]:
     """Start a worker for a model, and return it with its answers."""
     workers = []
 
-    def start(asked: InteractiveSource) -> tuple[Worker, "Queue[Answer]"]:
-        answers: Queue[Answer] = Queue()
+    def start(asked: InteractiveSource) -> tuple[Worker, "Queue[Computed]"]:
+        answers: Queue[Computed] = Queue()
         worker = Worker(asked, answers.put)
         workers.append(worker)
         worker.start()
@@ -50,7 +50,7 @@ def working() -> Iterator[Working]:
         worker.close()
 
 
-def whole(answers: "Queue[Answer]") -> Answer:
+def whole(answers: "Queue[Computed]") -> Computed:
     """Wait for an answer that is whole, and return it."""
     while not (answer := answers.get(timeout=_SECONDS)).is_whole:
         pass
@@ -126,7 +126,7 @@ def test_the_thread_outlives_whatever_goes_wrong(working: Working) -> None:
 
 
 def test_it_may_be_asked_before_it_starts_and_after_it_is_closed() -> None:
-    answers: Queue[Answer] = Queue()
+    answers: Queue[Computed] = Queue()
     model = Slow()
     model.may_go_on.set()
     worker = Worker(model, answers.put)

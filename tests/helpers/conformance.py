@@ -39,9 +39,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from attncli.engines import open_source
-from attncli.engines.torch import attention_interface, memory
 from attncli.engines.torch.engine import Checkpoint
 from attncli.errors import AttnError
+from attncli.recording.readers import transformers as interface
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
@@ -167,11 +167,11 @@ def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[st
         checkpoint = opened(folder, "all")
         trace = checkpoint.trace(text or "", target=target)
         # Blocks of a few rows, as if the sentence were long.
-        with patch.object(memory, "ROWS", 4), patch.object(attention_interface, "_BLOCK", 100):
+        with patch.object(interface, "_BLOCK", 100):
             blocks = checkpoint.trace(text or "", target=target)
     except AttnError as error:
         return Row(name, "none", reason=str(error).replace(str(folder), name))
-    ours = (attention_interface.ATTENTION, attention_interface.EAGER_MASKS)
+    ours = (interface.ATTENTION, interface.EAGER_MASKS)
     way = "interface" if checkpoint.model.config._attn_implementation in ours else "softmax"
     with torch.no_grad():
         output = model(**inputs, output_attentions=True)

@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 
 from attncli.engines.interactive import InteractiveSource, Query, open_interactive
 from attncli.explore.app import Explorer
-from attncli.explore.look import Look
+from attncli.explore.view_state import ViewState
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
 from attncli.trace.trace import Trace
@@ -140,7 +140,7 @@ def explored(
 
     async def within() -> None:
         app = Explorer(
-            Gated(open_interactive(model=model), gate), Look(Query(text)), Palette(tier), lambda look, path: ""
+            Gated(open_interactive(model=model), gate), ViewState(Query(text)), Palette(tier), lambda look, path: ""
         )
         app.driver_class = Driver
 

@@ -18,10 +18,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attncli.checkpoints.options import LoadOptions
 from attncli.engines.torch import weightless_model
-from attncli.engines.torch.attention_interface import ATTENTION
 from attncli.engines.torch.model_masks import BlankCheckpoint, SentenceMasks
 from attncli.errors import AttnError, NotExposedError
 from attncli.masks.recognition import recognise_plane
+from attncli.recording.readers.transformers import ATTENTION
 from attncli.trace.selection import Indices
 
 LONG, SHORT = [23, 42, 17, 88, 23, 64, 31], [24, 43, 18, 89, 24]

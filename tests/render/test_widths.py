@@ -13,8 +13,8 @@ from views import TIERS, of_heads
 import attncli
 from attncli.analysis.diff import Difference
 from attncli.analysis.why import explain
-from attncli.render.bars import Sheet
-from attncli.render.diff import Changes
+from attncli.render.bars import TableFormat
+from attncli.render.diff import DiffView
 from attncli.render.inspect import Layout
 from attncli.render.palette import Palette
 from attncli.render.why import WhyPage
@@ -71,7 +71,7 @@ def differences() -> list[Difference]:
 def test_a_comparison(palette: Palette) -> None:
     for difference in differences():
         for width in WIDTHS[::2]:
-            shown = plain(hold(Changes(difference, palette, width).renderables(), palette, width))
+            shown = plain(hold(DiffView(difference, palette, width).renderables(), palette, width))
             assert re.search(r"^ +A\b", shown, re.MULTILINE)
             assert re.search(r"^ .* B . A$", shown, re.MULTILINE)
 
@@ -82,4 +82,4 @@ def test_a_cell_taken_apart(text: str, palette: Palette) -> None:
         for key in (None, "0", "1"):
             explained = explain(trace, "1", key)
             for width in WIDTHS:
-                hold(WhyPage(trace, explained, 8, Sheet(palette, width)).parts(), palette, width)
+                hold(WhyPage(trace, explained, 8, TableFormat(palette, width)).parts(), palette, width)

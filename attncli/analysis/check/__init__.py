@@ -15,7 +15,7 @@ from attncli.masks.findings import Finding
 from attncli.text import as_list, layers_named
 
 if TYPE_CHECKING:
-    from attncli.analysis.check.probe import Probe, SeenLayer
+    from attncli.analysis.check.probe import CapturedLayer, Probe
     from attncli.encoding.encode import EncodedInput
     from attncli.engines.torch.recorder import Sublayer
 
@@ -140,7 +140,7 @@ def _layers(probe: Probe, sentences: Sequence[EncodedInput], documents: bool) ->
     from attncli.analysis.check.layers import ADVICE, layer_findings
 
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
-    seen: list[dict[Sublayer, SeenLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
+    seen: list[dict[Sublayer, CapturedLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
     if documents:
         seen += probe.audited_documents(sentences)
     for sentence in seen:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attncli.engines.torch.attention_backend import attempting
+from attncli.engines.torch.attention_backend import translate_model_errors
 from attncli.engines.torch.recorder import Span
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
@@ -106,5 +106,5 @@ def _by_token(hidden: torch.Tensor, batch: int, tokens: int) -> torch.Tensor:
 def _run(model: Any, inputs: Mapping[str, Any]) -> Any:
     device = next(model.parameters()).device
     moved = {name: given.to(device) if hasattr(given, "to") else given for name, given in inputs.items()}
-    with attempting("the texts", "it does not run", FailedError):
+    with translate_model_errors("the texts", "it does not run", FailedError):
         return model(**moved, output_hidden_states=True, return_dict=True)

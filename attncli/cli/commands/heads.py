@@ -237,7 +237,7 @@ def _measured(
     from attncli.cli.request import Task, is_alone, jobs_of, made_of
     from attncli.cli.sentences import last_number
     from attncli.corpus.surveying import Surveying
-    from attncli.encoding.induction_probe import repeated
+    from attncli.encoding.induction_probe import repeated_sequences
     from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
@@ -250,7 +250,7 @@ def _measured(
     if wanted.by is not None:
         request = replace(request, computed=replace(request.computed, sentences=_keeping(request, wanted.by)))
     texts = request.computed.sentences
-    drawn = repeated(request.model) if wanted.induction else None
+    drawn = repeated_sequences(request.model) if wanted.induction else None
     twice = None if drawn is None else [CorpusItem(number, text) for number, text in enumerate(drawn, start=1)]
     answers = made_of(
         environment,
@@ -328,7 +328,7 @@ def _draw(
     palette: Palette,
     precision: int | None,
 ) -> None:
-    from attncli.render.heads import Shown, grid_parts, table_parts
+    from attncli.render.heads import HeadTable, grid_parts, table_parts
 
     parts: list[RenderableType] = []
     for survey in found:
@@ -337,6 +337,6 @@ def _draw(
             continue
         lines = canvas.height if wanted.top is None else None
         share = None if lines is None else max(lines // len(found) - 1, _FEWEST_LINES)
-        shown = Shown(wanted.order, wanted.label, precision, share, wanted.spread or "std")
+        shown = HeadTable(wanted.order, wanted.label, precision, share, wanted.spread or "std")
         parts += table_parts(survey, shown, palette, canvas.table_width)
     canvas.show(parts, found[0].source.title)

@@ -70,11 +70,11 @@ def why(
 
         environment.write(write_why(trace, explained, precision), output.file)
         return
-    from attncli.render.bars import Sheet
+    from attncli.render.bars import TableFormat
     from attncli.render.why import WhyPage
 
     with output.canvas(environment, chosen, "why") as shown:
-        sheet = Sheet(shown.palette(colormap or "viridis"), shown.width, precision, ramp)
+        sheet = TableFormat(shown.palette(colormap or "viridis"), shown.width, precision, ramp)
         page = WhyPage(trace, explained, top or 8, sheet)
         shown.show(page.parts(), trace.text or trace.target or "")
     for each in page.notes():

@@ -26,7 +26,6 @@ from attncli.checkpoints.tensors.quantization import without_quantization
 from attncli.checkpoints.tensors.safetensors_store import has_shards
 from attncli.checkpoints.weight_checks import check_types, check_unread
 from attncli.checkpoints.weight_formats import check_form
-from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
@@ -115,8 +114,7 @@ class NativeCheckpoint:
             limit=spec.positions,
             truncate=options.truncate,
             rows=spec.embedding.tokens.rows,
-            chat=open_chat(model, tokenizer, options, special=special, asks=False),
-        )
+        ).with_chat(options)
         weights.prepare(spec.read_whole(last, values))
         self._values = values
         self._prefix_cache: PrefixCache | None = None

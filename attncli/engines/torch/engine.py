@@ -19,7 +19,7 @@ from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.engines.source import PARALLEL_FROM_LATE
-from attncli.engines.torch import attention_interface, batch, load, memory
+from attncli.engines.torch import batch, load, memory
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import (
     attention_layers,
@@ -30,12 +30,12 @@ from attncli.engines.torch.configuration import (
     start_id,
 )
 from attncli.engines.torch.expected_masks import implied_masks, mask_notes
-from attncli.engines.torch.extra_positions import key_tokens_of
 from attncli.engines.torch.generation import Writer, check_causal, check_no_future
-from attncli.engines.torch.recorder import Request
+from attncli.engines.torch.recorder import RecordRequest
 from attncli.engines.torch.run_recorded import run
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
+from attncli.recording.readers.transformers import ATTENTION
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
@@ -84,7 +84,7 @@ class Checkpoint:
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
         self.num_layers = layer_count(config)
-        self.request = Request(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
+        self.request = RecordRequest(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
         self.other_layers = other_layers(config)
         self._check_attention(attention_layers(config))
         heads.resolve(head_count(config), f"each layer of {visible(model)}")
@@ -185,7 +185,7 @@ class Checkpoint:
 
     def room_for(self, tokens: int) -> int:
         """Return how many sentences of one length fit into memory together; InputError if not even one does."""
-        is_watched = self.model.config._attn_implementation != attention_interface.ATTENTION
+        is_watched = self.model.config._attn_implementation != ATTENTION
         return memory.room_for(self.model, tokens, len(self.request.layers), is_watched)
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
@@ -268,7 +268,7 @@ class Checkpoint:
     def _with_positions(self, layer: LayerTrace, query_tokens: Tokens, key_tokens: Tokens) -> LayerTrace:
         """Return a layer that says what its keys are, where they are not the tokens."""
         _, tokens = sequences(layer.kind, query_tokens, key_tokens)
-        keys = key_tokens_of(self.model.config, layer.layer, tokens)
+        keys = architecture_of(self.model.config).key_tokens(self.model.config, layer.layer, tokens)
         return layer if keys is None else replace(layer, key_tokens=keys)
 
     def _provenance(self) -> Provenance:

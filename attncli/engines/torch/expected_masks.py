@@ -16,22 +16,12 @@ from transformers.models.auto.modeling_auto import (
 
 from attncli.attention import row_blocks
 from attncli.engines.torch.architectures import architecture_of
-from attncli.engines.torch.attention_modules import attention_places
+from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.configuration import layer_types, sides
 from attncli.engines.torch.recorder import Sublayer
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
 from attncli.text import layers_named
 from attncli.trace.layer import LayerTrace
-
-# Text towers that are causal though their modules say otherwise; BLIP's, which is so as a decoder alone; a permutation
-# model, causal in training alone; and a prefix model, to which all of a text is prefix. By model types and classes.
-_CLIPS = ("clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip")
-_EXCEPTIONS = {f"{name}_text_model": True for name in _CLIPS} | {
-    "BlipTextLMHeadModel": True,
-    "BlipTextModel": False,
-    "git": True,
-    "xlnet": False,
-}
 
 # What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
 _BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
@@ -68,12 +58,12 @@ def budget(config: Any) -> int | None:
 def implied_masks(model: Any) -> dict[Sublayer, Implied]:
     """Return the mask that each layer of each kind should have, padding and documents left aside."""
     config = model.config
-    places = attention_places(model)
+    modules = find_attention_modules(model)
     found = {}
     both = sides(config)  # of an encoder-decoder with one configuration, neither says anything of its masks
     said = {"self": config} if len(both) == 1 else {"encoder": both[0], "decoder": both[1]}
-    for kind, layers in places.layers.items():
-        is_causal = kind == "decoder" if kind != "self" else _is_causal(model, places.modules)
+    for kind, layers in modules.layers.items():
+        is_causal = kind == "decoder" if kind != "self" else _is_causal(model, modules.by_id)
         for layer in layers:
             reach = architecture_of(config).reach(config, layer) if kind in ("self", "encoder") else None
             if reach is not None:
@@ -132,9 +122,8 @@ def _is_causal(model: Any, modules: Any) -> bool | None:
     Said by the configuration (`is_causal`, `is_decoder`), by its attention modules, or by what it is trained for.
     """
     config = model.config
-    for name in (type(model).__name__, config.model_type):
-        if name in _EXCEPTIONS:
-            return _EXCEPTIONS[name]
+    if (known := architecture_of(config).is_causal(model)) is not None:
+        return known
     for name in ("is_causal", "causal"):
         if isinstance(said := getattr(config, name, None), bool):
             return said
@@ -156,7 +145,6 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
     if is_causal is None:
         return Implied(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
-    is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
     is_exact &= architecture_of(config).is_exact
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart

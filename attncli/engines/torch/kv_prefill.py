@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attncli.engines.torch.attention_backend import attempting, running_with
+from attncli.engines.torch.attention_backend import running_with, translate_model_errors
 from attncli.errors import NotExposedError
 
 
@@ -34,7 +34,10 @@ def continued(
     kept = {name: value for name, value in inputs.items() if name not in own or name == "attention_mask"}
     more: dict[str, Any] = {}
     name = model.config.model_type
-    with attempting("the sentences", f"{name} does not run with --past, a KV cache"), running_with(model, "eager"):
+    with (
+        translate_model_errors("the sentences", f"{name} does not run with --past, a KV cache"),
+        running_with(model, "eager"),
+    ):
         if is_encoder_decoder:
             more["encoder_outputs"] = model.get_encoder()(**kept)
         first = {name: value[:, :past] for name, value in own.items()}

@@ -25,12 +25,12 @@ from attncli.checkpoints.weight_checks import check_types, check_unread
 from attncli.checkpoints.weight_formats import check_form, has_pickle, pickled
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
 from attncli.engines.torch import attention_modules
-from attncli.engines.torch.attention_backend import settle, with_ours
+from attncli.engines.torch.attention_backend import build_with_recorder, set_backend
 from attncli.engines.torch.configuration import layer_count
 from attncli.engines.torch.lazy_state_dict import names_of, state_of
-from attncli.engines.torch.memory import feed_forward_in_blocks
-from attncli.engines.torch.text_model import TextPart, text_part
+from attncli.engines.torch.text_model import TextModel, find_text_model
 from attncli.errors import LoadError, UsageError
+from attncli.recording.readers.transformers import ATTENTION
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from attncli.checkpoints.options import LoadOptions
     from attncli.checkpoints.tensors import Store
-    from attncli.engines.torch.recorder import Request
+    from attncli.engines.torch.recorder import RecordRequest
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 _AFTER_ATTENTION = ("pooler",)
 
 
-def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
+def find(name: str, options: LoadOptions) -> tuple[Place, TextModel]:
     """Return where a checkpoint's files are, and what of it reads text; an adapter on the hub is downloaded.
 
     Raises:
@@ -63,7 +63,7 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
             parts = checkout(place.model, place.options(options))
             if parts is not None:  # all files are to be of the commit whose weights are fetched in parts
                 place = replace(place, revision=parts.name)
-            part = text_part(place.model, place.options(options))
+            part = find_text_model(place.model, place.options(options))
     except LoadError:
         if os.path.isdir(place.model) or not _may_be_another(place, options):
             raise
@@ -88,7 +88,7 @@ def _may_be_another(place: Place, options: LoadOptions) -> bool:
 
 
 def load_model(
-    place: Place, part: TextPart, options: LoadOptions, request: Request, writes: bool
+    place: Place, part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool
 ) -> tuple[Any, tuple[str, ...], str]:
     """Load a model that calls our attention function; return it, the notes on its weights, and how they are stored.
 
@@ -128,14 +128,13 @@ def load_model(
     if hasattr(part.config, "vocab_size"):
         part.config.vocab_size = rows_of_vocabulary(store, part.config.vocab_size)
     with explained(name, "model", options), heard() as said:
-        model, report = with_ours(partial(_loaded, loader, name, part, options, store))
+        model, report = build_with_recorder(partial(_loaded, loader, name, part, options, store))
     store = open_store(name, place.folder, adapter, fetching, reads_pickles)  # now that it is downloaded
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
     notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
     check_types(name, store, floating, head)
-    settle(model.get_submodule(part.path), part.tower is not None)
-    feed_forward_in_blocks(model)
+    set_backend(model.get_submodule(part.path), ATTENTION)
     model = model.eval() if options.device_map else model.eval().to(options.device)
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
@@ -179,7 +178,7 @@ def _check_device(options: LoadOptions) -> None:
         raise LoadError(f"{what}: {first_sentence(error)}; give {option} cpu") from None
 
 
-def _loader(part: TextPart, options: LoadOptions, request: Request, writes: bool) -> Any:
+def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool) -> Any:
     """Return the class whose models have the layers that were asked for, and as few others as can be."""
     if writes and part.tower is None:
         return AutoModelForCausalLM
@@ -191,11 +190,11 @@ def _loader(part: TextPart, options: LoadOptions, request: Request, writes: bool
     if is_whole or not isinstance(model_class, type):
         return AutoModel
     whole_encoder = request.kind != "encoder"
-    return attention_modules.reduced(model_class, part.path, keep, whole_encoder, with_head=writes)
+    return attention_modules.truncated_class(model_class, part.path, keep, whole_encoder, with_head=writes)
 
 
 def _loaded(
-    loader: Any, name: str, part: TextPart, options: LoadOptions, store: Store, attention: str
+    loader: Any, name: str, part: TextModel, options: LoadOptions, store: Store, attention: str
 ) -> tuple[Any, Mapping[str, Any]]:
     """Return the model and what transformers reports of its weights."""
     is_spread = options.device_map not in (None, "cpu") and torch.accelerator.is_available()
@@ -224,7 +223,7 @@ def _loaded(
     return load(config=part.loaded, state_dict=state_of(store), device_map=options.device_map)
 
 
-def _take_quantization(part: TextPart) -> bool:
+def _take_quantization(part: TextModel) -> bool:
     """Take from the configurations what they say of a quantization; return whether they said something."""
     said = [config for config in (part.whole, part.config) if "quantization_config" in vars(config)]
     for config in {id(config): config for config in said}.values():
@@ -233,7 +232,7 @@ def _take_quantization(part: TextPart) -> bool:
 
 
 def _check_weights(
-    name: str, model: Any, part: TextPart, report: Mapping[str, Any], head: str, is_undone: bool
+    name: str, model: Any, part: TextModel, report: Mapping[str, Any], head: str, is_undone: bool
 ) -> tuple[str, ...]:
     """Return what the user should know of the tensors that were read, and of those that were not.
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.encoding.encode import EncodedInput
+from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.batch import padded
 from attncli.engines.torch.configuration import instead, layer_types
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.expected_masks import budget
-from attncli.engines.torch.extra_positions import has_own_keys, key_tokens_of
 from attncli.engines.torch.kv_prefill import continued
-from attncli.engines.torch.recorder import Batch, Span
+from attncli.engines.torch.recorder import PaddedBatch, Span
 from attncli.engines.torch.run_recorded import run
 from attncli.engines.torch.weightless_model import blank_model, costless
 from attncli.errors import InputError, NotExposedError, UsageError
@@ -157,7 +157,7 @@ class BlankCheckpoint(Checkpoint):
         """Return the layers of every sentence, each with the whole padded row."""
 
         def recorded(part: Any, given: dict[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
-            return run(self.model, part, Batch(given, [span] * count, span), self.request, kinds).traces()
+            return run(self.model, part, PaddedBatch(given, [span] * count, span), self.request, kinds).traces()
 
         if not past:
             return recorded(self.model, inputs, self.kinds, whole)
@@ -165,9 +165,11 @@ class BlankCheckpoint(Checkpoint):
         if past >= tokens:
             raise UsageError(f"--past {past} leaves no query; the longest sentence has {tokens} tokens")
         rest = slice(0, tokens - past)
+        config = self.model.config
         if not self.is_encoder_decoder:
             part, given = continued(self.model, inputs, past)
-            if has_own_keys(self.model.config, self.num_layers):
+            counts = (architecture_of(config).key_count(config, layer, past) for layer in range(self.num_layers))
+            if any(count is not None for count in counts):
                 name = visible(self.name)
                 raise NotExposedError(f"{name} has keys that are no tokens, and a cache hides which; leave out --past")
             return recorded(part, given, self.kinds, Span(rest, rest, past))
@@ -193,11 +195,12 @@ class BlankCheckpoint(Checkpoint):
             key = (kind, *((each.shape, each.tobytes()) for each in cells))
             groups.setdefault(key, (layers[0].kind, cells, []))[2].append(layers[0].layer)
         found: list[list[LayerMask]] = [[] for _ in filled]
+        config = self.model.config
         for (kind, *_), (side, cells, indices) in groups.items():
             before = past if side != "encoder" else 0
             for own, (text, target), allowed in zip(found, filled, cells, strict=True):
                 queries, keys = sequences(side, target, text)
-                keys = key_tokens_of(self.model.config, indices[0], keys) or keys
+                keys = architecture_of(config).key_tokens(config, indices[0], keys) or keys
                 queries = Tokens(queries[before:])
                 dropped = len(keys) - allowed.shape[-1]
                 full = np.pad(allowed, ((0, 0), (0, 0), (dropped, 0)))

@@ -9,7 +9,7 @@ from traces import tokens_of
 
 from attncli.analysis.metric_names import NAMES
 from attncli.engines.interactive import Query
-from attncli.explore.look import Look, Numbers, Port, Room
+from attncli.explore.view_state import Limits, Numbers, Viewport, ViewState
 from attncli.render.palette import DEFAULT_RAMP
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.view import Ramp
@@ -18,12 +18,12 @@ WORDS = ("[CLS]", "time", "fl", "##ies", "like", "an", "arrow", "[SEP]")
 TEXT = "time flies like an arrow"
 PLACES = ((None, None), (0, 4), (5, 7), (7, 10), (11, 15), (16, 18), (19, 24), (None, None))
 TOKENS = Tokens(Token(index, index, word, *PLACES[index]) for index, word in enumerate(WORDS))
-ROOM = Room((0, 1, 4), ("self",), (0, 1, 2, 3), TOKENS, TOKENS)
-LOOK = Look(Query(TEXT))
+ROOM = Limits((0, 1, 4), ("self",), (0, 1, 2, 3), TOKENS, TOKENS)
+LOOK = ViewState(Query(TEXT))
 
 sizes = st.integers(1, 40)
 rooms = st.builds(
-    lambda layers, kinds, heads, queries, keys: Room(
+    lambda layers, kinds, heads, queries, keys: Limits(
         tuple(sorted(layers)), kinds, tuple(heads), tokens_of(*"q" * queries), tokens_of(*"k" * keys)
     ),
     st.sets(st.integers(0, 30), min_size=1, max_size=5),
@@ -44,7 +44,7 @@ keys_pressed = st.one_of(
 )
 
 
-def shown_of(look: Look, room: Room, step: int) -> tuple[range, range]:
+def shown_of(look: ViewState, room: Limits, step: int) -> tuple[range, range]:
     """A screen of at most 10 cells a side, of so many tokens each, that shows the cursor."""
 
     def part(size: int, first: int, place: int) -> range:
@@ -56,7 +56,7 @@ def shown_of(look: Look, room: Room, step: int) -> tuple[range, range]:
     return part(len(room.queries), port.query, look.query), part(len(room.keys), port.key, look.key)
 
 
-def is_within(look: Look, room: Room) -> bool:
+def is_within(look: ViewState, room: Limits) -> bool:
     return (
         look.layer in room.layers
         and look.head in room.heads
@@ -68,7 +68,7 @@ def is_within(look: Look, room: Room) -> bool:
 
 @given(st.lists(st.tuples(rooms, st.integers(1, 4), st.lists(keys_pressed, max_size=8)), max_size=4))
 def test_whatever_the_keys_and_the_answers_one_looks_at_what_there_is(sessions: list) -> None:
-    look, before = LOOK, Room()
+    look, before = LOOK, Limits()
     for room, step, keys in sessions:
         look = look.carried(before, room)
         assert is_within(look, room)
@@ -88,25 +88,25 @@ def test_whatever_the_keys_and_the_answers_one_looks_at_what_there_is(sessions: 
 
 
 def test_the_cursor_stays_where_it_is_seen_while_one_zooms() -> None:
-    look = LOOK.on(Room(), query=150, key=30)
+    look = LOOK.on(Limits(), query=150, key=30)
     near = look.zoomed((range(0, 200, 10), range(0, 200, 5)), 3, 1)
-    assert near.port == Port(75, 15, 1)
-    assert near.zoomed((range(75, 175, 5), range(15, 115, 3)), 3, 9).port == Port(132, 27, 3)
-    assert near.zoomed((range(75, 175, 5), range(15, 115, 3)), 3, -1).port == Port(0, 0, 0)
+    assert near.port == Viewport(75, 15, 1)
+    assert near.zoomed((range(75, 175, 5), range(15, 115, 3)), 3, 9).port == Viewport(132, 27, 3)
+    assert near.zoomed((range(75, 175, 5), range(15, 115, 3)), 3, -1).port == Viewport(0, 0, 0)
     assert near.zoomed((range(200), range(200)), 0, 1).port.zoom == 0
 
 
 def test_scrolling_takes_the_cursor_along_and_ends_where_the_text_does() -> None:
     tokens = tokens_of(*"a" * 100)
-    room = Room((0,), ("self",), (0,), tokens, tokens)
+    room = Limits((0,), ("self",), (0,), tokens, tokens)
     shown = range(20), range(0, 40, 4)
     look = LOOK.on(room, query=5, key=3).scrolled(room, shown, 10, 1)
-    assert (look.port, look.query, look.key) == (Port(10, 4, 0), 10, 4)
+    assert (look.port, look.query, look.key) == (Viewport(10, 4, 0), 10, 4)
     look = look.scrolled(room, shown, 500, 500)
-    assert (look.port, look.query, look.key) == (Port(80, 60, 0), 80, 60)
+    assert (look.port, look.query, look.key) == (Viewport(80, 60, 0), 80, 60)
     look = look.scrolled(room, (range(80, 100), range(60, 100, 4)), -500)
-    assert (look.port, look.query) == (Port(0, 60, 0), 19)
-    assert look.seen((range(7, 9), range(5, 9, 2))).port == Port(7, 5, 0)
+    assert (look.port, look.query) == (Viewport(0, 60, 0), 19)
+    assert look.seen((range(7, 9), range(5, 9, 2))).port == Viewport(7, 5, 0)
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_the_same_key_brings_the_weights_back(numbers: Numbers) -> None:
 
 
 def test_one_answer_serves_looks_that_differ_in_how_they_are_drawn() -> None:
-    room = Room((0, 1), ("encoder", "cross"), (0, 1), TOKENS, TOKENS)
+    room = Limits((0, 1), ("encoder", "cross"), (0, 1), TOKENS, TOKENS)
     drawn = LOOK.moved(room, 3, 2).next_head(room).next_kind(room).next_metric().next_ramp()
     assert drawn.needs == LOOK.needs
     others = [LOOK.asking("x"), LOOK.next_layer(room), LOOK.counting("norms"), LOOK.holding(), LOOK.masked("causal")]
@@ -157,8 +157,8 @@ def test_layers_and_heads_are_those_that_there_are() -> None:
     assert LOOK.on(ROOM, layer=4).next_layer(ROOM, -1).layer == 1
     assert LOOK.on(ROOM, layer=3).layer == 4
     assert [LOOK.next_head(ROOM._replace(heads=(2, 5)), by).head for by in (0, 1, 2)] == [2, 5, 5]
-    assert Look(LOOK.question, layer=-1).within(Room()).layer == -1
-    assert Look(LOOK.question, layer=-1).within(ROOM).layer == 4
+    assert ViewState(LOOK.question, layer=-1).within(Limits()).layer == -1
+    assert ViewState(LOOK.question, layer=-1).within(ROOM).layer == 4
 
 
 def test_kinds_come_round_and_one_that_is_not_there_is_left() -> None:
@@ -167,7 +167,7 @@ def test_kinds_come_round_and_one_that_is_not_there_is_left() -> None:
     assert kinds == ["decoder", "cross"]
     assert LOOK.next_kind(room).next_kind(room).next_kind(room).kind == "encoder"
     assert LOOK.next_kind(room).within(ROOM).kind is None
-    assert LOOK.next_kind(Room()) == LOOK
+    assert LOOK.next_kind(Limits()) == LOOK
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_kinds_come_round_and_one_that_is_not_there_is_left() -> None:
     ],
 )
 def test_the_cursor_follows_its_token(before: str, after: str, places: dict[int, int]) -> None:
-    old, new = (Room(queries=tokens_of(*text.split()), keys=tokens_of(*text.split())) for text in (before, after))
+    old, new = (Limits(queries=tokens_of(*text.split()), keys=tokens_of(*text.split())) for text in (before, after))
     for place, wanted in places.items():
         look = LOOK.on(old, query=place, key=len(old.keys) - 1 - place).carried(old, new)
         assert (look.query, look.key) == (wanted, places[len(old.keys) - 1 - place])
@@ -214,15 +214,15 @@ def test_a_token_is_found_by_its_letters(wanted: str, start: int, found: int | N
 
 
 def test_what_no_row_has_is_found_among_the_columns() -> None:
-    look = Look(Query("time flies", target="die Zeit"))
-    room = Room(queries=tokens_of("die", "Zeit"), keys=tokens_of("time", "flies"))
+    look = ViewState(Query("time flies", target="die Zeit"))
+    room = Limits(queries=tokens_of("die", "Zeit"), keys=tokens_of("time", "flies"))
     found = look.finding(room, "flies")
     assert found is not None
     assert (found.query, found.key) == (0, 1)
 
 
 def test_a_long_number_is_no_position() -> None:
-    room = Room(queries=TOKENS, keys=TOKENS)
+    room = Limits(queries=TOKENS, keys=TOKENS)
     assert LOOK.finding(room, "9" * 5000) is None
 
 

@@ -11,7 +11,7 @@ from attncli.render.palette import Scale
 from attncli.trace.top_keys import drawn_cells
 
 if TYPE_CHECKING:
-    from attncli.render.heatmap import Picture
+    from attncli.render.heatmap import Heatmap
     from attncli.trace.layer import HeadTrace, LayerTrace
     from attncli.trace.trace import Trace
     from attncli.trace.view import Columns, View
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MOST = 2**26  # cells that are looked at for their largest; more of them take seconds
 
 
-def scales_of(trace: Trace, view: View, layer: LayerTrace, pictures: Mapping[int, Picture]) -> dict[int, Scale]:
+def scales_of(trace: Trace, view: View, layer: LayerTrace, pictures: Mapping[int, Heatmap]) -> dict[int, Scale]:
     """Return which weight each colour stands for, by the head.
 
     The ends are those of all rows and columns: the ones that are chosen keep the colours that they have among them.

@@ -11,22 +11,22 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.engines.interactive import Query
-from attncli.explore.answer import Answer
-from attncli.explore.answering import reason
+from attncli.explore.computation import reason
+from attncli.explore.computed import Computed
 from attncli.explore.keys import foot, help_rows
-from attncli.explore.layout import LEAST, MAPS, Pane, Place
-from attncli.explore.look import Look, Room
+from attncli.explore.layout import LEAST, MAPS, Pane, PaneRect
+from attncli.explore.view_state import Limits, ViewState
 from attncli.masks.parser import Mistake
-from attncli.render import screen
 from attncli.render.block import Block, in_words
-from attncli.render.explore.drawn import faded, fitted
-from attncli.render.explore.head import Cursor, large_head
+from attncli.render.explore.head import CellCursor, large_head
 from attncli.render.explore.heads import small_heads
+from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
-from attncli.render.explore.sight import Sight
+from attncli.render.explore.pane import crop, faded
 from attncli.render.explore.status import status
 from attncli.render.explore.tokens import token_strip
 from attncli.render.explore.why import why_box
+from attncli.render.fit import Bounds
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import quoted, visible
 from attncli.trace.tokens import Tokens
@@ -36,7 +36,7 @@ _NOTHING = Block([], 0)
 _SMALL = f"The terminal is too small: attn explore takes {LEAST[0]} columns and {LEAST[1]} lines."
 
 
-class Said(NamedTuple):
+class StatusMessage(NamedTuple):
     """What the status says besides how far the model is.
 
     Attributes:
@@ -48,7 +48,7 @@ class Said(NamedTuple):
     mistake: Mistake | None = None
 
 
-class Scene(NamedTuple):
+class RenderInput(NamedTuple):
     """What is to be drawn.
 
     Attributes:
@@ -62,17 +62,17 @@ class Scene(NamedTuple):
         is_patient: whether a picture of something else may still pass for a while.
     """
 
-    look: Look
-    places: dict[Pane, Place]
+    look: ViewState
+    places: dict[Pane, PaneRect]
     pane: Pane
     caret: int | None
-    said: Said
+    said: StatusMessage
     prompt: str
     help_from: int | None
     is_patient: bool
 
 
-class Picture:
+class PaneRenderer:
     """What is drawn, and of which answers.
 
     Attributes:
@@ -84,17 +84,17 @@ class Picture:
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette
-        self.answer: Answer | None = None
-        self._seen: Answer | None = None  # the last one with numbers in it
+        self.answer: Computed | None = None
+        self._seen: Computed | None = None  # the last one with numbers in it
         self._kept: dict[Pane, tuple[object, Any]] = {}  # what each pane was drawn of last, and what was drawn
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: Computed) -> None:
         """Take what the model has said so far; until there are numbers in it, those before it are drawn."""
         self.answer = answer
         if answer.shown is not None:
             self._seen = answer
 
-    def seen(self, look: Look) -> Look:
+    def seen(self, look: ViewState) -> ViewState:
         """Return what is seen of a look: if there are no numbers of it yet, what those before it are of."""
         if self._seen is None:
             return look
@@ -106,9 +106,9 @@ class Picture:
         kind = sight.layer.kind if len(room.kinds) > 1 else None
         return replace(look.within(room), layer=sight.layer.layer, kind=kind)
 
-    def room(self, kind: str | None) -> Room:
+    def room(self, kind: str | None) -> Limits:
         """How far one can look, as far as it is known."""
-        return Room() if self.answer is None else self.answer.room(kind)
+        return Limits() if self.answer is None else self.answer.room(kind)
 
     # --- what an application has to know of it
 
@@ -140,7 +140,7 @@ class Picture:
         """How many lines the help takes."""
         return len(help_rows())
 
-    def at(self, look: Look, pane: Pane, line: int, column: int) -> Look | None:
+    def at(self, look: ViewState, pane: Pane, line: int, column: int) -> ViewState | None:
         """Return the look at what stands at a place of a pane; None where nothing does."""
         room, drawn = self.room(look.kind), self._last(pane)
         if drawn is None or pane not in ("tokens", *MAPS):
@@ -162,19 +162,17 @@ class Picture:
 
     # --- the panes
 
-    def drawn(self, scene: Scene) -> Iterator[tuple[Pane, Block]]:
+    def drawn(self, scene: RenderInput) -> Iterator[tuple[Pane, Block]]:
         """Yield each pane that has a place, and its block."""
         is_late = self._seen is not None and not self._seen.serves(scene.look) and not scene.is_patient
         for pane, place in scene.places.items():
             if pane in ("text", "line"):
                 continue
-            room = screen.Room(place.height, place.width)
+            room = Bounds(place.height, place.width)
             try:
                 block = getattr(self, f"_{pane}")(scene, room)
             except Exception as error:  # one pane less, and the text that was typed is not lost
-                block = fitted(
-                    ([Segment(line)] for line in in_words(self._palette.fit(reason(error)), room.width)), room
-                )
+                block = crop(([Segment(line)] for line in in_words(self._palette.fit(reason(error)), room.width)), room)
             if is_late and pane in (*MAPS, "why", "cell", "tokens"):
                 block = faded(block)
             yield pane, _chosen(block) if pane == scene.pane else block
@@ -185,7 +183,7 @@ class Picture:
             self._kept[pane] = (draw, *given), draw(*given)
         return self._kept[pane][1]
 
-    def _looked_at(self, look: Look) -> tuple[Look, Sight] | None:
+    def _looked_at(self, look: ViewState) -> tuple[ViewState, LayerViewCache] | None:
         """Return what is looked at of the numbers that are there; None where there are none."""
         sight = None if self._seen is None else self._seen.sight(look.kind)
         if self._seen is None or sight is None:
@@ -196,17 +194,17 @@ class Picture:
             look = replace(look, head=layer.heads[0])
         return look, sight
 
-    def _head(self, scene: Scene, room: screen.Room) -> Block:
+    def _head(self, scene: RenderInput, room: Bounds) -> Block:
         found = self._looked_at(scene.look)
         if found is None:
             return _NOTHING
         look, sight = found
-        cursor = Cursor(look.head, look.query, look.key)
+        cursor = CellCursor(look.head, look.query, look.key)
         port = (look.port.query, look.port.key, look.port.zoom)
         how = look.ramp, self._palette, room
         return self._once("head", large_head, sight, cursor, port, *how).drawn.block
 
-    def _heads(self, scene: Scene, room: screen.Room) -> Block:
+    def _heads(self, scene: RenderInput, room: Bounds) -> Block:
         found = self._looked_at(scene.look)
         if found is None:
             return _NOTHING
@@ -214,7 +212,7 @@ class Picture:
         how = look.ramp, self._palette, room
         return self._once("heads", small_heads, sight, look.head, *how).block
 
-    def _map(self, scene: Scene, room: screen.Room) -> Block:
+    def _map(self, scene: RenderInput, room: Bounds) -> Block:
         found = self._looked_at(scene.look)
         if found is None or self._seen is None:
             return _NOTHING
@@ -232,17 +230,17 @@ class Picture:
         layers = {*answer.layers_of(kind), look.layer}
         return self._once("map", layer_map, title, known, layers, shape, chosen, self._palette, room).block
 
-    def _why(self, scene: Scene, room: screen.Room) -> Block:
+    def _why(self, scene: RenderInput, room: Bounds) -> Block:
         found = self._looked_at(scene.look)
         if found is None:
             return _NOTHING
         look, sight = found
         recorded = sight.trace.recorded
         layer = next(each for each in recorded.layers if (each.layer, each.kind) == (look.layer, sight.layer.kind))
-        cursor = Cursor(min(max(scene.look.head, 0), max(layer.heads)), look.query, look.key)
+        cursor = CellCursor(min(max(scene.look.head, 0), max(layer.heads)), look.query, look.key)
         return self._once("why", why_box, recorded, layer, cursor, self._palette, room)
 
-    def _tokens(self, scene: Scene, room: screen.Room) -> Block:
+    def _tokens(self, scene: RenderInput, room: Bounds) -> Block:
         answer = self.answer
         if answer is None or answer.tokens is None:
             return _NOTHING
@@ -256,20 +254,20 @@ class Picture:
 
     # --- words
 
-    def _cell(self, scene: Scene, room: screen.Room) -> Block:
+    def _cell(self, scene: RenderInput, room: Bounds) -> Block:
         block = self._told(scene, room)
         return block._replace(lines=block.lines[:-1])  # none where there are no numbers yet
 
-    def _status(self, scene: Scene, room: screen.Room) -> Block:
+    def _status(self, scene: RenderInput, room: Bounds) -> Block:
         if "text" not in scene.places:
-            return fitted(([Segment(line)] for line in in_words(self._palette.fit(_SMALL), room.width)), room)
+            return crop(([Segment(line)] for line in in_words(self._palette.fit(_SMALL), room.width)), room)
         said = scene.said
         if said.mistake is not None and "line" in scene.places:
             return self._pointed(scene.places["line"].x + said.mistake.start, said.mistake.reason, room)
         block = self._told(scene, room)
         return block._replace(lines=block.lines[-1:])
 
-    def _told(self, scene: Scene, room: screen.Room) -> Block:
+    def _told(self, scene: RenderInput, room: Bounds) -> Block:
         """Return the line of the cell, and that of what else is to be told."""
         answer, matters, told = self.answer, scene.said.text, []
         if answer is not None and answer.failure and answer.look.question == scene.look.question:
@@ -280,24 +278,24 @@ class Picture:
             told.append(f"against {_differing(scene.look, scene.look.held)}")
         found = self._looked_at(scene.look)
         look, sight = (scene.look, None) if found is None else found
-        cursor = Cursor(look.head, look.query, look.key)
+        cursor = CellCursor(look.head, look.query, look.key)
         # The line of the cell may be the one that is typed in.
-        how = self._palette, screen.Room(2 if "cell" in scene.places else 1, room.width)
+        how = self._palette, Bounds(2 if "cell" in scene.places else 1, room.width)
         return self._once("cell", status, sight, cursor, matters, tuple(told), *how)
 
-    def _pointed(self, column: int, reason: str, room: screen.Room) -> Block:
+    def _pointed(self, column: int, reason: str, room: Bounds) -> Block:
         """Return a line that points at a character above it, where it has room for that, and says what is wrong."""
         after, before = f"{' ' * column}^ {reason}", f"{reason} ^".rjust(column + 1)
         said = next((each for each in (after, before) if cell_len(each) <= room.width), reason)
         return self._line(self._palette.shortened(said, room.width), room, BOLD)
 
-    def _mark(self, scene: Scene, room: screen.Room) -> Block:
+    def _mark(self, scene: RenderInput, room: Bounds) -> Block:
         return self._line("› ", room, BOLD if scene.pane == "text" else DIM)
 
-    def _label(self, scene: Scene, room: screen.Room) -> Block:
+    def _label(self, scene: RenderInput, room: Bounds) -> Block:
         return self._line(f"{scene.prompt}: ", room, BOLD)
 
-    def _foot(self, scene: Scene, room: screen.Room) -> Block:
+    def _foot(self, scene: RenderInput, room: Bounds) -> Block:
         if scene.help_from is not None:
             said = "Esc closes the help  ↑ ↓ turn it"
         elif scene.prompt:
@@ -306,21 +304,21 @@ class Picture:
             said = foot(scene.pane == "text", room.width)
         return self._line(said, room, DIM)
 
-    def _help(self, scene: Scene, room: screen.Room) -> Block:
+    def _help(self, scene: RenderInput, room: Bounds) -> Block:
         rows = help_rows()
         width = max(cell_len(keys) for keys, _ in rows) + 2
         lines = [
             [Segment(self._palette.fit(f"{keys:<{width}}"), BOLD), Segment(self._palette.fit(does))]
             for keys, does in rows
         ]
-        return fitted(lines[scene.help_from or 0 :], room)
+        return crop(lines[scene.help_from or 0 :], room)
 
-    def _line(self, text: str, room: screen.Room, style: Style | None = None) -> Block:
+    def _line(self, text: str, room: Bounds, style: Style | None = None) -> Block:
         text = self._palette.fit(visible(text))
-        return fitted([[Segment(text, style)]], room)
+        return crop([[Segment(text, style)]], room)
 
 
-def _differing(look: Look, held: Query) -> str:
+def _differing(look: ViewState, held: Query) -> str:
     """Return what is held, by what of it is another one now; the text if nothing is."""
     now = look.question
     if look.of(held) == look.of(now):

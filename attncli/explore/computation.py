@@ -11,9 +11,9 @@ from attncli.analysis.derive import derive
 from attncli.analysis.diff import diff
 from attncli.analysis.heads import Survey, survey
 from attncli.errors import AttnError
-from attncli.explore.answer import Answer
-from attncli.explore.look import Look, Room
-from attncli.render.explore.sight import Sight
+from attncli.explore.computed import Computed
+from attncli.explore.view_state import Limits, ViewState
+from attncli.render.explore.layer_view import LayerViewCache
 from attncli.text import visible
 from attncli.trace.view import View
 
@@ -28,7 +28,7 @@ _MOST = 2**28  # bytes of queries, keys and scores that are kept of a text, to b
 
 
 @dataclass
-class _Known:
+class _TextCache:
     """What is known of a question.
 
     Attributes:
@@ -65,7 +65,7 @@ class _Known:
         return tuple(head for (question, _), heads in self.changes.items() if question == held for head in heads)
 
 
-class Answering:
+class IncrementalComputation:
     """A model that is looked at; what is known of the question and of the held one stays for the next look.
 
     Args:
@@ -75,16 +75,16 @@ class Answering:
 
     def __init__(self, asked: InteractiveSource, clock: Callable[[], float] = perf_counter) -> None:
         self._asked, self._clock = asked, clock
-        self._known: dict[Query, _Known] = {}
+        self._known: dict[Query, _TextCache] = {}
         self._longest = 0.0  # seconds that the model took at once
 
-    def answers(self, look: Look) -> Iterator[Answer]:
+    def answers(self, look: ViewState) -> Iterator[Computed]:
         """Yield the answer to a look, each time it has grown; the last one is whole, or says why it is not.
 
         Nothing is raised: what goes wrong is the answer's failure. One may stop between any two.
         """
         layers = tuple(self._asked.layers)
-        answer = Answer(look.within(Room(layers)), layers)
+        answer = Computed(look.within(Limits(layers)), layers)
         failure = ""
         try:
             for grown in self._stages(answer):
@@ -94,7 +94,7 @@ class Answering:
             failure = reason(error)
         yield replace(answer, is_whole=True, failure=failure or answer.failure)
 
-    def _stages(self, answer: Answer) -> Iterator[Answer]:
+    def _stages(self, answer: Computed) -> Iterator[Computed]:
         look = answer.look
         self._known = {each: known for each, known in self._known.items() if each in (look.question, look.held)}
         known = self._about(look.question)
@@ -129,7 +129,7 @@ class Answering:
             answer = replace(answer, survey=_joined(known.surveys), measured=frozenset(known.surveys), changes=heads)
             yield answer
 
-    def _all_heads(self, look: Look, held: Query | None) -> Iterator[tuple[HeadDifference, ...]]:
+    def _all_heads(self, look: ViewState, held: Query | None) -> Iterator[tuple[HeadDifference, ...]]:
         """Measure the heads of every layer and compare them with the held ones, those of the nearest layers first.
 
         Yields:
@@ -158,13 +158,13 @@ class Answering:
                     known.changes[held, layer] = diff(*pair, top=0).heads if has_attention else ()
                 yield known.compared(held)
 
-    def _about(self, question: Query) -> _Known:
+    def _about(self, question: Query) -> _TextCache:
         """Return what is known of a question, which is its tokens at least."""
         if question not in self._known:
-            self._known[question] = _Known(self._asked.tokens(question))
+            self._known[question] = _TextCache(self._asked.tokens(question))
         return self._known[question]
 
-    def _on_the_way(self, question: Query, look: Look) -> Iterator[None]:
+    def _on_the_way(self, question: Query, look: ViewState) -> Iterator[None]:
         """Compute what the layer that is looked at is computed from, so that one may stop after each step.
 
         A model that answers at once is sooner asked for the layer alone.
@@ -184,7 +184,7 @@ class Answering:
             known.keep(layers, found)
         return found
 
-    def _layers(self, look: Look) -> list[int]:
+    def _layers(self, look: ViewState) -> list[int]:
         """Return the layer that is looked at; for a rollout, those below it too."""
         if look.numbers == "rollout":
             return [layer for layer in self._asked.layers if layer <= look.layer]
@@ -211,7 +211,7 @@ def _part(trace: Trace, layers: Collection[int]) -> Trace:
     return replace(trace, layers=tuple(layer for layer in trace.layers if layer.layer in layers))
 
 
-def _numbers(trace: Trace, look: Look) -> Trace:
+def _numbers(trace: Trace, look: ViewState) -> Trace:
     """Return the trace with the numbers that are looked at."""
     if look.numbers == "norms":
         return derive(trace, norms=True)
@@ -222,11 +222,11 @@ def _numbers(trace: Trace, look: Look) -> Trace:
     return trace
 
 
-def _drawable(answer: Answer) -> Answer:
+def _drawable(answer: Computed) -> Computed:
     """Return an answer with what drawing it needs, which of a long text takes too long for the thread that draws."""
     shown = answer.shown
     if shown is not None:
-        answer = replace(answer, sights=tuple(Sight(shown, layer, answer.held) for layer in shown.layers))
+        answer = replace(answer, sights=tuple(LayerViewCache(shown, layer, answer.held) for layer in shown.layers))
         if sight := answer.sight(answer.look.kind):
             sight.prepare()
     return answer

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attncli.explore.look import Look, Room
+from attncli.explore.view_state import Limits, ViewState
 from attncli.trace.trace import sequences
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import HeadDifference
     from attncli.analysis.heads import Survey
-    from attncli.render.explore.sight import Sight
+    from attncli.render.explore.layer_view import LayerViewCache
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
 
 @dataclass(frozen=True)
-class Answer:
+class Computed:
     """An answer, which grows: tokens first, then the layer that is looked at, then the map of all layers.
 
     Attributes:
@@ -35,24 +35,24 @@ class Answer:
         failure: what there is not, and why, in one sentence; empty where nothing is lacking.
     """
 
-    look: Look
+    look: ViewState
     layers: tuple[int, ...] = ()
     tokens: tuple[Tokens, Tokens] | None = None
     recorded: Trace | None = None
     shown: Trace | None = None
     held: Trace | None = None
-    sights: tuple[Sight, ...] = ()
+    sights: tuple[LayerViewCache, ...] = ()
     survey: Survey | None = None
     measured: frozenset[int] = frozenset()
     changes: tuple[HeadDifference, ...] = ()
     is_whole: bool = False
     failure: str = ""
 
-    def serves(self, look: Look) -> bool:
+    def serves(self, look: ViewState) -> bool:
         """Return whether it is the answer to a look: the numbers that it has are those that are looked at."""
         return self.look.needs == look.needs
 
-    def sight(self, kind: str | None = None) -> Sight | None:
+    def sight(self, kind: str | None = None) -> LayerViewCache | None:
         """Return what is drawn, of a kind or of the first one that ran; None if it is not there."""
         own = (sight for sight in self.sights if kind in (None, sight.layer.kind))
         return next(own, self.sights[0] if self.sights else None)
@@ -62,11 +62,11 @@ class Answer:
         found = {head.layer for head in self.survey.heads if head.kind == kind} if self.survey else set()
         return tuple(layer for layer in self.layers if layer in found or layer not in self.measured)
 
-    def room(self, kind: str | None = None) -> Room:
+    def room(self, kind: str | None = None) -> Limits:
         """Return how far one can look, with this kind of attention in front of one."""
         if self.recorded is None:
             sides = () if self.tokens is None else sequences(kind or "", *self.tokens)
-            return Room(self.layers, (), (), *sides)
+            return Limits(self.layers, (), (), *sides)
         layers = {layer.kind: layer for layer in self.recorded.layers}
         layer = layers.get(kind or "", self.recorded.layers[0])
-        return Room(self.layers_of(layer.kind), tuple(layers), layer.heads, *self.recorded.sides(layer))
+        return Limits(self.layers_of(layer.kind), tuple(layers), layer.heads, *self.recorded.sides(layer))

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from attncli.render.axes import Axis
+from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell
 from attncli.render.heatmap import GAP, size_of
-from attncli.render.lattice import HALF, NARROW, WIDE, Cell
 from attncli.render.palette import Palette
 
 LONG = 64  # tokens; of more, a pipe too has no more than a screen, unless all is asked for in so many words
@@ -28,14 +28,14 @@ _FEW = 4  # heads, rather than larger maps of fewer
 _LABELS = (None, 6, 0)  # cells of the longest word beside a row; None leaves it as it is
 
 
-class Titles(NamedTuple):
+class TitleStyle(NamedTuple):
     """What stands above the maps of heads: a longer and a shorter name of each."""
 
     long: Sequence[str]
     short: Sequence[str]
 
 
-class Tiles(NamedTuple):
+class GridLayout(NamedTuple):
     """How the maps of heads are drawn.
 
     Attributes:
@@ -48,14 +48,14 @@ class Tiles(NamedTuple):
     """
 
     heads: int
-    cell: Cell
+    cell: GridCell
     pool: tuple[int, int]
     rows: Axis
     is_short: bool
     lines: int
 
 
-class Room(NamedTuple):
+class Bounds(NamedTuple):
     """Where maps stand.
 
     Attributes:
@@ -68,7 +68,7 @@ class Room(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Subject:
+class HeadMapGroup:
     """The maps of some heads, which have the same rows and columns.
 
     Attributes:
@@ -79,23 +79,23 @@ class Subject:
         palette: how cells look.
     """
 
-    titles: Titles
+    titles: TitleStyle
     rows: Axis
     columns: Axis
     keeps_rows: bool
     palette: Palette
 
     @property
-    def whole_cells(self) -> tuple[Cell, ...]:
+    def whole_cells(self) -> tuple[GridCell, ...]:
         """How large cells may be drawn that stand for themselves, the largest first."""
         return (WIDE, HALF) if self.palette.has_halves else (WIDE, NARROW)
 
-    def all_heads(self, room: Room) -> Tiles | None:
+    def all_heads(self, room: Bounds) -> GridLayout | None:
         """Return how all heads are drawn whole; None where they do not fit."""
         found = (self._tiles(room, cell, (1, 1)) for cell in self.whole_cells)
         return next((tiles for tiles in found if tiles and tiles.heads == len(self.titles.long)), None)
 
-    def best(self, room: Room) -> Tiles:
+    def best(self, room: Bounds) -> GridLayout:
         """Return how as much is drawn as fits: all heads in small blocks, few heads whole, or a few in larger ones.
 
         Without halves of characters a cell that is as square as two of them is a block of two rows.
@@ -123,7 +123,7 @@ class Subject:
     def _axes(self) -> tuple[Axis, Axis]:
         return self.rows, self.columns
 
-    def _pooled(self, room: Room) -> Iterator[Tiles]:
+    def _pooled(self, room: Bounds) -> Iterator[GridLayout]:
         """Yield how blocks are drawn, the smallest first."""
         cell = HALF if self.palette.has_halves else NARROW
         longest = max(len(self.rows), len(self.columns))
@@ -141,14 +141,14 @@ class Subject:
             if tiles is not None:
                 yield tiles
 
-    def _smallest(self, room: Room) -> Tiles:
+    def _smallest(self, room: Bounds) -> GridLayout:
         """Return one map of as many lines as there are: the words alone may fill the screen."""
         cell = HALF if self.palette.has_halves else NARROW
         rows, columns = (-(-len(axis) // _LEAST) for axis in self._axes)
         pool = (min(2 * rows, len(self.rows)), min(columns, len(self.columns)))
         labels = self._labelled[-1]
         high, _ = size_of(cell, 0, labels.pooled(pool[0]), self.columns.pooled(pool[1]))
-        return Tiles(1, cell, pool, labels, True, high)
+        return GridLayout(1, cell, pool, labels, True, high)
 
     @cached_property
     def _labelled(self) -> list[Axis]:
@@ -169,10 +169,10 @@ class Subject:
     def _sized(self) -> dict[tuple[int, int], tuple[Axis, Axis]]:
         return {}
 
-    def _tiles(self, room: Room, cell: Cell, pool: tuple[int, int]) -> Tiles | None:
+    def _tiles(self, room: Bounds, cell: GridCell, pool: tuple[int, int]) -> GridLayout | None:
         """Return how most heads are drawn with such cells, with the longest labels that let as many stand there."""
         heads = len(self.titles.long)
-        found: Tiles | None = None
+        found: GridLayout | None = None
         for is_short, above in enumerate(self._above):
             for labels in self._labelled:
                 high, wide = size_of(cell, above, *self._pooled_axes(pool))
@@ -180,7 +180,7 @@ class Subject:
                 count = min(per_strip * ((room.lines + 1) // (high + 1)), heads)
                 if count > (found.heads if found else 0):
                     strips = -(-count // per_strip)
-                    found = Tiles(count, cell, pool, labels, bool(is_short), strips * (high + 1) - 1)
+                    found = GridLayout(count, cell, pool, labels, bool(is_short), strips * (high + 1) - 1)
                     if count == heads:
                         return found
         return found

@@ -20,7 +20,7 @@ Shown = tuple[range, range]  # the first row and the first column of each cell t
 _Value = TypeVar("_Value")
 
 
-class Room(NamedTuple):
+class Limits(NamedTuple):
     """How far one can look; what is empty is not known yet, and bounds nothing.
 
     Attributes:
@@ -38,7 +38,7 @@ class Room(NamedTuple):
     keys: Tokens = Tokens()
 
 
-class Port(NamedTuple):
+class Viewport(NamedTuple):
     """The part of a long text that is shown.
 
     Attributes:
@@ -52,11 +52,11 @@ class Port(NamedTuple):
     zoom: int = 0
 
 
-WHOLE = Port()
+WHOLE = Viewport()
 
 
 @dataclass(frozen=True)
-class Look:
+class ViewState:
     """Everything that the picture depends on, besides the model and the size of the terminal.
 
     Attributes:
@@ -83,7 +83,7 @@ class Look:
     numbers: Numbers = "weights"
     metric: Metric | None = FIRST_METRIC
     ramp: Ramp | None = None
-    port: Port = WHOLE
+    port: Viewport = WHOLE
     held: Query | None = None
     typed: Literal["text", "target"] = "text"
 
@@ -94,7 +94,7 @@ class Look:
 
     # --- what is asked
 
-    def asking(self, text: str) -> Look:
+    def asking(self, text: str) -> ViewState:
         """Return the look at another text, from the same place."""
         return replace(self, question=self.question._replace(**{self.typed: text}))
 
@@ -102,27 +102,27 @@ class Look:
         """Return the text of a question that is typed in the first line."""
         return getattr(question, self.typed) or ""
 
-    def masked(self, mask: str) -> Look:
+    def masked(self, mask: str) -> ViewState:
         """Return the look through another mask; an empty one is the model's own."""
         return replace(self, question=self.question._replace(mask=mask.strip() or None))
 
-    def beside(self, name: str, text: str) -> Look:
+    def beside(self, name: str, text: str) -> ViewState:
         """Return the look at the same text with another `pair` or `target` beside it; an empty one is none."""
         return replace(self, question=Query(**self.question._asdict() | {name: text or None}))
 
-    def holding(self) -> Look:
+    def holding(self) -> ViewState:
         """Return the look with this question held, so that others are compared with it; with none if one is held."""
         if self.held is None:
             return replace(self, held=self.question, metric=None)
         return replace(self, held=None, metric=self.metric or FIRST_METRIC)
 
-    def counting(self, numbers: Numbers) -> Look:
+    def counting(self, numbers: Numbers) -> ViewState:
         """Return the look at these numbers; if they are shown already, at the weights again."""
         return replace(self, numbers="weights" if self.numbers == numbers else numbers)
 
     # --- where one looks
 
-    def within(self, room: Room) -> Look:
+    def within(self, room: Limits) -> ViewState:
         """Return the look at what there is: each place the nearest one to where it was."""
         layer = room.layers[-1] if self.layer < 0 and room.layers else self.layer
         return replace(
@@ -136,13 +136,13 @@ class Look:
 
     def on(
         self,
-        room: Room,
+        room: Limits,
         *,
         layer: int | None = None,
         head: int | None = None,
         query: int | None = None,
         key: int | None = None,
-    ) -> Look:
+    ) -> ViewState:
         """Return the look at another place, or as near to it as there is one; what is None stays."""
         return replace(
             self,
@@ -152,29 +152,29 @@ class Look:
             key=self.key if key is None else key,
         ).within(room)
 
-    def moved(self, room: Room, rows: int = 0, columns: int = 0) -> Look:
+    def moved(self, room: Limits, rows: int = 0, columns: int = 0) -> ViewState:
         """Return the look with the cursor so many rows further down and columns further right."""
         return self.on(room, query=self.query + rows, key=self.key + columns)
 
-    def next_layer(self, room: Room, by: int = 1) -> Look:
+    def next_layer(self, room: Limits, by: int = 1) -> ViewState:
         """Return the look at the layer so many places after this one; before the first and after the last is none."""
         return replace(self, layer=_stepped(self.layer, room.layers, by)).within(room)
 
-    def next_head(self, room: Room, by: int = 1) -> Look:
+    def next_head(self, room: Limits, by: int = 1) -> ViewState:
         """Return the look at the head so many places after this one, as with layers."""
         return replace(self, head=_stepped(self.head, room.heads, by)).within(room)
 
-    def next_kind(self, room: Room) -> Look:
+    def next_kind(self, room: Limits) -> ViewState:
         """Return the look at the next kind of attention; the first one comes after the last."""
         return replace(self, kind=_after(self.kind or room.kinds[0], room.kinds)) if room.kinds else self
 
-    def carried(self, before: Room, after: Room) -> Look:
+    def carried(self, before: Limits, after: Limits) -> ViewState:
         """Return the look with the cursor on the tokens that it stood on, after the text has changed around them."""
         query = _carried(self.query, before.queries, after.queries)
         key = _carried(self.key, before.keys, after.keys)
         return replace(self, query=query, key=key).within(after)
 
-    def finding(self, room: Room, wanted: str) -> Look | None:
+    def finding(self, room: Limits, wanted: str) -> ViewState | None:
         """Return the look with the cursor on the next token with these letters, or where they begin in the text.
 
         They are looked for below the cursor and then from the first row on; if no row has them, among the columns.
@@ -190,19 +190,19 @@ class Look:
 
     # --- how it is drawn
 
-    def next_metric(self, by: int = 1) -> Look:
+    def next_metric(self, by: int = 1) -> ViewState:
         """Return the look with another metric on the map; where a question is held, what changed is one of them."""
         return replace(self, metric=_after(self.metric, NAMES if self.held is None else (None, *NAMES), by))
 
-    def next_ramp(self) -> Look:
+    def next_ramp(self) -> ViewState:
         """Return the look with another ramp of colours."""
         return replace(self, ramp=_after(self.ramp or DEFAULT_RAMP, get_args(Ramp)))
 
-    def seen(self, shown: Shown) -> Look:
+    def seen(self, shown: Shown) -> ViewState:
         """Return the look through the port that was drawn, which shows the cursor: from there it moves on."""
-        return replace(self, port=Port(shown[0].start, shown[1].start, self.port.zoom))
+        return replace(self, port=Viewport(shown[0].start, shown[1].start, self.port.zoom))
 
-    def zoomed(self, shown: Shown, most: int, by: int) -> Look:
+    def zoomed(self, shown: Shown, most: int, by: int) -> ViewState:
         """Return the look with cells that stand for half as much, so many times; the cursor stays where it is seen.
 
         Args:
@@ -215,9 +215,9 @@ class Look:
         share = 2.0 ** (now - zoom)
         query = self.query - int((self.query - shown[0].start) * share)
         key = self.key - int((self.key - shown[1].start) * share)
-        return replace(self, port=Port(max(query, 0), max(key, 0), zoom))
+        return replace(self, port=Viewport(max(query, 0), max(key, 0), zoom))
 
-    def scrolled(self, room: Room, shown: Shown, rows: int = 0, columns: int = 0) -> Look:
+    def scrolled(self, room: Limits, shown: Shown, rows: int = 0, columns: int = 0) -> ViewState:
         """Return the look through a port so many cells further on, and the cursor in it.
 
         Args:
@@ -228,7 +228,7 @@ class Look:
         """
         of_rows = _further(shown[0], rows, len(room.queries))
         of_columns = _further(shown[1], columns, len(room.keys))
-        looked = replace(self, port=Port(of_rows.start, of_columns.start, self.port.zoom))
+        looked = replace(self, port=Viewport(of_rows.start, of_columns.start, self.port.zoom))
         return looked.on(room, query=_nearest(self.query, of_rows), key=_nearest(self.key, of_columns))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Line = list[tuple[str, Style | None]]  # a glyph and its style for each column
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     """How large a cell of a map is drawn.
 
     Attributes:
@@ -40,10 +40,10 @@ class Cell(NamedTuple):
 
 
 _MARKS = {"·", ".", "0", "+", "-", "I", "-I", "X"}
-WIDE, NARROW, HALF = Cell(2, 1), Cell(1, 1), Cell(1, 2)
+WIDE, NARROW, HALF = GridCell(2, 1), GridCell(1, 1), GridCell(1, 2)
 
 
-class Lattice(NamedTuple):
+class CellGrid(NamedTuple):
     """Where the cells of a map stand.
 
     Attributes:
@@ -54,7 +54,7 @@ class Lattice(NamedTuple):
 
     rows: Axis
     columns: Axis
-    cell: Cell
+    cell: GridCell
 
     @property
     def lines(self) -> list[range]:
@@ -85,7 +85,7 @@ class Lattice(NamedTuple):
 def map_lines(
     values: Float[np.ndarray, "Q K"],
     allowed: Bool[np.ndarray, "Q K"],
-    lattice: Lattice,
+    lattice: CellGrid,
     palette: Palette,
     scale: Scale,
     cursor: tuple[int, int] | None = None,
@@ -139,7 +139,7 @@ def _cells(
     allowed: Bool[np.ndarray, "Q K"],
     palette: Palette,
     scale: Scale,
-    cell: Cell,
+    cell: GridCell,
     digits: int,
 ) -> tuple[list[Line], list[Line]]:
     """Return what is written in the first line of cells, and in the others, if they have some."""
@@ -185,7 +185,7 @@ def _widened(half: str, width: int) -> str:
     return half.rjust(width) if half.isalnum() or half in "+-" else half * width
 
 
-def _under_cursor(glyph: str, cell: Cell, palette: Palette) -> str:
+def _under_cursor(glyph: str, cell: GridCell, palette: Palette) -> str:
     """Return what is written in the cell under the cursor: a mark, and where there is room for both its number."""
     if cell.columns == 1:
         return palette.fit("◆")

@@ -12,9 +12,9 @@ import numpy as np
 from attncli.analysis.alignment import LayerPair, alignments, layer_pairs
 from attncli.attention import CELLS, row_blocks
 from attncli.render.axes import Axis
-from attncli.render.explore.drawn import ALONE
-from attncli.render.heatmap import Extent, Picture, in_blocks, marks_of
-from attncli.render.lattice import Cell, Lattice
+from attncli.render.cell_grid import CellGrid, GridCell
+from attncli.render.explore.pane import ALONE
+from attncli.render.heatmap import Extent, Heatmap, in_blocks, marks_of
 from attncli.render.palette import Scale
 from attncli.trace.layer import LayerTrace, Stages
 from attncli.trace.tokens import Tokens
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _MOST = 256  # rows and columns of a head that are kept; of more, blocks
 
 
-class _Kept(NamedTuple):
+class _Pooled(NamedTuple):
     """What is kept of all heads.
 
     Attributes:
@@ -57,7 +57,7 @@ class _Kept(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class LayerViewCache:
     """A layer, or how it differs from that of another text; what drawing needs is made once, and kept.
 
     Of a long text that takes as long as computing its weights: `prepare` does it beforehand.
@@ -72,7 +72,7 @@ class Sight:
     layer: LayerTrace
     held: Trace | None = None
 
-    def prepare(self) -> Sight:
+    def prepare(self) -> LayerViewCache:
         """Make what drawing needs, and return the sight itself."""
         _ = self._kept
         return self
@@ -114,12 +114,12 @@ class Sight:
 
     # --- cells ---
 
-    def cells(self, head: int, rows: range) -> Picture:
+    def cells(self, head: int, rows: range) -> Heatmap:
         """Return some rows of a head, with all keys."""
         values, allowed, _ = self._derived((head,), np.array(rows))
-        return Picture("", values[0], allowed[0])
+        return Heatmap("", values[0], allowed[0])
 
-    def pooled(self, head: int, rows: range, columns: range) -> Picture:
+    def pooled(self, head: int, rows: range, columns: range) -> Heatmap:
         """Return the blocks of a head that begin at these rows and columns, each its largest value.
 
         What is kept tells blocks of a multiple of its step; smaller ones are derived once more.
@@ -136,7 +136,7 @@ class Sight:
             values, allowed = kept.values[place][part], kept.allowed[place][part]
         pool = rows.step // steps[0], columns.step // steps[1]
         values, allowed = in_blocks(values, allowed, *pool, self.pair is not None)
-        return Picture("", values, allowed, Extent(float(kept.highest[place].max()), kept.marks[place]))
+        return Heatmap("", values, allowed, Extent(float(kept.highest[place].max()), kept.marks[place]))
 
     def blank(self, rows: range, columns: range, row: int, column: int) -> str:
         """Return the mark of a block that does not count: it is masked, or what is held has none like it."""
@@ -145,14 +145,14 @@ class Sight:
                 return ALONE
         return "·"
 
-    def lattice(self, rows: range, columns: range, cell: Cell) -> Lattice:
+    def lattice(self, rows: range, columns: range, cell: GridCell) -> CellGrid:
         """Return where the cells stand that begin at these rows and columns."""
 
         def axis(part: range, boundary: int) -> Axis:
             before = sum(start < boundary for start in part)
             return Axis(("",) * len(part), tuple(part), before if before < len(part) else 0)
 
-        return Lattice(axis(rows, self.boundaries[0]), axis(columns, self.boundaries[1]), cell)
+        return CellGrid(axis(rows, self.boundaries[0]), axis(columns, self.boundaries[1]), cell)
 
     def steps_of(self, rows: int, columns: int) -> tuple[int, int]:
         """Return the least sizes of blocks, not below what is needed, that what is kept tells."""
@@ -169,7 +169,7 @@ class Sight:
         return scaled(float(self._kept.highest.max(initial=0.0)), ramp)
 
     @cached_property
-    def _kept(self) -> _Kept:
+    def _kept(self) -> _Pooled:
         heads, (queries, keys) = self.layer.heads, self.size
         steps = -(-queries // _MOST), -(-keys // _MOST)
         values, allowed, highest, marks, blind = [], [], [], [], []
@@ -183,7 +183,7 @@ class Sight:
             highest.append(np.max([part[2] for part in parts], axis=0))
             marks += [frozenset().union(*each) for each in zip(*(part[3] for part in parts), strict=True)]
         stacked = (np.concatenate(each) for each in (values, allowed, highest, blind))
-        return _Kept(steps, marks, *stacked)
+        return _Pooled(steps, marks, *stacked)
 
     def _parts(self, heads: tuple[int, ...], steps: tuple[int, int]) -> Iterator[_Part]:
         """Yield what is kept of some heads, a block of rows at a time."""

@@ -9,24 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from attncli.errors import InputError
-from attncli.explore.command import Command, Given, Seen, command_of
+from attncli.explore.command import InputSource, ReplayCommand, ViewSnapshot, command_of
 from attncli.text import visible
 
 _TRACE = ".safetensors"
 
 
-class Saving:
+class Exporter:
     """Writes what is seen, and says so; a file that is there already takes its name twice.
 
     Args:
         given: what the explorer was started with.
     """
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: InputSource) -> None:
         self._given = given
         self._refused: Path | None = None
 
-    def __call__(self, seen: Seen, path: Path) -> str:
+    def __call__(self, seen: ViewSnapshot, path: Path) -> str:
         """Write a file, and return what wrote it.
 
         Its ending decides what it is, as it does of the command's `--output`; `.safetensors` is the trace that is
@@ -45,7 +45,9 @@ class Saving:
         self._refused = None
         if path.suffix.lower() == _TRACE:
             look, what = seen
-            command = command_of(Seen(replace(look, held=None), "head" if what == "head" else "heads"), self._given)
+            command = command_of(
+                ViewSnapshot(replace(look, held=None), "head" if what == "head" else "heads"), self._given
+            )
             more = ("--save", str(path))
         else:
             command, more = command_of(seen, self._given), ("-o", str(path))
@@ -53,7 +55,7 @@ class Saving:
         return f"saved: {command.line(*more)}"
 
 
-def _run(command: Command, more: tuple[str, ...]) -> None:
+def _run(command: ReplayCommand, more: tuple[str, ...]) -> None:
     stdin = b"-\n" if command.reads_itself else b""
     try:
         ran = subprocess.run(

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attncli.render.block import Block, stack
-from attncli.render.parts import Frame, Parts, wrapped
-from attncli.render.screen import LONG
-from attncli.render.summaries import headline, proof_line, shapes_table
+from attncli.render.components import Components, MatrixFrame, wrap_block
+from attncli.render.fit import LONG
+from attncli.render.sections import headline, proof_line, shapes_table
 
 
 @dataclass(frozen=True)
-class About:
+class Header:
     """What stands on a screen beside numbers and maps.
 
     Attributes:
@@ -21,11 +21,11 @@ class About:
         lines: of the screen, with those of the note.
     """
 
-    parts: Parts
+    parts: Components
     lines: int
 
     @cached_property
-    def frames(self) -> list[Frame]:
+    def frames(self) -> list[MatrixFrame]:
         """Where each layer is drawn."""
         return [self.parts.frame(layer) for layer in self.parts.trace.layers]
 
@@ -45,7 +45,7 @@ class About:
         trace, palette = self.parts.trace, self.parts.palette
         ran, *cautions = headline(trace.recorded, palette).plain.split("\n")
         title, _, facts = ran.partition(" · ")
-        what = wrapped(title, f" · {facts}" if facts else "", self.parts.width, style=None)
+        what = wrap_block(title, f" · {facts}" if facts else "", self.parts.width, style=None)
         head = [stack([what, *map(self._said, cautions)])]
         return head if trace.origin is None else [*head, stack(map(self._said, trace.origin.rules))]
 
@@ -76,7 +76,7 @@ class About:
         worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0, default=None)
         if worst is None:
             return []
-        return [wrapped("", proof_line(worst, self.parts.palette).plain, self.parts.width)]
+        return [wrap_block("", proof_line(worst, self.parts.palette).plain, self.parts.width)]
 
     def note(self, said: Sequence[str]) -> str:
         """Return a line that says what the screen has room for, and what shows the rest."""
@@ -96,7 +96,7 @@ class About:
         return max(max(len(frame.rows), len(frame.columns)) for frame in self.frames)
 
     def _said(self, text: str) -> Block:
-        return wrapped("", self.parts.palette.fit(text), self.parts.width, style=None)
+        return wrap_block("", self.parts.palette.fit(text), self.parts.width, style=None)
 
 
 def cost(blocks: Sequence[Block]) -> int:

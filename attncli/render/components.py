@@ -14,12 +14,12 @@ from rich.style import Style
 from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
 from attncli.render.block import COMFORTABLE, Block, beside, block, in_words, stack
-from attncli.render.heatmap import Picture, extent_of, heatmaps
-from attncli.render.lattice import HALF, Cell
+from attncli.render.cell_grid import HALF, GridCell
+from attncli.render.heatmap import Heatmap, extent_of, heatmaps
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.summaries import token_list
+from attncli.render.sections import token_list
 from attncli.render.tables import Column, table
 from attncli.text import layers_named
 from attncli.trace.layer import HeadTrace, LayerTrace
@@ -77,7 +77,7 @@ def _names(axis: Axis) -> Iterator[str]:
         yield f"{index:>{digits}} {label}" + (f" {MARK}" if place in axis.marked else "")
 
 
-class Frame(NamedTuple):
+class MatrixFrame(NamedTuple):
     """Where one layer is drawn.
 
     Attributes:
@@ -100,7 +100,7 @@ class Frame(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Parts:
+class Components:
     """The parts of a trace's view.
 
     Attributes:
@@ -120,13 +120,13 @@ class Parts:
         """Cells in a line, where nothing sets a width too."""
         return self.width or COMFORTABLE
 
-    def frame(self, layer: LayerTrace) -> Frame:
+    def frame(self, layer: LayerTrace) -> MatrixFrame:
         """Return where a layer is drawn."""
         cells = self.view.cells(self.trace, layer)
         blind = layer.fully_masked(cells.rows)
         predicted = self.trace.predicted
         rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, predicted).marking(blind)
-        return Frame(layer, cells, blind, rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette))
+        return MatrixFrame(layer, cells, blind, rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette))
 
     def tokens(self, layers: Sequence[LayerTrace], has_ids: bool = True, most: int | None = None) -> Block:
         """Return the tokens of the text, and the positions of layers that have some of their own.
@@ -147,12 +147,12 @@ class Parts:
         lists |= _own_positions(layers)
         return stack(token_list(each, title, self.palette, self.width, has_ids, most) for title, each in lists.items())
 
-    def mask(self, frame: Frame, pool: tuple[int, int]) -> Iterator[RenderableType]:
+    def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
         """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like in numbers.
 
         What the numbers say of a part of the cells is no fact of the whole mask, so it has a title.
         """
-        from attncli.render.masks import MaskDrawing
+        from attncli.render.masks import MaskPicture
 
         layer, cells = frame.layer, frame.cells
         heads = list(layer.heads)
@@ -160,7 +160,7 @@ class Parts:
         allowed = np.concatenate([layer.mask.rows(heads, rows)[..., cells.of_columns] for rows in blocks], axis=1)
         names = [f"head {head}" for head in heads] if len(allowed) > 1 else [""]
         blind, is_one = frame.blind[: len(allowed)], not layer.has_own_positions
-        drawing = MaskDrawing(allowed, blind, names, frame.rows, frame.columns, layer.mask.past, is_one)
+        drawing = MaskPicture(allowed, blind, names, frame.rows, frame.columns, layer.mask.past, is_one)
         name = "mask"
         if len(heads) == 1 < layer.num_heads:
             name += f" of head {heads[0]}"
@@ -172,7 +172,9 @@ class Parts:
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
         yield from drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
 
-    def ranked(self, frame: Frame, most: int, heads: Sequence[int] | None = None, queries: int | None = None) -> Block:
+    def ranked(
+        self, frame: MatrixFrame, most: int, heads: Sequence[int] | None = None, queries: int | None = None
+    ) -> Block:
         """Return the heaviest keys of the queries of heads.
 
         Args:
@@ -187,7 +189,7 @@ class Parts:
         parts = [(frame.layer.head(head, axis.indices), own) for head, own in zip(heads, marked, strict=True)]
         return top_keys_table(parts, frame.cells.of_columns, frame.columns, most, self.width, self.view.precision)
 
-    def inputs(self, frame: Frame) -> Matrix | None:
+    def inputs(self, frame: MatrixFrame) -> Matrix | None:
         """Return the embeddings of the queries, where they are known."""
         layer = frame.layer
         if layer.inputs is None:
@@ -195,13 +197,13 @@ class Parts:
         unmarked = replace(frame.rows, marked=frozenset())  # an embedding attends to nothing yet
         return _vectors("embeddings", layer.inputs[frame.cells.rows], unmarked)
 
-    def projected(self, frame: Frame) -> Matrix | None:
+    def projected(self, frame: MatrixFrame) -> Matrix | None:
         """Return what a layer makes of the outputs of its heads, where it makes something."""
         found = frame.layer.projected(frame.cells.rows)
         return None if found is None else _vectors("projected: concatenated heads·W_o", found, frame.rows)
 
     def digits(
-        self, frame: Frame, head: int, wanted: frozenset[str], scale: Scale | None = None, note: str = ""
+        self, frame: MatrixFrame, head: int, wanted: frozenset[str], scale: Scale | None = None, note: str = ""
     ) -> Block | None:
         """Return the matrices of a head under its title; None where nothing of what is wanted is a matrix.
 
@@ -224,7 +226,7 @@ class Parts:
         said += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
         said += [mark for mark in [mark_note(frame.blind_in(head))] if mark]
         title = titled("head", layer.head_label(head))
-        lines = wrapped(title, self.palette.fit(" · ".join(said)), self.width)
+        lines = wrap_block(title, self.palette.fit(" · ".join(said)), self.width)
         return stack([lines, self.drawn(matrices)])
 
     def drawn(self, matrices: Sequence[Matrix]) -> Block:
@@ -234,11 +236,11 @@ class Parts:
     def maps(
         self,
         title: str,
-        frame: Frame,
-        pictures: Sequence[Picture],
+        frame: MatrixFrame,
+        pictures: Sequence[Heatmap],
         pool: tuple[int, int],
         scales: Sequence[Scale],
-        cell: Cell,
+        cell: GridCell,
     ) -> Block:
         """Return the maps of heads under what their cells mean.
 
@@ -251,12 +253,14 @@ class Parts:
             cell: how large a cell is drawn.
         """
         key = self._legend(frame, pictures, scales, cell)
-        header = [wrapped(self.palette.fit(title), "", self.width), key]
+        header = [wrap_block(self.palette.fit(title), "", self.width), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
         drawn = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self.room, scales, cell)
         return stack([*header, drawn] if is_narrow else [beside(header, 3), drawn])
 
-    def _legend(self, frame: Frame, pictures: Sequence[Picture], scales: Sequence[Scale], cell: Cell) -> Block:
+    def _legend(
+        self, frame: MatrixFrame, pictures: Sequence[Heatmap], scales: Sequence[Scale], cell: GridCell
+    ) -> Block:
         marks = [*extent_of(pictures).said, mark_note(frame.blind)]
         return legend(scales, marks, self.palette, self.width, cell.columns, cell == HALF)
 
@@ -280,7 +284,7 @@ def layer_title(layer: LayerTrace) -> str:
     return f"{titled('layer', layer.label)} · {layer.kind}"
 
 
-def wrapped(title: str, said: str, width: int | None, style: Style | None = DIM) -> Block:
+def wrap_block(title: str, said: str, width: int | None, style: Style | None = DIM) -> Block:
     """Return a title and what is said behind it, in as many lines as that takes."""
     first, *more = in_words(title + said, width)
     lines = [[Segment(first[: len(title)], BOLD), Segment(first[len(title) :], style)]]

@@ -2,7 +2,7 @@
 
 The maps come first. Words give way before they do: ids, then tokens from the middle of their list, then shapes; and a
 matrix in digits is there where it is there whole. A single query, or the heaviest keys of some, are listed instead
-(`listing.py`); the words around either are those of `about.py`.
+(`ranked_keys.py`); the words around either are those of `header.py`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import RenderableType
 
-from attncli.render.about import About, cost, first_that_fits
 from attncli.render.axes import Axis, titled
 from attncli.render.block import Block
-from attncli.render.heatmap import Picture, picture_of
+from attncli.render.color_limits import scales_of
+from attncli.render.components import Components, MatrixFrame, layer_title
+from attncli.render.fit import Bounds, GridLayout, HeadMapGroup, TitleStyle
+from attncli.render.header import Header, cost, first_that_fits
+from attncli.render.heatmap import Heatmap, heatmap_of
 from attncli.render.palette import Scale
-from attncli.render.parts import Frame, Parts, layer_title
-from attncli.render.ranges import scales_of
-from attncli.render.screen import Room, Subject, Tiles, Titles
 from attncli.text import layers_named
 
 _LEAST_LINES = 8  # of a group of maps
 
 
-class Group(NamedTuple):
+class LayerGroup(NamedTuple):
     """Layers whose maps have the same rows and columns.
 
     Attributes:
@@ -38,19 +38,19 @@ class Group(NamedTuple):
         several: whether their maps are named by their layer too.
     """
 
-    frames: list[Frame]
+    frames: list[MatrixFrame]
     rows: Axis
     several: bool
 
     @property
-    def titles(self) -> Titles:
+    def titles(self) -> TitleStyle:
         """What stands above the map of each head."""
         names = [
             (frame.layer.label, frame.layer.head_label(head)) for frame in self.frames for head in frame.layer.heads
         ]
         if not self.several:
-            return Titles([titled("head", head) for _, head in names], [_short("head", head) for _, head in names])
-        return Titles(
+            return TitleStyle([titled("head", head) for _, head in names], [_short("head", head) for _, head in names])
+        return TitleStyle(
             [f"{_short('layer', layer)} {_short('head', head)}" for layer, head in names],
             [f"{layer}.{head}" for layer, head in names],
         )
@@ -68,7 +68,7 @@ def _short(what: str, label: int | str) -> str:
     return f"{what[0].upper()}{label}" if isinstance(label, int) else titled(what, label)
 
 
-class Plan(NamedTuple):
+class DashboardPlan(NamedTuple):
     """What stands on a screen of maps.
 
     Attributes:
@@ -79,14 +79,14 @@ class Plan(NamedTuple):
         note: what is left out, and what shows it.
     """
 
-    tiles: list[Tiles]
+    tiles: list[GridLayout]
     words: list[Block]
     digits: int | None
     proof: list[Block]
     note: str
 
 
-class _Made(NamedTuple):
+class _Drawings(NamedTuple):
     """What was made of heads already, while the room for them is looked for.
 
     Attributes:
@@ -95,18 +95,18 @@ class _Made(NamedTuple):
     """
 
     chosen: dict[tuple[int, int], tuple[tuple[int, int], ...]]
-    pictures: dict[tuple[int, int, tuple[int, int]], Picture]
+    pictures: dict[tuple[int, int, tuple[int, int]], Heatmap]
 
 
 @dataclass(frozen=True)
-class Overview:
+class Dashboard:
     """As much of a trace as one screen has room for.
 
     Attributes:
         about: what stands around its maps or lists.
     """
 
-    about: About
+    about: Header
 
     def renderables(self) -> Iterator[RenderableType]:
         """Yield the view, part by part; a blank line belongs between two parts."""
@@ -121,23 +121,23 @@ class Overview:
         """The parts and the note, which takes lines of the screen too."""
         if self._parts.view.top_keys is None and any(len(frame.rows) > 1 for frame in self._frames):
             return self._maps()
-        from attncli.render.listing import Listing  # which few runs need
+        from attncli.render.ranked_keys import RankedKeys  # which few runs need
 
-        return Listing(self.about).shown()
+        return RankedKeys(self.about).shown()
 
     # --- what is there ---
 
     @property
-    def _parts(self) -> Parts:
+    def _parts(self) -> Components:
         return self.about.parts
 
     @property
-    def _frames(self) -> list[Frame]:
+    def _frames(self) -> list[MatrixFrame]:
         return self.about.frames
 
     @cached_property
-    def _groups(self) -> list[Group]:
-        def axes(frame: Frame) -> tuple[object, ...]:
+    def _groups(self) -> list[LayerGroup]:
+        def axes(frame: MatrixFrame) -> tuple[object, ...]:
             return frame.layer.kind, frame.rows.labels, frame.rows.indices, frame.columns.labels, frame.columns.indices
 
         several = len(self._frames) > 1
@@ -145,7 +145,7 @@ class Overview:
         for _, each in groupby(sorted(self._frames, key=lambda frame: self._kinds.index(frame.layer.kind)), axes):
             frames = list(each)
             blind = np.concatenate([frame.blind for frame in frames])
-            found.append(Group(frames, frames[0].rows.marking(blind), several))
+            found.append(LayerGroup(frames, frames[0].rows.marking(blind), several))
         return found
 
     @cached_property
@@ -165,7 +165,7 @@ class Overview:
         numbers = list(self._digits(scale))[plan.digits : plan.digits + 1] if plan.digits is not None else []
         return [*self.about.head, *plan.words, *numbers, *drawn, *plan.proof], plan.note
 
-    def _planned(self, above: int) -> Plan:
+    def _planned(self, above: int) -> DashboardPlan:
         """Return what stands on the screen, where so many lines stand above the maps of each group."""
         note, plan = "", self._plan(self.about.lines, above)
         while self.about.lines_of(plan.note) > self.about.lines_of(note):
@@ -173,7 +173,7 @@ class Overview:
             plan = self._plan(self.about.lines - self.about.lines_of(note), above)
         return plan
 
-    def _plan(self, lines: int, above: int) -> Plan:
+    def _plan(self, lines: int, above: int) -> DashboardPlan:
         left = lines + 1 - cost(self.about.head)  # no blank line below the last part
         tokens, shapes, digits = self.about.tokens, self.about.shapes, self._sizes_of_digits
         words = [*([tokens[0], *shapes, each] for each in digits), [tokens[0], *shapes]]
@@ -187,17 +187,18 @@ class Overview:
         proof, left = first_that_fits(self.about.proof, left)
         is_all = (said, others, len(numbers)) == (tokens[:1], shapes, not self.about.is_many)
         place = digits.index(numbers[0]) if numbers else None
-        return Plan(tiles, [*said, *others], place, proof, self._note_of_maps(tiles, is_all))
+        return DashboardPlan(tiles, [*said, *others], place, proof, self._note_of_maps(tiles, is_all))
 
     @cached_property
-    def _subjects(self) -> list[Subject]:
+    def _subjects(self) -> list[HeadMapGroup]:
         """How the maps of each group can be drawn."""
         keeps_rows, palette = self._parts.view.chooses_rows(self._parts.trace), self._parts.palette
         return [
-            Subject(group.titles, group.rows, group.frames[0].columns, keeps_rows, palette) for group in self._groups
+            HeadMapGroup(group.titles, group.rows, group.frames[0].columns, keeps_rows, palette)
+            for group in self._groups
         ]
 
-    def _tiles(self, lines: int, legend: int, words: Sequence[Sequence[Block]]) -> list[Tiles]:
+    def _tiles(self, lines: int, legend: int, words: Sequence[Sequence[Block]]) -> list[GridLayout]:
         """Return how the maps of each group are drawn that is shown.
 
         Args:
@@ -211,31 +212,31 @@ class Overview:
         best = [self._best(lines - cost(some), legend) for some in (self.about.tokens[-1:], [])]
         return max(best, key=lambda found: sum(one.heads for one in found))
 
-    def _best(self, lines: int, legend: int) -> list[Tiles]:
+    def _best(self, lines: int, legend: int) -> list[GridLayout]:
         """Return how as much of each group is drawn as fits, of as many groups as there is room for."""
         found = []
         subjects = self._subjects[: max(lines // (_LEAST_LINES + legend), 1)]
         for place, subject in enumerate(subjects):
             share = lines // (len(subjects) - place)
-            found.append(subject.best(Room(max(share - legend - 1, 1), self._parts.room)))
+            found.append(subject.best(Bounds(max(share - legend - 1, 1), self._parts.room)))
             lines -= found[-1].lines + legend + 1
         return found
 
-    def _whole(self, lines: int, legend: int) -> list[Tiles]:
+    def _whole(self, lines: int, legend: int) -> list[GridLayout]:
         """Return how all heads of all groups are drawn, every cell of them; nothing where they do not fit."""
-        found: list[Tiles] = []
+        found: list[GridLayout] = []
         for subject in self._subjects:
-            tiles = subject.all_heads(Room(lines - legend - 1, self._parts.room))
+            tiles = subject.all_heads(Bounds(lines - legend - 1, self._parts.room))
             if tiles is None:
                 return []
             found.append(tiles)
             lines -= tiles.lines + legend + 1
         return found
 
-    def _drawn(self, tiles: Sequence[Tiles]) -> tuple[list[Block], Scale]:
+    def _drawn(self, tiles: Sequence[GridLayout]) -> tuple[list[Block], Scale]:
         """Return the maps of each group, and the colours of the first of them."""
         view, trace = self._parts.view, self._parts.trace
-        found: list[tuple[Group, Tiles, Sequence[tuple[int, int]], list[Picture]]] = []
+        found: list[tuple[LayerGroup, GridLayout, Sequence[tuple[int, int]], list[Heatmap]]] = []
         for group, one in zip(self._groups, tiles, strict=False):
             chosen = self._chosen(group, one.heads)
             found.append((group, one, chosen, [self._picture(group, one, *place) for place in chosen]))
@@ -253,7 +254,7 @@ class Overview:
             blocks.append(self._parts.maps(self._title(group, one), frame, pictures, one.pool, own_scales, one.cell))
         return blocks, scales[0]
 
-    def _chosen(self, group: Group, count: int) -> tuple[tuple[int, int], ...]:
+    def _chosen(self, group: LayerGroup, count: int) -> tuple[tuple[int, int], ...]:
         """Return the place of the layer and the head, of all heads or of those that differ most."""
         layers = [frame.layer for frame in group.frames]
         every = tuple((place, head) for place, layer in enumerate(layers) for head in layer.heads)
@@ -265,21 +266,21 @@ class Overview:
             self._made.chosen[id(group.frames[0]), count] = most_different(layers, group.rows.indices, count)
         return self._made.chosen[id(group.frames[0]), count]
 
-    def _picture(self, group: Group, tiles: Tiles, place: int, head: int) -> Picture:
+    def _picture(self, group: LayerGroup, tiles: GridLayout, place: int, head: int) -> Heatmap:
         frame = group.frames[place]
         heads = [(at, each) for at, frame in enumerate(group.frames) for each in frame.layer.heads]
         title = (group.titles.short if tiles.is_short else group.titles.long)[heads.index((place, head))]
         made = self._made.pictures.get((id(frame), head, tiles.pool))
         if made is None:
-            made = picture_of(frame.layer.head(head, frame.cells.rows), frame.cells.of_columns, tiles.pool)
+            made = heatmap_of(frame.layer.head(head, frame.cells.rows), frame.cells.of_columns, tiles.pool)
             self._made.pictures[id(frame), head, tiles.pool] = made
         return made._replace(title=title)
 
     @cached_property
-    def _made(self) -> _Made:
-        return _Made({}, {})
+    def _made(self) -> _Drawings:
+        return _Drawings({}, {})
 
-    def _title(self, group: Group, tiles: Tiles) -> str:
+    def _title(self, group: LayerGroup, tiles: GridLayout) -> str:
         """Return what the maps of a group are."""
         heads = len(group.titles.long)
         counted = f"{tiles.heads} of {heads}" if tiles.heads < heads else "every"
@@ -310,7 +311,7 @@ class Overview:
             if drawn is not None and len(drawn.lines) < 2 * (rows + 2):
                 yield drawn
 
-    def _note_of_maps(self, tiles: Sequence[Tiles], has_all_words: bool) -> str:
+    def _note_of_maps(self, tiles: Sequence[GridLayout], has_all_words: bool) -> str:
         groups = self._groups[: len(tiles)]
         heads, drawn = sum(len(frame.layer.heads) for frame in self._frames), sum(one.heads for one in tiles)
         said = []

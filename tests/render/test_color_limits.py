@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import attncli
-from attncli.render.heatmap import Picture, picture_of
+from attncli.render.color_limits import scales_of
+from attncli.render.heatmap import Heatmap, heatmap_of
 from attncli.render.palette import Scale
-from attncli.render.ranges import scales_of
 from attncli.trace.trace import Trace
 from attncli.trace.view import Ramp, View
 
@@ -18,10 +18,10 @@ def trace() -> Trace:
     return attncli.inspect(TEXT, mask="none", init="normal")
 
 
-def pictures(trace: Trace, view: View) -> dict[int, Picture]:
+def pictures(trace: Trace, view: View) -> dict[int, Heatmap]:
     (layer,) = trace.layers
     cells = view.cells(trace, layer)
-    return {head: picture_of(layer.head(head, cells.rows), cells.of_columns, (1, 1)) for head in layer.heads}
+    return {head: heatmap_of(layer.head(head, cells.rows), cells.of_columns, (1, 1)) for head in layer.heads}
 
 
 @pytest.mark.parametrize("chosen", [{}, {"queries": (3,)}, {"keys": ("like",)}], ids=["whole", "query", "key"])

@@ -14,14 +14,14 @@ import attncli
 from attncli.analysis.diff import HeadDifference
 from attncli.engines.interactive import InteractiveSource, Query
 from attncli.errors import InputError, NotExposedError
-from attncli.explore.answer import Answer
-from attncli.explore.answering import Answering
-from attncli.explore.look import Look, Room
+from attncli.explore.computation import IncrementalComputation
+from attncli.explore.computed import Computed
+from attncli.explore.view_state import Limits, ViewState
 from attncli.trace.trace import Trace
 
 TEXT = "time flies like an arrow"
 OTHER = "fruit flies like a banana"
-LOOK = Look(Query(TEXT), layer=2)
+LOOK = ViewState(Query(TEXT), layer=2)
 LAYERS = 4  # of the model in the box
 
 
@@ -30,9 +30,9 @@ def model() -> Plain:
     return Plain(LAYERS, model="demo")
 
 
-def answering_of(asked: InteractiveSource) -> Answering:
+def answering_of(asked: InteractiveSource) -> IncrementalComputation:
     """Ask a model that answers in no time: what is asked for at once depends on how long answers take."""
-    return Answering(asked, lambda: 0.0)
+    return IncrementalComputation(asked, lambda: 0.0)
 
 
 def assert_same(found: Trace | None, wanted: Trace) -> None:
@@ -46,7 +46,7 @@ def assert_same(found: Trace | None, wanted: Trace) -> None:
             np.testing.assert_array_equal(one.head(head).weights, other.head(head).weights)
 
 
-def assert_measured(answer: Answer, layers: list[int], text: str = TEXT, **options: Any) -> None:
+def assert_measured(answer: Computed, layers: list[int], text: str = TEXT, **options: Any) -> None:
     """The survey is that of these layers, but for the last digit that layers measured together may differ in."""
     wanted, found = attncli.heads(text, model="demo", layers=layers, **options), answer.survey
     assert found is not None
@@ -114,7 +114,7 @@ def test_the_held_question_is_computed_once(model: Plain) -> None:
 
 
 def test_of_a_text_as_much_is_kept_as_there_is_room_for(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.explore.answering._MOST", 1)
+    monkeypatch.setattr("attncli.explore.computation._MOST", 1)
     *_, other = answering_of(model).answers(LOOK.holding().asking(OTHER))
     monkeypatch.undo()
     *_, kept = answering_of(model).answers(LOOK.holding().asking(OTHER))
@@ -127,7 +127,7 @@ def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float |
 
 def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
     question = Query(TEXT, pair=OTHER, mask="causal & window(3)")
-    *_, last = answering_of(model).answers(Look(question))
+    *_, last = answering_of(model).answers(ViewState(question))
     wanted = attncli.inspect(TEXT, pair=OTHER, mask=question.mask, model="demo", layers=0)
     assert_same(last.shown, wanted)
     assert_measured(last, [0, 1, 2, 3], pair=OTHER, mask=question.mask)
@@ -135,7 +135,7 @@ def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
 
 def test_the_toy_layer_has_one_layer_and_a_target() -> None:
     question = Query("time flies", target="die Zeit")
-    *_, last = answering_of(Plain(1, num_heads=2)).answers(Look(question))
+    *_, last = answering_of(Plain(1, num_heads=2)).answers(ViewState(question))
     assert_same(last.shown, attncli.inspect("time flies", target="die Zeit", num_heads=2))
     room = last.room()
     assert room.kinds == ("cross",)
@@ -148,7 +148,7 @@ def test_a_layer_is_one_that_there_is(model: Plain, layer: int, found: int) -> N
     answer = next(answering_of(model).answers(replace(LOOK, layer=layer)))
     assert answer.look.layer == found
     assert answer.serves(replace(LOOK, layer=found))
-    assert answer.room() == Room((0, 1, 2, 3), (), (), *answer.tokens or ())
+    assert answer.room() == Limits((0, 1, 2, 3), (), (), *answer.tokens or ())
 
 
 # --- nothing twice ----------------------------------------------------------------------------------------------
@@ -157,14 +157,14 @@ def test_a_layer_is_one_that_there_is(model: Plain, layer: int, found: int) -> N
 def test_what_is_known_is_not_asked_for_again(model: Plain) -> None:
     answering = answering_of(model)
 
-    def asked(look: Look) -> list[tuple[str, list[int]]]:
+    def asked(look: ViewState) -> list[tuple[str, list[int]]]:
         model.asked.clear()
         *_, last = answering.answers(look)
         assert_measured(last, [0, 1, 2, 3], look.question.text)
         return list(model.asked)
 
     assert asked(LOOK) == [(TEXT, []), (TEXT, [2]), (TEXT, [1]), (TEXT, [3]), (TEXT, [0])]
-    assert asked(LOOK) == asked(LOOK.counting("norms")) == asked(LOOK.moved(Room(), 1, 1)) == []
+    assert asked(LOOK) == asked(LOOK.counting("norms")) == asked(LOOK.moved(Limits(), 1, 1)) == []
     assert asked(replace(LOOK, layer=1)) == [(TEXT, [1])]
     assert asked(LOOK.counting("rollout")) == [(TEXT, [0, 1, 2])]
     assert asked(LOOK.holding()) == [(TEXT, [3])]  # the others have been looked at
@@ -181,7 +181,7 @@ def test_an_answer_that_was_dropped_goes_on_where_it_was(model: Plain) -> None:
     answers.close()
     assert_measured(dropped, [1, 2])
     model.asked.clear()
-    first, *_, last = answering.answers(LOOK.next_head(Room(heads=(0, 1))))
+    first, *_, last = answering.answers(LOOK.next_head(Limits(heads=(0, 1))))
     assert_measured(first, [1, 2])
     assert_measured(last, [0, 1, 2, 3])
     assert model.asked == [(TEXT, [3]), (TEXT, [0])]
@@ -199,7 +199,7 @@ def test_layers_that_are_best_computed_together_are_computed_once() -> None:
 
 
 def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(model: Plain) -> None:
-    answering = Answering(model, count().__next__)  # a second goes by between any two looks at the clock
+    answering = IncrementalComputation(model, count().__next__)  # a second goes by between any two looks at the clock
     *_, _ = answering.answers(replace(LOOK, layer=0))
     model.asked.clear()
     tokens, *on_the_way, layer = (
@@ -237,7 +237,7 @@ def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
         def steps(self, layers: Sequence[int]) -> list[list[int]]:
             return [list(layers)]
 
-    look = Look(Query("a", target="b"))
+    look = ViewState(Query("a", target="b"))
     first, *_, last = answering_of(Together(two_sided, range(4))).answers(look.holding())
     assert (first.measured, last.measured) == (frozenset(), {0, 1, 2, 3})
     assert first.layers_of("encoder") == (0, 1, 2, 3)  # which is not known yet
@@ -248,7 +248,7 @@ def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
 
 def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
     answering = answering_of(Made(two_sided, range(3)))
-    look = Look(Query("s", target="t"), layer=1)
+    look = ViewState(Query("s", target="t"), layer=1)
     tokens, *_, last = answering.answers(look)
     assert last.room().kinds == ("encoder", "decoder", "cross")
     for answer in (tokens, last):
@@ -275,12 +275,12 @@ def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
 def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     look = replace(LOOK, held=Query(OTHER))
     stages = [answer for answer in answering_of(model).answers(look) if answer.shown is not None]
-    monkeypatch.delattr("attncli.render.explore.sight.Stages")  # whatever is derived now is derived while drawing
+    monkeypatch.delattr("attncli.render.explore.layer_view.Stages")  # whatever is derived now is derived while drawing
     for answer in stages:
         sight = answer.sight()
         assert sight is not None
         assert sight.held is answer.held
-        assert set(sight.scales(None, "all")) == set(sight.layer.heads)
+        assert sight.scale(None).high > 0
     assert stages[0].held is None
     assert stages[-1].held is not None
 
@@ -307,18 +307,18 @@ def test_a_mask_that_does_not_fit_is_a_failure_of_the_layer(model: Plain) -> Non
 def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None:
     made = Made(lambda _: trace_of(watched([[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.25, 0.75]])))
     answering = answering_of(made)
-    *_, last = answering.answers(Look(Query("s"), numbers="norms"))
+    *_, last = answering.answers(ViewState(Query("s"), numbers="norms"))
     assert "needs the values V" in last.failure
     assert last.is_whole
     assert last.shown is None
     assert last.survey is not None
     assert last.room().heads == (0,)
-    *_, weights = answering.answers(Look(Query("s")))
+    *_, weights = answering.answers(ViewState(Query("s")))
     assert weights.failure == ""
 
 
 def test_a_held_question_that_shares_nothing_is_said() -> None:
-    *_, last = answering_of(Plain(1)).answers(Look(Query("time flies")).holding().asking("nothing else"))
+    *_, last = answering_of(Plain(1)).answers(ViewState(Query("time flies")).holding().asking("nothing else"))
     assert "share no token" in last.failure
     assert last.changes == ()
     assert last.held is not None

@@ -13,8 +13,8 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.render.block import Block, cell
+from attncli.render.fit import Bounds
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.screen import Room
 
 Place = TypeVar("Place")
 
@@ -24,7 +24,7 @@ _TOWARDS_GREY = 0.6
 _GREY = ColorTriplet(128, 128, 128)
 
 
-class Drawn(NamedTuple, Generic[Place]):
+class PaneContent(NamedTuple, Generic[Place]):
     """A pane.
 
     Attributes:
@@ -36,13 +36,13 @@ class Drawn(NamedTuple, Generic[Place]):
     at: Callable[[int, int], Place | None]
 
 
-def fitted(lines: Iterable[Sequence[Segment]], room: Room) -> Block:
+def crop(lines: Iterable[Sequence[Segment]], room: Bounds) -> Block:
     """Return as much of some lines as there is room for."""
     kept = [list(line) for line, _ in zip(lines, range(room.lines), strict=False)]
     return Block([Segment.adjust_line_length(line, room.width, pad=False) for line in kept], room.width)
 
 
-def in_a_line(facts: Iterable[str], width: int, palette: Palette, title: str = "") -> list[Segment]:
+def join_facts(facts: Iterable[str], width: int, palette: Palette, title: str = "") -> list[Segment]:
     """Return a title and as many facts behind it as a line has room for; the first ones matter most.
 
     The first of all is shortened where it is too long for a line.
@@ -55,7 +55,7 @@ def in_a_line(facts: Iterable[str], width: int, palette: Palette, title: str = "
     return [Segment(title, BOLD), Segment(palette.fit(said[len(title) :]), DIM)]
 
 
-def fixed(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
+def pad(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
     """Return text in exactly `width` cells: padded, or cut."""
     if cell_len(text) > width:
         text = set_cell_size(text, width)

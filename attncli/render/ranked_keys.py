@@ -8,24 +8,24 @@ from functools import cached_property
 from rich.segment import Segment
 
 from attncli.analysis.diverse_heads import most_different
-from attncli.render.about import About, cost, first_that_fits
 from attncli.render.block import Block, block
+from attncli.render.components import MatrixFrame, layer_title
+from attncli.render.header import Header, cost, first_that_fits
 from attncli.render.palette import BOLD
-from attncli.render.parts import Frame, layer_title
 
 _TOP_KEYS = 5  # of the one query that is shown
 _WALK = frozenset({"q", "scores", "weights", "output"})  # from a query to what it becomes
 
 
 @dataclass(frozen=True)
-class Listing:
+class RankedKeys:
     """The queries of the first layer, as many as one screen has room for.
 
     Attributes:
         about: what stands around them.
     """
 
-    about: About
+    about: Header
 
     def shown(self) -> tuple[list[Block], str]:
         """Return the parts and the note, which takes lines of the screen too."""
@@ -40,7 +40,7 @@ class Listing:
         return self._one_row(lines) if most is None else self._ranked(lines, most)
 
     @property
-    def _frame(self) -> Frame:
+    def _frame(self) -> MatrixFrame:
         return self.about.frames[0]
 
     # --- the heaviest keys ---
