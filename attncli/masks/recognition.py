@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -198,10 +198,7 @@ def _alike_heads(cells: Bool[np.ndarray, "_ _ _ _"], heads: int) -> list[tuple[i
     """Return the heads, those together whose masks are equal in all batch rows."""
     if cells.shape[1] == 1:
         return [tuple(range(heads))]
-    groups: dict[bytes, list[int]] = {}
-    for head in range(heads):
-        groups.setdefault(np.packbits(cells[:, head]).tobytes(), []).append(head)
-    return [tuple(group) for group in groups.values()]
+    return _grouped(range(heads), lambda head: cells[:, head].tobytes())
 
 
 def _of_rows(
@@ -209,16 +206,18 @@ def _of_rows(
 ) -> list[RuleVariant]:
     """Return the rule of all batch rows; else of those together that differ in their padding alone, else of each."""
     batch, _, queries, keys = shape
-    everyone = list(range(batch))
+    everyone = tuple(range(batch))
 
-    def joint(rows: list[int]) -> RuleVariant:
-        return _of_planes(cells if len(cells) == 1 else cells[rows], queries, keys, past)._replace(rows=tuple(rows))
+    @cache
+    def joint(rows: tuple[int, ...]) -> RuleVariant:
+        some = cells if len(rows) == batch else cells[list(rows)]
+        return _of_planes(some, queries, keys, past)._replace(rows=rows)
 
     found = None if tokens is None else _of_words(cells, queries, keys, past, tokens)
-    found = joint(everyone) if found is None else found._replace(rows=tuple(everyone))
+    found = joint(everyone) if found is None else found._replace(rows=everyone)
     if found.expression is not None or len(cells) == 1:
         return [found]
-    alone = [joint([row]) for row in everyone]
+    alone = [joint((row,)) for row in everyone]
     variants: list[RuleVariant] = []
     for rows in _grouped(everyone, lambda row: (_unpadded(alone[row].expression), alone[row].past)):
         together = joint(rows)
@@ -226,16 +225,16 @@ def _of_rows(
             variants.append(together)
         else:
             texts = _grouped(rows, lambda row: (str(alone[row].expression), bool(alone[row].tokens.any())))
-            variants += [alone[same[0]]._replace(rows=tuple(same)) for same in texts]
+            variants += [alone[same[0]]._replace(rows=same) for same in texts]
     return sorted(variants, key=lambda variant: variant.rows)
 
 
-def _grouped(rows: Sequence[int], key: Callable[[int], Hashable]) -> list[list[int]]:
-    """Return the rows, those together that have the same key."""
+def _grouped(places: Sequence[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
+    """Return the places, those together that have the same key."""
     groups: dict[Hashable, list[int]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return list(groups.values())
+    for place in places:
+        groups.setdefault(key(place), []).append(place)
+    return [tuple(group) for group in groups.values()]
 
 
 def _unpadded(expression: Expression | None) -> str:
@@ -507,7 +506,12 @@ class _Planes:
 
     def _follow(self, guess: _Guess) -> Bool[np.ndarray, " B"]:
         """Return which batch rows follow the rule in all of their cells, without padding."""
-        return ~np.any([self._unlike(guess, rows).any(axis=1) for rows in self._blocks], axis=0)
+        follow = np.ones(self.batch, bool)
+        for rows in (self._sample, *self._blocks):
+            follow &= ~self._unlike(guess, rows).any(axis=1)
+            if not follow.any():
+                break
+        return follow
 
     def _are_padding(self, where: Bool[np.ndarray, "B Q"], guess: _Guess) -> bool:
         """Return whether these queries stand at the positions of keys that are padding."""
