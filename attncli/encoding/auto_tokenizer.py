@@ -7,8 +7,7 @@ Many of transformers' classes build their pipeline themselves and take no more t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from attncli.errors import LoadError, require
 from attncli.text import visible
 
 if TYPE_CHECKING:
+    from attncli.checkpoints.checkpoint_folder import CheckpointFolder
     from attncli.checkpoints.options import LoadOptions
     from attncli.checkpoints.snapshot import Snapshot
 
@@ -36,8 +36,6 @@ _AFTER_PADDING = frozenset({
     "camembert", "data2vec-text", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
     "prophetnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 })  # fmt: skip
-
-
 _POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "max_text_positions")
 
 
@@ -52,15 +50,15 @@ def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None)
     Raises:
         LoadError: it has none, or it cannot be read, or a package is missing that reads its files.
     """
-    name, folder = snapshot.model_name, snapshot.tokenizer.path
+    name, files = snapshot.model_name, snapshot.tokenizer
     with translate_errors(name, "tokenizer"):
         try:
-            is_apart = folder != snapshot.folder
-            tokenizer = _loaded(folder, hub_arguments(options) | ({"config": config} if is_apart else {}))
+            is_apart = files.path != snapshot.folder
+            tokenizer = _loaded(files, hub_arguments(options) | ({"config": config} if is_apart else {}))
         except Exception as error:  # of whatever reads the files
             if isinstance(error, AttributeError):
                 check_quantization(snapshot)
-            _check_files(name, folder, error)
+            _check_files(name, files, error)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
         for each in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
@@ -71,35 +69,37 @@ def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None)
     return tokenizer if getattr(tokenizer, "is_fast", False) else PythonTokenizer(tokenizer)
 
 
-def _loaded(place: str | Path, options: dict[str, Any]) -> Any:
+def _loaded(files: CheckpointFolder, options: dict[str, Any]) -> Any:
     """Return the tokenizer that transformers makes without mistral-common, whether that is installed or not."""
     from transformers import AutoTokenizer, TokenizersBackend
 
-    with _checked():
-        tokenizer = AutoTokenizer.from_pretrained(place, mistral_format=False, **options)
-        if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
-            return TokenizersBackend.from_pretrained(place, **options)
+    for name in files.sizes:
+        check_vocabulary(files.path / name, read_sentencepiece)
+    tokenizer = AutoTokenizer.from_pretrained(files.path, mistral_format=False, **options)
+    if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
+        return TokenizersBackend.from_pretrained(files.path, **options)
     return tokenizer
 
 
-@contextmanager
-def _checked() -> Iterator[None]:
-    """Let transformers read no file of a vocabulary that is not checked, also of those that it has just downloaded."""
-    from transformers import PreTrainedTokenizerBase
+def read_sentencepiece(content: bytes) -> Any:
+    """Return the message of protobuf that a model of sentencepiece is; None where no package reads it.
 
-    own = vars(PreTrainedTokenizerBase)["_from_pretrained"]
+    Raises:
+        ValueError: it is none.
+    """
+    from transformers.convert_slow_tokenizer import import_protobuf
 
-    def read(kind: Any, files: dict[str, Any], *rest: Any, **options: Any) -> Any:
-        for path in files.values():
-            if isinstance(path, str):
-                check_vocabulary(Path(path))
-        return own.__func__(kind, files, *rest, **options)
-
-    PreTrainedTokenizerBase._from_pretrained = classmethod(read)
     try:
-        yield
-    finally:
-        PreTrainedTokenizerBase._from_pretrained = own
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+        model = import_protobuf().ModelProto()
+    except ImportError:
+        return None
+    try:
+        model.ParseFromString(content)
+    except DecodeError:
+        raise ValueError("it is damaged") from None
+    return model
 
 
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[Any, int | None]:
@@ -166,14 +166,14 @@ def hub_arguments(options: LoadOptions) -> dict[str, Any]:
     return {"local_files_only": is_local, "trust_remote_code": options.trust_remote_code}
 
 
-def _check_files(name: str, folder: Path, error: Exception) -> None:
+def _check_files(name: str, files: CheckpointFolder, error: Exception) -> None:
     """Say what is missing where a tokenizer could not be loaded; return where nothing is, as far as one can see.
 
     Transformers tries one reader after the other, and what it says of the last may not be the true cause.
 
     Args:
         name: of the checkpoint.
-        folder: that has its files.
+        files: of its folder.
         error: what transformers raised.
 
     Raises:
@@ -181,13 +181,12 @@ def _check_files(name: str, folder: Path, error: Exception) -> None:
     """
     if BRINGS_CODE in str(error):
         return
-    found = sorted(path.name for path in folder.glob("*"))
-    if not any(each.endswith(_VOCABULARIES) for each in found):
+    if not any(file.endswith(_VOCABULARIES) for file in files.sizes):
         raise _no_tokenizer(name)
-    if "tokenizer.json" in found:
+    if "tokenizer.json" in files:
         return
-    for file in found:
-        if packages := _readers(folder / file):
+    for file in sorted(files.sizes):
+        if packages := _readers(files.path / file):
             require(f"the tokenizer of {visible(name)} is in {visible(file)}, and reading that", *packages)
     if "sacremoses" in str(error):  # which a class in pure Python imports
         require(f"the tokenizer of {visible(name)}", "sacremoses")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -99,20 +99,29 @@ class TokenizerVocabulary:
         return {token.id: piece for token, piece in pieces.items() if piece != token.text}
 
 
-def open_vocabulary(vocab: str, special: bool, offline: bool) -> Tokenizer | None:
-    """Load the tokenizer that `--vocab` names; None stands for `words`, the vocabulary made of each document.
+def open_vocabulary(
+    vocab: str, special: bool, offline: bool, size: int | None = None
+) -> Callable[[Sequence[str | None]], Vocabulary]:
+    """Return what gives the texts of a document their vocabulary: that of a tokenizer, or one of their own words.
+
+    Args:
+        vocab: `words`, or the tokenizer that `--vocab` names.
+        special: whether special tokens are added.
+        offline: whether a tokenizer is looked for in the local cache alone.
+        size: how many ids there are; None is as many as are needed.
 
     Raises:
-        UsageError: an option does not apply to `words`.
+        UsageError: an option does not apply to `words`; or the tokenizer has more ids.
         LoadError: see `load_tokenizer`.
     """
     if vocab != "words":
-        return load_tokenizer(vocab, offline)
+        trained = TokenizerVocabulary(load_tokenizer(vocab, offline), special, size)
+        return lambda _: trained
     if offline:
         raise UsageError("--offline does not apply to --vocab words, for which nothing is looked up")
     if not special:
         raise UsageError("--no-special does not apply to --vocab words, which adds no special tokens")
-    return None
+    return lambda texts: WordVocabulary([text for text in texts if text is not None], size)
 
 
 def load_tokenizer(name: str, offline: bool) -> Tokenizer:

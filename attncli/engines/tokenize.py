@@ -15,9 +15,6 @@ from attncli.checkpoints.options import (
 from attncli.checkpoints.signatures import TokenizeKeywords, VocabularyKeywords, spelling_out
 from attncli.encoding.encode import InputEncoder, as_conversation, check_texts, unknown_notes, unknown_tokens
 from attncli.encoding.vocabulary import (
-    TokenizerVocabulary,
-    Vocabulary,
-    WordVocabulary,
     open_vocabulary,
 )
 from attncli.errors import LoadError, require
@@ -86,13 +83,12 @@ def tokenize(
 class _OfVocabulary:
     def __init__(self, options: VocabularyOptions, special: bool) -> None:
         self._name = options.vocab
-        tokenizer = open_vocabulary(options.vocab, special, options.offline)
-        self._trained = None if tokenizer is None else TokenizerVocabulary(tokenizer, special, None)
+        self._vocabulary_of = open_vocabulary(options.vocab, special, options.offline)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         check_texts(text, pair)
         texts = (text, pair)
-        vocabulary: Vocabulary = self._trained or WordVocabulary([each for each in texts if each is not None], None)
+        vocabulary = self._vocabulary_of(texts)
         tokens = vocabulary.encode(text, pair)
         pieces = vocabulary.unknown_pieces(tokens)
         unknown = frozenset(token.index for token in unknown_tokens(texts, tokens, pieces))

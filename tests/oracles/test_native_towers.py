@@ -18,12 +18,12 @@ from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import DeclinedError, Fields
 from attncli.encoding.fast_tokenizer import load_tokenizer
 from attncli.engines import open_source
-from attncli.engines.numpy.families import model_spec
-from attncli.engines.numpy.families.text_towers import TOWERS
+from attncli.engines.numpy.families import TOWERS, model_spec
+from attncli.engines.numpy.families.text_towers import TOWER_MODELS
 from attncli.errors import LoadError, NotExposedError
 
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
-EVERY = [(name, text) for name, tower in TOWERS.items() for text in tower.texts]
+EVERY = [(name, text) for name, tower in TOWER_MODELS.items() for text in tower.texts]
 
 
 def saved(name: str, folder: Path) -> Path:
