@@ -344,7 +344,7 @@ def test_a_tokenizer_that_has_made_masks_wrong_is_a_note(
         given = {"unk_token": "<unk>", "pad_token": "<pad>"} | more
         reader = InputEncoder("tiny", tokenizer_in(str(tmp_path), None, **given), True, None, False, None, None)
         known_padding = 1 if architecture == "roberta" else None
-        found = list(tokenizer_findings(reader, reader.read(TEXTS[0], None, None).tokens, known_padding))
+        found = list(tokenizer_findings(reader, reader.encode(TEXTS[0], None, None).tokens, known_padding))
         assert {(each.code, each.severity) for each in found} <= {("tokenizer", "note")}
         return [each.message for each in found]
 

@@ -76,6 +76,10 @@ class PaddedBatch(NamedTuple):
     whole: Span
 
 
+class UnknownPositionsError(NotExposedError):
+    """A layer has queries or keys that are neither tokens nor what its architecture is known to have."""
+
+
 class StopForward(Exception):  # noqa: N818
     """The last layer that was asked for has been recorded: no error, but the only way out of a forward pass."""
 
@@ -137,6 +141,16 @@ class Recorder:
         own = [(index, kind) for kind in kinds for index in layers[kind] if index in self.request.layers]
         # The encoder comes first; a decoder's layer looks at itself, then at the encoder.
         return sorted(own, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0]))
+
+    @property
+    def sentences(self) -> int:
+        """How many sentences run side by side."""
+        return len(self.batch.inputs["input_ids"])
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens each has, with padding; in an encoder-decoder the encoder's."""
+        return self.batch.whole.text.stop
 
     # --- while the model runs ---
 
@@ -236,8 +250,8 @@ class Recorder:
         """Return the heads asked for of a layer with these sizes.
 
         Raises:
-            NotExposedError: it has not one query and one key for every position that is known of: for the tokens of the
-                padded batch, where nothing else is.
+            UnknownPositionsError: it has not one query and one key for every position that is known of: for the tokens
+                of the padded batch, where nothing else is.
             UsageError: it has no such head.
         """
         rows, columns = (side.stop for side in self.batch.whole.of(sublayer[1]))
@@ -245,7 +259,7 @@ class Recorder:
         # A cache of a sliding window has dropped what no query will see.
         is_cut = self.batch.whole.past > 0 and keys < columns
         if queries != rows or (keys != columns and not is_cut):
-            raise NotExposedError(
+            raise UnknownPositionsError(
                 f"layer {sublayer[0]} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
                 "positions that are no tokens are not supported in it"
             )

@@ -11,7 +11,7 @@ from typing import Any
 from attncli.engines.torch.architectures import MODULE_READERS, architecture_of
 from attncli.engines.torch.attention_backend import set_backend, translate_model_errors
 from attncli.engines.torch.attention_modules import find_attention_modules
-from attncli.engines.torch.recorder import PaddedBatch, Recorder, RecordRequest, StopForward
+from attncli.engines.torch.recorder import PaddedBatch, Recorder, RecordRequest, StopForward, UnknownPositionsError
 from attncli.engines.torch.softmax_tracer import SoftmaxTracer
 from attncli.engines.torch.unmodified_check import verify_unmodified
 from attncli.errors import NotExposedError
@@ -56,7 +56,7 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
                 forward()
             recorder.flush()
             recorder.check(architecture)
-        except interface.UnknownTensorError:
+        except (interface.UnknownTensorError, UnknownPositionsError):
             raise
         except NotExposedError:
             if request.mask is not None and any(recorder.order.values()):

@@ -27,7 +27,7 @@ _ARCHITECTURES = {
 _PLAIN = Architecture()
 
 # What reads modules that compute their scores in an order of their own, whatever model they stand in: context managers
-# that take the model and a recorder.
+# that take the model and a `Listener`.
 MODULE_READERS = (read_bands,)
 
 

@@ -13,18 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from attncli.engines.torch.architectures.architecture import Architecture
-from attncli.engines.torch.softmax_tracer import FORBIDDEN, softmax_call
+from attncli.engines.torch.softmax_tracer import FORBIDDEN, Listener, softmax_call
 from attncli.errors import NotExposedError
 from attncli.trace.layer import Proof
-
-if TYPE_CHECKING:
-    from attncli.engines.torch.recorder import Recorder
 
 
 class Led(Architecture):
@@ -127,11 +124,11 @@ class _SoftmaxLog(TorchFunctionMode):
 
 
 @contextmanager
-def read_bands(model: Any, recorder: Recorder) -> Iterator[None]:
+def read_bands(model: Any, listener: Listener) -> Iterator[None]:
     """Emit what the modules of a model compute that attend in a band; it may be one that has such an encoder."""
     modules = [module for module in model.modules() if type(module).__name__ in _BANDED]
     for module in modules:
-        module.forward = partial(_run, module, module.forward, recorder)
+        module.forward = partial(_run, module, module.forward, listener)
     try:
         yield
     finally:
@@ -139,14 +136,13 @@ def read_bands(model: Any, recorder: Recorder) -> Iterator[None]:
             del module.forward
 
 
-def _run(module: Any, forward: Callable[..., Any], recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
+def _run(module: Any, forward: Callable[..., Any], listener: Listener, *args: Any, **kwargs: Any) -> Any:
     with _SoftmaxLog() as log:
         returned = forward(*args, **kwargs)
-    if recorder.wants(module):
+    if listener.wants(module):
         options = signature(forward).bind(*args, **kwargs).arguments
-        found, proofs = _band(module, options, log.calls, returned[0])
-        tokens = recorder.batch.whole.text.stop  # without what the model adds to fill its last block
-        recorder.emit(module, softmax_call(*_cut(found, tokens)), "what its attention module gave", proofs)
+        whole, proofs = _band(module, options, log.calls, returned[0])
+        listener.emit(module, softmax_call(*_cut(whole, listener.tokens)), "what its attention module gave", proofs)
     return returned
 
 
