@@ -18,6 +18,7 @@ RETIRED = {
     "reduce": "use --mean heads, --mean layers or --mean all",
     "resume": "use -o FOLDER/: the same command goes on where a run ended",
     "reverse": "put a - before the metric: --sort -entropy",
+    "revision": "name it with the model: -m NAME@REVISION",
     "rows": "use --query, which takes ranges too: --query 500:520",
     "serve": "use attn inspect -o page.html, a page for any browser",
     "spread": "a table has the mean and the standard deviation; count others from -o FOLDER/ --show metrics",

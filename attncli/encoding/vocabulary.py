@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from attncli.encoding.encode import tokens_of, translate_tokenizer_errors
 from attncli.encoding.vocabulary_files import read_tokenizer
-from attncli.errors import InputMismatchError, LoadError, UsageError, require
+from attncli.errors import InputMismatchError, LoadError, UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -99,20 +99,29 @@ class TokenizerVocabulary:
         return {token.id: piece for token, piece in pieces.items() if piece != token.text}
 
 
-def open_vocabulary(vocab: str, special: bool, offline: bool) -> Tokenizer | None:
-    """Load the tokenizer that `--vocab` names; None stands for `words`, the vocabulary made of each document.
+def open_vocabulary(
+    vocab: str, special: bool, offline: bool, size: int | None = None
+) -> Callable[[Sequence[str | None]], Vocabulary]:
+    """Return what gives the texts of a document their vocabulary: that of a tokenizer, or one of their own words.
+
+    Args:
+        vocab: `words`, or the tokenizer that `--vocab` names.
+        special: whether special tokens are added.
+        offline: whether a tokenizer is looked for in the local cache alone.
+        size: how many ids there are; None is as many as are needed.
 
     Raises:
-        UsageError: an option does not apply to `words`.
+        UsageError: an option does not apply to `words`; or the tokenizer has more ids.
         LoadError: see `load_tokenizer`.
     """
     if vocab != "words":
-        return load_tokenizer(vocab, offline)
+        trained = TokenizerVocabulary(load_tokenizer(vocab, offline), special, size)
+        return lambda _: trained
     if offline:
         raise UsageError("--offline does not apply to --vocab words, for which nothing is looked up")
     if not special:
         raise UsageError("--no-special does not apply to --vocab words, which adds no special tokens")
-    return None
+    return lambda texts: WordVocabulary([text for text in texts if text is not None], size)
 
 
 def load_tokenizer(name: str, offline: bool) -> Tokenizer:
@@ -121,11 +130,11 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
     Raises:
         LoadError: there is none, or it cannot be read.
     """
-    from attncli.checkpoints.folder import check_name, opened
+    from attncli.checkpoints.checkpoint_folder import check_utf8, demo_or
 
-    path = Path(opened(name))
+    path = Path(demo_or(name))
     shown = visible(name)
-    check_name(path)
+    check_utf8(path)
     if os.path.isdir(path):
         path = path / "tokenizer.json"
     elif not os.path.exists(path):
@@ -140,17 +149,15 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
-    require(f"--vocab '{visible(name)}' is no file or folder here. A look on the hub", "huggingface_hub")
-    from attncli.checkpoints.hub import first_sentence, hush_hub, silence, unreached
+    from attncli.checkpoints.hub import first_sentence, silence_hub, unreachable_reason
 
-    hush_hub()
+    silence_hub()
     from huggingface_hub import hf_hub_download
 
-    silent = None if offline else silence()
     try:
-        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline or silent is not None))
+        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
-        if why := silent or unreached(error):
+        if why := unreachable_reason(error):
             raise LoadError(
                 f"the hub could not be reached, and --vocab '{visible(name)}' is no file or folder here and not in "
                 f"the local cache; check the connection ({why})"

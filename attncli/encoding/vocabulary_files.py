@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,8 @@ _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([^"]*)"')
 _LONG = re.compile(rb'"[^"]{512}')
 
 
-def read_tokenizer(path: Path, whose: str) -> Tokenizer:
-    """Read a tokenizer.json.
+def read_tokenizer(path: Path, whose: str, content: bytes | None = None) -> Tokenizer:
+    """Read a tokenizer.json, or what was read of it.
 
     Raises:
         LoadError: it cannot be read; the sentence begins with whose it is.
@@ -40,19 +40,30 @@ def read_tokenizer(path: Path, whose: str) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
-        check_vocabulary(path)
-        return Tokenizer.from_file(str(path))
+        check_vocabulary(path, content=content)
+        return Tokenizer.from_file(str(path)) if content is None else Tokenizer.from_buffer(content)
     except BaseException as error:  # the library raises bare Exception
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None
 
 
-def check_vocabulary(path: Path) -> None:
-    """Raise ValueError for a file of a tokenizer that no library here can be trusted to read."""
+def check_vocabulary(
+    path: Path, read_sentencepiece: Callable[[bytes], Any] | None = None, content: bytes | None = None
+) -> None:
+    """Refuse a file of a tokenizer that no library here can be trusted to read.
+
+    Args:
+        path: of the file.
+        content: what was read of it already.
+        read_sentencepiece: returns the message that a model of sentencepiece is, or None where no package reads any.
+
+    Raises:
+        ValueError: it is one.
+    """
     try:
         if path.suffix == ".json":
-            content = read_file(path, MOST_TEXT)
+            content = read_file(path, MOST_TEXT) if content is None else content
             for table in _CHARSMAP.findall(content):
                 _check_charsmap(base64.b64decode(table.replace(b"\\/", b"/")))
             if path.name == "tokenizer_config.json" or _LONG.search(content):
@@ -61,8 +72,8 @@ def check_vocabulary(path: Path) -> None:
             content = read_file(path, MOST_TEXT)
             if is_tiktoken(content):
                 _check_ranks(content)
-            else:
-                _check_sentencepiece(content)
+            elif read_sentencepiece is not None:
+                _check_sentencepiece(read_sentencepiece(content))
     except ValueError as error:
         raise ValueError(f"{visible(path.name)}: {error}") from None
 
@@ -72,19 +83,9 @@ def is_tiktoken(content: bytes) -> bool:
     return _LINE.match(content) is not None
 
 
-def _check_sentencepiece(content: bytes) -> None:
-    """Check a model of sentencepiece, read as transformers reads it; where no package does, nobody will."""
-    try:
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-        from transformers.convert_slow_tokenizer import import_protobuf
-
-        model = import_protobuf().ModelProto()
-    except ImportError:
+def _check_sentencepiece(model: Any) -> None:
+    if model is None:
         return
-    try:
-        model.ParseFromString(content)
-    except DecodeError:
-        raise ValueError("it is damaged") from None
     _check_pieces(piece.piece for piece in model.pieces)
     for normalizer in (model.normalizer_spec, model.denormalizer_spec):
         if normalizer.precompiled_charsmap:

@@ -38,6 +38,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from attncli.checkpoints.snapshot import Snapshot
 from attncli.engines import open_source
 from attncli.engines.torch.engine import Checkpoint
 from attncli.errors import AttnError
@@ -254,7 +255,8 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def tokenizer_in(folder: str, *_: Any, **tokens: str | None) -> PreTrainedTokenizerFast:
+def tokenizer_in(folder: str | Snapshot, *_: Any, **tokens: str | None) -> PreTrainedTokenizerFast:
+    folder = folder if isinstance(folder, str | Path) else folder.folder
     names = {"unk_token": "<unk>", "pad_token": "<pad>"} | tokens
     inputs = ["input_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", model_input_names=inputs, **names)

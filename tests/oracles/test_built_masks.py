@@ -17,6 +17,7 @@ from transformers import AutoModel, masking_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attncli.checkpoints.options import LoadOptions
+from attncli.checkpoints.snapshot import resolve
 from attncli.engines.torch import weightless_model
 from attncli.engines.torch.model_masks import BlankCheckpoint, SentenceMasks
 from attncli.errors import AttnError, NotExposedError
@@ -53,7 +54,8 @@ WITHOUT_CACHE = set(
 def opened(folder: Path) -> BlankCheckpoint:
     every = Indices.of("layer", None), Indices.of("head", None)
     with patch("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in):
-        return BlankCheckpoint(str(folder), *every, kind=None, mask=None, special=False, options=LoadOptions())
+        snapshot, options = resolve(str(folder), LoadOptions()), LoadOptions()
+        return BlankCheckpoint(snapshot, *every, kind=None, mask=None, special=False, options=options)
 
 
 def plain_model(name: str) -> Any:

@@ -63,10 +63,12 @@ def check(
         NotExposedError: its attention cannot be observed.
         InputError: a text cannot be read, or is too long.
     """
+    from attncli.checkpoints.snapshot import resolve
     from attncli.engines.torch import announce_import
 
     loading = checked_options(model, options, LoadOptions, "a checkpoint that transformers runs in several ways")
-    announce_import("attn check", model, loading)
+    snapshot = resolve(model, loading)
+    announce_import("attn check", snapshot)
     from attncli.analysis.check.invariances import findings_of, invariances
     from attncli.analysis.check.probe import Probe
     from attncli.analysis.check.tokenizer import tokenizer_findings
@@ -75,7 +77,7 @@ def check(
 
     def opened(how: LoadOptions) -> Probe:
         chosen, heads = Indices.of("layer", layers), Indices.of("head", None)
-        return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, options=how))
+        return Probe(Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=how))
 
     probe = opened(loading)
     groups = list(_groups(probe, [probe.read(text, target) for text in as_list(texts)], target))

@@ -86,7 +86,7 @@ class Probe:
     def stored_dtype(self) -> str:
         """The type that the checkpoint was saved in, as its configuration says."""
         checkpoint = self.checkpoint
-        part = find_text_model(checkpoint.place.model, checkpoint.place.options(checkpoint.options))
+        part = find_text_model(checkpoint.snapshot, checkpoint.options)
         said = (getattr(config, "dtype", None) for config in (part.config, part.whole))
         return _named(next(filter(None, said), torch.float32))
 

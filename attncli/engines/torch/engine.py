@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -11,10 +10,8 @@ from inspect import Parameter, signature
 from time import perf_counter
 from typing import Any
 
-from attncli.checkpoints.locating import Place
 from attncli.checkpoints.options import LoadOptions
-from attncli.checkpoints.tensors.cache import Notes
-from attncli.checkpoints.tensors.open_store import is_fetched
+from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
@@ -33,6 +30,7 @@ from attncli.engines.torch.expected_masks import implied_masks, mask_notes
 from attncli.engines.torch.generation import Writer, check_causal, check_no_future
 from attncli.engines.torch.recorder import RecordRequest
 from attncli.engines.torch.run_recorded import run
+from attncli.engines.torch.text_model import find_text_model
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.recording.readers.transformers import ATTENTION
@@ -60,7 +58,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        model: str,
+        snapshot: Snapshot,
         layers: Indices,
         heads: Indices,
         *,
@@ -74,8 +72,8 @@ class Checkpoint:
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
         # All that the configuration tells comes before the weights are read.
-        self.place, self.part = load.find(model, options)
-        self.name = model = self.place.name
+        self.snapshot, self.part = snapshot, find_text_model(snapshot, options)
+        self.name = model = snapshot.name
         self.options = options
         config = self.part.config
         if generate:
@@ -90,7 +88,7 @@ class Checkpoint:
         heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
-        own_tokenizer = _tokenizer(self.place, options, self.part.whole)
+        own_tokenizer = auto_tokenizer.load_tokenizer(snapshot, options, self.part.whole)
         chat = open_chat(model, own_tokenizer, options, special=special, asks=generate > 0)
         whole, self._of_weights, self._form = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)
@@ -138,7 +136,7 @@ class Checkpoint:
 
     def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
         """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
-        return load.load_model(self.place, self.part, self.options, self.request, writes)
+        return load.load_model(self.snapshot, self.part, self.options, self.request, writes)
 
     def _check_attention(self) -> None:
         """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
@@ -282,24 +280,13 @@ class Checkpoint:
             layers=self.num_layers,
             details={
                 "engine": "transformers",
-                **self.place.details,
+                **self.snapshot.details,
                 **({"weights": self._form} if self._form else {}),
                 **({} if self.part.tower is None else {"tower": self.part.tower}),
                 **({"other_layers": others} if others else {}),
             },
             notes=self.notes,
         )
-
-
-def _tokenizer(place: Place, options: LoadOptions, config: Any) -> Any:
-    """Load a tokenizer; at a commit for which that was done before, transformers need not look for files any more."""
-    load = place.options(options)
-    if place.tokenizer is not None or os.path.isdir(place.model) or not is_fetched(place.folder, load):
-        return auto_tokenizer.load_tokenizer(place.model, load, place.tokenizer, config)
-    notes = Notes(place.folder)
-    found = auto_tokenizer.load_tokenizer(place.model, replace(load, offline=load.offline or notes.has_tokenizer))
-    notes.keep_tokenizer()
-    return found
 
 
 def _longest(sentence: EncodedInput) -> int:

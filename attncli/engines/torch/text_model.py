@@ -23,7 +23,7 @@ from transformers import (
     initialization,
 )
 
-from attncli.checkpoints.hub import explained
+from attncli.checkpoints.hub import translate_errors
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import is_counted, layer_count
@@ -34,6 +34,7 @@ from attncli.trace.selection import MOST_LAYERS
 
 if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
+    from attncli.checkpoints.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class TextModel:
         return self.config if self.renamed else self.whole
 
 
-def find_text_model(name: str, options: LoadOptions) -> TextModel:
+def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
     """Read a checkpoint's configuration and find what of it reads text.
 
     Raises:
@@ -92,11 +93,12 @@ def find_text_model(name: str, options: LoadOptions) -> TextModel:
         InputError: it counts layers that no model has.
         NotExposedError: it has no part that reads text alone, with attention.
     """
-    with explained(name, "configuration", options):
+    name = snapshot.model_name
+    with translate_errors(name, "configuration"):
         try:
-            config = AutoConfig.from_pretrained(name, **hub_arguments(name, options))
+            config = AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
         except AttributeError:
-            check_quantization(name, options)
+            check_quantization(snapshot)
             raise
     _check_types(name, config)
     check_supported(name, config.to_dict())
@@ -113,7 +115,7 @@ def find_text_model(name: str, options: LoadOptions) -> TextModel:
     if needed is not None:
         raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
     if inner is not None:
-        part = _tower(name, config, inner, options)
+        part = _tower(name, config, inner)
     elif main_input == "input_ids":
         part = TextModel(config, config, _text_class(config))
     else:
@@ -167,7 +169,7 @@ def _language_config(config: Any) -> Any:
     return None if type(inner) is type(config) else inner
 
 
-def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextModel:
+def _tower(name: str, config: Any, inner: Any) -> TextModel:
     """Find a language model inside of another model.
 
     Raises:
@@ -177,7 +179,7 @@ def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextMode
         _check_count(name, inner)  # before it is built
     model_class = _class_of(config)
     if model_class is not None:
-        with explained(name, "model", options):
+        with translate_errors(name, "model"):
             try:
                 model = on_meta(model_class, deepcopy(config), "eager")
             except ImportError as error:  # of a package that looks at pictures, timm

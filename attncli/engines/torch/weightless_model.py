@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from attncli.checkpoints.hub import explained
+from attncli.checkpoints.hub import translate_errors
 from attncli.engines.torch.attention_backend import build_with_recorder, set_backend
 from attncli.engines.torch.attention_modules import prune_to
 from attncli.engines.torch.text_model import on_meta
@@ -41,7 +41,7 @@ def blank_model(name: str, part: TextModel, options: LoadOptions) -> Any:
     """
     part.config.use_cache = False  # as `load_model` has it
     more = {"trust_remote_code": options.trust_remote_code} if part.model_class is None else {}
-    with explained(name, "model", options):
+    with translate_errors(name, "model"):
         model = build_with_recorder(lambda attention: on_meta(part.model_class, part.loaded, attention, **more))
         if part.path:
             prune_to(model, part.path, with_head=False)
