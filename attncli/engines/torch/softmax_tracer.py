@@ -6,8 +6,8 @@ whatever is done to it, the softmax that takes it and gives the weights, and the
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, MutableMapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,33 +15,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from attncli.recording.call import AttentionCall, CallSite, MaskArgument
-from attncli.trace.layer import LayerTrace, Proof
+from attncli.trace.layer import LayerTrace
 
 # What a model adds to a forbidden score is −1e4 at the least, and no score comes near: below this it is masked.
 FORBIDDEN = -5e3
 
 _PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum"}
-
-
-class Listener(Protocol):
-    """Takes the attention of one forward pass, as `Recorder` does.
-
-    Attributes:
-        sentences: how many run side by side.
-        tokens: how many each has, with padding and without what the model itself adds.
-    """
-
-    @property
-    def sentences(self) -> int: ...  # noqa: D102
-
-    @property
-    def tokens(self) -> int: ...  # noqa: D102
-
-    def wants(self, module: Any = None) -> bool:
-        """Return whether attention that a module computes now is to be recorded; None is the innermost that may."""
-
-    def emit(self, module: Any, call: AttentionCall, against: str, proofs: Sequence[Proof] = ()) -> None:
-        """Take what a module computed, what its output is, and the proofs that a reader has of each sentence."""
 
 
 class _Product(NamedTuple):
@@ -64,12 +43,14 @@ class SoftmaxTracer(TorchFunctionMode):
     """Follows scores and weights through every function, and emits a call where weights meet values.
 
     Args:
-        listener: takes what the innermost attention module computed.
+        wants: says whether what the innermost attention module computes is to be emitted.
+        emit: takes it; the module is None.
+        batch: how many sentences run.
     """
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, wants: Callable[[], bool], emit: Callable[[Any, AttentionCall], None], batch: int) -> None:
         super().__init__()
-        self._listener = listener
+        self._wants, self._emit, self._batch = wants, emit, batch
         self._origins: MutableMapping[torch.Tensor, Any] = (
             WeakIdKeyDictionary()
         )  # of a tensor, the product or the softmax that it was made of
@@ -94,9 +75,8 @@ class SoftmaxTracer(TorchFunctionMode):
             softmax = next((origin for origin in origins if isinstance(origin, _Softmax)), None)
             if softmax is None:
                 self._origins[result] = product
-            elif self._listener.wants():
-                call = _to_call(softmax, product, self._listener.sentences)
-                self._listener.emit(None, call, "the model's own product")
+            elif self._wants():
+                self._emit(None, _to_call(softmax, product, self._batch))
         elif (origin := self._origin(tensors, result)) is not None:
             self._origins[result] = origin
 
@@ -168,6 +148,7 @@ def softmax_call(
         scores=scores,
         weights=weights,
         output=output,
+        output_of="the model's own product",
         unsupported=unsupported,
     )
 
