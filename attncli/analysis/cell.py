@@ -58,7 +58,7 @@ class AttentionRow:
     keys: Tokens
 
     def __repr__(self) -> str:
-        return f"Row({_place(self)}, {quoted(self.query.text)} to {plural(len(self.keys), 'key')})"
+        return f"AttentionRow({_place(self)}, {quoted(self.query.text)} to {plural(len(self.keys), 'key')})"
 
     @property
     def layer(self) -> LayerTrace:
@@ -178,7 +178,7 @@ class AttentionCell:
 
     def __repr__(self) -> str:
         tokens = f"{quoted(self.row.query.text)} to {quoted(self.key.text)}"
-        return f"Cell({_place(self.row)}, {tokens}, weight {self.weight:.4g})"
+        return f"AttentionCell({_place(self.row)}, {tokens}, weight {self.weight:.4g})"
 
     @property
     def q(self) -> Float[np.ndarray, " D"] | None:

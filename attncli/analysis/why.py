@@ -40,7 +40,7 @@ def why(
         options: everything `attncli.inspect` takes, `model`, `layers`, `heads` and `mask` among it.
 
     Returns:
-        A `Cell`, or without a key a `Row`, for each head of each layer.
+        An `AttentionCell`, or without a key an `AttentionRow`, for each head of each layer.
 
     Raises:
         UsageError: no token, or several, are called that; or an option is given beside a trace.

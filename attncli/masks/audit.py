@@ -17,9 +17,11 @@ from attncli.attention import row_blocks
 from attncli.errors import InputError
 from attncli.masks.conventions import LEAST
 from attncli.masks.expressions import (
+    And,
     Atom,
     Expression,
     Grid,
+    Not,
     Or,
     Pad,
     batch_rows,
@@ -31,7 +33,8 @@ from attncli.masks.expressions import (
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.masks.intrinsic_checks import LAID_ALONG_QUERIES, WHAT_BECOMES, intrinsic_findings
-from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
+from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows, materialise
+from attncli.masks.notation import MOST
 from attncli.masks.recognition import Shape, rule_of, shape_of
 
 if TYPE_CHECKING:
@@ -67,9 +70,12 @@ def _explanations(
         hint = "the mask is the transpose of what is expected: queries and keys are swapped"
         yield ("shape",), hint, expected, subject._replace(allowed=subject.allowed.swapaxes(1, 2))
     if (causal := Atom("causal")) in leaves(expected):
-        for step, which in ((1, "sees the key after itself"), (-1, "does not see itself")):
-            hint = f"the diagonal is shifted by {step:+d}, a query {which}"
-            yield ("leak", "missing"), hint, _with(expected, causal, _Shifted(step)), subject
+        later, earlier = Atom("band", (MOST, 1)), And((causal, Not(Atom("window", (1,)))))
+        for shifted, which in (
+            (later, "+1, a query sees the key after itself"),
+            (earlier, "-1, a query does not see itself"),
+        ):
+            yield ("leak", "missing"), f"the diagonal is shifted by {which}", _with(expected, causal, shifted), subject
     for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
         if past >= 0 and past != subject.past:
             hint = f"the mask is aligned {side} (past {past}), expected past {subject.past}"
@@ -132,7 +138,7 @@ _SAYS = {
 
 
 @dataclass
-class _Place:
+class _CellTally:
     """Cells of one kind: how many, where the first ones are, and in which rows of the batch, if there are several."""
 
     count: int = 0
@@ -207,13 +213,8 @@ def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: 
 def _is_of_keys(expected: Expression, subject: MaskGrid) -> bool:
     """Return whether an expectation is the same for every query, over as many queries as there are keys."""
     keys = subject.allowed.shape[2]
-    first = None
-    for rows in row_blocks(np.arange(keys), keys):
-        cells = expected.allowed(Grid(rows[:, None], keys, 0, keys, subject.heads))
-        first = cells[..., :1, :] if first is None else first
-        if (cells != first).any():
-            return False
-    return True
+    cells = materialise(expected, MaskSize(keys, keys, 0), subject.heads)
+    return bool((cells == cells[..., :1, :]).all())
 
 
 def word_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
@@ -228,16 +229,6 @@ def word_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
     tokens = reduce(operator.and_, (pad.allowed(grid)[..., 0, :] for pad in pads))
     of_words = tokens[..., grid.past :].any(axis=-1, keepdims=True)
     return (tokens | ~of_words)[..., grid.i[:, 0], None]
-
-
-class _Shifted(NamedTuple):
-    """A causal mask whose diagonal is some keys too far to the right, or to the left."""
-
-    step: int
-
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, "Q K"]:
-        """See `Expression.allowed`."""
-        return grid.j <= grid.i + self.step
 
 
 class _AlongQueries(NamedTuple):
@@ -278,7 +269,7 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
 def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     """Yield what differs from the expectation, in any plane."""
     queries, keys = subject.allowed.shape[1:]
-    places: dict[str, _Place] = defaultdict(_Place)
+    places: dict[str, _CellTally] = defaultdict(_CellTally)
     for rows in row_blocks(np.arange(queries), keys * len(subject.allowed)):
         grid = grid_rows(expected, subject, rows)
         wanted = expected.allowed(grid)
@@ -324,12 +315,12 @@ def _shape(subject: MaskGrid, size: MaskSize) -> Iterator[Finding]:
         yield Finding("shape", "error", message, queries)
     elif _is_misshapen(subject, size):
         wanted = [size.queries or queries, size.keys or keys]
-        said = f"the mask is [{queries}, {keys}], expected [queries, keys] = {wanted}"
+        message = f"the mask is [{queries}, {keys}], expected [queries, keys] = {wanted}"
         if [keys, queries] == wanted:
-            said += "; it is transposed"
+            message += "; it is transposed"
         elif queries == 1 and keys == wanted[1]:
-            said += "; broadcast, every query gets the same keys"
-        yield Finding("shape", "error", said)
+            message += "; broadcast, every query gets the same keys"
+        yield Finding("shape", "error", message)
 
 
 def _ambiguous(subject: MaskGrid) -> Iterator[Finding]:
@@ -337,8 +328,8 @@ def _ambiguous(subject: MaskGrid) -> Iterator[Finding]:
     reading = subject.reading
     if reading is not None and (reading.is_ambiguous or reading.is_nearer):
         severity: Severity = "note" if reading.is_nearer else "error"
-        said = f"read as True = {reading.convention}: {reading.why}" if reading.is_nearer else reading.why
-        yield Finding("ambiguous", severity, f"{said}; --for sdpa or --for mha decides")
+        message = f"read as True = {reading.convention}: {reading.why}" if reading.is_nearer else reading.why
+        yield Finding("ambiguous", severity, f"{message}; --for sdpa or --for mha decides")
 
 
 def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]:
@@ -348,7 +339,7 @@ def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]
     count = len(subject.allowed)
     has_rows = expected is not None and (batch_rows(expected) or 1) > 1 and subject.cells.ndim == 4
     alike = count // subject.shape[0] if has_rows else count  # planes that are compared with the first one of them
-    place, different = _Place(), []
+    place, different = _CellTally(), []
     for plane, cells in enumerate(subject.allowed):
         first = subject.allowed[plane - plane % alike]
         if not np.array_equal(cells, first):

@@ -174,16 +174,16 @@ def _read_torch(path: Path) -> StoredMask:
     import torch
 
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch's own advice is to switch the protection off
         raise ValueError("it holds no tensors, or more than tensors, and nothing else is unpickled") from None
-    if isinstance(held, dict):
-        held = held[_the_mask([name for name, value in held.items() if isinstance(value, torch.Tensor)])]
-    if not isinstance(held, torch.Tensor):
-        raise ValueError(f"it holds a {type(held).__name__}, not a tensor")
-    dtype = str(held.dtype).removeprefix("torch.")
-    _check_size(held.shape, held.itemsize, path)  # one value can stand in many places
-    return StoredMask((held.float() if dtype == "bfloat16" else held).detach().numpy(), dtype)
+    if isinstance(loaded, dict):
+        loaded = loaded[_the_mask([name for name, value in loaded.items() if isinstance(value, torch.Tensor)])]
+    if not isinstance(loaded, torch.Tensor):
+        raise ValueError(f"it holds a {type(loaded).__name__}, not a tensor")
+    dtype = str(loaded.dtype).removeprefix("torch.")
+    _check_size(loaded.shape, loaded.itemsize, path)  # one value can stand in many places
+    return StoredMask((loaded.float() if dtype == "bfloat16" else loaded).detach().numpy(), dtype)
 
 
 # --- writing -----------------------------------------------------------------------------------------------

@@ -144,10 +144,10 @@ def _dead_queries(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, becomes: str
         count, rows = int(which.any(axis=0).sum()), np.flatnonzero(which.any(axis=1)).tolist()
         if count:
             who = "query is" if count == 1 else "queries are"
-            said = f"{count} {'padding ' if severity == 'note' else ''}{who} fully masked"
-            said += in_batch(rows) if batch > 1 else ""
+            message = f"{count} {'padding ' if severity == 'note' else ''}{who} fully masked"
+            message += in_batch(rows) if batch > 1 else ""
             places = tuple(np.flatnonzero(which.any(axis=0))[:MOST_CELLS].tolist())
-            yield Finding("dead-row", severity, f"{said}: {becomes}", count, rows=places)
+            yield Finding("dead-row", severity, f"{message}: {becomes}", count, rows=places)
 
 
 def _top_left(rule: Rule, past: int) -> Iterator[Finding]:

@@ -310,8 +310,8 @@ def open_masks(
     if heads > _MOST_HEADS:
         raise InputError(f"{heads} heads are too many to lay out; give at most {_MOST_HEADS}")
     expression = as_expression(mask, allow_bias, options.lengths)
-    known = (expression,) if reference is None else (expression, reference)
-    return grids_of_expression(expression, size_for(options.size, *known), heads)
+    sizing = (expression,) if reference is None else (expression, reference)
+    return grids_of_expression(expression, size_for(options.size, *sizing), heads)
 
 
 def open_pair(one: str, other: str, options: GridOptions) -> tuple[MaskGrid, MaskGrid]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves
+from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, replaced
 from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, seen_by
 from attncli.text import as_ranges
 
@@ -33,6 +33,7 @@ _MOST_VARIANTS = 3  # that are named
 _MOST_NUMBERS = 4  # of a list that is longer than twice as much
 _MANY = re.compile(r"\d+(?:,\d+){8,}")
 _INFERRED: tuple[ExceptionKind, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
+_WHATEVER_MANY: tuple[ExceptionKind | None, ...] = (None, "each other", "padding")  # that show it however few words
 
 
 class RuleVariant(NamedTuple):
@@ -149,6 +150,37 @@ def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression |
     return expression
 
 
+def padding_under(
+    expected: Expression, allowed: Bool[np.ndarray, "B Q K"], past: int, tokens: Bool[np.ndarray, "B K"]
+) -> Bool[np.ndarray, "B K"]:
+    """Return which keys are no padding, where the queries of words follow an expression only with more of it.
+
+    Args:
+        expected: the expression; how much its `pad` hides is to be found.
+        allowed: True = attend.
+        past: how many keys stand before the first query.
+        tokens: which keys are taken for no padding; a row that follows the expression with them keeps them.
+    """
+    batch, queries, keys = allowed.shape
+    if past + queries != keys or queries == 1:
+        return tokens
+    rule = replaced(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
+    found = tokens.copy()
+    for row, own in enumerate(tokens):
+        planes = _Planes(allowed[row : row + 1], past)
+        where = planes.exceptions(_Guess(rule, past, own[None], "others"))
+        if where is None or not (where & own[past:]).any():
+            continue
+        for words in planes.words_of(rule):
+            few = batch == 1 and 4 * int(words.sum()) < keys  # to which anything may come down
+            ways = _WHATEVER_MANY if few else (None, *SEEN_BY_PADDING)
+            guesses = (_Guess(rule, past, words[None], way) for way in ways if way != "others")
+            if any(planes.exceptions(guess) is not None for guess in guesses):
+                found[row] = words
+                break
+    return found if 2 * int(found.sum(axis=1).max()) >= keys else tokens
+
+
 # --- planes that are alike ----------------------------------------------------------------------------------
 
 
@@ -166,10 +198,7 @@ def _alike_heads(cells: Bool[np.ndarray, "_ _ _ _"], heads: int) -> list[tuple[i
     """Return the heads, those together whose masks are equal in all batch rows."""
     if cells.shape[1] == 1:
         return [tuple(range(heads))]
-    groups: dict[bytes, list[int]] = {}
-    for head in range(heads):
-        groups.setdefault(np.packbits(cells[:, head]).tobytes(), []).append(head)
-    return [tuple(group) for group in groups.values()]
+    return _grouped(range(heads), lambda head: cells[:, head].tobytes())
 
 
 def _of_rows(
@@ -177,16 +206,18 @@ def _of_rows(
 ) -> list[RuleVariant]:
     """Return the rule of all batch rows; else of those together that differ in their padding alone, else of each."""
     batch, _, queries, keys = shape
-    everyone = list(range(batch))
+    everyone = tuple(range(batch))
 
-    def joint(rows: list[int]) -> RuleVariant:
-        return _of_planes(cells if len(cells) == 1 else cells[rows], queries, keys, past)._replace(rows=tuple(rows))
+    @cache
+    def joint(rows: tuple[int, ...]) -> RuleVariant:
+        some = cells if len(rows) == batch else cells[list(rows)]
+        return _of_planes(some, queries, keys, past)._replace(rows=rows)
 
     found = None if tokens is None else _of_words(cells, queries, keys, past, tokens)
-    found = joint(everyone) if found is None else found._replace(rows=tuple(everyone))
+    found = joint(everyone) if found is None else found._replace(rows=everyone)
     if found.expression is not None or len(cells) == 1:
         return [found]
-    alone = [joint([row]) for row in everyone]
+    alone = [joint((row,)) for row in everyone]
     variants: list[RuleVariant] = []
     for rows in _grouped(everyone, lambda row: (_unpadded(alone[row].expression), alone[row].past)):
         together = joint(rows)
@@ -194,16 +225,16 @@ def _of_rows(
             variants.append(together)
         else:
             texts = _grouped(rows, lambda row: (str(alone[row].expression), bool(alone[row].tokens.any())))
-            variants += [alone[same[0]]._replace(rows=tuple(same)) for same in texts]
+            variants += [alone[same[0]]._replace(rows=same) for same in texts]
     return sorted(variants, key=lambda variant: variant.rows)
 
 
-def _grouped(rows: Sequence[int], key: Callable[[int], Hashable]) -> list[list[int]]:
-    """Return the rows, those together that have the same key."""
+def _grouped(places: Sequence[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
+    """Return the places, those together that have the same key."""
     groups: dict[Hashable, list[int]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return list(groups.values())
+    for place in places:
+        groups.setdefault(key(place), []).append(place)
+    return [tuple(group) for group in groups.values()]
 
 
 def _unpadded(expression: Expression | None) -> str:
@@ -259,6 +290,7 @@ class _Guess(NamedTuple):
     def expected(self, grid: Grid, is_exception: bool) -> Bool[np.ndarray, "#B Q K"]:
         """Return the cells of queries that follow the rule, or of those that are an exception from it."""
         allowed = self.rule.allowed(grid)
+        allowed = allowed.reshape(-1, *allowed.shape[-2:])[0]
         if is_exception and self.exception is not None:
             return seen_by(self.exception, allowed, self.tokens, grid)
         return allowed[None] if self.tokens.all() else allowed & self.tokens[:, None]
@@ -293,11 +325,11 @@ class _Planes:
         """Return the rule that the queries of words follow, where it is known which keys are words."""
         words = tokens[:, self.past : self.past + self.queries]
         for rule in (rule for rule, past in self._rules(words) if past == self.past):
-            if self._exceptions(_Guess(rule, self.past, self.no_padding)) is not None:
+            if self.exceptions(_Guess(rule, self.past, self.no_padding)) is not None:
                 return RuleVariant(rule, self.past, self.no_padding)
             for exception in (None, *SEEN_BY_PADDING):
                 guess = _Guess(rule, self.past, tokens, exception)
-                where = self._exceptions(guess)
+                where = self.exceptions(guess)
                 if where is not None and not (where & words).any():
                     return self._variant(guess, where)
         return None
@@ -329,7 +361,7 @@ class _Planes:
                     if tokens.all() or not tokens.any(axis=1).all():
                         continue
                 guess = guess._replace(tokens=tokens)
-            where = self._exceptions(guess)
+            where = self.exceptions(guess)
             if where is not None and (is_any or exception is None or self._are_padding(where, guess)):
                 return self._variant(guess, where)
         return None
@@ -347,6 +379,23 @@ class _Planes:
             others = any((self._unlike(guess, rows, True) & padding[:, rows]).any() for rows in blocks)
             who = "some padding" if others else "padding"
         return RuleVariant(RuleWithExceptions(inner, rule, tokens, where, exception, who), past, tokens)
+
+    def words_of(self, rule: Expression) -> list[Bool[np.ndarray, " K"]]:
+        """Return the words of the first row, as many as follow a rule, with padding at its right or at its left end."""
+        (cells,), found, places = self.cells, [], np.arange(self.keys)
+        follows = _Guess(rule, self.past, self.no_padding).expected(
+            self._grid(np.arange(self.queries), self.past), False
+        )
+        for turn in (1, -1):
+            seen, wrong = cells[::turn, ::turn], (cells != follows[0])[::turn, ::turn]
+            last = np.where(seen, places + 1, 0).max(axis=1)  # one behind the last key that a query sees
+            right = np.where(wrong, places, self.keys).min(axis=1)  # the first that it sees against the rule, or misses
+            most, least = np.minimum.accumulate(right), np.maximum.accumulate(last)
+            lengths = np.arange(1, self.queries + 1) + (self.past if turn == 1 else 0)
+            fits = (least <= lengths) & (lengths <= most) & (lengths < self.keys)
+            if fits.any():
+                found.append((places < int(lengths[fits].max()))[::turn])
+        return sorted(found, key=lambda words: -int(words.sum()))
 
     @cached_property
     def _plain_rules(self) -> list[tuple[Expression, int]]:
@@ -427,14 +476,14 @@ class _Planes:
         some: Any = slice(rows[0], rows[-1] + 1) if rows is not self._sample else rows  # a view, and no copy
         return (self.cells[:, some] != guess.expected(self._grid(rows, guess.past), is_exception)).any(axis=-1)
 
-    def _exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
+    def exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
         """Return which queries do not follow the rule; None if any of them sees something else than it may."""
         where = np.zeros((self.batch, self.queries), bool)
         for rows in (self._sample, *self._blocks):
             wrong = where[:, rows] = self._unlike(guess, rows)
-            if guess.exception is not None and wrong.any():
-                wrong = wrong & (False if guess.exception == "others" else self._unlike(guess, rows, True))
-            if wrong.any():
+            if guess.exception == "others" or not wrong.any():
+                continue
+            if guess.exception is None or (wrong & self._unlike(guess, rows, True)).any():
                 return None
         return where
 
@@ -457,7 +506,12 @@ class _Planes:
 
     def _follow(self, guess: _Guess) -> Bool[np.ndarray, " B"]:
         """Return which batch rows follow the rule in all of their cells, without padding."""
-        return ~np.any([self._unlike(guess, rows).any(axis=1) for rows in self._blocks], axis=0)
+        follow = np.ones(self.batch, bool)
+        for rows in (self._sample, *self._blocks):
+            follow &= ~self._unlike(guess, rows).any(axis=1)
+            if not follow.any():
+                break
+        return follow
 
     def _are_padding(self, where: Bool[np.ndarray, "B Q"], guess: _Guess) -> bool:
         """Return whether these queries stand at the positions of keys that are padding."""

@@ -261,7 +261,7 @@ class Dashboard:
         if count == len(every):
             return every
         if (id(group.frames[0]), count) not in self._made.chosen:
-            from attncli.analysis.variety import most_different  # which few runs need
+            from attncli.analysis.diverse_heads import most_different  # which few runs need
 
             self._made.chosen[id(group.frames[0]), count] = most_different(layers, group.rows.indices, count)
         return self._made.chosen[id(group.frames[0]), count]

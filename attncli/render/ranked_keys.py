@@ -7,7 +7,7 @@ from functools import cached_property
 
 from rich.segment import Segment
 
-from attncli.analysis.variety import most_different
+from attncli.analysis.diverse_heads import most_different
 from attncli.render.block import Block, block
 from attncli.render.components import MatrixFrame, layer_title
 from attncli.render.header import Header, cost, first_that_fits

@@ -17,8 +17,8 @@ from traces import layer_of, tokens_of, trace_of, watched
 from views import TIERS
 
 import attncli
-from attncli.analysis.cautions import warnings_of_rows
 from attncli.analysis.cell import AttentionCell, AttentionRow
+from attncli.analysis.warnings import warnings_of_rows
 from attncli.analysis.why import explain, why
 from attncli.errors import UsageError
 from attncli.formats.documents import write_why

@@ -80,7 +80,7 @@ def lain(array: np.ndarray[Any, Any], axes: list[int], offset: int) -> np.ndarra
     return laid.transpose(np.argsort(axes))
 
 
-@pytest.mark.parametrize("offset", range(0, 64, 4))
+@pytest.mark.parametrize("offset", [0, 4, 16, 60])
 @pytest.mark.parametrize("count", [1, 5, 9])
 def test_where_and_in_which_order_arrays_lie_changes_no_byte(count: int, offset: int) -> None:
     random = np.random.default_rng(count)

@@ -17,7 +17,7 @@ from attncli.analysis.check.states import states, states_with_cache
 from attncli.encoding.encode import EncodedInput
 from attncli.engines.torch.attention_backend import set_backend
 from attncli.engines.torch.batch import padded
-from attncli.engines.torch.expected_masks import Implied, implied_masks
+from attncli.engines.torch.expected_masks import ExpectedMask, implied_masks
 from attncli.engines.torch.load import first_position
 from attncli.engines.torch.recorder import PaddedBatch, Recorder, Span, Sublayer
 from attncli.engines.torch.run_recorded import run
@@ -53,7 +53,7 @@ class CapturedLayer:
     """
 
     trace: LayerTrace
-    implied: Implied
+    implied: ExpectedMask
     queries: slice
     keys: slice
     has_mask: bool

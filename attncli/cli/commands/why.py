@@ -52,8 +52,8 @@ def why(
     attn why "time flies" --query flies --key time --head 3
     attn why -m demo "time flies like an arrow" --query 4 --layer 1
     """
-    from attncli.analysis.cautions import warnings_of_rows
     from attncli.analysis.cell import AttentionRow
+    from attncli.analysis.warnings import warnings_of_rows
     from attncli.analysis.why import explain
     from attncli.cli.request import traces_of
 

@@ -50,8 +50,8 @@ class AttentionModules:
     def is_named(self) -> bool:
         """Whether a module's name tells its layer: not where layers share one, nor where one layer has two."""
         outer = [(module.kind, module.index) for module in self.by_id.values() if module.is_outermost]
-        known = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
-        return len(set(outer)) == len(outer) and known <= set(outer)
+        expected = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
+        return len(set(outer)) == len(outer) and expected <= set(outer)
 
     def has(self, module: Any) -> bool:
         """Whether a module is one of the attention layers, as far as names tell; no layer of another sort."""
@@ -67,8 +67,8 @@ class AttentionModules:
         if self.is_named:
             own = self.by_id.get(id(module))
             return -1 if own is None or own.index is None else own.index
-        known = self.layers[self.kind(module)]
-        return known[calls] if calls < len(known) else -1
+        layers = self.layers[self.kind(module)]
+        return layers[calls] if calls < len(layers) else -1
 
 
 def find_attention_modules(model: Any) -> AttentionModules:

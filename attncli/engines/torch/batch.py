@@ -17,12 +17,12 @@ Encoded = Mapping[str, Sequence[int]]
 
 def groups(sizes: Sequence[float]) -> Iterator[slice]:
     """Split sentences into runs of neighbours whose traces, of these sizes in bytes, fit into `ROOM` together."""
-    start, taken = 0, 0.0
+    start, total = 0, 0.0
     for index, size in enumerate(sizes):
-        if index > start and taken + size > ROOM:
+        if index > start and total + size > ROOM:
             yield slice(start, index)
-            start, taken = index, 0.0
-        taken += size
+            start, total = index, 0.0
+        total += size
     if start < len(sizes):
         yield slice(start, len(sizes))
 

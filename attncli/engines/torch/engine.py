@@ -84,7 +84,7 @@ class Checkpoint:
         self.num_layers = layer_count(config)
         self.request = RecordRequest(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
         self.other_layers = other_layers(config)
-        self._check_attention(attention_layers(config))
+        self._check_attention()
         heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
@@ -105,8 +105,8 @@ class Checkpoint:
             start_id=start_id(model, config, own_tokenizer) if self.is_encoder_decoder else None,
             chat=chat,
         )
-        made = (whole, self.model, own_tokenizer, self.encoder.limit)
-        self.writer = Writer(model, *made, generate) if generate else None
+        limit = self.encoder.limit
+        self.writer = Writer(model, whole, self.model, own_tokenizer, limit, generate) if generate else None
 
     @property
     def attention_layers(self) -> Sequence[int]:
@@ -119,7 +119,7 @@ class Checkpoint:
         expression = None if mask is None else parse(mask, states_true=False)
         chosen = layers.resolve(self.num_layers, visible(self.name))
         other.request = replace(self.request, layers=chosen, mask=expression)
-        other._check_attention(self.attention_layers)
+        other._check_attention()
         other.notes = other._all_notes()
         other.unseen = dict(self.unseen)  # each of them complains for itself
         return other
@@ -138,11 +138,11 @@ class Checkpoint:
         """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
         return load.load_model(self.snapshot, self.part, self.options, self.request, writes)
 
-    def _check_attention(self, found: Sequence[int]) -> None:
+    def _check_attention(self) -> None:
         """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
-        if not set(self.request.layers) & set(found):
+        if not set(self.request.layers) & set(self.attention_layers):
             kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
-            listed = ", ".join(map(str, found)) or "none"
+            listed = ", ".join(map(str, self.attention_layers)) or "none"
             raise NotExposedError(
                 f"the layers asked for have no softmax attention but {kinds}; layers of {visible(self.name)} with "
                 f"attention: {listed}"
@@ -238,8 +238,8 @@ class Checkpoint:
         part, kinds = self.model, self.kinds
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)
-        given = [one.inputs for one in sentences]
-        together = batch.padded(given, self.encoder.padding_id, "right", self.takes_positions)
+        inputs = [one.inputs for one in sentences]
+        together = batch.padded(inputs, self.encoder.padding_id, "right", self.takes_positions)
         begun = perf_counter()
         recorded = run(self.model, part, together, self.request, kinds)
         _log.info(

@@ -105,10 +105,10 @@ class Writer:
 
     def _ends(self) -> set[int]:
         """Return the ids with which the model ends a text."""
-        said = (getattr(self.model, "generation_config", None), self.base.config, self.model.config)
-        ends = (getattr(each, "eos_token_id", None) for each in said)
-        known: Any = next((each for each in ends if each is not None), [])
-        return set(known) if isinstance(known, list | tuple) else {known}
+        configs = (getattr(self.model, "generation_config", None), self.base.config, self.model.config)
+        ids = (getattr(config, "eos_token_id", None) for config in configs)
+        ends: Any = next((each for each in ids if each is not None), [])
+        return set(ends) if isinstance(ends, list | tuple) else {ends}
 
 
 def check_no_future(name: str, layers: tuple[LayerTrace, ...], generated: int) -> None:

@@ -11,8 +11,8 @@ import torch
 from attncli.engines.torch.configuration import sides
 from attncli.errors import InputError
 
-_ROOM = 200e6  # blocks of scores and what the libraries hold besides
-_HELD = 3  # times a recorded layer, on a device: the tensors, what its modules gave, and their copies
+_OVERHEAD = 200e6  # blocks of scores and what the libraries hold besides
+_COPIES = 3  # times a recorded layer, on a device: the tensors, what its modules gave, and their copies
 _QUADRATIC = 4  # [H, Q, K] arrays that a model's own eager attention holds at a time, at the most
 
 
@@ -32,7 +32,7 @@ def room_for(model: Any, tokens: int, layers: int, is_watched: bool) -> int:
     if there is None:
         return sys.maxsize
     if model.device.type != "cpu":
-        layers *= _HELD
+        layers *= _COPIES
     one, two = (estimate(model.config, model.dtype.itemsize, batch, tokens, layers, is_watched) for batch in (1, 2))
     if one > there:
         raise InputError(
@@ -55,8 +55,8 @@ def estimate(config: Any, itemsize: int, batch: int, tokens: int, layers: int, i
         mask += 3 * config.num_attention_heads * tokens**2 * itemsize
     if is_watched:
         cells = batch * config.num_attention_heads * tokens**2
-        return float(activations + recorded + mask + cells * _QUADRATIC * itemsize + _ROOM)
-    return float(activations + recorded + 2 * mask + _ROOM)
+        return float(activations + recorded + mask + cells * _QUADRATIC * itemsize + _OVERHEAD)
+    return float(activations + recorded + 2 * mask + _OVERHEAD)
 
 
 def trace_size(config: Any, tokens: int, layers: int, is_watched: bool) -> float:
@@ -74,19 +74,19 @@ def _available(device: torch.device) -> float | None:
     """Return how many bytes are free where the model runs; None if the system does not say."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    found = []
+    free = []
     try:
         with open("/proc/meminfo") as file:
             kilobytes = next(line.split()[1] for line in file if line.startswith("MemAvailable"))
-        found.append(float(kilobytes) * 1024)
+        free.append(float(kilobytes) * 1024)
         with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as current:
             used = float(current.read())
-            found.append(float(limit.read()) - used + _read_only("/sys/fs/cgroup/memory.stat"))
+            free.append(float(limit.read()) - used + _read_only("/sys/fs/cgroup/memory.stat"))
     except (OSError, StopIteration, ValueError):  # another system, or no limit ("max")
         pass
-    if not found and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
-    return min(found, default=None)
+    if not free and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        free.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
+    return min(free, default=None)
 
 
 def _read_only(path: str) -> float:

@@ -133,9 +133,10 @@ class Recorder:
     def requested(self) -> list[Sublayer]:
         """The attention to record, in the order in which the model runs it."""
         kinds = [kind for kind in self.kinds if self.request.kind in (None, kind)]
-        found = [(index, kind) for kind in kinds for index in self.modules.layers[kind] if index in self.request.layers]
+        layers = self.modules.layers
+        own = [(index, kind) for kind in kinds for index in layers[kind] if index in self.request.layers]
         # The encoder comes first; a decoder's layer looks at itself, then at the encoder.
-        return sorted(found, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0]))
+        return sorted(own, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0]))
 
     # --- while the model runs ---
 
@@ -200,7 +201,7 @@ class Recorder:
         if run.calls:
             self.outputs[run.sublayer] = output[0] if isinstance(output, list | tuple) else output
             call = joined(run.sublayer, run.calls)
-            if call.device == "cpu":
+            if _is_on_cpu(call):
                 self._record(call, run)
             else:  # a transfer waits for all that the device was asked before
                 self._waiting.append((call, run))
@@ -322,6 +323,10 @@ def _has_same_scores(one: AttentionCall, other: AttentionCall) -> bool:
         return same and [id(mask.values) for mask in one.masks] == [id(mask.values) for mask in other.masks]
     same = one.scores.shape == other.scores.shape
     return same and torch.allclose(one.scores, other.scores, rtol=0, atol=0, equal_nan=True)
+
+
+def _is_on_cpu(call: AttentionCall) -> bool:
+    return call.device == "cpu"
 
 
 def _on_cpu(call: AttentionCall, copies: dict[int, torch.Tensor]) -> AttentionCall:

@@ -169,8 +169,8 @@ def fitted_scale(layer: LayerTrace) -> float | None:
         return None
     allowed = scores > -np.inf
     products = (q @ np.repeat(k, len(q) // len(k), axis=0).swapaxes(-1, -2))[allowed]
-    known = scores[allowed]
-    scale = float(np.vdot(products, known) / max(np.vdot(products, products), np.finfo(np.float32).tiny))
+    expected = scores[allowed]
+    scale = float(np.vdot(products, expected) / max(np.vdot(products, products), np.finfo(np.float32).tiny))
     common = (1.0, q.shape[-1] ** -0.5)
     scale = next((each for each in common if abs(scale / each - 1) < 1e-4), scale)
-    return scale if np.allclose(known, products * scale, rtol=1e-4, atol=1e-5) else None
+    return scale if np.allclose(expected, products * scale, rtol=1e-4, atol=1e-5) else None

@@ -225,7 +225,7 @@ def on_meta(model_class: Any, config: Any, attention: str, **more: Any) -> Any:
         return build(
             config,
             attn_implementation=attention,
-            experts_implementation="eager",  # grouped products are none that `blank.costless` knows
+            experts_implementation="eager",  # grouped products are none that `weightless_model.skip_products` knows
             dtype=torch.float32,
             **more,
         )

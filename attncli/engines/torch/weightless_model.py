@@ -33,7 +33,7 @@ _PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addm
 
 
 def blank_model(name: str, part: TextModel, options: LoadOptions) -> Any:
-    """Build a checkpoint's model from its configuration alone; its part at `part.path` runs inside `costless`.
+    """Build a checkpoint's model from its configuration alone; its part at `part.path` runs inside `skip_products`.
 
     Raises:
         LoadError: the configuration does not make a model.
@@ -71,13 +71,13 @@ def _fill(module: torch.nn.Module) -> None:
 
 
 @contextmanager
-def costless() -> Iterator[None]:
+def skip_products() -> Iterator[None]:
     """Let products with a blank parameter be zeros of the right shape, without being computed."""
-    with _Costless():
+    with _SkipProducts():
         yield
 
 
-class _Costless(TorchFunctionMode):
+class _SkipProducts(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See torch.overrides."""
         kwargs = kwargs or {}

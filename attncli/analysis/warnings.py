@@ -32,9 +32,9 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
             yield f"layer {layer.layer} gives its weights alone: {', '.join(sorted(left_out))} {verb} left out"
     for layer in trace.recorded.layers:
         yield from _unproven(trace, layer)
-    wish = None if trace.origin is None else trace.origin.derivation
+    derivation = None if trace.origin is None else trace.origin.derivation
     # A word or a row of a rollout is made of several rows, whichever of them the view shows.
-    view = View() if wish is not None and (wish.words or wish.rollout) else view
+    view = View() if derivation is not None and (derivation.words or derivation.rollout) else view
     shown = [(layer, view.cells(trace.recorded, layer)) for layer in trace.recorded.layers]
     for said_of in (_blind_rows, _overflowing_rows):
         yield from _together((layer, said_of(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
