@@ -152,10 +152,11 @@ def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     from attncli.checkpoints.hub import first_sentence, silence_hub, unreachable_reason
 
     silence_hub()
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import snapshot_download
 
     try:
-        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
+        folder = snapshot_download(name, allow_patterns=["tokenizer.json"], local_files_only=offline)
+        return Path(folder) / "tokenizer.json"
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
         if why := unreachable_reason(error):
             raise LoadError(
