@@ -165,7 +165,7 @@ def test_a_function_that_captures_a_tensor_is_drawn(attn: Run, masks: Path, name
 
 
 def test_a_bias_of_more_numbers_than_can_be_written_is_refused_before_the_first(attn: Run) -> None:
-    refused(attn("mask", "show", "alibi(1000)", "--size", "2000", "-F", "json"), INPUT, "1000 heads over 2000 × 2000")
+    refused(attn("mask", "show", "alibi(1000)", "--size", "2000", "-F", "json"), INPUT, "1000 heads of 2000 × 2000")
     document = attn(
         "mask", "show", "causal & alibi(5)", "--queries", "2", "--keys", "1500", "--past", "3", "-F", "json"
     )
