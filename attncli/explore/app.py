@@ -130,7 +130,9 @@ class Explorer(App[None]):
 
     CSS = """
     Screen { overflow: hidden; background: ansi_default; color: ansi_default; }
-    LineInput { border: none; padding: 0; background: ansi_default; color: ansi_default; background-tint: ansi_default 0%; }
+    LineInput {
+        border: none; padding: 0; background: ansi_default; color: ansi_default; background-tint: ansi_default 0%;
+    }
     LineInput > .input--cursor { background: ansi_default; color: ansi_default; text-style: reverse; }
     LineInput > .input--selection { background: ansi_default; color: ansi_default; text-style: reverse; }
     """
