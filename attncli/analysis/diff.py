@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair, alignments, chosen_rows, layer_pairs, not_compared
-from attncli.analysis.cautions import warnings_of
 from attncli.analysis.derive.layer import check_tokens
 from attncli.analysis.metrics import counted_rows
 from attncli.analysis.statistics import QUANTILES, Statistics, settled
+from attncli.analysis.warnings import warnings_of
 from attncli.errors import InputError
 from attncli.text import as_list, plural, quoted
 from attncli.trace.display import Displayed
@@ -264,7 +264,7 @@ def warnings_of_both(difference: Difference) -> Iterator[str]:
 # --- over many sentences -----------------------------------------------------------------------------------
 
 
-class HeadPlace(NamedTuple):
+class HeadId(NamedTuple):
     """A head that both have.
 
     Attributes:
@@ -344,15 +344,15 @@ class DifferencesState:
     first: Provenance
     second: Provenance
     sentences: int
-    places: tuple[HeadPlace, ...]
+    places: tuple[HeadId, ...]
     measured: Statistics
     notes: tuple[str, ...]
 
     @classmethod
     def of(cls, found: Difference) -> DifferencesState:
         """Return the state after one sentence."""
-        heads = {HeadPlace(each.layer, each.kind, each.head): each for each in found.heads}
-        places = tuple(HeadPlace(*pair.place, head) for pair in found.layers for head in pair.heads)
+        heads = {HeadId(each.layer, each.kind, each.head): each for each in found.heads}
+        places = tuple(HeadId(*pair.place, head) for pair in found.layers for head in pair.heads)
         values = np.array([[_numbers(heads[place]) for place in places]])
         notes = tuple(not_compared(found.first, found.second))
         return cls(found.first.source, found.second.source, 1, places, Statistics.of(values), notes)

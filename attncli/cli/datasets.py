@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Those that they do not depend on. The sentences themselves are known by what they are.
 _OF_THE_RUN = frozenset({
     "text", "file", "each", "resume", "fail_fast", "keep_errors", "jobs", "on",
-    "offline", "yes", "whole_files", "cache_limit", "allow_pickle", "trust_remote_code",
+    "offline", "trust_remote_code",
     "precision", "ramp", "colormap",
 })  # fmt: skip
 

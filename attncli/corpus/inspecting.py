@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attncli.analysis.cautions import warnings_of
 from attncli.analysis.derive import derived_trace
+from attncli.analysis.warnings import warnings_of
 from attncli.corpus.work import Answer, Batch
 from attncli.errors import Failure, InputMismatchError
 from attncli.formats import part_of

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from attncli.analysis.cautions import warnings_of
 from attncli.analysis.heads import Gathering, SurveyStates
 from attncli.analysis.induction import cautions
+from attncli.analysis.warnings import warnings_of
 from attncli.corpus.work import Answer, Batch
 from attncli.errors import Failure, InputMismatchError
 from attncli.trace.view import View

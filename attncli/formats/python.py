@@ -58,7 +58,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     from attncli.analysis.check.report import Report
     from attncli.analysis.diff import TOP, Difference
     from attncli.analysis.heads import Survey
-    from attncli.analysis.mask import GivenMask
+    from attncli.analysis.mask import LabelledMask
     from attncli.trace.tokenization import Choice, Tokenization
 
     match result:
@@ -71,7 +71,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
             from attncli.render.matrix import DIGITS
 
             return DiffView(result, palette, _ROOM, DIGITS, TOP).renderables()
-        case GivenMask():
+        case LabelledMask():
             from attncli.render.masks import MaskView
 
             return None if result.subject.is_ambiguous else MaskView(palette, _ROOM).shown([result.subject])

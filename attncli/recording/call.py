@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 # What computed it: a function of torch, a hand-written softmax, or another library's function.
-Api = Literal["sdpa", "mha", "flex", "softmax", "flash", "xformers"]
+Api = Literal["sdpa", "mha", "flex", "softmax", "transformers", "flash", "xformers"]
 
 
 class CallSite(NamedTuple):
@@ -90,6 +90,7 @@ class AttentionCall:
         is_training: whether the module that ran is in training mode; None outside of modules.
         scores: what the softmax received, with the masks in it, where the program made it; None in fused functions.
         weights: what the softmax gave; likewise.
+        weight_sums: of the weights of each query, where a reader adds them up.
         output: weights·V, or what the API made of it; None where it is not known yet.
         findings: what only the reader of the call could see, such as a mask after the softmax.
         unsupported: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
@@ -117,6 +118,7 @@ class AttentionCall:
     is_training: bool | None = None
     scores: Float[torch.Tensor, "B H Q K"] | None = None
     weights: Float[torch.Tensor, "B H Q K"] | None = None
+    weight_sums: Float[torch.Tensor, "B H Q"] | None = None
     output: torch.Tensor | None = None
     findings: tuple[Finding, ...] = ()
     unsupported: str | None = None

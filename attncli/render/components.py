@@ -24,7 +24,7 @@ from attncli.render.tables import Column, table
 from attncli.text import layers_named
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.tokens import Tokens
-from attncli.trace.top_keys import TopKeys, drawn_cells, top_keys
+from attncli.trace.top_keys import drawn_cells, top_keys
 from attncli.trace.trace import Trace, sequences
 from attncli.trace.view import Cells, Columns, View
 
@@ -36,7 +36,7 @@ def top_keys_table(
     heads: Sequence[tuple[HeadTrace, Axis]],
     keys: Columns,
     columns: Axis,
-    wanted: TopKeys,
+    most: int,
     width: int | None,
     precision: int | None,
 ) -> Block:
@@ -46,15 +46,13 @@ def top_keys_table(
         heads: each with its query axis.
         keys: which key columns count.
         columns: the axis of these.
-        wanted: which keys of each query.
+        most: how many keys of each query.
         width: cells in a line; None is as many as it takes.
         precision: digits after the point; None is as many as the matrices have at the most.
     """
     digits = DIGITS if precision is None else precision
-    tops = [list(top_keys(head, keys, wanted)) for head, _ in heads]
-    places = max(len(top) for listed in tops for top, _ in listed)
-    if wanted.most is not None:
-        places = min(wanted.most, len(columns))
+    tops = [list(top_keys(head, keys, most)) for head, _ in heads]
+    places = min(most, len(columns))
     names = [str(head.layer.head_label(head.head)) for head, _ in heads]
     widest = max(map(len, names))
     queries = [
@@ -175,13 +173,13 @@ class Components:
         yield from drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
 
     def ranked(
-        self, frame: MatrixFrame, wanted: TopKeys, heads: Sequence[int] | None = None, queries: int | None = None
+        self, frame: MatrixFrame, most: int, heads: Sequence[int] | None = None, queries: int | None = None
     ) -> Block:
         """Return the heaviest keys of the queries of heads.
 
         Args:
             frame: where the layer is drawn.
-            wanted: which keys of each query.
+            most: how many keys of each query.
             heads: which heads; None is all that were asked for.
             queries: how many of the rows, from the first; None is all of them.
         """
@@ -189,7 +187,7 @@ class Components:
         axis = frame.rows if queries is None else frame.rows.first(queries)
         marked = [axis.marking(frame.blind_in(head)[:, : len(axis)]) for head in heads]
         parts = [(frame.layer.head(head, axis.indices), own) for head, own in zip(heads, marked, strict=True)]
-        return top_keys_table(parts, frame.cells.of_columns, frame.columns, wanted, self.width, self.view.precision)
+        return top_keys_table(parts, frame.cells.of_columns, frame.columns, most, self.width, self.view.precision)
 
     def inputs(self, frame: MatrixFrame) -> Matrix | None:
         """Return the embeddings of the queries, where they are known."""

@@ -76,7 +76,7 @@ class LayerGroup:
         if count == len(self.heads):
             return [*range(count)]
         if count not in self._chosen:
-            from attncli.analysis.variety import most_different  # which few runs need
+            from attncli.analysis.diverse_heads import most_different  # which few runs need
 
             found = most_different([frame.layer for frame in self.frames], self.maps.rows.indices, count)
             heads = [(self.frames.index(frame), head) for frame, head in self.heads]
@@ -142,7 +142,7 @@ class Dashboard:
     @cached_property
     def _shown(self) -> tuple[list[Block], str]:
         """The parts and the note."""
-        if self._components.view.heaviest is None and any(len(frame.rows) > 1 for frame in self.header.frames):
+        if self._components.view.top_keys is None and any(len(frame.rows) > 1 for frame in self.header.frames):
             return self._maps()
         from attncli.render.ranked_keys import RankedKeys  # which few runs need
 

@@ -70,7 +70,7 @@ class Layout:
     @cached_property
     def _overview(self) -> Dashboard | None:
         """What one screen shows, where the view has to fit one."""
-        is_listed = self.view.heaviest is not None and self.view.chooses_rows(self.trace)
+        is_listed = self.view.top_keys is not None and self.view.chooses_rows(self.trace)
         if self.is_all or self.view.show is not None or is_listed:
             return None
         height = self.height or (LINES if self._is_long else None)
@@ -100,7 +100,7 @@ class Layout:
 
     def _default(self) -> tuple[str, ...]:
         parts: tuple[str, ...] = ("tokens", "shapes")
-        if self.view.heaviest is not None:
+        if self.view.top_keys is not None:
             pass
         elif self._has_one_row:
             parts += ("embeddings", "q", "scores", "weights", "output")
@@ -130,8 +130,8 @@ class Layout:
                 yield shapes_table(trace, layer, palette, self.width)
             if "mask" in wanted:
                 yield from self._parts.mask(frame, self._mask_pool(frame))
-            if self.view.heaviest is not None:
-                yield self._parts.ranked(frame, self.view.heaviest)
+            if self.view.top_keys is not None:
+                yield self._parts.ranked(frame, self.view.top_keys)
             yield from self._cells(frame, wanted - layer.missing)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, palette, self.width, self.view.precision)

@@ -240,8 +240,8 @@ def _headline(subjects: Sequence[MaskGrid]) -> str:
     said = f"{subject.name} · {queries} queries × {keys} keys"
     if len(subjects) == 1 and subject.past:
         said += f", past {subject.past}"
-    if subject.loaded is not None and subject.reading is not None:
-        said += f" · {subject.loaded.dtype or 'numbers'} {list(subject.loaded.values.shape)}"
+    if subject.stored is not None and subject.reading is not None:
+        said += f" · {subject.stored.dtype or 'numbers'} {list(subject.stored.values.shape)}"
     if subject.bias_heads is not None:
         said += f" · bias −slope·|i−j| of {subject.bias_heads} heads, drawn as its size"
     return said
@@ -325,11 +325,11 @@ def _glyphs(width: int, palette: Palette) -> list[tuple[str, Style | None]]:
 
 def _read_as(subject: MaskGrid) -> str:
     """Return what a mask is and how its values are read."""
-    if subject.loaded is None or subject.reading is None:
+    if subject.stored is None or subject.reading is None:
         _, queries, keys = subject.allowed.shape
         return f"{subject.name} · {queries} queries × {keys} keys"
     shape = f"[{len(subject.allowed)}, {subject.shape[-1]}], padding" if subject.is_padding else list(subject.shape)
-    said = f"{subject.name} · {subject.loaded.dtype or 'numbers'} {shape} · "
+    said = f"{subject.name} · {subject.stored.dtype or 'numbers'} {shape} · "
     if subject.reading.is_ambiguous:
         return said + "ambiguous"
     said += WRITTEN[subject.reading.convention]

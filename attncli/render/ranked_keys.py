@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from rich.segment import Segment
 
-from attncli.analysis.variety import most_different
+from attncli.analysis.diverse_heads import most_different
 from attncli.render.block import Block, block
 from attncli.render.components import MatrixFrame, layer_title
 from attncli.render.fit import cost, fit, fit_with_note
 from attncli.render.header import Header
 from attncli.render.palette import BOLD
-from attncli.trace.top_keys import TopKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,9 +34,9 @@ class RankedKeys:
 
     def shown(self) -> tuple[list[Block], str]:
         """Return the parts and the note, which takes lines of the screen too."""
-        wanted = self.header.components.view.heaviest
-        if wanted is not None:
-            return self._ranked(wanted)
+        most = self.header.components.view.top_keys
+        if most is not None:
+            return self._ranked(most)
         return self._one_row() or self._ranked(self._side_by_side(), is_instead=True)
 
     @property
@@ -52,11 +51,11 @@ class RankedKeys:
             lambda count: [head for _, head in most_different([frame.layer], frame.rows.indices, count)],
         )
 
-    def _ranked(self, wanted: TopKeys, is_instead: bool = False) -> tuple[list[Block], str]:
+    def _ranked(self, most: int, is_instead: bool = False) -> tuple[list[Block], str]:
         """Return the heaviest keys of as many queries, of as many heads of the first layer as fit, and the note.
 
         Args:
-            wanted: which keys of each query.
+            most: how many keys of each query.
             is_instead: whether they stand for numbers that do not fit.
         """
         header, frame = self.header, self._frame
@@ -66,10 +65,10 @@ class RankedKeys:
 
         def drawn(lines: int) -> tuple[list[Block], str]:
             left = lines + 1 - cost([*header.blocks, *title])
-            table, keys, count, queries = self._table(wanted, max(left - 1, 1))
+            table, fewer, count, queries = self._table(most, max(left - 1, 1))
             tokens, shapes, proof = fit([header.tokens, header.shapes, header.proof], left - cost([table]))
-            facts = [f"the {wanted.most} heaviest keys of each head"] * (is_instead and keys == wanted)
-            facts += [f"the {keys.most} heaviest keys"] * (keys != wanted)
+            facts = [f"the {most} heaviest keys of each head"] * (is_instead and fewer == most)
+            facts += [f"the {fewer} heaviest keys"] * (fewer < most)
             facts += [f"{count} of {heads} heads (those that do the most different things)"] * (count < heads)
             facts += [f"{queries} of {rows} queries"] * (queries < rows)
             facts += [f"{name}, one of {len(header.frames)} layers"] * header.is_many
@@ -77,18 +76,18 @@ class RankedKeys:
 
         return fit_with_note(drawn, header.lines, header.lines_of)
 
-    def _table(self, wanted: TopKeys, lines: int) -> tuple[Block, TopKeys, int, int]:
+    def _table(self, most: int, lines: int) -> tuple[Block, int, int, int]:
         """Return as much of the heaviest keys as lines have room for: of how many heads and queries, and how many."""
         frame = self._frame
         rows = len(frame.rows)
         listed = min(len(frame.layer.heads) * rows, lines)
         while True:
             count, queries = (listed // rows, rows) if listed >= rows else (1, listed)
-            table = self.header.components.ranked(frame, wanted, self._chosen(count), queries)
-            if len(table.lines) <= lines or (listed == 1 and wanted.most == 1):
-                return table, wanted, count, queries
+            table = self.header.components.ranked(frame, most, self._chosen(count), queries)
+            if len(table.lines) <= lines or (listed == 1 and most == 1):
+                return table, most, count, queries
             if listed == 1:
-                wanted = wanted._replace(most=max(wanted.most // 2, 1))
+                most = max(most // 2, 1)
                 continue
             each = -(-(len(table.lines) - 1) // (count * queries + 1))  # lines of a query, as of the titles
             listed = max(min((lines - 1) // each - 1, listed - 1), 1)
@@ -117,9 +116,12 @@ class RankedKeys:
         (proof,) = fit([header.proof], left - cost(shown))
         return [*header.blocks, *shown, *proof], ""
 
-    def _side_by_side(self) -> TopKeys:
+    def _side_by_side(self) -> int:
         """Return as many heaviest keys of one query as have room beside each other, where these are three or more."""
         lines = 2 + len(self._frame.layer.heads)  # under two titles
-        asked = map(TopKeys, range(_TOP_KEYS, 2, -1))
-        fitting = (keys for keys in asked if len(self.header.components.ranked(self._frame, keys).lines) == lines)
-        return next(fitting, TopKeys(_TOP_KEYS))
+        fitting = (
+            keys
+            for keys in range(_TOP_KEYS, 2, -1)
+            if len(self.header.components.ranked(self._frame, keys).lines) == lines
+        )
+        return next(fitting, _TOP_KEYS)

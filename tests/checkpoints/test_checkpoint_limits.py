@@ -15,9 +15,10 @@ from transformers import PreTrainedTokenizerFast
 
 from attncli.checkpoints import options
 from attncli.engines import open_source
-from attncli.engines.torch import attention_interface, memory
+from attncli.engines.torch import memory
 from attncli.engines.torch.engine import Checkpoint
 from attncli.errors import InputError, UsageError
+from attncli.recording.readers import transformers as interface
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
@@ -254,8 +255,8 @@ FAST = {"llama": True, "bert": True, "mistral": True, "gemma2": False, "gpt_oss"
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """A spy on transformers' fused kernel."""
-    spy = Mock(wraps=attention_interface.sdpa_attention_forward)
-    monkeypatch.setattr(attention_interface, "sdpa_attention_forward", spy)
+    spy = Mock(wraps=interface.sdpa_attention_forward)
+    monkeypatch.setattr(interface, "sdpa_attention_forward", spy)
     return spy
 
 
@@ -451,39 +452,6 @@ def test_half_precision_of_other_architectures_is_proven_too(name: str, folder: 
             largest = float(np.abs(layer.v).max())
             assert layer.proof.max_abs_error < 2e-2 * max(1, largest)
             assert stacked(layer).dtype == np.float32
-
-
-# --- feed-forward layers, a block of tokens at a time ------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "phi", "gpt_neox"])
-def test_blocks_of_rows_change_next_to_nothing(name: str, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [TEXT, "w5 w6 w7 w8 w9 w10 w11", "w9 w8 " * 3 + "w7"]  # of one length: they run together
-    whole = list(opened(folder(name), "all").traces(texts))
-    monkeypatch.setattr(memory, "ROWS", 3)
-    checkpoint = opened(folder(name), "all")
-    sizes: list[tuple[int, ...]] = []
-    for module in checkpoint.model.modules():
-        if type(module).__name__.endswith("MLP"):
-            for inner in module.children():
-                inner.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[:2]))
-    for trace, expected in zip(checkpoint.traces(texts), whole, strict=True):
-        for ours, theirs in zip(trace.layers, expected.layers, strict=True):
-            check_same(ours, theirs)
-    assert set(sizes) == {(3, 3), (3, 1)}  # 7 = 3 + 3 + 1
-
-
-def test_a_mixture_of_experts_that_returns_its_choice_too_still_runs(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (whole,) = opened(folder("gpt_oss"), "2").trace(TEXT).layers
-    monkeypatch.setattr(memory, "ROWS", 3)
-    checkpoint = opened(folder("gpt_oss"), "2")
-    (mlp, *_) = (one for one in checkpoint.model.modules() if type(one).__name__.endswith("MLP"))
-    hidden = torch.zeros(1, 7, checkpoint.model.config.hidden_size)
-    assert isinstance(mlp(hidden), tuple)
-    (layer,) = checkpoint.trace(TEXT).layers
-    check_same(layer, whole)
 
 
 def test_what_a_layer_adds_to_its_output_in_place_is_no_doubt_in_the_weights(attn: Run, folder: Folder) -> None:

@@ -224,7 +224,7 @@ def test_a_model_of_images_or_audio_has_no_tokenizer_because_it_reads_no_text(
 
 
 def test_positions_that_are_not_known_are_said(attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recorder, "sides", lambda *_: (None, None))  # as if DeepSeek-V4's blocks were not known
+    monkeypatch.setattr(Recorder, "_own_keys", lambda *_: None)  # as if DeepSeek-V4's blocks were not known
     refused(attn, NOT_EXPOSED, checkpoint("deepseek_v4"), "layer 1", "positions that are no tokens", more=("-l", "1"))
 
 

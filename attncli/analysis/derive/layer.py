@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MadeRows:
+class DerivedRows:
     """Rows that are made when they are asked for.
 
     Attributes:

@@ -125,23 +125,20 @@ def _opened(environment: Environment, explored: Explored) -> InteractiveSource:
         LoadError: the checkpoint cannot be loaded.
         InputError: there is no trace in the file.
     """
-    from attncli.cli.request import agreed, loading, refuse_beside_saved
+    from attncli.cli.request import loading, refuse_beside_saved
     from attncli.engines.interactive import open_interactive
 
     if explored.from_ is not None:
         refuse_beside_saved(name for name, _ in explored.said() if name != "from_")
         return open_interactive(saved=explored.from_)
 
-    def opened(load: dict[str, Any]) -> InteractiveSource:
-        with loading(environment, explored.model, explored.toy.vocab):
-            return open_interactive(
-                model=explored.model,
-                special=not explored.no_special,
-                **dict(explored.toy.said()),
-                **load,
-            )
-
-    return agreed(environment, explored.load, opened)
+    with loading(environment, explored.model, explored.toy.vocab):
+        return open_interactive(
+            model=explored.model,
+            special=not explored.no_special,
+            **dict(explored.toy.said()),
+            **dict(explored.load.said()),
+        )
 
 
 def _words(name: str, value: Any) -> Iterator[str]:

@@ -237,7 +237,7 @@ def _measured(
     from attncli.cli.request import Task, is_alone, jobs_of, made_of
     from attncli.cli.sentences import last_number
     from attncli.corpus.surveying import Surveying
-    from attncli.encoding.induction_probe import repeated
+    from attncli.encoding.induction_probe import repeated_sequences
     from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
@@ -250,7 +250,7 @@ def _measured(
     if wanted.by is not None:
         request = replace(request, computed=replace(request.computed, sentences=_keeping(request, wanted.by)))
     texts = request.computed.sentences
-    drawn = repeated(request.model) if wanted.induction else None
+    drawn = repeated_sequences(request.model) if wanted.induction else None
     twice = None if drawn is None else [CorpusItem(number, text) for number, text in enumerate(drawn, start=1)]
     answers = made_of(
         environment,

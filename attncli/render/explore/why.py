@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.segment import Segment
 
-from attncli.analysis.cell import Cell, Row
+from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.render.bars import TableFormat
 from attncli.render.block import Block, block
 from attncli.render.explore.head import CellCursor
@@ -34,7 +34,7 @@ def why_box(trace: Trace, layer: LayerTrace, cursor: CellCursor, palette: Palett
     queries, keys = trace.sides(layer)
     query, key = queries[cursor.query], keys[cursor.key]
     sheet = TableFormat(palette, room.width)
-    one = Cell(Row(layer.head(cursor.head, [cursor.query]), query, keys), key)
+    one = AttentionCell(AttentionRow(layer.head(cursor.head, [cursor.query]), query, keys), key)
     asked = f"{sheet.named(query)} → {sheet.named(key)}"
     place = f" · layer {layer.layer}{'' if layer.kind == 'self' else f' {layer.kind}'} · head {cursor.head}"
     title = Segment(palette.fit(asked), BOLD), Segment(palette.fit(place), DIM)

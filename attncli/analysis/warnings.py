@@ -18,7 +18,7 @@ from attncli.trace.view import View
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-    from attncli.analysis.cell import Row
+    from attncli.analysis.cell import AttentionRow
 
 _NAMED = 5  # of the queries or heads that a sentence is about
 
@@ -32,15 +32,15 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
             yield f"layer {layer.layer} gives its weights alone: {', '.join(sorted(left_out))} {verb} left out"
     for layer in trace.recorded.layers:
         yield from _unproven(trace, layer)
-    wish = None if trace.origin is None else trace.origin.derivation
+    derivation = None if trace.origin is None else trace.origin.derivation
     # A word or a row of a rollout is made of several rows, whichever of them the view shows.
-    view = View() if wish is not None and (wish.words or wish.rollout) else view
+    view = View() if derivation is not None and (derivation.words or derivation.rollout) else view
     shown = [(layer, view.cells(trace.recorded, layer)) for layer in trace.recorded.layers]
     for said_of in (_blind_rows, _overflowing_rows):
         yield from _together((layer, said_of(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
 
 
-def warnings_of_rows(trace: Trace, rows: Sequence[Row]) -> Iterator[str]:
+def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str]:
     """Yield the warnings about some rows of a trace, a sentence each, after the notes of the trace and its source."""
     yield from (*trace.source.notes, *trace.notes)
     layers = list({id(row.layer): row for row in rows}.values())
@@ -66,7 +66,7 @@ def _together(said: Iterable[tuple[LayerTrace, str]]) -> Iterator[str]:
         yield f"{layers_named(found, kind if len(kinds) > 1 else None)}: {sentence}"
 
 
-def _unknown(row: Row) -> Iterator[str]:
+def _unknown(row: AttentionRow) -> Iterator[str]:
     """Yield which stages of a row its layer cannot give."""
     layer = row.layer
     if row.products is None:
@@ -77,7 +77,7 @@ def _unknown(row: Row) -> Iterator[str]:
         yield "its values are not known; what the weights carry is left out"
 
 
-def _unexplained(trace: Trace, row: Row) -> str:
+def _unexplained(trace: Trace, row: AttentionRow) -> str:
     """Return how far the weights are from the softmax of the scores; empty if it is no more than rounding."""
     parts = row.softmax
     if parts is None or row.layer.weights is None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 import attncli
-from attncli.analysis.variety import most_different
+from attncli.analysis.diverse_heads import most_different
 from attncli.trace.layer import LayerTrace
 
 QUERIES, KEYS = range(6), 6

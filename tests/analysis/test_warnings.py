@@ -12,7 +12,7 @@ from running import Ran
 from safetensors.numpy import save_file
 from traces import layer_of, tokens_of, trace_of
 
-from attncli.analysis.cautions import warnings_of
+from attncli.analysis.warnings import warnings_of
 from attncli.trace.layer import LayerTrace
 from attncli.trace.view import View
 
