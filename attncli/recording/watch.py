@@ -349,7 +349,7 @@ class _Thread(TorchFunctionMode):
         handler = self._handlers.get(func)
         if handler is None and isinstance(func, _OPERATORS):
             handler = self._operators
-        if handler is None and not is_followed and (begins := self._begins.get(func)) is not None:
+        if not is_followed and (begins := self._begins.get(func)) is not None:
             is_followed = begins(args, result)
         for each in (handler, self._follows if is_followed else None):
             if each is not None and self._is_told(func):

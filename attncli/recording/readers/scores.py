@@ -24,6 +24,8 @@ from attncli.recording.readers.scale_checks import is_root, no_scale, scaled_twi
 _NO_WEIGHT = 1e-6  # what a mask has to leave to a forbidden key at most, of the weight that it would have
 _HIDDEN = math.log(_NO_WEIGHT)
 _MOST_CELLS = 2**23  # of a call that are fitted
+_ZEROS = ("mul", "tril", "triu")  # what is 0 afterwards may be hidden by something else
+_FILLS = ("masked_fill", "where", *_ZEROS)
 _MIXING = ("mixed", "linear", "conv1d", "conv2d", "layer_norm", "batch_norm", "group_norm", "rms_norm")
 
 _CHANGED = "what was done to the scores"
@@ -77,6 +79,11 @@ class Reading(NamedTuple):
     findings: tuple[Finding, ...] = ()
     unread: tuple[str, ...] = ()
     sinks: Tensor | None = None
+
+    @property
+    def is_normalised_again(self) -> bool:
+        """Whether weights were masked, and their rows normalised again."""
+        return any(mask.is_applied and not mask.is_before for mask in self.masks)
 
 
 class Points(NamedTuple):
@@ -274,13 +281,11 @@ class _Call:
             everything = everything | flat
         named: list[Mask] = []
         flat_name = None
-        for index, change in enumerate(self.before):
+        for index, change in sorted(enumerate(self.before), key=lambda each: each[1].name in _ZEROS):
             tensor = self.points.tensors[index]
-            if tensor is None or change.name not in ("masked_fill", "where", "mul", "tril", "triu"):
+            if tensor is None or change.name not in _FILLS or (change.name in _ZEROS and not _is_binary(tensor)):
                 continue
             own = self._cut(tensor) != 0
-            if change.name in ("mul", "tril", "triu") and not _is_binary(tensor):
-                continue
             for hides, convention in _ways(change, own):
                 wide = hides.expand(everything.shape)
                 if has_weight and bool((flat & wide).any()) and not bool((wide & ~(flat | everything)).any()):
@@ -289,8 +294,10 @@ class _Call:
                     named.append(Mask(change.name, index, convention, is_applied=False))
                     break
                 is_empty = not bool(wide.any())
-                if bool((wide & ~everything).any()) or (is_empty and change.name not in ("masked_fill", "where")):
+                if bool((wide & ~everything).any()):
                     continue
+                if change.name in _ZEROS and not bool((wide & ~below & ~covered).any()):
+                    break  # something else hides what is 0
                 named.append(Mask(change.name, index, convention, is_vacuous=is_empty))
                 covered = covered | wide
                 break
@@ -304,7 +311,7 @@ class _Call:
 
     def _no_mask(self, named: tuple[str, float] | None) -> None:
         name, fill = named or ("the program", 0.0)
-        if name in ("mul", "tril", "triu"):
+        if name in _ZEROS:
             what = "are multiplied with a mask of 0 and 1" if name == "mul" else f"go through torch.{name}"
             self.findings.append(_no_mask(f"scores {what} before the softmax: 0 is a score like others"))
         else:
@@ -342,7 +349,7 @@ class _Call:
         points, weights, met = self.points, self.points.weights, self.points.met
         if points.origin.others or met is None:
             self.unread.append(_OTHERS)
-        if weights is None:
+        if weights is None or points.origin.others:
             return
         is_again = met is not None and met.shape == weights.shape and bool(self.after) and _sums_to_one(met, -1)
         over = points.wrong_axis
@@ -374,7 +381,7 @@ class _Call:
             self.unread.append(_FACTOR)
 
     def _masked_late(self, is_again: bool) -> None:
-        names = [change.name for change in self.after if change.name in ("masked_fill", "where", "mul", "tril", "triu")]
+        names = [change.name for change in self.after if change.name in _FILLS]
         name = {"mul": "multiplied"}.get(names[0], names[0]) if names else "weights"
         self.masks.append(Mask(name, None, "masked", is_applied=is_again, is_before=False))
         if is_again:

@@ -113,6 +113,10 @@ class Softmax(Reader):
                 self._multiplied(found, result)
             return
         inputs = _tensors(args, kwargs)
+        if name.endswith("_as"):
+            inputs = inputs[:1]  # the other one is a pattern
+        if name.endswith("_like") or name.startswith("new_"):
+            return
         if name in _SOFTMAX:
             dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
             self._softmax("log" in name, inputs[0], _axis(dim, inputs[0].ndim), result)
@@ -235,7 +239,10 @@ class Softmax(Reader):
             assert scores is not None
             after = _gone_on(name, scores, source, inputs, arguments, result)
             if after is None:
-                self._lose(name, origin, result)
+                self._origins.put(result, None)
+                for _, each in found:
+                    if isinstance(each, Scores | Weights):
+                        self._lose(name, each, result)
             elif isinstance(origin, Weights):
                 self._origins.put(result, self._weights(name, origin._replace(scores=after), found, arguments))
             else:
@@ -252,7 +259,6 @@ class Softmax(Reader):
 
     def _lose(self, name: str, origin: Scores | Weights, result: Tensor) -> None:
         """Take scores or weights that are put elsewhere, or changed in number."""
-        self._origins.put(result, None)
         scores = origin.scores if isinstance(origin, Weights) else origin
         if name in _ENDING or result.ndim < 3 or scores is None or not scores.product.is_of_pairs:
             return

@@ -24,6 +24,9 @@ from attncli.recording.readers.origins import Factor, Move, Operand, Product, Sc
 from attncli.recording.readers.reader import ThreadContext
 from attncli.recording.readers.scores import HIDES_NOTHING, Mask, Points, Reading, read
 
+# Also where the program puts a function of its own in its place, which is not to be called by us.
+_softmax = torch._C._VariableFunctions.softmax
+
 _MOST_KINDS = 1024  # of calls that are known
 
 
@@ -95,7 +98,7 @@ class WrittenOut:
             dropout=weights.dropout,
             is_training=is_training,
             scores=parts.scores,
-            weights=parts.weights,
+            weights=parts.met if reading.is_normalised_again else parts.weights,
             output=parts.output,
             findings=tuple(dict.fromkeys(findings)),
             unsupported=" and ".join(reading.unread) or None,
@@ -267,8 +270,10 @@ class _Parts:
         self.met = axes.four(found.left.detach()) if not is_beside else None
         self.scores = self._held(weights.received)
         self.weights = self._held(weights.given)
-        if weights.received is None and self.met is not None:  # written out
+        if weights.received is None:  # written out
             self.weights = self.met
+        elif self.weights is None and self.scores is not None and axes.is_right:  # changed in place
+            self.weights = _softmax(self.scores, -1)
         self.changes = axes.scores.changes
 
     def _factor(self, tensor: Tensor | None, widths: int) -> Tensor | None:
