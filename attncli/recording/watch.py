@@ -300,7 +300,7 @@ class _Thread(TorchFunctionMode):
         self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
         readers = [reader(self) for reader in READERS]
         self._handlers = _handlers([reader.functions for reader in readers])
-        (self._follows,) = [reader.follows for reader in readers if reader.follows is not None] or [None]
+        self._follows = next((reader.follows for reader in readers if reader.follows is not None), None)
         self._begins = {function: begins for reader in readers for function, begins in reader.begins.items()}
         self._wanted = {*self._handlers, *self._begins, *watch.making.functions}
         self._by_code = {

@@ -253,12 +253,6 @@ def by_einsum_with_dots(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tu
     return weights, torch.einsum("...qk,...kd->...qd", [weights, v])
 
 
-def by_multiplying(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = (q[..., :, None, :] * k[..., None, :, :]).sum(-1) / D**0.5
-    weights = nn.Softmax(dim=-1)(scores)
-    return weights, (weights.unsqueeze(-1) * v.unsqueeze(-3)).sum(dim=-2)
-
-
 def by_keys_first(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     weights = (k @ q.mT * D**-0.5).softmax(-2)
     return weights.mT, weights.transpose(-2, -1) @ v
@@ -270,7 +264,7 @@ def by_values_first(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[
 
 
 WAYS = [
-    by_matmul, by_bmm, by_flattened, by_einsum_in_another_order, by_einsum_with_dots, by_multiplying, by_keys_first,
+    by_matmul, by_bmm, by_flattened, by_einsum_in_another_order, by_einsum_with_dots, by_keys_first,
     by_values_first,
 ]  # fmt: skip
 
@@ -334,13 +328,6 @@ def test_one_query_of_a_decoder() -> None:
     call = one(luong)
     exact(call, kept[0][:, None, None], encoded[:, None])
     assert torch.equal(call.q[:, 0, 0], state)
-
-    def chatbot() -> None:
-        energies = torch.sum(state[None] * encoded.transpose(0, 1), dim=2)
-        kept.append(F.softmax(energies.t(), dim=1).unsqueeze(1))
-        kept[1].bmm(encoded)
-
-    exact(one(chatbot), kept[1][:, None], encoded[:, None])
 
 
 def test_a_cache_of_one_key_and_more(qkv: tuple[torch.Tensor, ...]) -> None:

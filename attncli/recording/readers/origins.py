@@ -142,6 +142,11 @@ class Change(NamedTuple):
     version: int = 0
 
     @property
+    def ndim(self) -> int | None:
+        """How many axes the tensor has; None where there is none."""
+        return self.other.ndim if isinstance(self.other, Tensor) else None
+
+    @property
     def tensor(self) -> Tensor | None:
         """The tensor of several numbers, unless it was changed since."""
         other = self.other

@@ -179,7 +179,7 @@ class _Call:
         x = x.expand(y.shape)
         added, total, number, cap = self._added()
         below = total <= _HIDDEN
-        visible = (y > FORBIDDEN_BELOW) & y.isfinite() & x.isfinite() & ~below
+        visible = (y > FORBIDDEN_BELOW) & y.isfinite() & x.isfinite() & (total.abs() < -_HIDDEN)
         rest = (y - total.nan_to_num(neginf=0.0, posinf=0.0)).expand(y.shape)
         fit = _Fit(
             x, rest, visible, _tolerance(points.dtype, y.dtype if points.scores is None else points.scores.dtype)
@@ -462,7 +462,7 @@ def _tolerance(*dtypes: torch.dtype) -> float:
 
 def _constant(scores: Tensor, visible: Tensor) -> Tensor | None:
     """Return the cells that hold one and the same number, the one that most of them hold."""
-    values, counts = scores[visible].unique(return_counts=True)
+    values, counts = scores[visible].unique(return_counts=True)  # type: ignore[no-untyped-call]
     if not len(counts) or int(counts.max()) < 2:
         return None
     return (scores == values[counts.argmax()]) & visible

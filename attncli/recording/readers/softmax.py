@@ -45,6 +45,8 @@ _TOO_MUCH = (
     "hand-written attention was followed for a part of the run, as it took longer than the program itself: what it "
     "computed later is not in the table; calls of torch's own attention functions are"
 )
+_MOST_MOVES = 16  # of axes of scores that are followed
+_MOST_OTHERS = 4  # weights that are added to others
 _SOFTMAX = ("softmax", "special_softmax", "log_softmax", "special_log_softmax")
 _TIMES = {
     **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__", "__imul__"), "mul"),
@@ -253,8 +255,10 @@ class Softmax(Reader):
         if name == "dropout" and arguments.get(2, "training", True) and arguments.get(1, "p", 0.5) > 0:
             weights = weights._replace(dropout=float(arguments.get(1, "p", 0.5)), in_dropout=self.context.is_training())
         if name in ("add", "sub"):
-            others = [each for _, each in found if isinstance(each, Weights) and each.met is not weights.met]
-            weights = weights._replace(others=(*weights.others, *others)[:8])
+            more = [each for _, each in found if isinstance(each, Weights) and each.met is not weights.met]
+            more += [one for each in more for one in each.others]
+            others = (*weights.others, *(each._replace(others=()) for each in more))[:_MOST_OTHERS]
+            weights = weights._replace(others=others)
         return weights
 
     def _lose(self, name: str, origin: Scores | Weights, result: Tensor) -> None:
@@ -351,6 +355,8 @@ def _gone_on(
 ) -> Scores | None:
     """Return where a result comes from that was made of scores, or of weights; None where it is neither any more."""
     before, after = tuple(source.shape), tuple(result.shape)
+    if len(scores.moves) >= _MOST_MOVES:
+        return None
     if name in _ENDING and name in ("sum", "mean", "amax", "amin", "max", "min", "logsumexp", "norm"):
         return (
             None if after != before or len(inputs) < 2 else _change_of(name, scores, source, inputs, arguments, result)
@@ -366,7 +372,7 @@ def _gone_on(
     if last is not None and last.added and after == last.before and name in ("__getitem__", "narrow"):
         return scores._replace(moves=scores.moves[:-1])
     if (result.numel() == source.numel() and before != after) or name in _ORDERS:
-        if len(scores.moves) >= 16 or result.numel() != source.numel():
+        if result.numel() != source.numel():
             return None
         return scores.moved(Move(before, _dims(name, before, arguments)), after)
     is_grown = len(before) == len(after) and all(one in (other, 1) for one, other in zip(before, after, strict=True))

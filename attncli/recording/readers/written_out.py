@@ -64,7 +64,7 @@ class WrittenOut:
         key = (
             place, axes.kind, result.dtype, weights.is_second, weights.axis, weights.before, weights.dropout,
             weights.in_dropout, is_training, is_beside,
-            *((change.name, change.is_first, None if change.tensor is None else change.tensor.ndim) for change in changes),
+            *((change.name, change.is_first, change.ndim) for change in changes),
         )  # fmt: skip
         count, reading = self._known.get(key, (0, None))
         if reading is None or count & (count - 1) == 0 or parts.hide_now(reading.masks):
@@ -179,7 +179,9 @@ class _Axes(NamedTuple):
         """What calls of one kind have in common."""
         return self.order, self.is_right, self.q is self.product.left, len(self.scores.moves)
 
-    def four(self, tensor: Tensor, moves: tuple[Move, ...] | None = None, shape: Sequence[int] | None = None) -> Tensor | None:
+    def four(
+        self, tensor: Tensor, moves: tuple[Move, ...] | None = None, shape: Sequence[int] | None = None
+    ) -> Tensor | None:
         """Return a tensor with the axes of the scores as `[B, H, Q, K]`; None where that cannot be done.
 
         Args:
@@ -243,9 +245,9 @@ def _batch_and_heads(product: Product, scores: Scores, outer: list[int], queries
         return outer[0], math.prod(outer[1:])
     if not outer:
         return 1, 1
-    if scores.four is not None and scores.four[2:] in ((queries, keys), (keys, queries)):
-        if scores.four[0] * scores.four[1] == outer[0]:
-            return scores.four[0], scores.four[1]
+    four = scores.four
+    if four is not None and four[2:] in ((queries, keys), (keys, queries)) and four[0] * four[1] == outer[0]:
+        return four[0], four[1]
     heads = max(product.left.factor.heads, product.right.factor.heads)
     return (outer[0] // heads, heads) if outer[0] % heads == 0 else (outer[0], 1)
 
@@ -328,7 +330,8 @@ class _Parts:
 
     def masks(self, known: Sequence[Mask]) -> tuple[tuple[MaskArgument, ...], tuple[MaskArgument, ...]]:
         """Return the masks that apply, and those that were meant to, as this call has them."""
-        applied, ignored = [], []
+        applied: list[MaskArgument] = []
+        ignored: list[MaskArgument] = []
         for mask in known:
             argument = self._argument(mask)
             if argument is not None:
