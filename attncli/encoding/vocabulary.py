@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from attncli.encoding.encode import tokens_of, translate_tokenizer_errors
-from attncli.encoding.vocabulary_files import read_tokenizer
 from attncli.errors import InputMismatchError, LoadError, UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
@@ -131,6 +130,7 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
         LoadError: there is none, or it cannot be read.
     """
     from attncli.checkpoints.checkpoint_folder import check_utf8, demo_or
+    from attncli.encoding.vocabulary_files import read_tokenizer
 
     path = Path(demo_or(name))
     shown = visible(name)
