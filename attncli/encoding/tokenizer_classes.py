@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from attncli.checkpoints.config_reader import DeclinedError
+from attncli.checkpoints.config_reader import UnsupportedError
 
 # <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2/tokenization_qwen2.py#L33>
 QWEN2_WORDS = (
@@ -36,22 +36,22 @@ class Settings(NamedTuple):
         """Return a field that is true or false.
 
         Raises:
-            DeclinedError: it is neither.
+            UnsupportedError: it is neither.
         """
         value = self.fields.get(name, default)
         if type(value) is not bool and not (may_be_none and value is None):
-            raise DeclinedError(f"{name} is {value!r}")
+            raise UnsupportedError(f"{name} is {value!r}")
         return value
 
     def token(self, name: str) -> str:
         """Return the text of a special token that the class cannot do without.
 
         Raises:
-            DeclinedError: there is none, or it holds a blank.
+            UnsupportedError: there is none, or it holds a blank.
         """
         text = self.tokens.get(name) or ""
         if text.split() != [text]:
-            raise DeclinedError(f"{name} is {text!r}")
+            raise UnsupportedError(f"{name} is {text!r}")
         return text
 
 
@@ -132,7 +132,7 @@ def _qwen2(_: Tokenizer, settings: Settings) -> Pipeline:
     if any(
         each.special and (each.lstrip or each.rstrip or each.single_word or each.normalized) for each in settings.added
     ):
-        raise DeclinedError("its special tokens are matched in a way that its class changes")
+        raise UnsupportedError("its special tokens are matched in a way that its class changes")
     has_prefix = settings.flag("add_prefix_space", None, may_be_none=True) or False
     splits = [
         pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated", invert=False),
@@ -158,7 +158,7 @@ def _gemma(_: Tokenizer, settings: Settings) -> Pipeline:
 
 def _xlm_roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
     if loaded.id_to_token(3) != settings.token("unk_token"):  # where this class supposes it; CamemBERT's looks for it
-        raise DeclinedError("its unknown token is not the fourth piece")
+        raise UnsupportedError("its unknown token is not the fourth piece")
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
     splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=True)]
     said = loaded.normalizer

@@ -136,7 +136,7 @@ def _loaded(snapshot: Snapshot, load: LoadOptions) -> tuple[Any, int | None]:
     name = visible(snapshot.name)
     try:
         return numpy_engine.load_alone(snapshot, load)
-    except numpy_engine.DeclinedError as error:
+    except numpy_engine.UnsupportedError as error:
         if snapshot.gguf is not None:
             raise LoadError(f"the tokenizer of {name} cannot be read: {visible(str(error))}") from None
         require(f"{name}: {visible(str(error))}. The tokenizer of transformers", "transformers")
