@@ -168,7 +168,8 @@ class _Search(NamedTuple):
             files = CheckpointFolder(Path(path))
             if not files.has_config:
                 files = CheckpointFolder(_only_checkpoint(files.path))
-            shown = shown if name == DEMO else str(files.path)
+                inside = files.path.relative_to(path).parts
+                shown = os.path.join(path, *inside)
         else:
             shown, files, remote = self.on_hub(shown, name, revision)
         if files.is_adapter:

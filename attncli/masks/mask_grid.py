@@ -307,8 +307,6 @@ def open_masks(
         if wanted != [queries, keys]:
             raise InputError(f"the mask in {visible(mask)} is [{queries}, {keys}]; expected [queries, keys] = {wanted}")
         return [grid]
-    if heads > _MOST_HEADS:
-        raise InputError(f"{heads} heads are too many to lay out; give at most {_MOST_HEADS}")
     expression = as_expression(mask, allow_bias, options.lengths)
     sizing = (expression,) if reference is None else (expression, reference)
     return grids_of_expression(expression, size_for(options.size, *sizing), heads)
@@ -374,13 +372,9 @@ def grids_of_expression(expression: Expression, size: MaskSize, heads: int = 1) 
     assert size.queries is not None
     assert size.keys is not None
     biased = bias_heads(expression) or 0
-    if biased > _MOST_HEADS:
-        raise InputError(f"a bias of {biased} heads is too many to draw; give at most {_MOST_HEADS}")
-    if biased * size.queries * size.keys > _MOST_CELLS:
-        raise InputError(
-            f"a bias of {biased} heads over {size.queries} × {size.keys} cells is too many numbers; give fewer heads "
-            "or a smaller size"
-        )
+    if max(biased, heads) > _MOST_HEADS:
+        raise InputError(f"{max(biased, heads)} heads are too many to lay out; give at most {_MOST_HEADS}")
+    _check_cells(1, biased, size.queries, size.keys)
     pasts = [size.past] if size.past is not None else sorted({0, max(size.keys - size.queries, 0)})
     if biased and batch_rows(expression):
         raise UsageError("a bias is drawn beside one mask; write pad(right=n) in place of pad")
@@ -411,13 +405,7 @@ def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[
     assert size.keys is not None
     check_past(size.past)
     heads = _heads_for(expression, heads)
-    rows = batch_rows(expression) or 1
-    if rows * heads * size.queries * size.keys > _MOST_CELLS:
-        of_planes, fewer = (f"{heads} heads of ", "fewer heads or ") if heads > 1 else ("", "")
-        of_planes = f"{rows} batch rows of {of_planes}" if rows > 1 else of_planes
-        raise InputError(
-            f"{of_planes}{size.queries} × {size.keys} cells are too many to lay out; give {fewer}a smaller size"
-        )
+    _check_cells(batch_rows(expression) or 1, heads, size.queries, size.keys)
     allowed = None
     for block in row_blocks(np.arange(size.queries), size.keys):
         cells = expression.allowed(Grid(block[:, None], size.keys, size.past or 0, size.queries, heads))
@@ -426,6 +414,14 @@ def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[
         allowed[..., block, :] = cells
     assert allowed is not None
     return allowed
+
+
+def _check_cells(rows: int, heads: int, queries: int, keys: int) -> None:
+    """Raise InputError for more cells than are laid out."""
+    if rows * heads * queries * keys > _MOST_CELLS:
+        of_planes, fewer = (f"{heads} heads of ", "fewer heads or ") if heads > 1 else ("", "")
+        of_planes = f"{rows} batch rows of {of_planes}" if rows > 1 else of_planes
+        raise InputError(f"{of_planes}{queries} × {keys} cells are too many to lay out; give {fewer}a smaller size")
 
 
 def grid_rows(expression: Expression, mask: MaskGrid, rows: Int[np.ndarray, " R"]) -> Grid:

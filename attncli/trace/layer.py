@@ -48,16 +48,16 @@ class LazyArray:
 
     Args:
         shape: of the array.
-        made: makes the array; what that raises, reading raises.
+        make: makes the array; what that raises, reading raises.
     """
 
-    def __init__(self, shape: tuple[int, ...], made: Callable[[], Float[np.ndarray, " ..."]]) -> None:
+    def __init__(self, shape: tuple[int, ...], make: Callable[[], Float[np.ndarray, " ..."]]) -> None:
         self.shape = shape
-        self._made = made
+        self._make = make
 
     @cached_property
     def _array(self) -> Float[np.ndarray, " ..."]:
-        return self._made()
+        return self._make()
 
     def __len__(self) -> int:
         return self.shape[0]
