@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from attncli.checkpoints.checkpoint_folder import TEMPLATE, TEMPLATES, CheckpointFolder
 from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.encoding.encode import TokenizerOutput
-from attncli.encoding.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, bare_template
+from attncli.encoding.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, text_template
 from attncli.encoding.vocabulary_files import check_vocabulary, read_tokenizer
 from attncli.errors import LoadError
 from attncli.text import visible
@@ -184,7 +184,7 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
     of_padding = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}
     settings = _settings(files, fields, of_padding | dict(kind.tokens), kind)
     tokenizer = _set_up(loaded, kind, settings)
-    tokenizer.post_processor = tokenizer.post_processor or loaded.post_processor or bare_template()
+    tokenizer.post_processor = tokenizer.post_processor or loaded.post_processor or text_template()(loaded)
     tokenizer.no_padding()
     side = fields.get("truncation_side", (loaded.truncation or {}).get("direction", "right"))
     if side not in ("left", "right"):

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.checkpoints.tensors.gguf_file import GgufFile
 from attncli.encoding.fast_tokenizer import NativeTokenizer
-from attncli.encoding.tokenizer_classes import QWEN2_WORDS, bare_template
+from attncli.encoding.tokenizer_classes import QWEN2_WORDS, text_template
 
 _Field = Callable[..., Any]  # of a file: see `_field`
 
@@ -66,7 +66,7 @@ def tokenizer_of(file: GgufFile) -> NativeTokenizer:
     tokenizer.add_tokens(_added(pieces, kinds))
     first = named["bos"] if field("add_bos_token", bool, begins) else None
     last = named["eos"] if field("add_eos_token", bool) else None
-    tokenizer.post_processor = _template(tokenizer, first, last)
+    tokenizer.post_processor = text_template(first, last)(tokenizer)
     tokens = {"unk_token": named["unknown"] if model == "llama" else None, "bos_token": named["bos"],
               "eos_token": named["eos"], "pad_token": named["padding"]}  # fmt: skip
     template = field("chat_template", str)
@@ -156,15 +156,3 @@ def _added(pieces: list[str], kinds: list[int]) -> list[AddedToken]:
         for piece, kind in both
         if kind in (_CONTROL, _OF_USER) and piece
     ]
-
-
-def _template(tokenizer: Tokenizer, first: str | None, last: str | None) -> Any:
-    """Return what puts a text between two tokens, of which either may be none."""
-    ends = [end for end in (first, last) if end is not None]
-    if not ends:
-        return bare_template()
-    single = [*[first] * (first is not None), "$A", *[last] * (last is not None)]
-    pair = [f"{each}:1" if each != "$A" else "$B:1" for each in single]
-    return processors.TemplateProcessing(
-        single, [*single, *pair], [(end, tokenizer.token_to_id(end)) for end in dict.fromkeys(ends)]
-    )
