@@ -201,18 +201,15 @@ def _chat_template(files: CheckpointFolder, fields: Mapping[str, Any]) -> Any:
     Raises:
         LoadError: a file is damaged.
     """
-    paths = [files.path / name for name in files.sizes if name.startswith(TEMPLATES) and name.endswith(".jinja")]
-    templates = {"default": files.path / TEMPLATE} if TEMPLATE in files else {}
+    names = {Path(name).stem: name for name in files.sizes if name.startswith(TEMPLATES) and name.endswith(".jinja")}
+    if TEMPLATE in files:
+        names = {"default": TEMPLATE} | names
     try:
-        found = {
-            name: path.read_bytes().decode("utf-8")
-            for name, path in (templates | {path.stem: path for path in paths}).items()
-        }
+        templates = {each: (files.path / name).read_bytes().decode("utf-8") for each, name in names.items()}
     except (OSError, ValueError) as error:
-        raise LoadError(
-            f"the chat template of {visible(str(files.path))} cannot be read: {visible(str(error))}"
-        ) from None
-    return found or fields.get("chat_template")
+        folder = visible(str(files.path))
+        raise LoadError(f"the chat template of {folder} cannot be read: {visible(str(error))}") from None
+    return templates or fields.get("chat_template")
 
 
 def _class_of(name: str, content: bytes, config: Mapping[str, Any], fields: Mapping[str, Any]) -> TokenizerClass:
@@ -348,9 +345,9 @@ def _listed(path: Path) -> dict[int, dict[str, Any]]:
     """
     with path.open(encoding="utf-8", errors="replace") as file:
         head = file.read(_HEAD)
-    found = _LISTED.search(head)
+    match = _LISTED.search(head)
     try:
-        tokens = json.JSONDecoder().raw_decode(head, found.end() if found else 0)[0]
+        tokens = json.JSONDecoder().raw_decode(head, match.end() if match else 0)[0]
         return {token.pop("id"): token for token in tokens}
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         raise UnsupportedError("tokenizer.json does not list its added tokens at its beginning") from None

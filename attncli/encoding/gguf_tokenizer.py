@@ -138,14 +138,14 @@ def _bpe(pieces: list[str], merges: list[tuple[str, str]], **ways: Any) -> Token
 def _merges(pieces: list[str], ranks: Mapping[str, float]) -> list[tuple[str, str]]:
     """Return every way to put a piece together from two, the highest rank first."""
     ids = {piece: id_ for id_, piece in enumerate(pieces)}
-    found = [
+    merges = [
         (ranks[piece], piece[:cut], piece[cut:])
         for piece in ids
         for cut in range(1, len(piece))
         if piece[:cut] in ids and piece[cut:] in ids
     ]
-    found.sort(key=lambda each: (-each[0], -len(each[1]), ids[each[1]], ids[each[2]]))
-    return [(left, right) for _, left, right in found]
+    merges.sort(key=lambda each: (-each[0], -len(each[1]), ids[each[1]], ids[each[2]]))
+    return [(left, right) for _, left, right in merges]
 
 
 def _added(pieces: list[str], kinds: list[int]) -> list[AddedToken]:

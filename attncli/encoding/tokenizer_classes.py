@@ -163,8 +163,8 @@ def _xlm_roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
         raise UnsupportedError("its unknown token is not the fourth piece")
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
     splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=True)]
-    said = loaded.normalizer
-    parts: Any = said if isinstance(said, normalizers.Sequence) else [said]
+    normalizer = loaded.normalizer
+    parts: Any = normalizer if isinstance(normalizer, normalizers.Sequence) else [normalizer]
     characters = next((part for part in parts if isinstance(part, normalizers.Precompiled)), None)
     first, last = settings.token("bos_token"), settings.token("eos_token")
     return Pipeline(pre_tokenizers.Sequence(splits), {}, characters, text_template(first, last, [last, "$B", last]))
