@@ -307,6 +307,7 @@ def open_masks(
         if wanted != [queries, keys]:
             raise InputError(f"the mask in {visible(mask)} is [{queries}, {keys}]; expected [queries, keys] = {wanted}")
         return [grid]
+    _check_heads(heads)
     expression = as_expression(mask, allow_bias, options.lengths)
     sizing = (expression,) if reference is None else (expression, reference)
     return grids_of_expression(expression, size_for(options.size, *sizing), heads)
@@ -372,8 +373,7 @@ def grids_of_expression(expression: Expression, size: MaskSize, heads: int = 1) 
     assert size.queries is not None
     assert size.keys is not None
     biased = bias_heads(expression) or 0
-    if max(biased, heads) > _MOST_HEADS:
-        raise InputError(f"{max(biased, heads)} heads are too many to lay out; give at most {_MOST_HEADS}")
+    _check_heads(biased)
     _check_cells(1, biased, size.queries, size.keys)
     pasts = [size.past] if size.past is not None else sorted({0, max(size.keys - size.queries, 0)})
     if biased and batch_rows(expression):
@@ -414,6 +414,11 @@ def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[
         allowed[..., block, :] = cells
     assert allowed is not None
     return allowed
+
+
+def _check_heads(heads: int) -> None:
+    if heads > _MOST_HEADS:
+        raise InputError(f"{heads} heads are too many to lay out; give at most {_MOST_HEADS}")
 
 
 def _check_cells(rows: int, heads: int, queries: int, keys: int) -> None:
