@@ -16,8 +16,8 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, replaced
-from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, seen_by
+from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, map_leaves
+from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, exception_cells
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
@@ -150,10 +150,10 @@ def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression |
     return expression
 
 
-def padding_under(
+def infer_padding(
     expected: Expression, allowed: Bool[np.ndarray, "B Q K"], past: int, tokens: Bool[np.ndarray, "B K"]
 ) -> Bool[np.ndarray, "B K"]:
-    """Return which keys are no padding, where the queries of words follow an expression only with more of it.
+    """Infer which keys are no padding, from an expression that the queries of words follow only with more padding.
 
     Args:
         expected: the expression; how much its `pad` hides is to be found.
@@ -164,7 +164,7 @@ def padding_under(
     batch, queries, keys = allowed.shape
     if past + queries != keys or queries == 1:
         return tokens
-    rule = replaced(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
+    rule = map_leaves(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
     found = tokens.copy()
     for row, own in enumerate(tokens):
         planes = _Planes(allowed[row : row + 1], past)
@@ -292,7 +292,7 @@ class _Guess(NamedTuple):
         allowed = self.rule.allowed(grid)
         allowed = allowed.reshape(-1, *allowed.shape[-2:])[0]
         if is_exception and self.exception is not None:
-            return seen_by(self.exception, allowed, self.tokens, grid)
+            return exception_cells(self.exception, allowed, self.tokens, grid)
         return allowed[None] if self.tokens.all() else allowed & self.tokens[:, None]
 
 
