@@ -78,7 +78,7 @@ class IncrementalComputation:
         self._known: dict[Query, _TextCache] = {}
         self._longest = 0.0  # seconds that the model took at once
 
-    def answers(self, look: ViewState) -> Iterator[Computed]:
+    def results(self, look: ViewState) -> Iterator[Computed]:
         """Yield the answer to a look, each time it has grown; the last one is whole, or says why it is not.
 
         Nothing is raised: what goes wrong is the answer's failure. One may stop between any two.

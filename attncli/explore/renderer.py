@@ -22,11 +22,11 @@ from attncli.render.explore.head import CellCursor, large_head
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
-from attncli.render.explore.pane import crop, faded
+from attncli.render.explore.pane import faded
 from attncli.render.explore.status import status
 from attncli.render.explore.tokens import token_strip
 from attncli.render.explore.why import why_box
-from attncli.render.fit import Bounds
+from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import quoted, visible
 from attncli.trace.tokens import Tokens
@@ -87,6 +87,19 @@ class PaneRenderer:
         self.answer: Computed | None = None
         self._seen: Computed | None = None  # the last one with numbers in it
         self._kept: dict[Pane, tuple[object, Any]] = {}  # what each pane was drawn of last, and what was drawn
+        self._draw: dict[Pane, Callable[[RenderInput, Bounds], Block]] = {
+            "head": self._head,
+            "heads": self._heads,
+            "map": self._map,
+            "why": self._why,
+            "tokens": self._tokens,
+            "cell": self._cell,
+            "status": self._status,
+            "mark": self._mark,
+            "label": self._label,
+            "foot": self._foot,
+            "help": self._help,
+        }
 
     def take(self, answer: Computed) -> None:
         """Take what the model has said so far; until there are numbers in it, those before it are drawn."""
@@ -170,7 +183,7 @@ class PaneRenderer:
                 continue
             room = Bounds(place.height, place.width)
             try:
-                block = getattr(self, f"_{pane}")(scene, room)
+                block = self._draw[pane](scene, room)
             except Exception as error:  # one pane less, and the text that was typed is not lost
                 block = crop(([Segment(line)] for line in in_words(self._palette.fit(reason(error)), room.width)), room)
             if is_late and pane in (*MAPS, "why", "cell", "tokens"):

@@ -17,17 +17,17 @@ class Header:
     """What stands on a screen beside numbers and maps.
 
     Attributes:
-        parts: what the view is put together from.
+        components: what the view is put together from.
         lines: of the screen, with those of the note.
     """
 
-    parts: Components
+    components: Components
     lines: int
 
     @cached_property
     def frames(self) -> list[MatrixFrame]:
         """Where each layer is drawn."""
-        return [self.parts.frame(layer) for layer in self.parts.trace.layers]
+        return [self.components.frame(layer) for layer in self.components.trace.layers]
 
     @property
     def is_long(self) -> bool:
@@ -40,19 +40,19 @@ class Header:
         return len(self.frames) > 1
 
     @cached_property
-    def head(self) -> list[Block]:
+    def blocks(self) -> list[Block]:
         """What ran."""
-        trace, palette = self.parts.trace, self.parts.palette
+        trace, palette = self.components.trace, self.components.palette
         ran, *cautions = headline(trace.recorded, palette).plain.split("\n")
         title, _, facts = ran.partition(" · ")
-        what = wrap_block(title, f" · {facts}" if facts else "", self.parts.width, style=None)
+        what = wrap_block(title, f" · {facts}" if facts else "", self.components.width, style=None)
         head = [stack([what, *map(self._said, cautions)])]
         return head if trace.origin is None else [*head, stack(map(self._said, trace.origin.rules))]
 
     @cached_property
     def tokens(self) -> list[Block]:
         """The tokens in ever fewer lines."""
-        parts, layers = self.parts, self.parts.trace.layers
+        parts, layers = self.components, self.components.trace.layers
         if parts.width is None:  # a line holds all of them
             return [parts.tokens(layers), parts.tokens(layers, has_ids=False)]
         short = [parts.tokens(layers, has_ids=False, most=most) for most in (3, 2, 1)]
@@ -64,19 +64,19 @@ class Header:
     @cached_property
     def shapes(self) -> list[Block]:
         """The shapes of the layers, if all have the same and they say more than what was derived."""
-        trace = self.parts.trace
+        trace = self.components.trace
         if trace.origin is not None or any(layer.shapes != trace.layers[0].shapes for layer in trace.layers):
             return []
-        return [shapes_table(trace, trace.layers[0], self.parts.palette, self.parts.width)]
+        return [shapes_table(trace, trace.layers[0], self.components.palette, self.components.width)]
 
     @cached_property
     def proof(self) -> list[Block]:
         """The proof of the layer whose numbers are farthest from the model's, if any has one."""
-        proven = [layer for layer in self.parts.trace.layers if layer.proof]
+        proven = [layer for layer in self.components.trace.layers if layer.proof]
         worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0, default=None)
         if worst is None:
             return []
-        return [wrap_block("", proof_line(worst, self.parts.palette).plain, self.parts.width)]
+        return [wrap_block("", proof_line(worst, self.components.palette).plain, self.components.width)]
 
     def note(self, said: Sequence[str]) -> str:
         """Return a line that says what the screen has room for, and what shows the rest."""
@@ -96,17 +96,4 @@ class Header:
         return max(max(len(frame.rows), len(frame.columns)) for frame in self.frames)
 
     def _said(self, text: str) -> Block:
-        return wrap_block("", self.parts.palette.fit(text), self.parts.width, style=None)
-
-
-def cost(blocks: Sequence[Block]) -> int:
-    """Return how many lines blocks take, with a blank one below each."""
-    return sum(len(each.lines) + 1 for each in blocks)
-
-
-def first_that_fits(blocks: Sequence[Block], lines: int) -> tuple[list[Block], int]:
-    """Return the first block that lines have room for, if any, and how many lines are left."""
-    for each in blocks:
-        if cost([each]) <= lines:
-            return [each], lines - cost([each])
-    return [], lines
+        return wrap_block("", self.components.palette.fit(text), self.components.width, style=None)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 from rich.segment import Segment
 
 from attncli.analysis.diverse_heads import most_different
 from attncli.render.block import Block, block
 from attncli.render.components import MatrixFrame, layer_title
-from attncli.render.header import Header, cost, first_that_fits
+from attncli.render.fit import cost, fit, fit_with_note
+from attncli.render.header import Header
 from attncli.render.palette import BOLD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TOP_KEYS = 5  # of the one query that is shown
 _WALK = frozenset({"q", "scores", "weights", "output"})  # from a query to what it becomes
@@ -22,112 +27,101 @@ class RankedKeys:
     """The queries of the first layer, as many as one screen has room for.
 
     Attributes:
-        about: what stands around them.
+        header: what stands around them.
     """
 
-    about: Header
+    header: Header
 
     def shown(self) -> tuple[list[Block], str]:
         """Return the parts and the note, which takes lines of the screen too."""
-        reserved, shown, note = 0, *self._listed(self.about.lines)
-        while self.about.lines_of(note) > reserved:
-            reserved = self.about.lines_of(note)
-            shown, note = self._listed(self.about.lines - reserved)
-        return shown, note
-
-    def _listed(self, lines: int) -> tuple[list[Block], str]:
-        most = self.about.parts.view.top_keys
-        return self._one_row(lines) if most is None else self._ranked(lines, most)
+        most = self.header.components.view.top_keys
+        if most is not None:
+            return self._ranked(most)
+        return self._one_row() or self._ranked(self._side_by_side(), is_instead=True)
 
     @property
     def _frame(self) -> MatrixFrame:
-        return self.about.frames[0]
-
-    # --- the heaviest keys ---
-
-    def _ranked(self, lines: int, most: int, instead: str = "") -> tuple[list[Block], str]:
-        """Return the heaviest keys of as many queries, of as many heads of the first layer as fit.
-
-        Args:
-            lines: of the screen.
-            most: how many keys of each query.
-            instead: what they are, where they stand for numbers that do not fit.
-        """
-        about, frame = self.about, self._frame
-        left = lines + 1 - cost(about.head)
-        heads, rows = frame.layer.heads, len(frame.rows)
-        room = max(left - 1 - 2 * about.is_many, 1)
-        listed = min(len(heads) * rows, room)
-        while True:
-            count, queries = (listed // rows, rows) if listed >= rows else (1, listed)
-            table = about.parts.ranked(frame, most, self._chosen(count), queries)
-            if len(table.lines) <= room or (listed == 1 and most == 1):
-                break
-            if listed == 1:
-                most = max(most // 2, 1)
-                instead = f"the {most} heaviest keys"
-                continue
-            each = -(-(len(table.lines) - 1) // (count * queries + 1))  # lines of a query, as of the titles
-            listed = max(min((room - 1) // each - 1, listed - 1), 1)
-        name = layer_title(frame.layer)
-        title = [block([[Segment(about.parts.palette.fit(name), BOLD)]])] if about.is_many else []
-        left -= cost([table, *title])
-        said, left = first_that_fits(about.tokens, left)
-        others, left = first_that_fits(about.shapes, left)
-        proof, _ = first_that_fits(about.proof, left)
-        gone = [instead] if instead else []
-        gone += [f"{count} of {len(heads)} heads (those that do the most different things)"] * (count < len(heads))
-        gone += [f"{queries} of {rows} queries"] * (queries < rows)
-        gone += [f"{name}, one of {len(about.frames)} layers"] * about.is_many
-        return [*about.head, *said, *others, *title, table, *proof], about.note(gone) if gone else ""
-
-    def _chosen(self, count: int) -> list[int]:
-        """Return so many heads, those that differ most."""
-        if count not in self._found:
-            chosen = most_different([self._frame.layer], self._frame.rows.indices, count)
-            self._found[count] = [head for _, head in chosen]
-        return self._found[count]
+        return self.header.frames[0]
 
     @cached_property
-    def _found(self) -> dict[int, list[int]]:
-        return {}
+    def _chosen(self) -> Callable[[int], list[int]]:
+        """Returns so many heads, those that differ most."""
+        frame = self._frame
+        return cache(
+            lambda count: [head for _, head in most_different([frame.layer], frame.rows.indices, count)],
+        )
+
+    def _ranked(self, most: int, is_instead: bool = False) -> tuple[list[Block], str]:
+        """Return the heaviest keys of as many queries, of as many heads of the first layer as fit, and the note.
+
+        Args:
+            most: how many keys of each query.
+            is_instead: whether they stand for numbers that do not fit.
+        """
+        header, frame = self.header, self._frame
+        heads, rows = len(frame.layer.heads), len(frame.rows)
+        name = layer_title(frame.layer)
+        title = [block([[Segment(header.components.palette.fit(name), BOLD)]])] if header.is_many else []
+
+        def drawn(lines: int) -> tuple[list[Block], str]:
+            left = lines + 1 - cost([*header.blocks, *title])
+            table, fewer, count, queries = self._table(most, max(left - 1, 1))
+            tokens, shapes, proof = fit([header.tokens, header.shapes, header.proof], left - cost([table]))
+            facts = [f"the {most} heaviest keys of each head"] * (is_instead and fewer == most)
+            facts += [f"the {fewer} heaviest keys"] * (fewer < most)
+            facts += [f"{count} of {heads} heads (those that do the most different things)"] * (count < heads)
+            facts += [f"{queries} of {rows} queries"] * (queries < rows)
+            facts += [f"{name}, one of {len(header.frames)} layers"] * header.is_many
+            return [*header.blocks, *tokens, *shapes, *title, table, *proof], header.note(facts) if facts else ""
+
+        return fit_with_note(drawn, header.lines, header.lines_of)
+
+    def _table(self, most: int, lines: int) -> tuple[Block, int, int, int]:
+        """Return as much of the heaviest keys as lines have room for: of how many heads and queries, and how many."""
+        frame = self._frame
+        rows = len(frame.rows)
+        listed = min(len(frame.layer.heads) * rows, lines)
+        while True:
+            count, queries = (listed // rows, rows) if listed >= rows else (1, listed)
+            table = self.header.components.ranked(frame, most, self._chosen(count), queries)
+            if len(table.lines) <= lines or (listed == 1 and most == 1):
+                return table, most, count, queries
+            if listed == 1:
+                most = max(most // 2, 1)
+                continue
+            each = -(-(len(table.lines) - 1) // (count * queries + 1))  # lines of a query, as of the titles
+            listed = max(min((lines - 1) // each - 1, listed - 1), 1)
 
     # --- one query in digits ---
 
-    def _one_row(self, lines: int) -> tuple[list[Block], str]:
-        """Return how one query becomes its output, of all heads or one, or the heaviest keys of each head."""
-        about, frame = self.about, self._frame
-        left = lines + 1 - cost(about.head)
-        words = [about.tokens[0], *about.shapes]
-        if not about.is_many and not about.is_long and not frame.layer.missing & {"q", "output"}:
-            inputs, projected = self._inputs(), self._projected()
-            whole = [*words, *inputs, *projected]
-            for place, head in enumerate(frame.layer.heads, len(words) + len(inputs)):
-                if cost(whole) > left:
-                    break
-                whole.insert(place, self._walk(head))
-            if cost(whole) <= left:
-                proof, _ = first_that_fits(about.proof, left - cost(whole))
-                return [*about.head, *whole, *proof], ""
-        most = self._side_by_side()
-        return self._ranked(lines, most, f"the {most} heaviest keys of each head")
+    def _one_row(self) -> tuple[list[Block], str] | None:
+        """Return how one query becomes its output in every head; None where that does not fit."""
+        header, frame, parts = self.header, self._frame, self.header.components
+        if header.is_many or header.is_long or frame.layer.missing & {"q", "output"}:
+            return None
+        left = header.lines + 1 - cost(header.blocks)
+        inputs, projected = parts.inputs(frame), parts.projected(frame)
+        shown = [header.tokens[0], *header.shapes]
+        shown += [parts.drawn([inputs])] if inputs is not None else []
+        last = [parts.drawn([projected])] if projected is not None else []
+        for head in frame.layer.heads:
+            if cost([*shown, *last]) > left:
+                return None
+            walk = parts.digits(frame, head, _WALK)
+            assert walk is not None
+            shown.append(walk)
+        shown += last
+        if cost(shown) > left:
+            return None
+        (proof,) = fit([header.proof], left - cost(shown))
+        return [*header.blocks, *shown, *proof], ""
 
     def _side_by_side(self) -> int:
         """Return as many heaviest keys of one query as have room beside each other, where these are three or more."""
         lines = 2 + len(self._frame.layer.heads)  # under two titles
-        asked = range(_TOP_KEYS, 2, -1)
-        fitting = (keys for keys in asked if len(self.about.parts.ranked(self._frame, keys).lines) == lines)
+        fitting = (
+            keys
+            for keys in range(_TOP_KEYS, 2, -1)
+            if len(self.header.components.ranked(self._frame, keys).lines) == lines
+        )
         return next(fitting, _TOP_KEYS)
-
-    def _walk(self, head: int) -> Block:
-        drawn = self.about.parts.digits(self._frame, head, _WALK)
-        assert drawn is not None
-        return drawn
-
-    def _inputs(self) -> list[Block]:
-        found = self.about.parts.inputs(self._frame)
-        return [] if found is None else [self.about.parts.drawn([found])]
-
-    def _projected(self) -> list[Block]:
-        found = self.about.parts.projected(self._frame)
-        return [] if found is None else [self.about.parts.drawn([found])]

@@ -24,7 +24,7 @@ HERE = Path(__file__).parents[2]
 
 def answered(look: ViewState, **options: Any) -> Computed:
     """What the explorer has of a look in the end."""
-    *_, answer = IncrementalComputation(open_interactive(**options)).answers(look)
+    *_, answer = IncrementalComputation(open_interactive(**options)).results(look)
     assert answer.failure == ""
     return answer
 

@@ -62,7 +62,7 @@ def assert_measured(answer: Computed, layers: list[int], text: str = TEXT, **opt
 
 
 def test_an_answer_grows_from_the_tokens_over_the_layer_to_the_map(model: Plain) -> None:
-    tokens, layer, *measured, last = answering_of(model).answers(LOOK)
+    tokens, layer, *measured, last = answering_of(model).results(LOOK)
     wanted = attncli.inspect(TEXT, model="demo", layers=2)
     assert tokens.tokens == layer.tokens == (wanted.query_tokens, wanted.key_tokens)
     assert (tokens.shown, tokens.survey, layer.survey) == (None, None, None)
@@ -78,9 +78,9 @@ def test_an_answer_grows_from_the_tokens_over_the_layer_to_the_map(model: Plain)
 
 def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
     answering = answering_of(model)
-    *_, norms = answering.answers(LOOK.counting("norms"))
+    *_, norms = answering.results(LOOK.counting("norms"))
     assert_same(norms.shown, attncli.derive(attncli.inspect(TEXT, model="demo", layers=2), norms=True))
-    *_, rollout = answering.answers(LOOK.counting("rollout"))
+    *_, rollout = answering.results(LOOK.counting("rollout"))
     whole = attncli.inspect(TEXT, model="demo", layers="all")
     assert_same(rollout.shown, attncli.derive(whole, rollout=True, layers=2))
     assert_measured(rollout, [0, 1, 2, 3])  # of the weights
@@ -89,14 +89,14 @@ def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
 
 def test_a_held_question_is_compared(model: Plain) -> None:
     look = LOOK.holding().asking(OTHER)
-    _, alone, both, *_, last = answering_of(model).answers(look)
+    _, alone, both, *_, last = answering_of(model).results(look)
     assert (alone.held, alone.changes) == (None, ())
     first, second = (attncli.inspect(text, model="demo", layers=2) for text in (TEXT, OTHER))
     assert_same(both.held, first)
     assert_same(both.shown, second)
     everywhere = attncli.diff(*(attncli.inspect(text, model="demo", layers="all") for text in (TEXT, OTHER)))
     assert numbers_of(last.changes) == pytest.approx(numbers_of(everywhere.heads), rel=1e-4, abs=1e-9)
-    *_, norms = answering_of(model).answers(look.counting("norms"))
+    *_, norms = answering_of(model).results(look.counting("norms"))
     assert_same(norms.held, attncli.derive(first, norms=True))
     assert (numbers_of(norms.changes), norms.failure) == (numbers_of(last.changes), "")
 
@@ -104,20 +104,20 @@ def test_a_held_question_is_compared(model: Plain) -> None:
 def test_the_held_question_is_computed_once(model: Plain) -> None:
     answering = answering_of(model)
     look = LOOK.holding()
-    *_, same = answering.answers(look)
+    *_, same = answering.results(look)
     assert {*numbers_of(same.changes).values()} == {0.0}
     model.asked.clear()
-    *_, other = answering.answers(look.asking(OTHER))
+    *_, other = answering.results(look.asking(OTHER))
     assert TEXT not in {text for text, _ in model.asked}
-    *_, alone = answering_of(model).answers(look.asking(OTHER))
+    *_, alone = answering_of(model).results(look.asking(OTHER))
     assert numbers_of(other.changes) == numbers_of(alone.changes)
 
 
 def test_of_a_text_as_much_is_kept_as_there_is_room_for(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attncli.explore.computation._MOST", 1)
-    *_, other = answering_of(model).answers(LOOK.holding().asking(OTHER))
+    *_, other = answering_of(model).results(LOOK.holding().asking(OTHER))
     monkeypatch.undo()
-    *_, kept = answering_of(model).answers(LOOK.holding().asking(OTHER))
+    *_, kept = answering_of(model).results(LOOK.holding().asking(OTHER))
     assert numbers_of(other.changes) == numbers_of(kept.changes)
 
 
@@ -127,7 +127,7 @@ def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float |
 
 def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
     question = Query(TEXT, pair=OTHER, mask="causal & window(3)")
-    *_, last = answering_of(model).answers(ViewState(question))
+    *_, last = answering_of(model).results(ViewState(question))
     wanted = attncli.inspect(TEXT, pair=OTHER, mask=question.mask, model="demo", layers=0)
     assert_same(last.shown, wanted)
     assert_measured(last, [0, 1, 2, 3], pair=OTHER, mask=question.mask)
@@ -135,7 +135,7 @@ def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
 
 def test_the_toy_layer_has_one_layer_and_a_target() -> None:
     question = Query("time flies", target="die Zeit")
-    *_, last = answering_of(Plain(1, num_heads=2)).answers(ViewState(question))
+    *_, last = answering_of(Plain(1, num_heads=2)).results(ViewState(question))
     assert_same(last.shown, attncli.inspect("time flies", target="die Zeit", num_heads=2))
     room = last.room()
     assert room.kinds == ("cross",)
@@ -145,7 +145,7 @@ def test_the_toy_layer_has_one_layer_and_a_target() -> None:
 
 @pytest.mark.parametrize(("layer", "found"), [(-1, 3), (99, 3), (1, 1)])
 def test_a_layer_is_one_that_there_is(model: Plain, layer: int, found: int) -> None:
-    answer = next(answering_of(model).answers(replace(LOOK, layer=layer)))
+    answer = next(answering_of(model).results(replace(LOOK, layer=layer)))
     assert answer.look.layer == found
     assert answer.serves(replace(LOOK, layer=found))
     assert answer.room() == Limits((0, 1, 2, 3), (), (), *answer.tokens or ())
@@ -159,7 +159,7 @@ def test_what_is_known_is_not_asked_for_again(model: Plain) -> None:
 
     def asked(look: ViewState) -> list[tuple[str, list[int]]]:
         model.asked.clear()
-        *_, last = answering.answers(look)
+        *_, last = answering.results(look)
         assert_measured(last, [0, 1, 2, 3], look.question.text)
         return list(model.asked)
 
@@ -176,12 +176,12 @@ def test_what_is_known_is_not_asked_for_again(model: Plain) -> None:
 
 def test_an_answer_that_was_dropped_goes_on_where_it_was(model: Plain) -> None:
     answering = answering_of(model)
-    answers = answering.answers(LOOK)
+    answers = answering.results(LOOK)
     dropped = [next(answers) for _ in range(4)][-1]
     answers.close()
     assert_measured(dropped, [1, 2])
     model.asked.clear()
-    first, *_, last = answering.answers(LOOK.next_head(Limits(heads=(0, 1))))
+    first, *_, last = answering.results(LOOK.next_head(Limits(heads=(0, 1))))
     assert_measured(first, [1, 2])
     assert_measured(last, [0, 1, 2, 3])
     assert model.asked == [(TEXT, [3]), (TEXT, [0])]
@@ -193,23 +193,23 @@ def test_layers_that_are_best_computed_together_are_computed_once() -> None:
             return [list(layers)]
 
     model = Together(LAYERS, model="demo")
-    *_, last = answering_of(model).answers(LOOK)
+    *_, last = answering_of(model).results(LOOK)
     assert model.asked == [(TEXT, []), (TEXT, [2]), (TEXT, [0, 1, 2, 3])]
     assert_measured(last, [0, 1, 2, 3])
 
 
 def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(model: Plain) -> None:
     answering = IncrementalComputation(model, count().__next__)  # a second goes by between any two looks at the clock
-    *_, _ = answering.answers(replace(LOOK, layer=0))
+    *_, _ = answering.results(replace(LOOK, layer=0))
     model.asked.clear()
     tokens, *on_the_way, layer = (
-        answer for answer, _ in zip(answering.answers(LOOK.asking(OTHER)), range(4), strict=False)
+        answer for answer, _ in zip(answering.results(LOOK.asking(OTHER)), range(4), strict=False)
     )
     assert model.asked == [(OTHER, []), (OTHER, [0]), (OTHER, [1]), (OTHER, [2])]
     assert {answer.shown for answer in (tokens, *on_the_way)} == {None}
     assert_same(layer.shown, attncli.inspect(OTHER, model="demo", layers=2))
     model.asked.clear()
-    *_, _ = answering.answers(LOOK.asking(OTHER).counting("norms"))
+    *_, _ = answering.results(LOOK.asking(OTHER).counting("norms"))
     assert (OTHER, [2]) not in model.asked
 
 
@@ -238,7 +238,7 @@ def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
             return [list(layers)]
 
     look = ViewState(Query("a", target="b"))
-    first, *_, last = answering_of(Together(two_sided, range(4))).answers(look.holding())
+    first, *_, last = answering_of(Together(two_sided, range(4))).results(look.holding())
     assert (first.measured, last.measured) == (frozenset(), {0, 1, 2, 3})
     assert first.layers_of("encoder") == (0, 1, 2, 3)  # which is not known yet
     assert (last.layers_of("encoder"), last.layers_of("decoder")) == ((0, 1), (0, 1, 2))
@@ -249,7 +249,7 @@ def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
 def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
     answering = answering_of(Made(two_sided, range(3)))
     look = ViewState(Query("s", target="t"), layer=1)
-    tokens, *_, last = answering.answers(look)
+    tokens, *_, last = answering.results(look)
     assert last.room().kinds == ("encoder", "decoder", "cross")
     for answer in (tokens, last):
         sizes = [tuple(map(len, answer.room(kind)[3:])) for kind in ("encoder", "decoder", "cross")]
@@ -259,14 +259,14 @@ def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
     }
     whole = two_sided(look.question)
     for kind in ("encoder", "decoder"):
-        *_, rolled = answering.answers(replace(look, kind=kind).counting("rollout"))
+        *_, rolled = answering.results(replace(look, kind=kind).counting("rollout"))
         alone = replace(whole, layers=tuple(layer for layer in whole.layers if layer.kind == kind))
         assert_same(rolled.shown, attncli.derive(alone, rollout=True, layers=1))
         assert rolled.room(kind).kinds == ("encoder", "decoder", "cross")
-    *_, cross = answering.answers(replace(look, kind="cross").counting("rollout"))
+    *_, cross = answering.results(replace(look, kind="cross").counting("rollout"))
     assert "queries and keys have to be the same tokens" in cross.failure
     assert cross.survey is not None
-    *_, above = answering.answers(replace(look, layer=2).counting("rollout"))
+    *_, above = answering.results(replace(look, layer=2).counting("rollout"))
     assert above.sight() is not None
     assert above.shown is not None
     assert above.shown.layers[0].kind == "decoder"
@@ -274,7 +274,7 @@ def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
 
 def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     look = replace(LOOK, held=Query(OTHER))
-    stages = [answer for answer in answering_of(model).answers(look) if answer.shown is not None]
+    stages = [answer for answer in answering_of(model).results(look) if answer.shown is not None]
     monkeypatch.delattr("attncli.render.explore.layer_view.Stages")  # whatever is derived now is derived while drawing
     for answer in stages:
         sight = answer.sight()
@@ -290,16 +290,16 @@ def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch
 
 def test_a_text_that_cannot_be_read_is_a_failure(model: Plain) -> None:
     answering = answering_of(model)
-    (answer,) = answering.answers(LOOK.asking(""))
+    (answer,) = answering.results(LOOK.asking(""))
     with pytest.raises(InputError) as error:
         attncli.inspect("", model="demo")
     assert (answer.failure, answer.is_whole, answer.tokens) == (str(error.value), True, None)
-    *_, last = answering.answers(LOOK)
+    *_, last = answering.results(LOOK)
     assert (last.failure, last.is_whole) == ("", True)
 
 
 def test_a_mask_that_does_not_fit_is_a_failure_of_the_layer(model: Plain) -> None:
-    *_, last = answering_of(model).answers(LOOK.masked("docs(2,2)"))
+    *_, last = answering_of(model).results(LOOK.masked("docs(2,2)"))
     assert "docs" in last.failure
     assert last.shown is None
 
@@ -307,18 +307,18 @@ def test_a_mask_that_does_not_fit_is_a_failure_of_the_layer(model: Plain) -> Non
 def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None:
     made = Made(lambda _: trace_of(watched([[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.25, 0.75]])))
     answering = answering_of(made)
-    *_, last = answering.answers(ViewState(Query("s"), numbers="norms"))
+    *_, last = answering.results(ViewState(Query("s"), numbers="norms"))
     assert "needs the values V" in last.failure
     assert last.is_whole
     assert last.shown is None
     assert last.survey is not None
     assert last.room().heads == (0,)
-    *_, weights = answering.answers(ViewState(Query("s")))
+    *_, weights = answering.results(ViewState(Query("s")))
     assert weights.failure == ""
 
 
 def test_a_held_question_that_shares_nothing_is_said() -> None:
-    *_, last = answering_of(Plain(1)).answers(ViewState(Query("time flies")).holding().asking("nothing else"))
+    *_, last = answering_of(Plain(1)).results(ViewState(Query("time flies")).holding().asking("nothing else"))
     assert "share no token" in last.failure
     assert last.changes == ()
     assert last.held is not None
@@ -326,7 +326,7 @@ def test_a_held_question_that_shares_nothing_is_said() -> None:
 
 
 def test_a_held_question_that_fails_is_said(model: Plain) -> None:
-    *_, last = answering_of(model).answers(LOOK.asking("").holding().asking(TEXT))
+    *_, last = answering_of(model).results(LOOK.asking("").holding().asking(TEXT))
     assert last.failure
     assert last.shown is not None
     assert_measured(last, [0, 1, 2, 3])
@@ -347,8 +347,8 @@ def test_whatever_is_raised_is_a_sentence(model: Plain, error: Exception, said: 
 
     whole, model.whole = model.whole, fails  # type: ignore[method-assign]
     answering = answering_of(model)
-    (last,) = answering.answers(LOOK)
+    (last,) = answering.results(LOOK)
     assert (last.failure, last.is_whole) == (said, True)
     model.whole = whole  # type: ignore[method-assign]
-    *_, last = answering.answers(LOOK)
+    *_, last = answering.results(LOOK)
     assert_measured(last, [0, 1, 2, 3])

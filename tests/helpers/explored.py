@@ -91,11 +91,11 @@ class Walk:
         await _fact(lambda: self.screen.frames > frames)
 
     def _is_answered(self) -> bool:
-        answer = self._app._picture.answer
+        answer = self._app._renderer.answer
         return answer is not None and answer.is_whole and answer.serves(self._app.look)
 
     def _is_late(self) -> bool:
-        answer = self._app._picture.answer  # by now it has the tokens
+        answer = self._app._renderer.answer  # by now it has the tokens
         is_late = monotonic() > self._app._patient_until
         return is_late and answer is not None and answer.look.question == self._app.look.question
 

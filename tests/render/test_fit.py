@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from functools import cache
-from itertools import product
 
 import numpy as np
 import pytest
@@ -23,11 +22,8 @@ from attncli.trace.view import View
 TIERS = {"colour": Palette("truecolor"), "shades": Palette("blocks"), "ascii": Palette("ascii", "ascii")}
 HALVES = "▀▄"
 # Tokens, heads and layers: from one of each to a long text and a deep model.
-SUBJECTS = [
-    (1, 1, 1), (1, 144, 1), (2, 4, 1), (3, 12, 1), (5, 12, 12), (7, 8, 1), (12, 12, 1), (20, 144, 1), (27, 12, 1),
-    (40, 12, 1), (41, 1, 1), (64, 16, 2), (65, 4, 1), (113, 12, 1), (300, 32, 1), (2000, 2, 1),
-]  # fmt: skip
-WIDTHS, ROWS = (40, 60, 80, 100, 200), (20, 40, 50, 80)
+SUBJECTS = [(1, 144, 1), (2, 4, 1), (5, 12, 12), (20, 144, 1), (41, 1, 1), (64, 16, 2), (113, 12, 1), (2000, 2, 1)]
+SIZES = ((40, 39), (100, 49), (200, 79))
 
 
 @cache
@@ -62,19 +58,17 @@ def maps_of(shown: str) -> list[list[str]]:
 @pytest.mark.parametrize(("tokens", "heads", "layers"), SUBJECTS)
 def test_whatever_there_is_fits_whatever_screen(tokens: int, heads: int, layers: int, tier: str) -> None:
     trace = subject(tokens, heads, layers)
-    sizes = list(product(WIDTHS, ROWS))
-    offset = SUBJECTS.index((tokens, heads, layers)) + list(TIERS).index(tier)
-    for width, rows in sizes[offset % 4 :: 4]:
-        shown, note = screen(trace, TIERS[tier], width, max(rows, 40) - 1)
+    for width, lines in SIZES:
+        shown, note = screen(trace, TIERS[tier], width, lines)
         if tokens == 1:
             continue
         pool = re.search(r"largest of (\d+)[×x](\d+)", " ".join(shown.split()))
         per_row, per_column = map(int, pool.groups()) if pool else (1, 1)
         strips = maps_of(shown)
         assert strips
-        for ticks, *lines in strips:
+        for ticks, *rows in strips:
             # Every row: a line each, or one for two, from 0 on in equal steps.
-            firsts = [int(line.split()[0]) for line in lines]
+            firsts = [int(row.split()[0]) for row in rows]
             step = firsts[1] - firsts[0] if len(firsts) > 1 else tokens
             assert step % per_row == 0
             assert firsts == list(range(0, tokens, step))

@@ -141,7 +141,9 @@ class HubStore:
                     self._file(file).download()
             missing = [part for part in missing if not self._has(part)]
             together = list(_joined(missing))
-            progress = _Progress(self._name, sum(part.end - part.begin for part in together))
+            total = sum(part.end - part.begin for part in together)
+            self.check_online(total)
+            progress = _Progress(self._name, total)
             with ThreadPoolExecutor(_TOGETHER) as pool:
                 for _ in pool.map(lambda part: self._files[part.file].fetch(part, progress), together):
                     pass
@@ -150,15 +152,16 @@ class HubStore:
 
     def check_online(self, count: int) -> None:
         """Raise LoadError before bytes are fetched where nothing may be; say how many are, where it takes a while."""
-        shown = f"{bytes_shown(count)} of the weights of {self._name}"
         if self._is_offline:
             raise LoadError(
-                f"{shown} are not in the local cache, and offline nothing is fetched; `hf download` fetches them"
+                f"the weights of {self._name} are not in the local cache, or not all of them, and offline nothing is "
+                "fetched; `hf download` fetches them"
             )
+        shown = f"fetching {bytes_shown(count)} of the weights of {self._name} from the hub"
         if count > _WORTH_SAYING:
-            tell(f"fetching {shown} from the hub")
+            tell(shown)
         elif count:
-            _log.info("fetching %s", shown)
+            _log.info(shown)
 
     def get(self, part: _Part) -> bytes:
         """Return bytes of a file on the hub."""
@@ -217,9 +220,9 @@ class _HubFile:
         elif 0 < self.size <= WHOLE:
             self.download()
         elif self.size:
-            scratch = tempfile.TemporaryFile()  # noqa: SIM115  its pages are used as long as the process runs
-            os.truncate(scratch.fileno(), self.size)
-            self.pages = np.memmap(scratch, np.uint8, "r+")
+            with tempfile.TemporaryFile() as scratch:  # which its pages outlive
+                os.truncate(scratch.fileno(), self.size)
+                self.pages = np.memmap(scratch, np.uint8, "r+")
 
     @cached_property
     def entries(self) -> dict[str, Entry]:

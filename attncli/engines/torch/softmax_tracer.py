@@ -6,8 +6,8 @@ whatever is done to it, the softmax that takes it and gives the weights, and the
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, MutableMapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +16,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from attncli.recording.call import AttentionCall, CallSite, MaskArgument
 from attncli.trace.layer import LayerTrace
-
-if TYPE_CHECKING:
-    from attncli.engines.torch.recorder import Recorder
 
 # What a model adds to a forbidden score is −1e4 at the least, and no score comes near: below this it is masked.
 FORBIDDEN = -5e3
@@ -46,13 +43,14 @@ class SoftmaxTracer(TorchFunctionMode):
     """Follows scores and weights through every function, and emits a call where weights meet values.
 
     Args:
-        recorder: takes what the innermost attention module computed.
+        wants: says whether what the innermost attention module computes is to be emitted.
+        emit: takes it; the module is None.
+        batch: how many sentences run.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, wants: Callable[[], bool], emit: Callable[[Any, AttentionCall], None], batch: int) -> None:
         super().__init__()
-        self._recorder = recorder
-        self._batch = len(recorder.batch.inputs["input_ids"])
+        self._wants, self._emit, self._batch = wants, emit, batch
         self._origins: MutableMapping[torch.Tensor, Any] = (
             WeakIdKeyDictionary()
         )  # of a tensor, the product or the softmax that it was made of
@@ -77,8 +75,8 @@ class SoftmaxTracer(TorchFunctionMode):
             softmax = next((origin for origin in origins if isinstance(origin, _Softmax)), None)
             if softmax is None:
                 self._origins[result] = product
-            elif self._recorder.wants():
-                self._recorder.emit(None, _to_call(softmax, product, self._batch), "the model's own product")
+            elif self._wants():
+                self._emit(None, _to_call(softmax, product, self._batch))
         elif (origin := self._origin(tensors, result)) is not None:
             self._origins[result] = origin
 
@@ -150,6 +148,7 @@ def softmax_call(
         scores=scores,
         weights=weights,
         output=output,
+        output_of="the model's own product",
         unsupported=unsupported,
     )
 

@@ -18,8 +18,8 @@ from rich.segment import Segment
 from attncli.render.axes import LONGEST_LABEL, MARK, titled
 from attncli.render.cell_grid import HALF, NARROW, WIDE, CellGrid, GridCell, map_lines
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.pane import ALONE, KEY, QUERY, PaneContent, crop, join_facts, pad
-from attncli.render.fit import Bounds
+from attncli.render.explore.pane import ALONE, KEY, QUERY, PaneContent, pad
+from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.heatmap import Heatmap
 from attncli.render.legend import legend_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale

@@ -11,8 +11,8 @@ from rich.segment import Segment
 from attncli.render.axes import titled
 from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell, map_lines
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.pane import QUERY, PaneContent, crop, pad
-from attncli.render.fit import Bounds
+from attncli.render.explore.pane import QUERY, PaneContent, pad
+from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from rich.segment import Segment
 
-from attncli.render.explore.pane import QUERY, PaneContent, crop, join_facts, part_around
-from attncli.render.fit import Bounds
+from attncli.render.explore.pane import QUERY, PaneContent
+from attncli.render.fit import Bounds, crop, join_facts, part_around
 from attncli.render.head_map import PENDING, UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import legend_line
 from attncli.render.palette import Palette

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Generic, NamedTuple, TypeVar
 
@@ -13,8 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.render.block import Block, cell
-from attncli.render.fit import Bounds
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.palette import DIM
 
 Place = TypeVar("Place")
 
@@ -34,25 +33,6 @@ class PaneContent(NamedTuple, Generic[Place]):
 
     block: Block
     at: Callable[[int, int], Place | None]
-
-
-def crop(lines: Iterable[Sequence[Segment]], room: Bounds) -> Block:
-    """Return as much of some lines as there is room for."""
-    kept = [list(line) for line, _ in zip(lines, range(room.lines), strict=False)]
-    return Block([Segment.adjust_line_length(line, room.width, pad=False) for line in kept], room.width)
-
-
-def join_facts(facts: Iterable[str], width: int, palette: Palette, title: str = "") -> list[Segment]:
-    """Return a title and as many facts behind it as a line has room for; the first ones matter most.
-
-    The first of all is shortened where it is too long for a line.
-    """
-    said = title = palette.shortened(title, width) if cell_len(title) > width else title
-    for fact in facts:
-        longer = f"{said} · {fact}" if said else palette.shortened(fact, width) if cell_len(fact) > width else fact
-        if fact and cell_len(palette.fit(longer)) <= width:
-            said = longer
-    return [Segment(title, BOLD), Segment(palette.fit(said[len(title) :]), DIM)]
 
 
 def pad(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
@@ -78,10 +58,3 @@ def _greyed(color: Color | None) -> Color | None:
     if color is None:
         return None
     return Color.from_triplet(blend_rgb(color.get_truecolor(), _GREY, _TOWARDS_GREY))
-
-
-def part_around(at: int, size: int, most: int) -> range:
-    """Return a part of `size` places, `most` of them at the most, in the middle of which one stands if that can be."""
-    shown = min(size, most)
-    start = min(max(at - shown // 2, 0), size - shown)
-    return range(start, start + shown)

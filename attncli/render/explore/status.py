@@ -11,8 +11,8 @@ from attncli.render.bars import TableFormat
 from attncli.render.block import Block, in_words
 from attncli.render.explore.head import CellCursor
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.pane import KEY, QUERY, crop, join_facts
-from attncli.render.fit import Bounds
+from attncli.render.explore.pane import KEY, QUERY
+from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.palette import DIM, Palette
 from attncli.render.sections import proof_line, what_ran
 

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.render.explore.pane import KEY, QUERY, PaneContent, crop
-from attncli.render.fit import Bounds
+from attncli.render.explore.pane import KEY, QUERY, PaneContent
+from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.trace.tokens import Token, Tokens
 

@@ -10,8 +10,7 @@ from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.render.bars import TableFormat
 from attncli.render.block import Block, block
 from attncli.render.explore.head import CellCursor
-from attncli.render.explore.pane import crop
-from attncli.render.fit import Bounds
+from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.why import dimensions, stages
 from attncli.trace.layer import LayerTrace
