@@ -341,21 +341,21 @@ class _Planes:
         return self._followed("masked", None, True) or self._followed("masked", self._visible_keys(self.every), True)
 
     def _followed(
-        self, exception: ExceptionKind | None, seen: Bool[np.ndarray, "B K"] | None, is_any: bool = False
+        self, exception: ExceptionKind | None, visible: Bool[np.ndarray, "B K"] | None, is_any: bool = False
     ) -> RuleVariant | None:
         """Return the simplest rule of all queries but those of padding that see something else.
 
         Args:
             exception: what.
-            seen: the keys of each row that may be no padding; None is that there is none.
+            visible: the keys of each row that may be no padding; None is that there is none.
             is_any: whether any query may see something else.
         """
-        for rule, past in self._plain_rules if seen is None or is_any else self._rules(self._at_queries(seen)):
+        for rule, past in self._plain_rules if visible is None or is_any else self._rules(self._at_queries(visible)):
             guess = _Guess(rule, past, self.no_padding, exception)
             if not self._could_be(guess):
                 continue
-            if seen is not None:
-                tokens = self._tokens(guess, seen)
+            if visible is not None:
+                tokens = self._tokens(guess, visible)
                 if exception in _INFERRED and not is_any:
                     tokens = tokens | self._follow(guess)[:, None]
                     if tokens.all() or not tokens.any(axis=1).all():
@@ -449,7 +449,7 @@ class _Planes:
         pairs = zip(self.cells, queries, strict=True)
         return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
 
-    def _tokens(self, guess: _Guess, seen: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
+    def _tokens(self, guess: _Guess, visible: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
         """Return which keys are no padding: a key that nobody sees is, unless the rule itself hides it from all.
 
         Of keys that the rule hides at either end nothing is known; they are taken for what their neighbour is. Where
@@ -462,7 +462,7 @@ class _Planes:
             shown |= (allowed & (grid.i != grid.j) if guess.exception == "open" else allowed).any(axis=0)
             if shown.all():
                 break
-        tokens = seen | ~shown
+        tokens = visible | ~shown
         places = np.flatnonzero(shown)
         if places.size:
             tokens[:, : places[0]] = tokens[:, places[:1]]
