@@ -87,11 +87,13 @@ class PaneRenderer:
         self.answer: Computed | None = None
         self._seen: Computed | None = None  # the last one with numbers in it
         self._drawn: dict[Pane, tuple[object, Any]] = {}  # what each pane was drawn of last, and what was drawn
-        self._draw: dict[Pane, Callable[[RenderInput, Bounds], Block]] = {
+        self._numbers: dict[Pane, Callable[[RenderInput, ViewState, LayerViewCache, Bounds], Block]] = {
             "head": self._head,
             "heads": self._heads,
             "map": self._map,
             "why": self._why,
+        }
+        self._words: dict[Pane, Callable[[RenderInput, Bounds], Block]] = {
             "tokens": self._tokens,
             "cell": self._cell,
             "status": self._status,
@@ -183,7 +185,11 @@ class PaneRenderer:
                 continue
             room = Bounds(place.height, place.width)
             try:
-                block = self._draw[pane](scene, room)
+                if pane in self._words:
+                    block = self._words[pane](scene, room)
+                else:
+                    found = self._looked_at(scene.look)
+                    block = _NOTHING if found is None else self._numbers[pane](scene, *found, room)
             except Exception as error:  # one pane less, and the text that was typed is not lost
                 block = crop(([Segment(line)] for line in in_words(self._palette.fit(reason(error)), room.width)), room)
             if is_late and pane in (*MAPS, "why", "cell", "tokens"):
@@ -207,29 +213,18 @@ class PaneRenderer:
             look = replace(look, head=layer.heads[0])
         return look, sight
 
-    def _head(self, scene: RenderInput, room: Bounds) -> Block:
-        found = self._looked_at(scene.look)
-        if found is None:
-            return _NOTHING
-        look, sight = found
+    def _head(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         cursor = CellCursor(look.head, look.query, look.key)
         port = (look.port.query, look.port.key, look.port.zoom)
         how = look.ramp, self._palette, room
         return self._once("head", large_head, sight, cursor, port, *how).drawn.block
 
-    def _heads(self, scene: RenderInput, room: Bounds) -> Block:
-        found = self._looked_at(scene.look)
-        if found is None:
-            return _NOTHING
-        look, sight = found
+    def _heads(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         how = look.ramp, self._palette, room
         return self._once("heads", small_heads, sight, look.head, *how).block
 
-    def _map(self, scene: RenderInput, room: Bounds) -> Block:
-        found = self._looked_at(scene.look)
-        if found is None or self._seen is None:
-            return _NOTHING
-        look, sight = found
+    def _map(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
+        assert self._seen is not None
         answer = self.answer if self.answer and self.answer.survey else self._seen
         kind, chosen = sight.layer.kind, (look.layer, scene.look.head)
         numbers: dict[tuple[int, int], float | None]
@@ -243,11 +238,7 @@ class PaneRenderer:
         layers = {*answer.layers_of(kind), look.layer}
         return self._once("map", layer_map, title, numbers, layers, shape, chosen, self._palette, room).block
 
-    def _why(self, scene: RenderInput, room: Bounds) -> Block:
-        found = self._looked_at(scene.look)
-        if found is None:
-            return _NOTHING
-        look, sight = found
+    def _why(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         recorded = sight.trace.recorded
         layer = next(each for each in recorded.layers if (each.layer, each.kind) == (look.layer, sight.layer.kind))
         cursor = CellCursor(min(max(scene.look.head, 0), max(layer.heads)), look.query, look.key)
