@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.driver import Driver
 from textual.geometry import NULL_OFFSET, Region, Size, Spacing
 from textual.layout import Layout, WidgetPlacement
 from textual.message import Message
@@ -88,6 +89,19 @@ class Prompt(NamedTuple):
 
     name: str
     before: ViewState
+
+
+class _TolerantDriver:
+    """A driver that outlives bytes that are no text, such as half a letter that was pasted; they are lost."""
+
+    def run_input_thread(self) -> None:
+        """Read what is typed until the end."""
+        while True:
+            try:
+                super().run_input_thread()  # type: ignore[misc]  # of the driver that it is mixed into
+            except UnicodeDecodeError:
+                continue
+            return
 
 
 class _Placed(Layout):
@@ -173,6 +187,10 @@ class Explorer(App[None]):
             for number in _LEAVING:
                 loop.add_signal_handler(number, self.exit)
         await self.run_async()
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return the driver of this terminal."""
+        return type("Driver", (_TolerantDriver, super().get_driver_class()), {})
 
     def get_default_screen(self) -> Screen[None]:
         """Return the one screen."""
