@@ -132,7 +132,6 @@ Answer = TypeVar("Answer")
 Kept = Mapping[str, str | int | float | bool | None]  # what a file says of a sentence besides, by names
 NOTHING_KEPT: Kept = {}
 _ENDLESS = (float("inf"), float("-inf"))
-ERROR_SCHEMA = "attncli.error/1"
 
 
 def members_of(kept: Kept) -> dict[str, Any]:
@@ -147,19 +146,13 @@ class Failure(NamedTuple):
 
     Attributes:
         reason: one sentence.
-        is_kept: whether an error document takes its place in JSON.
         kind: what is raised where there is no other sentence.
         kept: what its file says of it besides.
     """
 
     reason: str
-    is_kept: bool = False
     kind: type[AttnError] = InputError
     kept: Kept = NOTHING_KEPT
-
-    def as_dict(self, number: int) -> dict[str, Any]:
-        """Return the error document of the sentence with this number."""
-        return {"schema": ERROR_SCHEMA, "sentence": number, **members_of(self.kept), "error": self.reason}
 
     def of(self, number: int) -> str:
         """Return the reason, after the number of the sentence, and before that its file, where there are several."""
