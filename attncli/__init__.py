@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from attncli._version import __version__ as __version__
 
-# `typing` would be imported before a Ctrl-C can be quiet; see `interruption`.
+# `typing` would be imported before a Ctrl-C can be quiet; see `signals`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

@@ -46,7 +46,7 @@ class UsageError(AttnError):
     exit_code = ExitCode.USAGE
 
 
-class MisfitError(UsageError):
+class InputMismatchError(UsageError):
     """An option does not fit this sentence, such as a token that it does not have; it may fit another one."""
 
 
@@ -129,12 +129,12 @@ def require(what: str, *packages: str) -> None:
 
 
 Answer = TypeVar("Answer")
-Kept = Mapping[str, str | int | float | bool | None]  # what a file says of a sentence besides, by names
-NOTHING_KEPT: Kept = {}
+Metadata = Mapping[str, str | int | float | bool | None]  # what a file says of a sentence besides, by names
+NO_METADATA: Metadata = {}
 _ENDLESS = (float("inf"), float("-inf"))
 
 
-def members_of(kept: Kept) -> dict[str, Any]:
+def metadata_json(kept: Metadata) -> dict[str, Any]:
     """Return what a file says of a sentence besides, as a JSON document spells it: not at all if it says nothing."""
     # JSON has no other numbers than finite ones.
     spelled = {name: None if value in _ENDLESS or value != value else value for name, value in kept.items()}
@@ -152,7 +152,7 @@ class Failure(NamedTuple):
 
     reason: str
     kind: type[AttnError] = InputError
-    kept: Kept = NOTHING_KEPT
+    kept: Metadata = NO_METADATA
 
     def of(self, number: int) -> str:
         """Return the reason, after the number of the sentence, and before that its file, where there are several."""
@@ -160,7 +160,9 @@ class Failure(NamedTuple):
         return f"{file}sentence {number}: {self.reason}"
 
 
-def refusing(numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = False) -> Iterator[tuple[int, Answer]]:
+def raise_on_failure(
+    numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = False
+) -> Iterator[tuple[int, Answer]]:
     """Yield numbered answers until one is a failure.
 
     Raises:

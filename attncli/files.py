@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from attncli.errors import ExitCode, InputError
-from attncli.interruption import Undoing
+from attncli.signals import OnInterrupt
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def read_file(path: str | Path, most: int) -> bytes:
 
 
 @contextmanager
-def written_aside(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
+def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     """Give the path of a side file in the same folder; rename it to `path` when the block succeeds.
 
     A pipe, a device or an open stream is given itself; of a link, what it points to is written.
@@ -76,7 +76,7 @@ def written_aside(path: str | Path, suffix: str | None = None) -> Iterator[Path]
     """
     given = Path(path)
     try:
-        if goes_straight(given):
+        if is_stream_path(given):
             yield given
             return
         final = Path(os.path.realpath(given)) if given.is_symlink() else given
@@ -85,7 +85,7 @@ def written_aside(path: str | Path, suffix: str | None = None) -> Iterator[Path]
         is_kept = suffix is not None
         # Every run has its own, also one with the same process id in another container.
         aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")
-        with claimed(aside) if is_kept else nullcontext(), Undoing(partial(discard, aside, is_kept)):
+        with file_lock(aside) if is_kept else nullcontext(), OnInterrupt(partial(discard, aside, is_kept)):
             try:
                 yield aside
                 replace(aside, final)
@@ -98,16 +98,16 @@ def written_aside(path: str | Path, suffix: str | None = None) -> Iterator[Path]
 
 
 @contextmanager
-def text_aside(path: str | Path, suffix: str | None = None) -> Iterator[IO[str]]:
-    """Like `written_aside`, opened for UTF-8 text."""
-    with written_aside(path, suffix) as aside, open(aside, "w", encoding="utf-8", newline="") as stream:
+def atomic_write_text(path: str | Path, suffix: str | None = None) -> Iterator[IO[str]]:
+    """Like `atomic_write`, opened for UTF-8 text."""
+    with atomic_write(path, suffix) as aside, open(aside, "w", encoding="utf-8", newline="") as stream:
         yield stream
 
 
 DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/self/fd/")
 
 
-def goes_straight(path: Path) -> bool:
+def is_stream_path(path: Path) -> bool:
     """Return whether a path is a pipe, a device or an open stream: it takes what is written, and is never replaced."""
     if str(path).startswith(DESCRIPTORS):
         return True
@@ -119,7 +119,7 @@ def goes_straight(path: Path) -> bool:
 
 
 @contextmanager
-def claimed(aside: Path, waits: bool = False) -> Iterator[bool]:
+def file_lock(aside: Path, waits: bool = False) -> Iterator[bool]:
     """Hold a side file, creating it; it is let go when this process ends, however it does.
 
     Args:
@@ -194,7 +194,7 @@ class Tensors:
         shapes: of all tensors.
         starts: of all tensors, in bytes.
         pages: of the file.
-        mapped: those of types that are read, of whose numbers nothing is read yet; see `widened`.
+        mapped: those of types that are read, of whose numbers nothing is read yet; see `to_float32`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -227,10 +227,10 @@ class Tensors:
             raise InputError(
                 f"tensor {visible(name)} is {kind}; expected floats of 16 bits or more, integers or booleans"
             )
-        return widened(self.mapped[name]) if kind == "BF16" else self.mapped[name].copy()
+        return to_float32(self.mapped[name]) if kind == "BF16" else self.mapped[name].copy()
 
 
-def widened(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+def to_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return an array as float32, exactly; 16 bits that are no float are a bfloat16, which NumPy lacks."""
     import numpy as np
 

@@ -142,7 +142,7 @@ def test_blind_queries_are_those_without_a_cell(
     forms: list[Mask] = [rule, ArrayMask(rule.rows([0], np.arange(queries)))]
     for form in forms:
         layer = layer_of(q, k, mask=form)
-        for found in whole_and_in_blocks(monkeypatch, 8, lambda layer=layer: layer.blind(range(queries))):
+        for found in whole_and_in_blocks(monkeypatch, 8, lambda layer=layer: layer.fully_masked(range(queries))):
             assert found.tolist() == blind.tolist()
 
 

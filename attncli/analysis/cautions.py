@@ -91,7 +91,7 @@ def _unexplained(trace: Trace, row: Row) -> str:
 
 def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> str:
     """Name the rows that may attend to no key, their heads and what their weights become; empty if there are none."""
-    blind = layer.blind(queries)
+    blind = layer.fully_masked(queries)
     if not blind.any():
         return ""
     heads, rows = np.flatnonzero(blind.any(axis=1)), np.flatnonzero(blind.any(axis=0))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli import attention
-from attncli.text import counted, quoted
+from attncli.text import plural, quoted
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.tokens import Token, Tokens
 
@@ -58,7 +58,7 @@ class Row:
     keys: Tokens
 
     def __repr__(self) -> str:
-        return f"Row({_place(self)}, {quoted(self.query.text)} to {counted(len(self.keys), 'key')})"
+        return f"Row({_place(self)}, {quoted(self.query.text)} to {plural(len(self.keys), 'key')})"
 
     @property
     def layer(self) -> LayerTrace:

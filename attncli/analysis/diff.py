@@ -15,7 +15,7 @@ from attncli.analysis.derive.layer import check_tokens
 from attncli.analysis.metrics import counted_rows
 from attncli.analysis.statistics import RunningMoments
 from attncli.errors import InputError
-from attncli.text import counted, quoted, several
+from attncli.text import as_list, plural, quoted
 from attncli.trace.display import Displayed
 from attncli.trace.layer import HeadTrace
 from attncli.trace.trace import Provenance, Trace
@@ -145,7 +145,7 @@ class Difference(Displayed):
         sides = " / ".join(quoted(trace.text or trace.target or "") for trace in (self.first, self.second))
         furthest = self.heads[0].jensen_shannon
         most = "" if furthest is None else f", at most {furthest:.3g} bits apart"
-        return f"Difference({sides}, {counted(len(self.heads), 'head')}{most})"
+        return f"Difference({sides}, {plural(len(self.heads), 'head')}{most})"
 
     def pair(self, of: HeadDifference | CellDifference) -> LayerPair:
         """Return the layer that a head or a cell belongs to."""
@@ -179,7 +179,7 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
     of_queries, of_keys = alignments(first, second)
     if not of_queries.pairs or not of_keys.pairs:
         raise InputError("the two share no token, so there is nothing to compare")
-    chosen = chosen_rows(of_queries, list(several(queries)))
+    chosen = chosen_rows(of_queries, list(as_list(queries)))
     layers = tuple(layer_pairs(first, second, (of_queries, of_keys), chosen))
     heads: list[HeadDifference] = []
     cells: list[CellDifference] = []

@@ -16,7 +16,7 @@ from attncli.analysis.statistics import RunningMoments
 from attncli.checkpoints.signatures import Choice, SourceKeywords, spelling_out
 from attncli.engines import open_source
 from attncli.errors import InputError, UsageError
-from attncli.text import counted, did_you_mean, several, span, visible
+from attncli.text import as_list, did_you_mean, plural, span, visible
 from attncli.trace.display import Displayed, Tabular
 from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
@@ -81,8 +81,8 @@ class HeadReport(Displayed, Tabular):
         return DETECTORS[0] in self.heads[0].metrics
 
     def __repr__(self) -> str:
-        run = f"{counted(self.sentences, 'sentence')} of {span(*self.tokens)} tokens"
-        return f"HeadReport({self.source.title}, {counted(len(self.heads), 'head')}, {run})"
+        run = f"{plural(self.sentences, 'sentence')} of {span(*self.tokens)} tokens"
+        return f"HeadReport({self.source.title}, {plural(len(self.heads), 'head')}, {run})"
 
     def ranked(self, metric: Metric, *, reverse: bool = False, top: int | None = None) -> HeadReport:
         """Return the survey with the heads of the highest value first.
@@ -300,10 +300,10 @@ def heads(
         InputError: a sentence cannot be read, or there is none.
     """
     from attncli.encoding.induction_probe import repeated
-    from attncli.engines.source import Sentence, traced
-    from attncli.errors import refusing
+    from attncli.engines.source import CorpusItem, trace_stream
+    from attncli.errors import raise_on_failure
 
-    view = View(queries=tuple(several(queries)))
+    view = View(queries=tuple(as_list(queries)))
     if induction:
         for name, is_given in (("a text", texts != ""), ("pair", pair is not None), ("target", target is not None)):
             if is_given:
@@ -315,8 +315,10 @@ def heads(
             raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
         return survey([texts], view)
     source = open_source(layers=layers, values=False, **options)
-    numbered = (Sentence(number, text) for number, text in enumerate(several(texts), start=1))
+    numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
     is_alone = isinstance(texts, str)
     return survey(
-        (trace for _, trace in refusing(traced(source, numbered, pair, target), is_alone)), view, detects=induction
+        (trace for _, trace in raise_on_failure(trace_stream(source, numbered, pair, target), is_alone)),
+        view,
+        detects=induction,
     )

@@ -13,18 +13,18 @@ from attncli.errors import InputError, UsageError
 from attncli.masks.audit import audit, audit_fills
 from attncli.masks.conventions import CONVENTIONS, LEAST, WRITTEN, Reader, encoded
 from attncli.masks.expressions import Expression
-from attncli.masks.files import Loaded, read_values
+from attncli.masks.files import StoredMask, read_values
 from attncli.masks.findings import Finding
-from attncli.masks.given import loaded_from, with_given_lengths
-from attncli.masks.layout import (
-    Size,
-    Subject,
+from attncli.masks.from_arrays import as_stored, bind_lengths
+from attncli.masks.mask_grid import (
+    MaskGrid,
+    MaskSize,
+    as_expression,
     check_past,
-    expression_of,
-    filled,
+    grid_of_values,
+    grids_of_expression,
     is_file,
-    subject_of_values,
-    subjects_of_expression,
+    size_for,
 )
 from attncli.text import visible
 from attncli.trace.display import Displayed
@@ -74,23 +74,23 @@ def mask(
     if isinstance(given, str) and not is_file(given):
         if api != "sdpa" or batch:
             raise UsageError("api and batch apply to arrays; in an expression True = attend, and lengths say the batch")
-        expression = expression_of(given)
+        expression = as_expression(given)
         if lengths is not None:
-            expression = with_given_lengths(expression, lengths)
-        size = filled(Size(queries, keys, past), expression)
-        return GivenMask(subjects_of_expression(expression, size)[-1])
+            expression = bind_lengths(expression, lengths)
+        size = size_for(MaskSize(queries, keys, past), expression)
+        return GivenMask(grids_of_expression(expression, size)[-1])
     if api is not None and api not in CONVENTIONS:
         raise UsageError(f"api {api!r}: expected {', '.join(CONVENTIONS)} or None")
     if queries is not None or keys is not None or lengths is not None:
         raise UsageError("queries, keys and lengths apply to an expression; of an array, check takes the lengths")
     name = str(given) if isinstance(given, str | PathLike) else "the mask"
-    loaded = read_values(Path(given)) if isinstance(given, str | PathLike) else loaded_from(given, name)
+    loaded = read_values(Path(given)) if isinstance(given, str | PathLike) else as_stored(given, name)
     shape = loaded.values.shape
     if not 2 <= len(shape) <= 4 or not loaded.values.size:
         raise InputError(
             f"{visible(name)} has shape {list(shape)}; expected two to four axes, of which the last is the keys"
         )
-    return GivenMask(subject_of_values(name, loaded, api, past, None, batch), loaded, api, batch)
+    return GivenMask(grid_of_values(name, loaded, api, past, None, batch), loaded, api, batch)
 
 
 class GivenMask(Displayed):
@@ -104,8 +104,8 @@ class GivenMask(Displayed):
 
     def __init__(
         self,
-        subject: Subject,
-        loaded: Loaded | None = None,
+        subject: MaskGrid,
+        loaded: StoredMask | None = None,
         api: Reader | None = None,
         batch: bool = False,
     ) -> None:
@@ -141,18 +141,18 @@ class GivenMask(Displayed):
             UsageError: what is expected is no expression, or has no `pad` for the lengths.
             InputError: the mask is of another size than the expression or the lengths.
         """
-        expected = expression_of(expect) if isinstance(expect, str) else expect
+        expected = as_expression(expect) if isinstance(expect, str) else expect
         if expected is not None and not callable(getattr(type(expected), "allowed", None)):
             raise UsageError(
                 f"what is expected is of type {type(expected).__name__}; expected an expression, such as "
                 "'causal & window(4)'. Of an array: attncli.mask(array).check('causal')"
             )
         if lengths is not None:
-            expected = with_given_lengths(expected, lengths)
+            expected = bind_lengths(expected, lengths)
         subject = self.subject
         if self._loaded is not None:  # what is expected tells what True means, and how many rows the batch has
-            subject = subject_of_values(subject.name, self._loaded, self._api, subject.past, expected, self._batch)
-        return [*audit(subject, expected, Size()), *audit_fills(subject, None)]
+            subject = grid_of_values(subject.name, self._loaded, self._api, subject.past, expected, self._batch)
+        return [*audit(subject, expected, MaskSize()), *audit_fills(subject, None)]
 
     def to(self, api: Reader, dtype: str = "float32") -> np.ndarray[Any, Any]:
         """Return the mask as another function reads it, as `attn mask convert` writes it.

@@ -16,7 +16,7 @@ import numpy as np
 from attncli import attention
 from attncli.analysis.metric_names import NAMES, Metric
 from attncli.masks.expressions import Atom, Expression, RuleMask, leaves
-from attncli.trace.layer import HeadTrace, LayerTrace, Stages, stacked, stages_of
+from attncli.trace.layer import HeadTrace, LayerTrace, Stages, merge_layers, stages_of
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
@@ -45,7 +45,7 @@ def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
     """Return every metric of every head, over all query rows or those that a view shows.
 
     Raises:
-        MisfitError: the view wants a query that does not exist, or leaves none.
+        InputMismatchError: the view wants a query that does not exist, or leaves none.
     """
     ends = np.cumsum([len(layer.heads) for layer in trace.layers])
     found = TraceMetrics(*np.empty((2, ends[-1], len(NAMES)), np.float32))
@@ -76,7 +76,7 @@ def _is_rule(expression: Expression) -> bool:
 
 def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray, " R"]) -> TraceMetrics:
     """Return the metrics of layers that see the same cells."""
-    one, parts = layers[0], stacked(layers)
+    one, parts = layers[0], merge_layers(layers)
     # Where the heads have masks of their own, so have the uniform ones in their places.
     of_uniform = one.heads if len(one.mask.rows(list(one.heads), rows[:1])) > 1 else one.heads[:1]
     measured, uniform = _Sums(sum(len(layer.heads) for layer in layers)), _Sums(len(of_uniform))

@@ -8,7 +8,7 @@ from typing import Unpack
 from attncli.analysis.cell import Cell, Row
 from attncli.checkpoints.signatures import InspectKeywords, spelling_out
 from attncli.engines import inspect, open_source
-from attncli.errors import MisfitError, UsageError
+from attncli.errors import InputMismatchError, UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
@@ -77,7 +77,7 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
         try:
             place = _the_token(query_tokens, query, "query")
             other = None if key is None else _the_token(key_tokens, key, "key")
-        except MisfitError as error:  # another kind of attention may have such a token
+        except InputMismatchError as error:  # another kind of attention may have such a token
             first_error = first_error or error
             continue
         found += [(Row(layer.head(head, [place.index]), place, key_tokens), other) for head in layer.heads]

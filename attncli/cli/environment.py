@@ -220,17 +220,17 @@ class Environment:
             yield self._data
             self._data.flush()
             return
-        from attncli.files import text_aside
+        from attncli.files import atomic_write_text
 
-        with text_aside(path, ".part" if is_stream else None) as stream:
+        with atomic_write_text(path, ".part" if is_stream else None) as stream:
             yield stream
 
     @contextmanager
     def binary(self, path: Path) -> Iterator[IO[bytes]]:
         """Give a file of bytes that appears when it is whole."""
-        from attncli.files import written_aside
+        from attncli.files import atomic_write
 
-        with written_aside(path) as aside, open(aside, "wb") as file:
+        with atomic_write(path) as aside, open(aside, "wb") as file:
             yield file
 
     def write(self, pieces: Iterable[str], path: Path | None = None) -> None:

@@ -64,7 +64,7 @@ On = Annotated[
     str | None,
     model_option(
         metavar="ray|ray://HOST:PORT",
-        help="Compute the parts of -o FOLDER/ on Ray: here, or on every machine of a cluster that this one is a part of.",
+        help="Compute the parts of -o FOLDER/ on Ray: here, or on all machines of the cluster that this one is in.",
     ),
 ]
 Pair = Annotated[str | None, input_option(metavar="TEXT", help="A second text in the same sequence.")]

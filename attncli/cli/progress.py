@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from attncli.cli.environment import Environment, Stderr, listening, stderr_console
-from attncli.interruption import Undoing
+from attncli.signals import OnInterrupt
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def status(environment: Environment, text: str) -> Iterator[None]:
         spinner.update(text=shown)
         line.refresh()  # at once: a step may be over before the next frame
 
-    with Undoing(line.stop), line, listening(show, is_detailed=True):
+    with OnInterrupt(line.stop), line, listening(show, is_detailed=True):
         yield
 
 
@@ -75,7 +75,7 @@ class ProgressBar:
     def track(self, results: Iterable[Result[Value]]) -> Iterator[Result[Value]]:
         """Pass results on; the bar is there from the first one to the last."""
         task, last = None, 0
-        with Undoing(self._say_stopped):
+        with OnInterrupt(self._say_stopped):
             for result in results:
                 number = result.number
                 step = number - last if number > last else number  # another file begins anew

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.cli.sentences import sentences
-from attncli.errors import Answer, UnconfirmedError, UsageError, refusing
+from attncli.errors import Answer, UnconfirmedError, UsageError, raise_on_failure
 from attncli.text import visible
 from attncli.trace.selection import Indices
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attncli.cli.options import Derive, Load, Request, Texts
     from attncli.corpus.jobs import TraceJob, TraceTask
     from attncli.corpus.run import Result
-    from attncli.engines.source import Sentence, Source
+    from attncli.engines.source import CorpusItem, Source
     from attncli.trace.trace import Derivation, Trace
 
 _MOST = 1024  # processes that anyone means
@@ -76,7 +76,7 @@ def results_of(
     task: Task,
     *,
     only: str | None = None,
-    texts: Iterable[Sentence] | None = None,
+    texts: Iterable[CorpusItem] | None = None,
     jobs: int | None = 1,
 ) -> Generator[Result[Any], None, None]:
     """Yield what is made of the traces that a command is asked for; a bad request is refused before the first one.
@@ -104,8 +104,8 @@ def results_of(
         numbered = _the_only(numbered, only)
     job, source = open_job(environment, request, task)
     jobs = jobs or one_device(request)
-    first = 1 if source.runs_together else first_batched(jobs, source.shared_from)
-    return run(job, batched(numbered, first), jobs, job.on(source), source.shared_from)
+    first = 1 if source.can_batch else first_batched(jobs, source.parallel_from)
+    return run(job, batched(numbered, first), jobs, job.on(source), source.parallel_from)
 
 
 def _of_saved(request: Request, task: Task) -> Generator[Result[Any], None, None]:
@@ -179,7 +179,7 @@ def traces_of(
 
     results = results_of(environment, request, Task(Identity(), default_layers, values=values), only=only)
     numbered = ((result.number, result.value) for result in results)
-    return refusing(numbered, is_alone(request.computed.sentences, request.from_))
+    return raise_on_failure(numbered, is_alone(request.computed.sentences, request.from_))
 
 
 def is_alone(texts: Texts, saved: Path | None) -> bool:
@@ -256,7 +256,7 @@ def agreed(environment: Environment, load: Load, opened: Callable[[dict[str, Any
     return opened(options | {"yes": True})
 
 
-def _the_only(texts: Iterator[Sentence], what: str) -> Iterator[Sentence]:
+def _the_only(texts: Iterator[CorpusItem], what: str) -> Iterator[CorpusItem]:
     first = list(islice(texts, 2))
     if len(first) > 1:
         raise UsageError(f"{what} one trace; give one sentence, or each in a run of its own")

@@ -8,15 +8,15 @@ from itertools import chain
 from typing import IO, TYPE_CHECKING
 
 from attncli.cli.environment import Environment, is_piped_in, stdin_bytes
-from attncli.engines.source import Sentence
-from attncli.errors import InputError, UsageError, refusing
-from attncli.text import counted, visible
+from attncli.engines.source import CorpusItem
+from attncli.errors import InputError, UsageError, raise_on_failure
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from attncli.cli.options import Texts
 
 
-def sentences(given: Texts, environment: Environment) -> Iterator[Sentence]:
+def sentences(given: Texts, environment: Environment) -> Iterator[CorpusItem]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
 
     Raises:
@@ -45,12 +45,12 @@ def sentences(given: Texts, environment: Environment) -> Iterator[Sentence]:
     if "-" in texts:
         raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
     say_how_taken(given, environment)
-    return (Sentence(number, text) for number, text in enumerate(texts, start=1))
+    return (CorpusItem(number, text) for number, text in enumerate(texts, start=1))
 
 
 def texts_of(given: Texts, environment: Environment) -> Iterator[str]:
     """Yield the sentences up to the first bad one, which raises its error; see `sentences`."""
-    return (text for _, text in refusing((one.number, one.text) for one in sentences(given, environment)))
+    return (text for _, text in raise_on_failure((one.number, one.text) for one in sentences(given, environment)))
 
 
 def say_how_taken(given: Texts, environment: Environment) -> None:
@@ -94,12 +94,12 @@ def last_number(given: Texts) -> int | None:
     return None if given.reader is None else given.reader.last_number()
 
 
-def _begun(numbered: Iterator[Sentence]) -> Iterator[Sentence]:
+def _begun(numbered: Iterator[CorpusItem]) -> Iterator[CorpusItem]:
     """Read as far as the first sentence, so that what cannot be read is refused before a model is loaded."""
     return chain([next(numbered)], numbered)
 
 
-def _piped(stream: IO[bytes], whole: bool, environment: Environment) -> Iterator[Sentence]:
+def _piped(stream: IO[bytes], whole: bool, environment: Environment) -> Iterator[CorpusItem]:
     """Yield the lines of standard input that are not empty."""
     from attncli.corpus.readers.text import read_text
 
@@ -117,4 +117,4 @@ def _piped(stream: IO[bytes], whole: bool, environment: Environment) -> Iterator
     if empty == number:
         raise InputError(f"{name} holds no sentence; expected one a line")
     if empty:
-        environment.note(f"{name}: {counted(empty, 'empty line')} {'was' if empty == 1 else 'were'} skipped")
+        environment.note(f"{name}: {plural(empty, 'empty line')} {'was' if empty == 1 else 'were'} skipped")

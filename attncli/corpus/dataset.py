@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from attncli._version import __version__
 from attncli.corpus.folders import LOCK, Folder, folder_at
 from attncli.corpus.run import Batch, BatchFn, Job, Result, batched
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, UsageError
-from attncli.interruption import Undoing
-from attncli.text import counted, visible
+from attncli.signals import OnInterrupt
+from attncli.text import plural, visible
 
 SHARD_SIZE = 4096
 """Sentences of a part of a file."""
@@ -30,7 +30,7 @@ SCHEMA = "attncli.dataset/2"
 MANIFEST = "_attncli.json"
 
 
-def in_shards(sentences: Iterable[Sentence], files: Sequence[str] = ()) -> Iterator[Batch]:
+def in_shards(sentences: Iterable[CorpusItem], files: Sequence[str] = ()) -> Iterator[Batch]:
     """Yield the sentences part by part, as `part-00000-00000`: which file it is of, and which of its parts.
 
     Args:
@@ -39,7 +39,7 @@ def in_shards(sentences: Iterable[Sentence], files: Sequence[str] = ()) -> Itera
     """
     indices = {name: index for index, name in enumerate(files)}
 
-    def place(sentence: Sentence) -> tuple[int, int]:
+    def place(sentence: CorpusItem) -> tuple[int, int]:
         return indices.get(str(sentence.kept.get("file")), 0), sentence.number // SHARD_SIZE
 
     for (file, shard), own in groupby(sentences, place):
@@ -154,7 +154,7 @@ def _read_note(folder: Folder, part: str, shard: Batch) -> dict[str, Any] | None
     return dict(note)
 
 
-def _digest(sentences: Sequence[Sentence]) -> str:
+def _digest(sentences: Sequence[CorpusItem]) -> str:
     """Return what tells sentences from others."""
     digest = blake2b(digest_size=16)
     for number, text, kept in sentences:
@@ -184,7 +184,7 @@ class DatasetSummary:
 
     def __str__(self) -> str:
         there = f", {self.before} of them there before" if self.before else ""
-        return f"{counted(self.sentences, 'sentence')} in {counted(len(self.names), 'part')}{there}"
+        return f"{plural(self.sentences, 'sentence')} in {plural(len(self.names), 'part')}{there}"
 
 
 @contextmanager
@@ -219,7 +219,7 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
 
         summary = DatasetSummary()
         try:
-            with Undoing(undo):
+            with OnInterrupt(undo):
                 yield summary
         except BaseException:
             undo()

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from attncli.corpus.remote import error_reason, filesystem, without_password
 from attncli.errors import AttnError, InputError
-from attncli.files import claimed, discard, written_aside
-from attncli.interruption import Undoing
+from attncli.files import atomic_write, discard, file_lock
+from attncli.signals import OnInterrupt
 from attncli.text import visible
 
 LOCK = "_attncli.lock"
@@ -74,7 +74,7 @@ class _LocalFolder:
 
     @contextmanager
     def write(self, name: str) -> Iterator[Path]:
-        with written_aside(self._path / name) as aside:
+        with atomic_write(self._path / name) as aside:
             yield aside
             with open(aside, "rb+") as file:  # it is on the disk before it has its name
                 os.fsync(file.fileno())
@@ -93,7 +93,7 @@ class _LocalFolder:
 
         with self._translate("write"):
             self._path.mkdir(exist_ok=True)
-            with claimed(self._path / LOCK), Undoing(leave):
+            with file_lock(self._path / LOCK), OnInterrupt(leave):
                 try:
                     yield
                 finally:
@@ -132,10 +132,11 @@ class _RemoteFolder:
             return {found.base_name: found.size for found in self._files.get_file_info(selector)}
 
     def read(self, name: str) -> bytes | None:
-        with self._translate("read", name), suppress(FileNotFoundError):
-            with self._files.open_input_file(f"{self._path}/{name}") as file:
-                return bytes(file.read())
-        return None
+        with self._translate("read", name):
+            try:
+                return bytes(self._files.open_input_file(f"{self._path}/{name}").read())
+            except FileNotFoundError:
+                return None
 
     @contextmanager
     def write(self, name: str) -> Iterator[Path]:
@@ -164,7 +165,7 @@ class _RemoteFolder:
     def _translate(self, what: str, name: str = "") -> Iterator[None]:
         try:
             yield
-        except (AttnError, FileNotFoundError):
+        except AttnError:
             raise
         except Exception as error:  # of any library
             place = f"{self.name}/{name}" if name else self.name

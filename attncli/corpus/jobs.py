@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from attncli.corpus.run import Batch, BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
-from attncli.errors import Failure, InputError, MisfitError, UsageError
+from attncli.errors import Failure, InputError, InputMismatchError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ class TraceTask(Protocol[Value]):
         """Return what the sentence with this number becomes, and what it is to be warned of.
 
         Raises:
-            MisfitError: the options do not fit this sentence, but may fit another one.
+            InputMismatchError: the options do not fit this sentence, but may fit another one.
             AttnError: they fit none.
         """
 
@@ -128,9 +128,9 @@ class TraceJob(Generic[Value]):
 
     def traces(self, source: Source, batch: Batch) -> Iterator[tuple[int, Trace | Failure]]:
         """Yield the numbered traces of a batch, or why a sentence has none."""
-        from attncli.engines.source import answered
+        from attncli.engines.source import trace_group
 
-        return answered(source, batch.sentences, self.pair, self.target)
+        return trace_group(source, batch.sentences, self.pair, self.target)
 
     def _results(self, source: Source, batch: Batch) -> Iterator[Result[Value]]:
         return (self.result(number, trace) for number, trace in self.traces(source, batch))
@@ -141,8 +141,8 @@ class TraceJob(Generic[Value]):
             return Result(number, trace)
         try:
             value, warnings = self.task(number, trace)
-        except MisfitError as error:
-            return Result(number, Failure(str(error), kind=MisfitError, kept=trace.kept))
+        except InputMismatchError as error:
+            return Result(number, Failure(str(error), kind=InputMismatchError, kept=trace.kept))
         return Result(number, value, tuple(warnings), trace.source.notes)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from attncli.corpus.run import Batch, BatchFn, Job, Result
 from attncli.engines.cpu import ONE_THREAD
 from attncli.errors import AttnError, InputError
-from attncli.interruption import Undoing
+from attncli.signals import OnInterrupt
 
 _AHEAD = 2  # batches that are under way, for each process
 
@@ -65,7 +65,7 @@ def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]
             process.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
-    with Undoing(end):
+    with OnInterrupt(end):
         try:
             yield executor, folder
         finally:

@@ -9,9 +9,9 @@ from typing import Literal
 
 from attncli.corpus.glob import find_files
 from attncli.corpus.remote import File, without_password
-from attncli.engines.source import Sentence
-from attncli.errors import NOTHING_KEPT, Failure, InputError, Kept, UsageError
-from attncli.text import counted, visible
+from attncli.engines.source import CorpusItem
+from attncli.errors import NO_METADATA, Failure, InputError, Metadata, UsageError
+from attncli.text import plural, visible
 
 Kind = Literal["text", "messages", "JSON Lines", "CSV", "TSV", "Parquet"]
 _KINDS: dict[str, Kind] = {
@@ -83,7 +83,7 @@ class SentenceReader:
         """Whether there is one text, or one list of messages."""
         return len(self.files) == 1 and self._is_whole(self.files[0])
 
-    def sentences(self, note: Callable[[str], object] = lambda _: None) -> Iterator[Sentence]:
+    def sentences(self, note: Callable[[str], object] = lambda _: None) -> Iterator[CorpusItem]:
         """Yield the sentences of all files, one file after the other; what is empty is left out.
 
         A file that cannot be read has a failure for a sentence, in the place of the first one that it lacks. Where
@@ -108,7 +108,7 @@ class SentenceReader:
         if not is_any:
             raise InputError(f"{name} holds no sentence; expected one {'a line' if has_lines else 'a row'}")
         if empty:
-            what = counted(empty, f"empty {'line' if has_lines else 'text'}")
+            what = plural(empty, f"empty {'line' if has_lines else 'text'}")
             note(f"{name}: {what} {'was' if empty == 1 else 'were'} skipped")
 
     def last_number(self) -> int | None:
@@ -130,10 +130,10 @@ class SentenceReader:
             pass
         return None
 
-    def _sentences_of(self, file: File) -> Iterator[Sentence]:
+    def _sentences_of(self, file: File) -> Iterator[CorpusItem]:
         """Yield the sentences of a file, also the empty ones, and a failure in the place of what cannot be read."""
         number = 0
-        kept: Kept = {"file": file.name} if len(self.files) > 1 else NOTHING_KEPT
+        kept: Metadata = {"file": file.name} if len(self.files) > 1 else NO_METADATA
         try:
             for sentence in self._read(file):
                 number = sentence.number
@@ -141,9 +141,9 @@ class SentenceReader:
         except InputError as error:
             if number == 0 and not kept:
                 raise
-            yield _with_file(Sentence(number + 1, Failure(str(error))), kept)
+            yield _with_file(CorpusItem(number + 1, Failure(str(error))), kept)
 
-    def _read(self, file: File) -> Iterator[Sentence]:
+    def _read(self, file: File) -> Iterator[CorpusItem]:
         """Yield the sentences of a file by its kind.
 
         Raises:
@@ -172,13 +172,13 @@ class SentenceReader:
                 yield from lines if kind == "text" else map(_conversation, lines)
 
 
-def _with_file(sentence: Sentence, kept: Kept) -> Sentence:
+def _with_file(sentence: CorpusItem, kept: Metadata) -> CorpusItem:
     """Return a sentence that says which file it is of, and its failure with it."""
     number, text, _ = sentence
-    return Sentence(number, text._replace(kept=kept) if isinstance(text, Failure) else text, kept)
+    return CorpusItem(number, text._replace(kept=kept) if isinstance(text, Failure) else text, kept)
 
 
-def _conversation(sentence: Sentence) -> Sentence:
+def _conversation(sentence: CorpusItem) -> CorpusItem:
     """Return what a text spells in JSON."""
     from attncli.encoding.chat import Conversation
 

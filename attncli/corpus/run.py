@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from attncli.engines.cpu import affordable
-from attncli.engines.source import SHARED_FROM, Sentence, windows
+from attncli.engines.source import PARALLEL_FROM, CorpusItem, windows
 from attncli.errors import Failure
 
 Value = TypeVar("Value", covariant=True)
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
         name: of a shard of a dataset; other batches have none.
     """
 
-    sentences: Sequence[Sentence]
+    sentences: Sequence[CorpusItem]
     name: str = ""
 
 
@@ -60,7 +60,7 @@ class Job(Protocol[Value]):
         """
 
 
-def batched(sentences: Iterable[Sentence], batch_from: int = 1) -> Iterator[Batch]:
+def batched(sentences: Iterable[CorpusItem], batch_from: int = 1) -> Iterator[Batch]:
     """Yield the batches of a stream, whose results are wanted as soon as they are there; see `windows`.
 
     Args:
@@ -86,7 +86,7 @@ def run(
     batches: Iterable[Batch],
     jobs: int | None = 1,
     opened: BatchFn[Value] | None = None,
-    parallel_from: int = SHARED_FROM,
+    parallel_from: int = PARALLEL_FROM,
 ) -> Generator[Result[Value], None, None]:
     """Yield the results of batches, in order; closing the iterator ends the other processes.
 

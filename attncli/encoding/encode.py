@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.encoding.induction_probe import Repeated
-from attncli.encoding.vocabulary import readable, tokens_of, unknown_notes
+from attncli.encoding.vocabulary import tokens_of, translate_tokenizer_errors, unknown_notes
 from attncli.errors import InputError, LoadError, UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
@@ -44,7 +44,7 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
             raise InputError(f"{role} {why}") from None
 
 
-def asked(text: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
+def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
     """Return a text as sources take it: of a list of messages, the conversation.
 
     Raises:
@@ -60,7 +60,7 @@ def asked(text: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]) -
     return Conversation.of(text)
 
 
-class Sentence(NamedTuple):
+class EncodedInput(NamedTuple):
     """A sentence as a model reads it.
 
     Attributes:
@@ -84,7 +84,7 @@ class Sentence(NamedTuple):
     generated: int = 0
 
 
-class Reader(NamedTuple):
+class InputEncoder(NamedTuple):
     """A checkpoint's tokenizer and what its model can read.
 
     Attributes:
@@ -113,7 +113,7 @@ class Reader(NamedTuple):
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
         return next(each for each in known if each is not None)
 
-    def read(self, text: str, pair: str | None, target: str | None) -> Sentence:
+    def encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Tokenize a sentence, with its pair and its target.
 
         Raises:
@@ -122,7 +122,7 @@ class Reader(NamedTuple):
             UsageError: a chat has a pair or a target; or what is given is not what the model reads.
         """
         if isinstance(text, Repeated):
-            return self._read_repeated(text)
+            return self._encode_repeated(text)
         check_texts(text, pair, target)
         written = None
         if self.chat is not None:
@@ -144,9 +144,9 @@ class Reader(NamedTuple):
             query_tokens, more = self._of_target(target)
             notes += more
             inputs["decoder_input_ids"] = query_tokens.ids
-        return Sentence(text, pair, target, tokens, query_tokens, inputs, notes)
+        return EncodedInput(text, pair, target, tokens, query_tokens, inputs, notes)
 
-    def _read_repeated(self, text: Repeated) -> Sentence:
+    def _encode_repeated(self, text: Repeated) -> EncodedInput:
         """Return random tokens twice, between what the tokenizer puts around a text.
 
         Where it puts nothing before a text, the token for the beginning stands there, if there is one (GPT-2's has one
@@ -170,7 +170,7 @@ class Reader(NamedTuple):
             for index, id_ in enumerate(read)
         )
         alike = {name: values[:1] * len(read) for name, values in inputs.items()}
-        return Sentence(text, None, None, tokens, tokens, alike | {"input_ids": read}, ())
+        return EncodedInput(text, None, None, tokens, tokens, alike | {"input_ids": read}, ())
 
     def _of_target(self, target: str) -> tuple[Tokens, tuple[str, ...]]:
         """Return what the decoder reads while it writes a target, and what the user should know of it."""
@@ -186,7 +186,7 @@ class Reader(NamedTuple):
     def encoded(self, text: str, pair: str | None, limit: int | None) -> tuple[Encoding, dict[str, list[int]]]:
         """Return the tokens of a text, cut to a limit, and the inputs of the model."""
         cut = {"truncation": limit is not None, "max_length": limit}
-        with readable():
+        with translate_tokenizer_errors():
             encoding = self.tokenizer(text, pair, **self._plainly(), **cut)
         return encoding.encodings[0], {name: list(ids) for name, ids in encoding.items()}
 

@@ -99,7 +99,7 @@ class Encoded(dict[str, list[int]]):
 
 
 class NativeTokenizer:
-    """A tokenizer of the tokenizers library, which a `Reader` calls as it calls those of transformers.
+    """A tokenizer of the tokenizers library, which an `InputEncoder` calls as it calls those of transformers.
 
     Attributes:
         unk_token: the piece that stands for what the vocabulary lacks.

@@ -1,4 +1,4 @@
-"""Tokenizers in pure Python, called as a `Reader` calls those that say where their pieces stand in the text."""
+"""Tokenizers in pure Python, called as an `InputEncoder` calls those that say where their pieces stand in the text."""
 
 from __future__ import annotations
 

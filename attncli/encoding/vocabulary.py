@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attncli.errors import InputError, LoadError, MisfitError, UsageError, is_panic, require
+from attncli.errors import InputError, InputMismatchError, LoadError, UsageError, is_panic, require
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -29,7 +29,7 @@ class Vocabulary(Protocol):
         """Return the ids of these tokens that stand for what the vocabulary lacks, and the pieces of these ids."""
 
 
-class Words:
+class WordVocabulary:
     """The words of the document itself, sorted."""
 
     def __init__(self, texts: Iterable[str], size: int | None) -> None:
@@ -37,7 +37,9 @@ class Words:
         self._ids = {word: index for index, word in enumerate(words)}
         self.size = size or len(words)
         if self.size < len(words):
-            raise MisfitError(f"--vocab-size {size}: the text has {len(words)} different words; give at least that")
+            raise InputMismatchError(
+                f"--vocab-size {size}: the text has {len(words)} different words; give at least that"
+            )
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """See `Vocabulary.encode`."""
@@ -67,7 +69,7 @@ def _split(text: str) -> list[tuple[str, tuple[int, int]]]:
     return Whitespace().pre_tokenize_str(text)
 
 
-class Trained:
+class TokenizerVocabulary:
     """A trained tokenizer's own vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer, special: bool, size: int | None) -> None:
@@ -80,7 +82,7 @@ class Trained:
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """See `Vocabulary.encode`."""
-        with readable():
+        with translate_tokenizer_errors():
             encoding = self._tokenizer.encode(text, pair, add_special_tokens=self._special)
         return tokens_of(encoding, text, pair)
 
@@ -97,7 +99,7 @@ class Trained:
 
 
 @contextmanager
-def readable() -> Iterator[None]:
+def translate_tokenizer_errors() -> Iterator[None]:
     """Refuse a text that a tokenizer cannot read.
 
     Raises:
@@ -152,7 +154,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
     Raises:
         InputError: there are none.
     """
-    from attncli.trace.spelling import spelled
+    from attncli.trace.byte_pieces import decode_pieces
 
     if not encoding.ids:
         raise InputError("the tokenizer made no token of the text; expected at least one")
@@ -173,7 +175,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
         start, end = (None, None) if special else (start, end)
         word = None if special else word
         tokens.append(Token(index, id_, piece, start, end, bool(special), segment, word))
-    return spelled(tokens, text, pair)
+    return decode_pieces(tokens, text, pair)
 
 
 def open_vocabulary(vocab: str, special: bool, offline: bool) -> Tokenizer | None:

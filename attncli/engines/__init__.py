@@ -85,7 +85,7 @@ def inspect(
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    from attncli.encoding.encode import asked
+    from attncli.encoding.encode import as_conversation
 
-    text = asked(text, options)
+    text = as_conversation(text, options)
     return open_source(**options).trace(text, pair, target)

@@ -13,9 +13,9 @@ import numpy as np
 from attncli.checkpoints.folder import is_gguf
 from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.engines.numpy import DeclinedError, NativeCheckpoint, NotCachedError
-from attncli.engines.source import SHARED_FROM, SHARED_LATE
+from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE
 from attncli.errors import NotExposedError, require
-from attncli.text import several, visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace, Proof
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ def _refusal(model: str, reason: DeclinedError, engine: str) -> NotExposedError:
 class _OfNative:
     """What both engines know of a checkpoint that the native one computes."""
 
-    runs_together = True
-    shared_from = SHARED_FROM
-    goes_on = True
+    can_batch = True
+    parallel_from = PARALLEL_FROM
+    is_incremental = True
 
     def __init__(self, native: NativeCheckpoint) -> None:
         self._native = native
@@ -170,7 +170,7 @@ class _Native(_OfNative):
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
-        texts = list(several(texts))
+        texts = list(as_list(texts))
         for place, answer in enumerate(self._native.answers(texts, pair, target)):
             if not isinstance(answer, DeclinedError):
                 yield answer
@@ -184,7 +184,7 @@ class _Native(_OfNative):
 class _Verified(_OfNative):
     """Both engines: the traces of the native one, whose proof is how far they are from those of transformers."""
 
-    shared_from = SHARED_LATE
+    parallel_from = PARALLEL_FROM_LATE
 
     def __init__(self, native: NativeCheckpoint, other: Checkpoint) -> None:
         super().__init__(native)

@@ -13,8 +13,15 @@ from attncli.checkpoints.options import (
     refuse_unknown,
 )
 from attncli.checkpoints.signatures import TokenizeKeywords, VocabularyKeywords, spelling_out
-from attncli.encoding.encode import Reader, asked, check_texts
-from attncli.encoding.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
+from attncli.encoding.encode import InputEncoder, as_conversation, check_texts
+from attncli.encoding.vocabulary import (
+    TokenizerVocabulary,
+    Vocabulary,
+    WordVocabulary,
+    open_vocabulary,
+    unknown_notes,
+    unknown_tokens,
+)
 from attncli.errors import LoadError, require
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
@@ -72,19 +79,19 @@ def tokenize(
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    return open_tokenizer(**options).tokenize(asked(text, options), pair)
+    return open_tokenizer(**options).tokenize(as_conversation(text, options), pair)
 
 
 class _OfVocabulary:
     def __init__(self, options: VocabularyOptions, special: bool) -> None:
         self._name = options.vocab
         tokenizer = open_vocabulary(options.vocab, special, options.offline)
-        self._trained = None if tokenizer is None else Trained(tokenizer, special, None)
+        self._trained = None if tokenizer is None else TokenizerVocabulary(tokenizer, special, None)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         check_texts(text, pair)
         texts = (text, pair)
-        vocabulary: Vocabulary = self._trained or Words([each for each in texts if each is not None], None)
+        vocabulary: Vocabulary = self._trained or WordVocabulary([each for each in texts if each is not None], None)
         tokens = vocabulary.encode(text, pair)
         pieces = vocabulary.unknown_pieces(tokens)
         unknown = frozenset(token.index for token in unknown_tokens(texts, tokens, pieces))
@@ -103,13 +110,13 @@ class _OfCheckpoint:
         # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.
         limit = self._limit if options.truncate else None
         chat = open_chat(model, tokenizer, load, special=special, asks=False)
-        self._reader = Reader(model, tokenizer, special, limit, options.truncate, chat=chat)
+        self._encoder = InputEncoder(model, tokenizer, special, limit, options.truncate, chat=chat)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
-        sentence = self._reader.read(text, pair, None)
+        sentence = self._encoder.encode(text, pair, None)
         tokens = sentence.tokens
         text = sentence.text
-        lost = unknown_tokens((text, pair), tokens, self._reader.unknown_pieces)
+        lost = unknown_tokens((text, pair), tokens, self._encoder.unknown_pieces)
         unknown = frozenset(token.index for token in lost)
         notes = sentence.notes + self._too_long(len(tokens))
         return Tokenization("pretrained", self._name, None, text, pair, tokens, self._limit, unknown, notes)

@@ -15,8 +15,8 @@ import numpy as np
 
 from attncli.checkpoints.options import PROJECTS, ToyOptions, refuse_unknown
 from attncli.encoding.encode import check_texts
-from attncli.encoding.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes
-from attncli.engines.source import OneByOne
+from attncli.encoding.vocabulary import TokenizerVocabulary, Vocabulary, WordVocabulary, open_vocabulary, unknown_notes
+from attncli.engines.source import SequentialSource
 from attncli.engines.toy_init import INITS, RNGS, Linear
 from attncli.errors import UsageError
 from attncli.masks.expressions import Atom, RuleMask
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from attncli.trace.selection import Indices
 
 
-class ToyLayer(OneByOne):
+class ToyLayer(SequentialSource):
     """One attention layer with drawn weights, for sentences that each have a vocabulary of their own."""
 
     name = "the toy layer"
     attention_layers = (0,)
-    goes_on = False
+    is_incremental = False
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class ToyLayer(OneByOne):
     ) -> None:
         refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
         self.options = ToyOptions(**options)
-        layers.among(1, self.name)
-        self.heads = heads.among(self.options.heads, self.name)
+        layers.resolve(1, self.name)
+        self.heads = heads.resolve(self.options.heads, self.name)
         self.mask = None if mask is None else parse(mask, states_true=False)
         self.kind = kind
         self.special = special
@@ -100,7 +100,7 @@ class ToyLayer(OneByOne):
 
     def recording(self, layers: Indices, mask: str | None) -> ToyLayer:
         """Return the layer under another mask; see `OpenModel.recording`."""
-        layers.among(1, self.name)
+        layers.resolve(1, self.name)
         other = copy(self)
         other.mask = None if mask is None else parse(mask, states_true=False)
         return other
@@ -119,8 +119,8 @@ class ToyLayer(OneByOne):
 
     def _vocabulary(self, *texts: str | None) -> Vocabulary:
         if self._tokenizer is None:
-            return Words([text for text in texts if text is not None], self.options.vocab_size)
-        return Trained(self._tokenizer, self.special, self.options.vocab_size)
+            return WordVocabulary([text for text in texts if text is not None], self.options.vocab_size)
+        return TokenizerVocabulary(self._tokenizer, self.special, self.options.vocab_size)
 
     def embedded(self, tokens: Tokens, size: int) -> Float[np.ndarray, "T E"]:
         """Return what the projections of some tokens are made of, out of a vocabulary of that size."""

@@ -19,7 +19,7 @@ from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import HeadDifference
-    from attncli.engines.interactive import Asked, Question
+    from attncli.engines.interactive import InteractiveSource, Query
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
@@ -43,7 +43,7 @@ class _Known:
     trace: Trace | None = None
     asked: frozenset[int] = frozenset()
     surveys: dict[int, HeadReport | None] = field(default_factory=dict)
-    changes: dict[tuple[Question, int], tuple[HeadDifference, ...]] = field(default_factory=dict)
+    changes: dict[tuple[Query, int], tuple[HeadDifference, ...]] = field(default_factory=dict)
 
     def part(self, layers: Collection[int]) -> Trace | None:
         """Return the attention of some layers, if all of them were computed to be looked at."""
@@ -60,7 +60,7 @@ class _Known:
             layers, self.asked = [*trace.layers], frozenset(asked)
         self.trace = replace(trace, layers=tuple(sorted(layers, key=lambda layer: layer.layer)))
 
-    def compared(self, held: Question | None) -> tuple[HeadDifference, ...]:
+    def compared(self, held: Query | None) -> tuple[HeadDifference, ...]:
         """Return how far all heads that were compared with those of a question are from them."""
         return tuple(head for (question, _), heads in self.changes.items() if question == held for head in heads)
 
@@ -73,9 +73,9 @@ class Answering:
         clock: says how many seconds have gone by, from any moment on.
     """
 
-    def __init__(self, asked: Asked, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, asked: InteractiveSource, clock: Callable[[], float] = perf_counter) -> None:
         self._asked, self._clock = asked, clock
-        self._known: dict[Question, _Known] = {}
+        self._known: dict[Query, _Known] = {}
         self._longest = 0.0  # seconds that the model took at once
 
     def answers(self, look: Look) -> Iterator[Answer]:
@@ -129,7 +129,7 @@ class Answering:
             answer = replace(answer, survey=_joined(known.surveys), measured=frozenset(known.surveys), changes=heads)
             yield answer
 
-    def _all_heads(self, look: Look, held: Question | None) -> Iterator[tuple[HeadDifference, ...]]:
+    def _all_heads(self, look: Look, held: Query | None) -> Iterator[tuple[HeadDifference, ...]]:
         """Measure the heads of every layer and compare them with the held ones, those of the nearest layers first.
 
         Yields:
@@ -158,13 +158,13 @@ class Answering:
                     known.changes[held, layer] = diff(*pair, top=0).heads if has_attention else ()
                 yield known.compared(held)
 
-    def _about(self, question: Question) -> _Known:
+    def _about(self, question: Query) -> _Known:
         """Return what is known of a question, which is its tokens at least."""
         if question not in self._known:
             self._known[question] = _Known(self._asked.tokens(question))
         return self._known[question]
 
-    def _on_the_way(self, question: Question, look: Look) -> Iterator[None]:
+    def _on_the_way(self, question: Query, look: Look) -> Iterator[None]:
         """Compute what the layer that is looked at is computed from, so that one may stop after each step.
 
         A model that answers at once is sooner asked for the layer alone.
@@ -175,7 +175,7 @@ class Answering:
                 self._ask(question, step)
                 yield
 
-    def _computed(self, question: Question, layers: Sequence[int]) -> Trace:
+    def _computed(self, question: Query, layers: Sequence[int]) -> Trace:
         """Return the attention of some layers, as the model computes it."""
         known = self._about(question)
         found = known.part(layers)
@@ -190,7 +190,7 @@ class Answering:
             return [layer for layer in self._asked.layers if layer <= look.layer]
         return [look.layer]
 
-    def _ask(self, question: Question, layers: Sequence[int]) -> Trace:
+    def _ask(self, question: Query, layers: Sequence[int]) -> Trace:
         begun = self._clock()
         trace = self._asked.trace(question, layers)
         self._longest = max(self._longest, self._clock() - begun)

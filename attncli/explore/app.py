@@ -33,7 +33,7 @@ from attncli.explore.worker import Worker
 from attncli.masks.parser import Mistake, mistake_in
 
 if TYPE_CHECKING:
-    from attncli.engines.interactive import Asked
+    from attncli.engines.interactive import InteractiveSource
     from attncli.explore.answer import Answer
     from attncli.explore.look import Look, Numbers, Room
     from attncli.render.palette import Palette
@@ -45,7 +45,7 @@ _LEAVING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 _PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
 
 
-def run(asked: Asked, look: Look, palette: Palette, save: Save) -> tuple[Seen, bool]:
+def run(asked: InteractiveSource, look: Look, palette: Palette, save: Save) -> tuple[Seen, bool]:
     """Let a person look around until they leave; return what they saw last, and whether the model still computes.
 
     Args:
@@ -165,7 +165,7 @@ class Explorer(App[None]):
         for key in KEYS
     ]
 
-    def __init__(self, asked: Asked, look: Look, palette: Palette, save: Save) -> None:
+    def __init__(self, asked: InteractiveSource, look: Look, palette: Palette, save: Save) -> None:
         super().__init__(ansi_color=True)
         self.look = look
         self._save = save

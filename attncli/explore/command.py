@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from attncli.engines.interactive import Question
+from attncli.engines.interactive import Query
 from attncli.explore.look import FIRST_METRIC, Look
 
 What = Literal["head", "heads", "map", "why"]
@@ -96,11 +96,11 @@ def command_of(seen: Seen, given: Given) -> Command:
     return Command("inspect", texts, (*asked, *place, *kind, *which, *numbers, *ramp))
 
 
-def _texts(question: Question) -> tuple[str, ...]:
+def _texts(question: Query) -> tuple[str, ...]:
     return () if not question.text and question.target is not None else (question.text,)
 
 
-def _asked(question: Question) -> Iterator[str]:
+def _asked(question: Query) -> Iterator[str]:
     for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
         if value is not None:
             yield from (f"--{name}", value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from attncli.analysis.metric_names import NAMES, Metric
-from attncli.engines.interactive import Question
+from attncli.engines.interactive import Query
 from attncli.render.palette import DEFAULT_RAMP
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Texts, texts_of
@@ -74,7 +74,7 @@ class Look:
         typed: which text of a question is typed in the first line: the target, where that stands alone.
     """
 
-    question: Question
+    question: Query
     layer: int = 0
     kind: str | None = None
     head: int = 0
@@ -84,7 +84,7 @@ class Look:
     metric: Metric | None = FIRST_METRIC
     ramp: Ramp | None = None
     port: Port = WHOLE
-    held: Question | None = None
+    held: Query | None = None
     typed: Literal["text", "target"] = "text"
 
     @property
@@ -98,7 +98,7 @@ class Look:
         """Return the look at another text, from the same place."""
         return replace(self, question=self.question._replace(**{self.typed: text}))
 
-    def of(self, question: Question) -> str:
+    def of(self, question: Query) -> str:
         """Return the text of a question that is typed in the first line."""
         return getattr(question, self.typed) or ""
 
@@ -108,7 +108,7 @@ class Look:
 
     def beside(self, name: str, text: str) -> Look:
         """Return the look at the same text with another `pair` or `target` beside it; an empty one is none."""
-        return replace(self, question=Question(**self.question._asdict() | {name: text or None}))
+        return replace(self, question=Query(**self.question._asdict() | {name: text or None}))
 
     def holding(self) -> Look:
         """Return the look with this question held, so that others are compared with it; with none if one is held."""

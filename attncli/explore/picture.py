@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.engines.interactive import Question
+from attncli.engines.interactive import Query
 from attncli.explore.answer import Answer
 from attncli.explore.answering import reason
 from attncli.explore.keys import foot, help_rows
@@ -320,7 +320,7 @@ class Picture:
         return fitted([[Segment(text, style)]], room)
 
 
-def _differing(look: Look, held: Question) -> str:
+def _differing(look: Look, held: Query) -> str:
     """Return what is held, by what of it is another one now; the text if nothing is."""
     now = look.question
     if look.of(held) == look.of(now):

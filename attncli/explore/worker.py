@@ -10,7 +10,7 @@ from attncli.explore.answer import Answer
 from attncli.explore.answering import Answering
 
 if TYPE_CHECKING:
-    from attncli.engines.interactive import Asked
+    from attncli.engines.interactive import InteractiveSource
     from attncli.explore.look import Look
 
 
@@ -27,7 +27,7 @@ class Worker:
         on_answer: is given each answer, in the thread. While it runs nothing is computed.
     """
 
-    def __init__(self, asked: Asked, on_answer: Callable[[Answer], None]) -> None:
+    def __init__(self, asked: InteractiveSource, on_answer: Callable[[Answer], None]) -> None:
         self._answering = Answering(asked)
         self._on_answer = on_answer
         self._changed = Condition()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
-from attncli.files import goes_straight
+from attncli.files import is_stream_path
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from attncli.trace.view import View
 
     Part = Callable[[int, Trace, View], Iterator[Any]]
-    Parts = Iterable[tuple[int, Iterable[Any] | Failure]]
+    Parts = Iterable[tuple[int, Any | Failure]]
     PictureWriter = Callable[[Sequence[Drawing], str], Iterator[str]]
 
 # name: the function that makes a sentence's part of it, and the one that joins them; the name is also the ending of its
@@ -127,7 +127,7 @@ def gathered(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def choose_format(given: str | None, output: Path | None, choices: Sequence[str], is_folder: bool = False) -> str:
-    """Return the format that `--format` and the ending of `--output` agree on; that of a folder is `parquet` by default.
+    """Return the format that `--format` and the ending of `--output` agree on; that of a folder is one of `DATASETS`.
 
     Args:
         given: `--format`, if it was given.
@@ -138,7 +138,7 @@ def choose_format(given: str | None, output: Path | None, choices: Sequence[str]
     Raises:
         UsageError: they contradict each other, or the ending is unknown.
     """
-    if output is None or (not output.suffix and goes_straight(output)):
+    if output is None or (not output.suffix and is_stream_path(output)):
         return given or "table"
     if is_folder:
         if given not in (None, *DATASETS):

@@ -20,7 +20,7 @@ from attncli.formats.numbers import matrix, number, proven
 from attncli.formats.rows import comma_separated
 from attncli.masks.alibi import biases
 from attncli.masks.findings import Finding
-from attncli.masks.layout import Subject
+from attncli.masks.mask_grid import MaskGrid
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _compared(invariance: Invariance) -> dict[str, Any]:
     return named | {"change": number(invariance.change, None), "changes": changes}
 
 
-def what_was_read(subject: Subject) -> dict[str, Any]:
+def what_was_read(subject: MaskGrid) -> dict[str, Any]:
     """Return what the document of a mask's check says besides the findings."""
     return {
         "convention": None if subject.reading is None or subject.is_ambiguous else subject.reading.convention,
@@ -68,7 +68,7 @@ def what_was_read(subject: Subject) -> dict[str, Any]:
     }
 
 
-def write_masks(subjects: Sequence[Subject], more: Sequence[dict[str, Any]] | None = None) -> Iterator[str]:
+def write_masks(subjects: Sequence[MaskGrid], more: Sequence[dict[str, Any]] | None = None) -> Iterator[str]:
     """Yield one document for one mask; an array of them for two alignments, or masks that differ by head.
 
     Args:
@@ -83,7 +83,7 @@ def write_masks(subjects: Sequence[Subject], more: Sequence[dict[str, Any]] | No
     yield "\n"
 
 
-def _mask(subject: Subject, plane: int, more: dict[str, Any]) -> Iterator[str]:
+def _mask(subject: MaskGrid, plane: int, more: dict[str, Any]) -> Iterator[str]:
     allowed = subject.allowed[plane]
     queries, keys = allowed.shape
     visible = allowed.sum(axis=1)

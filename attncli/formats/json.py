@@ -12,13 +12,13 @@ import numpy as np
 
 from attncli.analysis.metrics import head_metrics
 from attncli.attention import row_blocks
-from attncli.errors import members_of
+from attncli.errors import metadata_json
 from attncli.formats import gathered
 from attncli.formats.answers import array, dumped, opened
 from attncli.formats.numbers import matrix, number, proven, rows_as_numbers
 from attncli.trace.layer import HeadTrace, LayerTrace
-from attncli.trace.ranking import Heaviest, top_keys
 from attncli.trace.tokens import Tokens
+from attncli.trace.top_keys import TopKeys, top_keys
 from attncli.trace.trace import SCHEMA, Trace
 from attncli.trace.view import Cells, View
 
@@ -40,7 +40,7 @@ def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
     yield opened({
         "schema": SCHEMA,
         "sentence": sentence,
-        **members_of(trace.kept),
+        **metadata_json(trace.kept),
         **described(trace),
         **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
     })  # fmt: skip
@@ -129,7 +129,7 @@ def _parts(view: View) -> frozenset[str]:
     return view.parts(DEFAULT if view.heaviest is None else _OF_TOP_KEYS)
 
 
-def _ranked(head: HeadTrace, cells: Cells, wanted: Heaviest, view: View) -> Iterator[Iterator[str]]:
+def _ranked(head: HeadTrace, cells: Cells, wanted: TopKeys, view: View) -> Iterator[Iterator[str]]:
     """Yield the heaviest keys of each query, by their index in the sequence, heaviest first."""
     for places, weights in top_keys(head, cells.of_columns, wanted):
         keys = [cells.columns[place] for place in places.tolist()]

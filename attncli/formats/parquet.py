@@ -10,12 +10,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import Failure, Kept, UsageError
-from attncli.files import written_aside
+from attncli.errors import Failure, Metadata, UsageError
+from attncli.files import atomic_write
 from attncli.formats.columns import head_columns, head_types
 from attncli.formats.metric_rows import METRIC_TYPES, metric_table
 from attncli.formats.rows import COLUMNS
-from attncli.trace.ranking import top_keys
+from attncli.trace.top_keys import top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Cells, View
 
@@ -71,7 +71,7 @@ def write_parquet(answers: Iterable[tuple[int, Iterable[Any] | Failure]], types:
     Raises:
         InputError: the file cannot be written.
     """
-    kept: Kept = {}
+    kept: Metadata = {}
 
     def good() -> Iterator[Any]:
         nonlocal kept
@@ -91,7 +91,7 @@ def typed(types: Mapping[str, str]) -> Any:
     return pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])
 
 
-def with_kept(table: Any, kept: Kept) -> Any:
+def with_kept(table: Any, kept: Metadata) -> Any:
     """Return a table with what a file says of its sentence besides, in columns behind `sentence`."""
     import pyarrow
 
@@ -114,7 +114,7 @@ def write_tables(tables: Iterable[Any], empty: Callable[[], Any], path: Path) ->
     import pyarrow
 
     # Opened here: of paths, the library takes those in UTF-8 alone.
-    with written_aside(path) as aside, open(aside, "wb") as sink, ExitStack() as stack:
+    with atomic_write(path) as aside, open(aside, "wb") as sink, ExitStack() as stack:
         writer: Any = None
         for group in _row_groups(tables):
             whole = pyarrow.concat_tables(group)

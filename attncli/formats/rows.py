@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import NOTHING_KEPT, Failure, Kept
+from attncli.errors import NO_METADATA, Failure, Metadata
 from attncli.formats import gathered
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
 from attncli.trace.layer import HeadTrace
-from attncli.trace.ranking import Heaviest, Places, top_keys
+from attncli.trace.top_keys import Places, TopKeys, top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Columns, View
 
@@ -54,7 +54,7 @@ def _with_header(number: int, trace: Trace, view: View, join: Join, comma: str) 
     yield from gathered(_rows(number, trace, view, join, comma))
 
 
-def header(columns: Iterable[str], kept: Kept, join: Join) -> str:
+def header(columns: Iterable[str], kept: Metadata, join: Join) -> str:
     """Return the line of the columns' names, with what is kept of a sentence behind its number."""
     number, *others = columns
     return join([number, *map(escaped, kept), *others]) + "\n"
@@ -76,7 +76,7 @@ def write_csv(answers: Parts, columns: Sequence[str] = COLUMNS) -> Iterator[str]
 
 
 def _written(answers: Parts, columns: Sequence[str], join: Join) -> Iterator[str]:
-    kept, is_begun = NOTHING_KEPT, False
+    kept, is_begun = NO_METADATA, False
     for _, answer in answers:
         if isinstance(answer, Failure):
             kept = answer.kept
@@ -133,7 +133,7 @@ def _scores(block: HeadTrace) -> Iterable[Float[np.ndarray, " K"] | None]:
     return repeat(None, len(block.queries)) if "scores" in block.layer.missing else block.scores
 
 
-def _heaviest(head: HeadTrace, columns: Columns, wanted: Heaviest | None) -> Iterable[slice | Places]:
+def _heaviest(head: HeadTrace, columns: Columns, wanted: TopKeys | None) -> Iterable[slice | Places]:
     """Return which of the columns each query has a line for: all of them, or the heaviest ones, heaviest first."""
     if wanted is None:
         return [slice(None)] * len(head.queries)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import members_of
+from attncli.errors import metadata_json
 from attncli.formats.answers import dumped, write_array, write_each
 from attncli.trace.tokenization import SCHEMA, Choice, Tokenization
 
@@ -63,7 +63,7 @@ def _document(sentence: int, tokenization: Tokenization, choice: Choice) -> Iter
     yield dumped({
         "schema": SCHEMA,
         "sentence": sentence,
-        **members_of(tokenization.kept),
+        **metadata_json(tokenization.kept),
         "source": {name: getattr(tokenization, name) for name in ("kind", "model", "vocab")},
         "text": tokenization.text,
         "pair": tokenization.pair,

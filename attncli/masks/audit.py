@@ -15,7 +15,6 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.alone import LAID_ALONG_QUERIES, WHAT_BECOMES, suspicions
 from attncli.masks.conventions import LEAST
 from attncli.masks.expressions import (
     Atom,
@@ -29,9 +28,10 @@ from attncli.masks.expressions import (
     named,
     replaced,
 )
-from attncli.masks.files import Loaded
+from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.masks.layout import Size, Subject, rows_of
+from attncli.masks.intrinsic_checks import LAID_ALONG_QUERIES, WHAT_BECOMES, intrinsic_findings
+from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
 from attncli.masks.recognition import Shape, rule_of, shape_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _FURTHEST = 8  # keys that a window is looked for to either side
 _MOST_WINDOWS = 8  # of an expectation whose windows are looked for; each is tried with all the others
 
 
-def explained(subject: Subject, expected: Expression, wrong: list[int]) -> dict[str, str]:
+def explained(subject: MaskGrid, expected: Expression, wrong: list[int]) -> dict[str, str]:
     """Return what explains the wrong cells, by the code of the finding that it belongs to.
 
     Each is tried on the whole mask, the rows that are known to be wrong first, and named only where it explains
@@ -66,13 +66,13 @@ def explained(subject: Subject, expected: Expression, wrong: list[int]) -> dict[
     return {}
 
 
-def _is_laid_out(expression: Expression, subject: Subject, wrong: list[int]) -> bool:
+def _is_laid_out(expression: Expression, subject: MaskGrid, wrong: list[int]) -> bool:
     """Return whether an expression gives exactly this mask, trying the rows that are known to be wrong first."""
     planes, queries, keys = subject.allowed.shape
     blocks = [np.array(wrong), *row_blocks(np.arange(queries), planes * keys)]
     with suppress(InputError):  # what does not fit at another alignment explains nothing
         for rows in blocks:
-            grid = rows_of(expression, subject, rows)
+            grid = grid_rows(expression, subject, rows)
             wanted, cells = expression.allowed(grid), subject.cells[..., rows, :]
             if ((cells != wanted) & word_queries(expression, grid)).any():
                 return False
@@ -154,7 +154,7 @@ class _Place:
         return ("1 cell" if self.count == 1 else f"{self.count} cells") + in_batch(self.batch)
 
 
-def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator[Finding]:
+def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Iterator[Finding]:
     """Yield what is wrong with a mask, given what it should say and how many queries and keys it should have.
 
     What is not known of these is not checked. Of a mask that could mean either, it is what is wrong whatever it means.
@@ -178,7 +178,7 @@ def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator
     if rule is None or rule.expression is None:  # rows with padding of their own follow one rule
         yield from _varies(subject, None)
     if rule is not None:
-        yield from suspicions(cells, rule, subject.past, _becomes(subject))
+        yield from intrinsic_findings(cells, rule, subject.past, _becomes(subject))
 
 
 def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: Expression) -> Iterator[Finding]:
@@ -198,11 +198,11 @@ def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: 
         raise InputError(f"the attention has {batch} batch rows, and the lengths are those of {rows}")
     planes = np.broadcast_to(allowed, (*allowed.shape[:2], queries, keys))
     past = max(keys - queries, 0)
-    subject = Subject("the mask", planes.reshape(-1, queries, keys), past, None, Loaded(planes, "bool"))
+    subject = MaskGrid("the mask", planes.reshape(-1, queries, keys), past, None, StoredMask(planes, "bool"))
     yield from audit(subject, expected, subject.size)
 
 
-def _is_of_keys(expected: Expression, subject: Subject) -> bool:
+def _is_of_keys(expected: Expression, subject: MaskGrid) -> bool:
     """Return whether an expectation is the same for every query, over as many queries as there are keys."""
     keys = subject.allowed.shape[2]
     first = None
@@ -278,12 +278,12 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
 # --- cells -------------------------------------------------------------------------------------------------
 
 
-def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
+def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     """Yield what differs from the expectation, in any plane."""
     queries, keys = subject.allowed.shape[1:]
     places: dict[str, _Place] = defaultdict(_Place)
     for rows in row_blocks(np.arange(queries), keys * len(subject.allowed)):
-        grid = rows_of(expected, subject, rows)
+        grid = grid_rows(expected, subject, rows)
         wanted = expected.allowed(grid)
         block = subject.cells[..., rows[0] : rows[-1] + 1, :]
         weighed = word_queries(expected, grid)
@@ -312,12 +312,12 @@ def _in_any_plane(cells: Bool[np.ndarray, "*P Q K"]) -> Bool[np.ndarray, "Q K"]:
 # --- shape, planes, rows -----------------------------------------------------------------------------------
 
 
-def _is_misshapen(subject: Subject, size: Size) -> bool:
+def _is_misshapen(subject: MaskGrid, size: MaskSize) -> bool:
     queries, keys = subject.allowed.shape[1:]
     return (size.queries or queries) != queries or (size.keys or keys) != keys
 
 
-def _shape(subject: Subject, size: Size) -> Iterator[Finding]:
+def _shape(subject: MaskGrid, size: MaskSize) -> Iterator[Finding]:
     queries, keys = subject.allowed.shape[1:]
     if keys == 1 and queries > 1 and size.keys != 1:
         message = (
@@ -335,7 +335,7 @@ def _shape(subject: Subject, size: Size) -> Iterator[Finding]:
         yield Finding("shape", "error", said)
 
 
-def _ambiguous(subject: Subject) -> Iterator[Finding]:
+def _ambiguous(subject: MaskGrid) -> Iterator[Finding]:
     """Yield a finding if it is not known what True means: an error, or a note where one reading is nearer."""
     reading = subject.reading
     if reading is not None and (reading.is_ambiguous or reading.is_nearer):
@@ -344,7 +344,7 @@ def _ambiguous(subject: Subject) -> Iterator[Finding]:
         yield Finding("ambiguous", severity, f"{said}; --for sdpa or --for mha decides")
 
 
-def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
+def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]:
     """Yield which heads, or batch rows, have another mask; where each batch row is expected to, only heads."""
     if subject.is_padding:
         return
@@ -370,19 +370,19 @@ def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
         )
 
 
-def _is_one_plane(expected: Expression, subject: Subject) -> bool:
+def _is_one_plane(expected: Expression, subject: MaskGrid) -> bool:
     """Return whether an expectation is the same for all heads."""
-    row = expected.allowed(rows_of(expected, subject, np.arange(1)))
+    row = expected.allowed(grid_rows(expected, subject, np.arange(1)))
     return row.ndim == 2 or row.shape[-3] == 1
 
 
-def _dead_rows(subject: Subject, expected: Expression) -> Iterator[Finding]:
+def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     """Yield the fully masked rows; those that the expectation masks too are a note."""
     dead = ~np.any(subject.cells, axis=-1, keepdims=True)
     rows = np.flatnonzero(_in_any_plane(dead))
     if not rows.size:
         return
-    grid = rows_of(expected, subject, rows)
+    grid = grid_rows(expected, subject, rows)
     attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & word_queries(expected, grid)
     wrong = _in_any_plane(dead[..., rows, :] & attends)[:, 0]
     found: list[tuple[Severity, Int[np.ndarray, " R"], str]] = [
@@ -395,7 +395,7 @@ def _dead_rows(subject: Subject, expected: Expression) -> Iterator[Finding]:
             yield Finding("dead-row", severity, message, len(some), rows=tuple(some[:MOST_CELLS].tolist()))
 
 
-def _becomes(subject: Subject) -> str:
+def _becomes(subject: MaskGrid) -> str:
     """Return what the APIs make of a fully masked row."""
     fills = () if subject.reading is None else subject.reading.fills
     if not fills:
@@ -412,7 +412,7 @@ def _becomes(subject: Subject) -> str:
 _CLOSE = 1e-2  # −1e4 is −9984 in bfloat16
 
 
-def audit_fills(subject: Subject, dtype: str | None) -> Iterator[Finding]:
+def audit_fills(subject: MaskGrid, dtype: str | None) -> Iterator[Finding]:
     """Yield what is wrong with the forbidding values of an additive mask, in the type that a model computes in."""
     if subject.reading is None or not subject.reading.fills:
         return
@@ -435,7 +435,7 @@ def audit_fills(subject: Subject, dtype: str | None) -> Iterator[Finding]:
         yield Finding("overflow", "error", message, _count(subject, fill))
 
 
-def _stand_apart(subject: Subject, fill: float, other: float) -> bool:
+def _stand_apart(subject: MaskGrid, fill: float, other: float) -> bool:
     """Return whether two numbers hide keys of two kinds, in masks laid side by side: none of them was added twice.
 
     A key that `other` hides is then seen by some query, as padding is not, and no query has `fill` there.
@@ -453,6 +453,6 @@ def _is_twice(value: float, fill: float) -> bool:
     return math.isclose(value, 2 * fill, rel_tol=_CLOSE)
 
 
-def _count(subject: Subject, fill: float) -> int:
+def _count(subject: MaskGrid, fill: float) -> int:
     assert subject.loaded is not None
     return int((subject.loaded.values == fill).sum())

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.errors import InputError, LoadError, UsageError, require
-from attncli.files import MOST_PACKED, MOST_TEXT, Tensors, check_file, written_aside
+from attncli.files import MOST_PACKED, MOST_TEXT, Tensors, atomic_write, check_file
 from attncli.masks.conventions import Reading, as_allowed, read_convention
 from attncli.masks.notation import ENDINGS
 from attncli.text import visible
@@ -29,7 +29,7 @@ _LARGEST = 2**31  # bytes that a mask may take which takes more than its file, a
 _BESIDE = 7  # bytes a cell that its readings, what is expected and their differences take besides
 
 
-class Loaded(NamedTuple):
+class StoredMask(NamedTuple):
     """What a mask file holds.
 
     Attributes:
@@ -60,7 +60,7 @@ def read_unstated(path: Path) -> Reading:
     return read_convention(read_values(path, most_axes=3).values, f"file {visible(str(path))}")
 
 
-def read_values(path: Path, most_axes: int = 4) -> Loaded:
+def read_values(path: Path, most_axes: int = 4) -> StoredMask:
     """Read a mask file as it is.
 
     Args:
@@ -81,7 +81,7 @@ def read_values(path: Path, most_axes: int = 4) -> Loaded:
     return loaded
 
 
-def read_array(path: Path) -> Loaded:
+def read_array(path: Path) -> StoredMask:
     """Read the array of a file with one of `ENDINGS`, whatever it is.
 
     Raises:
@@ -100,7 +100,7 @@ def read_array(path: Path) -> Loaded:
         raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
 
 
-def _read(path: Path) -> Loaded:
+def _read(path: Path) -> StoredMask:
     check_file(path, _MOST.get(path.suffix.lower()))
     match path.suffix.lower():
         case ".npy":
@@ -109,22 +109,22 @@ def _read(path: Path) -> Loaded:
         case ".npz":
             return _typed(_unpacked(path))
         case ".json":
-            return Loaded(np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig")))), None)
+            return StoredMask(np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig")))), None)
         case ".csv":
             lines = [line.split(",") for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-            return Loaded(np.array([[_csv_number(cell) for cell in line] for line in lines]), None)
+            return StoredMask(np.array([[_csv_number(cell) for cell in line] for line in lines]), None)
         case ".safetensors":
             tensors = Tensors(path)
             name = _the_mask(list(tensors.types))
             values = tensors.read(name)
-            return Loaded(values, "bfloat16" if tensors.types[name] == "BF16" else values.dtype.name)
+            return StoredMask(values, "bfloat16" if tensors.types[name] == "BF16" else values.dtype.name)
         case ".pt":
             return _read_torch(path)
     raise ValueError(f"its ending is none of {', '.join(ENDINGS)}")
 
 
-def _typed(values: np.ndarray[Any, Any]) -> Loaded:
-    return Loaded(values, values.dtype.name)
+def _typed(values: np.ndarray[Any, Any]) -> StoredMask:
+    return StoredMask(values, values.dtype.name)
 
 
 def _unpacked(path: Path) -> np.ndarray[Any, Any]:
@@ -173,7 +173,7 @@ def _csv_number(cell: str) -> float:
     return float(word) if whole is None else whole
 
 
-def _read_torch(path: Path) -> Loaded:
+def _read_torch(path: Path) -> StoredMask:
     with path.open("rb") as stream:  # a file that is not there is said so before torch says it at length
         if zipfile.is_zipfile(stream):  # torch writes its parts as they are, and unpacks those that are not
             with zipfile.ZipFile(stream) as archive:
@@ -191,7 +191,7 @@ def _read_torch(path: Path) -> Loaded:
         raise ValueError(f"it holds a {type(held).__name__}, not a tensor")
     dtype = str(held.dtype).removeprefix("torch.")
     _check_size(held.shape, held.itemsize, path)  # one value can stand in many places
-    return Loaded((held.float() if dtype == "bfloat16" else held).detach().numpy(), dtype)
+    return StoredMask((held.float() if dtype == "bfloat16" else held).detach().numpy(), dtype)
 
 
 # --- writing -----------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def write_values(path: Path, values: np.ndarray[Any, Any], dtype: str) -> None:
         raise UsageError(f"--output {name}: {ending} has no bfloat16; {' and '.join(_WITH_BFLOAT16)} have")
     if ending == ".csv" and values.ndim != 2:
         raise UsageError(f"--output {name}: .csv holds one matrix, the mask has {values.ndim} axes; use .npy")
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         # Through bytes: the libraries' own errors about a file do not say what the system said.
         aside.write_bytes(_written(ending, values, dtype))
 

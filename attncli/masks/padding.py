@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 # What queries see that do not follow the rule of the others; all but `masked` are queries of padding.
-Odd = Literal["masked", "open", "themselves", "words", "each other", "padding", "others"]
+ExceptionKind = Literal["masked", "open", "themselves", "words", "each other", "padding", "others"]
 
-SEEN_BY_PADDING: dict[Odd, str] = {
+SEEN_BY_PADDING: dict[ExceptionKind, str] = {
     "masked": "see nothing",
     "open": "see every key",
     "themselves": "see themselves alone",
@@ -25,10 +25,10 @@ SEEN_BY_PADDING: dict[Odd, str] = {
     "others": "see other keys",
 }
 # Queries of padding that see these show that they are padding, however many they are.
-_PLAIN: tuple[Odd, ...] = ("each other", "padding")
+_PLAIN: tuple[ExceptionKind, ...] = ("each other", "padding")
 
 
-class OddQueries(NamedTuple):
+class RuleWithExceptions(NamedTuple):
     """Some queries of a batch see something else than the rule says: mostly padding, whose output nobody reads.
 
     Attributes:
@@ -44,7 +44,7 @@ class OddQueries(NamedTuple):
     rule: Expression
     tokens: Bool[np.ndarray, "#B K"]
     where: Bool[np.ndarray, "B Q"]
-    see: Odd
+    see: ExceptionKind
     who: Literal["padding", "some padding", "some"]
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
@@ -58,7 +58,7 @@ class OddQueries(NamedTuple):
 
 
 def seen_by(
-    see: Odd, rule: Bool[np.ndarray, "Q K"], tokens: Bool[np.ndarray, "#B K"], grid: Grid
+    see: ExceptionKind, rule: Bool[np.ndarray, "Q K"], tokens: Bool[np.ndarray, "#B K"], grid: Grid
 ) -> Bool[np.ndarray, "#B Q K"]:
     """Return the cells of queries that see something else than a rule, which allows `rule` of them."""
     words = tokens[:, None]

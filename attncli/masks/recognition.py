@@ -17,7 +17,7 @@ import numpy as np
 from attncli.attention import row_blocks
 from attncli.errors import InputError
 from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves
-from attncli.masks.padding import SEEN_BY_PADDING, Odd, OddQueries, seen_by
+from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, seen_by
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ _SAMPLED = 16  # rows that a rule is tried on before all others
 _MOST_VARIANTS = 3  # that are named
 _MOST_NUMBERS = 4  # of a list that is longer than twice as much
 _MANY = re.compile(r"\d+(?:,\d+){8,}")
-_INFERRED: tuple[Odd, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
+_INFERRED: tuple[ExceptionKind, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
 
 
-class Variant(NamedTuple):
+class RuleVariant(NamedTuple):
     """The rule of some batch rows and heads.
 
     Attributes:
@@ -65,7 +65,7 @@ class Rule:
     """
 
     text: str
-    variants: tuple[Variant, ...]
+    variants: tuple[RuleVariant, ...]
     shape: Shape
     density: float
 
@@ -123,7 +123,7 @@ def rule_of(
     _, heads, queries, keys = shape
     before = max(keys - queries, 0) if past is None else past
     cells = _collapsed(allowed)
-    variants: list[Variant] = []
+    variants: list[RuleVariant] = []
     for alike in _alike_heads(cells, heads):
         variants += _of_rows(cells[:, alike[0] % cells.shape[1]], shape, before, alike, tokens)
     variants = _without_names(variants)
@@ -137,7 +137,7 @@ def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
     return batch, heads, queries, keys
 
 
-def recognized(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
+def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
     """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
     if not allowed.any():
         return None
@@ -183,22 +183,22 @@ def _of_rows(
     past: int,
     heads: tuple[int, ...],
     tokens: Bool[np.ndarray, "B K"] | None,
-) -> list[Variant]:
+) -> list[RuleVariant]:
     """Return the rule of all batch rows, or those that they have each for itself."""
     batch, _, queries, keys = shape
     everyone = tuple(range(batch))
     found = None if tokens is None else _of_words(cells, queries, keys, past, tokens)
     found = found or _of_planes(cells, queries, keys, past)
     if found is not None:
-        return [Variant(everyone, heads, *found)]
+        return [RuleVariant(everyone, heads, *found)]
     if len(cells) == 1:
-        return [Variant(everyone, heads, None, past, np.full((1, keys), bool(cells.any())))]
+        return [RuleVariant(everyone, heads, None, past, np.full((1, keys), bool(cells.any())))]
     alone = [_of_planes(cells[row : row + 1], queries, keys, past) for row in everyone]
     groups: dict[tuple[str, int], list[int]] = {}
     for row, rule in enumerate(alone):
         key = ("" if cells[row].any() else "nothing", past) if rule is None else (_unpadded(rule.expression), rule.past)
         groups.setdefault(key, []).append(row)
-    variants: list[Variant] = []
+    variants: list[RuleVariant] = []
     for rows in groups.values():
         variants += _together(cells, shape, past, heads, rows, alone)
     return sorted(variants, key=lambda variant: variant.rows)
@@ -211,28 +211,28 @@ def _together(
     heads: tuple[int, ...],
     rows: list[int],
     alone: Sequence[_Found | None],
-) -> Iterator[Variant]:
+) -> Iterator[RuleVariant]:
     """Yield one variant for batch rows that differ in their padding alone; else one for all that are equal."""
     _, _, queries, keys = shape
     first = alone[rows[0]]
     if first is None:
-        yield Variant(tuple(rows), heads, None, past, np.full((1, keys), bool(cells[rows[0]].any())))
+        yield RuleVariant(tuple(rows), heads, None, past, np.full((1, keys), bool(cells[rows[0]].any())))
         return
     texts = [str(rule.expression) for row in rows if (rule := alone[row])]
     found = first if len(set(texts)) == 1 else _of_planes(cells[rows], queries, keys, past)
     if found is not None:
-        yield Variant(tuple(rows), heads, *found)
+        yield RuleVariant(tuple(rows), heads, *found)
         return
     for text in dict.fromkeys(texts):
         same = [row for row, other in zip(rows, texts, strict=True) if other == text]
         one = alone[same[0]]
         assert one is not None
-        yield Variant(tuple(same), heads, *one)
+        yield RuleVariant(tuple(same), heads, *one)
 
 
 def _unpadded(expression: Expression) -> str:
     """Return a rule without its padding."""
-    if isinstance(expression, OddQueries):
+    if isinstance(expression, RuleWithExceptions):
         return f"{_unpadded(expression.inner)}, {expression.see}"
     parts = [part for part in conjuncts(expression) if not _is_padding(part)]
     return " & ".join(map(str, parts)) or "full"
@@ -321,7 +321,9 @@ class _Planes:
             return None
         return self._followed("masked", None, True) or self._followed("masked", self._seen(self.every), True)
 
-    def _followed(self, see: Odd | None, seen: Bool[np.ndarray, "B K"] | None, is_any: bool = False) -> _Found | None:
+    def _followed(
+        self, see: ExceptionKind | None, seen: Bool[np.ndarray, "B K"] | None, is_any: bool = False
+    ) -> _Found | None:
         """Return the simplest rule of all queries but those of padding that see something else.
 
         Args:
@@ -350,7 +352,7 @@ class _Planes:
         past: int,
         tokens: Bool[np.ndarray, "#B K"],
         where: Bool[np.ndarray, "B Q"],
-        see: Odd | None,
+        see: ExceptionKind | None,
     ) -> _Found:
         """Return a rule with its padding, and what the queries see that do not follow it."""
         inner = _padded(rule, tokens)
@@ -360,10 +362,15 @@ class _Planes:
         if self._are_padding(where, tokens, past):
             padding = ~np.broadcast_to(tokens, (self.batch, self.keys))[:, past : past + self.queries]
             who = "padding" if self._see_alike(rule, past, tokens, see, padding) else "some padding"
-        return _Found(OddQueries(inner, rule, tokens, where, see, who), past, tokens)
+        return _Found(RuleWithExceptions(inner, rule, tokens, where, see, who), past, tokens)
 
     def _see_alike(
-        self, rule: Expression, past: int, tokens: Bool[np.ndarray, "#B K"], see: Odd, which: Bool[np.ndarray, "B Q"]
+        self,
+        rule: Expression,
+        past: int,
+        tokens: Bool[np.ndarray, "#B K"],
+        see: ExceptionKind,
+        which: Bool[np.ndarray, "B Q"],
     ) -> bool:
         """Return whether all of these queries see what is said of some of them."""
         if see == "others":
@@ -398,15 +405,15 @@ class _Planes:
         return np.count_nonzero(self.cells, axis=-1)
 
     @cached_property
-    def _is_odd(self) -> dict[Odd, Bool[np.ndarray, "B Q"]]:
+    def _is_odd(self) -> dict[ExceptionKind, Bool[np.ndarray, "B Q"]]:
         """Which queries may see nothing, everything, themselves alone, or something else, if they are padding."""
         places = np.arange(self.queries)
         own = np.minimum(places + self.past, self.keys - 1)
         alone = (self._counts == 1) & self.cells[:, places, own] & (places + self.past < self.keys)
-        odd: dict[Odd, Bool[np.ndarray, "B Q"]] = dict.fromkeys(SEEN_BY_PADDING, self.every)
+        odd: dict[ExceptionKind, Bool[np.ndarray, "B Q"]] = dict.fromkeys(SEEN_BY_PADDING, self.every)
         return odd | {"masked": self._counts == 0, "open": self._counts == self.keys, "themselves": alone}
 
-    def _inferred(self, see: Odd) -> Bool[np.ndarray, "B K"]:
+    def _inferred(self, see: ExceptionKind) -> Bool[np.ndarray, "B K"]:
         """Return which keys are no padding, if the queries of padding see this."""
         if see != "words":
             is_odd = self._is_odd[see]
@@ -428,7 +435,7 @@ class _Planes:
         return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
 
     def _tokens(
-        self, rule: Expression, past: int, seen: Bool[np.ndarray, "B K"], see: Odd | None
+        self, rule: Expression, past: int, seen: Bool[np.ndarray, "B K"], see: ExceptionKind | None
     ) -> Bool[np.ndarray, "B K"]:
         """Return which keys are no padding: a key that nobody sees is, unless the rule itself hides it from all.
 
@@ -450,7 +457,7 @@ class _Planes:
         return tokens
 
     def _exceptions(
-        self, rule: Expression, past: int, tokens: Bool[np.ndarray, "#B K"], see: Odd | None
+        self, rule: Expression, past: int, tokens: Bool[np.ndarray, "#B K"], see: ExceptionKind | None
     ) -> Bool[np.ndarray, "B Q"] | None:
         """Return which queries do not follow a rule; None if any of them sees something else than `see`."""
         where = np.zeros((self.batch, self.queries), bool)
@@ -470,7 +477,7 @@ class _Planes:
             where[:, some] = wrong
         return where
 
-    def _could_be(self, rule: Expression, past: int, see: Odd | None) -> bool:
+    def _could_be(self, rule: Expression, past: int, see: ExceptionKind | None) -> bool:
         """Return whether some queries see nothing that a rule forbids, which no padding allows; odd ones may."""
         rows = self._sample
         try:
@@ -627,7 +634,7 @@ def _before_a_window(places: Int[np.ndarray, " _"]) -> Iterator[Expression]:
 # --- in words -----------------------------------------------------------------------------------------------
 
 
-def _without_names(variants: Sequence[Variant]) -> list[Variant]:
+def _without_names(variants: Sequence[RuleVariant]) -> list[RuleVariant]:
     """Return the variants, those together that are all of their rows and follow no rule."""
     named = [variant for variant in variants if variant.expression is not None]
     nameless = [variant for variant in variants if variant.expression is None]
@@ -637,7 +644,7 @@ def _without_names(variants: Sequence[Variant]) -> list[Variant]:
     return named + nameless
 
 
-def _worded(variants: Sequence[Variant], shape: Shape, past: int, density: float) -> str:
+def _worded(variants: Sequence[RuleVariant], shape: Shape, past: int, density: float) -> str:
     """Return the rule in words."""
     if len(variants) == 1:
         return _said(variants[0], shape, past, density)
@@ -653,14 +660,14 @@ def _worded(variants: Sequence[Variant], shape: Shape, past: int, density: float
     return what + ", ".join(parts) + (f" and {more} more" if more > 0 else "")
 
 
-def _said(variant: Variant, shape: Shape, past: int, density: float | None) -> str:
+def _said(variant: RuleVariant, shape: Shape, past: int, density: float | None) -> str:
     """Return the rule of some rows and heads, with which rows are padded, and how it is aligned."""
     if variant.expression is None:
         if not variant.tokens.any():
             return "nothing: every key is masked"
         return "a mask of its own" + ("" if density is None else f", {density:.0%} of cells".replace("%", " %"))
     expression, odd = variant.expression, ""
-    if isinstance(expression, OddQueries):
+    if isinstance(expression, RuleWithExceptions):
         odd = str(expression).removeprefix(str(expression.inner))
         expression = expression.inner
     text = _MANY.sub(_shortened, str(expression))

@@ -11,7 +11,7 @@ import numpy as np
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.files import to_numpy
 from attncli.masks.conventions import Convention
-from attncli.recording.attention_call import Call, Given
+from attncli.recording.call import AttentionCall, MaskArgument
 
 if TYPE_CHECKING:
     import torch
@@ -36,35 +36,35 @@ class Copied(NamedTuple):
     dtype: str
 
 
-def copied(given: Given) -> Copied:
+def copied(given: MaskArgument) -> Copied:
     """Copy a mask out of a program, without what the program only repeats."""
     values = _compact(given.values)
     return Copied(given.name, given.convention, to_numpy(values), str(values.dtype).removeprefix("torch."))
 
 
-def kept(call: Call) -> Call:
+def kept(call: AttentionCall) -> AttentionCall:
     """Return a call that holds copies, on the CPU, of what its traces are made of, and nothing of the program's.
 
     Scores and weights are quadratic in the length; they are kept only where q, k and the scale do not give them, as
     they do not for a query that sees no key: that depends on the fill.
     """
     has_inputs = call.project is not None or (call.q is not None and call.k is not None)
-    is_derived = has_inputs and call.scale is not None and call.unread is None
-    is_derived = is_derived and (call.weights is None or not _has_blind_rows(call.given))
+    is_derived = has_inputs and call.scale is not None and call.unsupported is None
+    is_derived = is_derived and (call.weights is None or not _has_blind_rows(call.masks))
     scores, weights = (None, None) if is_derived else (_copy(call.scores), _copy(call.weights))
-    given = tuple(one._replace(values=_compact(one.values).cpu().clone(), handed=None) for one in call.given)
+    masks = tuple(one._replace(values=_compact(one.values).cpu().clone(), source_tensor=None) for one in call.masks)
     inputs = (call.q, call.k, call.v)
     if call.q is None and call.project is not None:
         inputs = call.project()
     q, k, v = map(_copy, inputs)
     sinks, output = _copy(call.sinks), _copy(call.output)
     return replace(
-        call, q=q, k=k, v=v, project=None, given=given, unused=(), sinks=sinks, scores=scores, weights=weights,
+        call, q=q, k=k, v=v, project=None, masks=masks, ignored_masks=(), sinks=sinks, scores=scores, weights=weights,
         output=output,
     )  # fmt: skip
 
 
-def _has_blind_rows(given: Sequence[Given]) -> bool:
+def _has_blind_rows(given: Sequence[MaskArgument]) -> bool:
     """Return whether masks hide every key from a query."""
     if not given:
         return False
@@ -81,7 +81,7 @@ def has_nan(*tensors: torch.Tensor | None) -> bool:
     return any(bool(one.detach().isnan().any()) for one in tensors if one is not None)
 
 
-def is_zero(call: Call, row: int, head: int, query: int) -> bool | None:
+def is_zero(call: AttentionCall, row: int, head: int, query: int) -> bool | None:
     """Return whether the output of a query of a head and a batch row is 0; None where that cannot be told."""
     output, (_, heads, queries, _) = call.output, call.shape
     if output is None or output.dim() != 4 or tuple(output.shape[1:3]) != (heads, queries):
@@ -99,19 +99,19 @@ class Memory(Generic[Known]):
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[Any, Known]] = {}
 
-    def get(self, given: Given, beside: str) -> Known | None:
+    def get(self, given: MaskArgument, beside: str) -> Known | None:
         """Return what is known of a mask in a call of this dtype."""
-        tensor = _handed(given)
+        tensor = _source_tensor(given)
         if tensor.is_inference():
             return None
         found = self._known.get(_identity(given, tensor, beside))
         return None if found is None or found[0].expired() else found[1]
 
-    def put(self, given: Given, beside: str, known: Known) -> None:
+    def put(self, given: MaskArgument, beside: str, known: Known) -> None:
         """Remember what is known of a mask in a call of this dtype."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        tensor = _handed(given)
+        tensor = _source_tensor(given)
         if tensor.is_inference():
             return
         self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
@@ -123,12 +123,12 @@ class Memory(Generic[Known]):
         )
 
 
-def _handed(given: Given) -> torch.Tensor:
+def _source_tensor(given: MaskArgument) -> torch.Tensor:
     """Return the program's own tensor, from which the values may be made anew for each call."""
-    return given.values if given.handed is None else given.handed
+    return given.values if given.source_tensor is None else given.source_tensor
 
 
-def _identity(given: Given, tensor: torch.Tensor, beside: str) -> tuple[Any, ...]:
+def _identity(given: MaskArgument, tensor: torch.Tensor, beside: str) -> tuple[Any, ...]:
     """Return what tells a mask from every other one that is there at the same time, and from itself changed."""
     laid_out = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
     return (*laid_out, tensor._version, given.name, given.convention, given.values.shape, beside)

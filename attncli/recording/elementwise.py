@@ -289,7 +289,7 @@ def dropout(flows: Flows, did: Did) -> None:
     p, is_on = float(did.get(1, "p", default=0.5)), bool(did.get(2, "training", "train", default=True))
     if is_on and p > 0:
         if flow.stage == "weights":
-            flow = flow._replace(dropout=p, in_dropout=flows.scene.is_training())
+            flow = flow._replace(dropout=p, in_dropout=flows.context.is_training())
         elif flow.stage != "operand":
             flow = flow._replace(unread="a dropout of the scores")
     flows.go_on(did, tensor, node, flow)

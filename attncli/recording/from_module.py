@@ -9,13 +9,13 @@ import numpy as np
 
 from attncli.errors import InputError, require
 from attncli.files import to_numpy
-from attncli.trace.layer import LayerTrace, Proof, apart
+from attncli.trace.layer import LayerTrace, Proof, max_abs_diff
 from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
     import torch
 
-    from attncli.recording.attention_call import Call
+    from attncli.recording.call import AttentionCall
 
 
 def from_multihead_attention(
@@ -49,8 +49,8 @@ def from_multihead_attention(
     require("attncli.from_multihead_attention", "torch")
     import torch
 
-    from attncli.recording.mha import batch_first
     from attncli.recording.notes import Notes
+    from attncli.recording.readers.mha import batch_first
     from attncli.recording.to_trace import traces
     from attncli.recording.watch import watching
 
@@ -76,10 +76,10 @@ def from_multihead_attention(
     _check_masks(module, attn_mask, key_padding_mask, (sequences, queries, keys.shape[1]))
     if key_padding_mask is not None:
         key_padding_mask = key_padding_mask.reshape((sequences, -1) if query.dim() == 3 else (-1,))
-    seen: list[tuple[Call, Trace]] = []
+    seen: list[tuple[AttentionCall, Trace]] = []
     notes = Notes()
 
-    def take(call: Call) -> None:
+    def take(call: AttentionCall) -> None:
         (trace,) = traces(call, [row])
         seen.append((call, trace))
 
@@ -140,4 +140,4 @@ def _proof(layer: LayerTrace, expected: np.ndarray[tuple[int, int], np.dtype[np.
     projected = layer.projected(range(layer.num_queries))
     assert projected is not None
     size = float(np.nanmax(np.abs(expected), initial=1.0))
-    return Proof(apart(projected, expected), "the module's own output, after out_proj", magnitude=size)
+    return Proof(max_abs_diff(projected, expected), "the module's own output, after out_proj", magnitude=size)

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 
 _functorch = torch._C._functorch
 
@@ -19,14 +19,14 @@ def are_running() -> bool:
     return _functorch.peek_interpreter_stack() is not None
 
 
-def unwrapped(call: Call) -> Call:
+def unwrapped(call: AttentionCall) -> AttentionCall:
     """Return a call with plain tensors: what `vmap` runs over is part of the batch."""
     batch = call.shape[0]
     plain = partial(_plain, batch=batch)
     tensors = {name: plain(value) for name, value in vars(call).items() if isinstance(value, Tensor)}
-    given, unused = (
-        tuple(mask._replace(values=plain(mask.values), handed=None) for mask in masks)
-        for masks in (call.given, call.unused)
+    masks, ignored = (
+        tuple(mask._replace(values=plain(mask.values), source_tensor=None) for mask in masks)
+        for masks in (call.masks, call.ignored_masks)
     )
     project = call.project
 
@@ -39,8 +39,8 @@ def unwrapped(call: Call) -> Call:
         call,
         **tensors,  # type: ignore[arg-type]  # each in its own field
         shape=(runs, *call.shape[1:]),
-        given=given,
-        unused=unused,
+        masks=masks,
+        ignored_masks=ignored,
         project=project and projected,
     )
 

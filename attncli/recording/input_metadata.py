@@ -23,8 +23,8 @@ from torch.nn import Embedding
 
 from attncli.files import to_numpy
 from attncli.recording import functorch
-from attncli.recording.reader import may_look
-from attncli.recording.told import Listener, Told
+from attncli.recording.input_hint import InputHint, Listener
+from attncli.recording.readers.reader import may_look
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MOST_KNOWN = 16  # tensors that are known again
 _SPARE = 2  # vectors of a table of positions that stand for none of a row
-_Says = Callable[["Int[np.ndarray, 'B T']"], Iterator["Told"]]
+_Says = Callable[["Int[np.ndarray, 'B T']"], Iterator["InputHint"]]
 
 
 class Inputs(threading.local):
@@ -43,7 +43,7 @@ class Inputs(threading.local):
         self._listener = listener
         self._running: list[tuple[torch.nn.Module, tuple[int, int]]] = []
         self._tables: WeakKeyDictionary[torch.nn.Module, _Says] = WeakKeyDictionary()
-        self._known: deque[tuple[ref[torch.Tensor], int, _Says, tuple[Told, ...]]] = deque(maxlen=_MOST_KNOWN)
+        self._known: deque[tuple[ref[torch.Tensor], int, _Says, tuple[InputHint, ...]]] = deque(maxlen=_MOST_KNOWN)
         self._encoded: deque[tuple[ref[torch.Tensor], Int[np.ndarray, "B T"]]] = deque(maxlen=_MOST_KNOWN)
 
     def enter(self, module: torch.nn.Module, args: tuple[Any, ...], frame: FrameType) -> None:
@@ -114,7 +114,7 @@ class Inputs(threading.local):
         for one in told:
             self._listener.tell(one)
 
-    def _of_known(self, value: torch.Tensor, says: _Says) -> tuple[Told, ...] | None:
+    def _of_known(self, value: torch.Tensor, says: _Says) -> tuple[InputHint, ...] | None:
         for known, version, how, told in self._known:
             if known() is value and version == value._version and how == says:
                 return told
@@ -167,15 +167,15 @@ def _says_of(embedding: Any, running: list[torch.nn.Module]) -> _Says:
 # --- what numbers say ---------------------------------------------------------------------------------------
 
 
-def _told(kind: Any, values: Int[np.ndarray, "B T"], is_sure: bool = True) -> Told:
-    return Told(kind, values, values.shape[1], hash((kind, is_sure, values.shape, values.tobytes())), is_sure)
+def _told(kind: Any, values: Int[np.ndarray, "B T"], is_sure: bool = True) -> InputHint:
+    return InputHint(kind, values, values.shape[1], hash((kind, is_sure, values.shape, values.tobytes())), is_sure)
 
 
-def _nothing(_: Int[np.ndarray, "B T"]) -> Iterator[Told]:
+def _nothing(_: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
     return iter(())
 
 
-def _tokens(padding: int, is_padding_alone: bool, who: Any, ids: Int[np.ndarray, "B T"]) -> Iterator[Told]:
+def _tokens(padding: int, is_padding_alone: bool, who: Any, ids: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
     """Yield which positions are words, where some at the ends of rows are none; within a row nothing is padding."""
     real = ids != padding
     from_left, from_right = (np.maximum.accumulate(each, axis=1) for each in (real, real[:, ::-1]))
@@ -190,21 +190,21 @@ def _tokens(padding: int, is_padding_alone: bool, who: Any, ids: Int[np.ndarray,
     yield _told("tokens", inside.astype(np.int64), is_sure)._replace(who=who)
 
 
-def _positions(values: Int[np.ndarray, "B T"]) -> Iterator[Told]:
+def _positions(values: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
     """Yield where queries stand, and the documents that this says."""
     yield _told("positions", values, False)
     if (told := documents(values)) is not None:
         yield told
 
 
-def _learned_positions(size: int, values: Int[np.ndarray, "B T"]) -> Iterator[Told]:
+def _learned_positions(size: int, values: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
     """Yield positions that choose vectors of a table; in one that rows fill they may count from the end of the rows."""
     yield _told("positions", values, values.shape[1] + _SPARE < size)
     if (told := documents(values)) is not None:
         yield told
 
 
-def documents(positions: Int[np.ndarray, "B T"]) -> Told | None:
+def documents(positions: Int[np.ndarray, "B T"]) -> InputHint | None:
     """Return the documents that positions count; None where no row has two of two positions or more."""
     if positions.shape[1] < 4:
         return None

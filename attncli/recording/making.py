@@ -16,7 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
-from attncli.recording.attention_call import Call, Given
+from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.call_site import Line, line_of
 from attncli.recording.provenance import version
 from attncli.recording.tracer import has_values
@@ -136,7 +136,7 @@ class Making:
 
     # --- telling --------------------------------------------------------------------------------------------
 
-    def named(self, call: Call, start: str) -> Call:
+    def named(self, call: AttentionCall, start: str) -> AttentionCall:
         """Return a call whose masks say where they were made, if that is another line than its own.
 
         Args:
@@ -144,14 +144,14 @@ class Making:
             start: the working directory that files below it are named from.
         """
 
-        def named(given: Given) -> Given:
-            made = self._line_of(given.values if given.handed is None else given.handed)
+        def named(given: MaskArgument) -> MaskArgument:
+            made = self._line_of(given.values if given.source_tensor is None else given.source_tensor)
             line = None if made is None else str(made.seen_from(start))
             return given if line in (None, str(call.place)) else given._replace(made_at=line)
 
-        given, unused = tuple(map(named, call.given)), tuple(map(named, call.unused))
-        has_lines = any(one.made_at for one in (*given, *unused))
-        return replace(call, given=given, unused=unused) if has_lines else call
+        masks, ignored = tuple(map(named, call.masks)), tuple(map(named, call.ignored_masks))
+        has_lines = any(one.made_at for one in (*masks, *ignored))
+        return replace(call, masks=masks, ignored_masks=ignored) if has_lines else call
 
 
 def _is_gone(made: _Made) -> bool:

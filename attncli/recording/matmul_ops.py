@@ -143,7 +143,7 @@ def meet(
         return
     _, alone = own_of_broadcast(weights, other, first, axes) if first == second else own(first, second, axes)
     call = told(
-        flows.scene,
+        flows.context,
         Meeting(
             flow,
             weights.operand(first, axes),
@@ -160,7 +160,7 @@ def meet(
         if state.flow is not None and state.flow.softmax is flow.softmax:
             state.flow, state.was_told = None, True
     flows.nodes.keep_output(result, call.place)
-    flows.tell(call)
+    flows.emit(call)
     unfollowed.forget(flows, flow)
     for also, layout_of_it in flow.beside:
         also = unread_weights(also._replace(beside=()), ADDED_TO_WEIGHTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attncli.recording.attention_call import Given
+from attncli.recording.call import MaskArgument
 
 
 def longest(x: Tensor) -> int:
@@ -18,8 +18,8 @@ def padded(x: Tensor) -> Tensor:
     return x.to_padded_tensor(0.0) if x.is_nested else x
 
 
-def own_tokens(key: Tensor) -> Given:
+def own_tokens(key: Tensor) -> MaskArgument:
     """Return as a mask what the lengths of nested keys say: each sequence attends to its own."""
     lengths = torch.tensor([row.shape[-2] for row in key.unbind()], device=key.device)
     own = torch.arange(longest(key), device=key.device) < lengths[:, None]
-    return Given("nested", own[:, None, None], "attend")
+    return MaskArgument("nested", own[:, None, None], "attend")

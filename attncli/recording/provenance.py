@@ -20,8 +20,8 @@ from weakref import WeakSet, ref
 import torch
 
 from attncli.masks.conventions import Convention
-from attncli.recording.attention_call import Place
 from attncli.recording.axes import Atom, Axis, Layout, beside, leaves
+from attncli.recording.call import CallSite
 
 # operand: what may be a factor. outer: factors multiplied, not yet summed. Then what a softmax makes, at once or by
 # hand: scores, exp of them, log of the weights, weights. pending: weights multiplied with values, not yet summed.
@@ -137,7 +137,7 @@ class Softmax:
         is_second: bool = False,
     ) -> None:
         self.over, self.layout, self.scores, self.weights, self.is_second = over, layout, scores, weights, is_second
-        self.lost: Place | None = None
+        self.lost: CallSite | None = None
         self.versions = (0 if scores is None else version(scores), version(weights))
 
 
@@ -226,7 +226,7 @@ class Nodes:
         self._known: dict[int, tuple[_Key, Node]] = {}
         self._families: deque[WeakSet[State]] = deque()
         self._with_factors: deque[ref[State]] = deque()
-        self._outputs: dict[int, tuple[_Key, Place]] = {}
+        self._outputs: dict[int, tuple[_Key, CallSite]] = {}
         known, outputs = self._known, self._outputs
         self._ended = lambda dead: known.pop(dead.key, None)
         self._output_ended = lambda dead: outputs.pop(dead.key, None)
@@ -275,13 +275,13 @@ class Nodes:
         key.key = id(tensor)
         self._known[id(tensor)] = key, node
 
-    def keep_output(self, tensor: torch.Tensor, place: Place) -> None:
+    def keep_output(self, tensor: torch.Tensor, place: CallSite) -> None:
         """Remember what came out of an attention, while it lives."""
         key = _Key(tensor, self._output_ended)
         key.key = id(tensor)
         self._outputs[id(tensor)] = key, place
 
-    def output_of(self, tensor: object) -> Place | None:
+    def output_of(self, tensor: object) -> CallSite | None:
         """Return the place of the attention that a tensor came out of."""
         entry = self._outputs.get(id(tensor))
         return None if entry is None else entry[1]

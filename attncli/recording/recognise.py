@@ -10,9 +10,8 @@ import torch
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.findings import Finding, Severity
-from attncli.recording.attention_call import Call, Given
 from attncli.recording.axes import Atom, Axis, Layout, arranged, leaves, long, size
-from attncli.recording.heads import SPLIT
+from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.lineage import Lineage, operation
 from attncli.recording.projections import swapped
 from attncli.recording.provenance import (
@@ -25,7 +24,8 @@ from attncli.recording.provenance import (
     Softmax,
     version,
 )
-from attncli.recording.reader import Scene
+from attncli.recording.readers.heads import SPLIT
+from attncli.recording.readers.reader import ThreadContext
 from attncli.recording.scale_checks import is_root, no_scale, scaled_twice, wrong_scale
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
@@ -86,13 +86,13 @@ class _Seen(NamedTuple):
         unread: what of it is not understood.
     """
 
-    mask: Given | None = None
-    unused: Given | None = None
+    mask: MaskArgument | None = None
+    unused: MaskArgument | None = None
     finding: Finding | None = None
     unread: str | None = None
 
 
-def told(scene: Scene, met: Meeting) -> Call | None:
+def told(context: ThreadContext, met: Meeting) -> AttentionCall | None:
     """Return the attention of weights that met values; None where this is none."""
     flow, product, softmax = met.flow, met.flow.product, met.flow.softmax
     keys = long((met.summed,))
@@ -118,13 +118,13 @@ def told(scene: Scene, met: Meeting) -> Call | None:
         weights = None if flow.dropout else arranged(met.weights.tensor, met.weights.layout, axes)
     q = _unchanged(q_side.tensor, q_side.version, q_side.layout, (axes.batch, axes.heads, axes.queries, width))
     k = _unchanged(k_side.tensor, k_side.version, k_side.layout, (axes.batch, axes.heads, axes.keys, width))
-    is_training = scene.is_training()
+    is_training = context.is_training()
     found = [
         None if is_over_keys or is_again else _wrong_axis(softmax, keys, axes, keys_left),
         _second_softmax(softmax),
         _scaling(flow, product, size(width)) or _wrong_scale(flow, shape[1], size(width), (q_side, k_side), (q, k)),
         SPLIT if q_side.is_split or k_side.is_split or met.values.is_split else None,
-        *swapped(scene.projected, scene.module(), q_side.tensor, k_side.tensor),
+        *swapped(context.projected, context.module(), q_side.tensor, k_side.tensor),
         *(each.finding for each in seen),
         _dropout(flow, is_training),
     ]
@@ -135,17 +135,17 @@ def told(scene: Scene, met: Meeting) -> Call | None:
     if is_again and not is_over_keys:
         unread.append(_AGAIN)
     v = arranged(met.values.tensor, met.values.layout, (axes.batch, axes.heads, axes.keys, leaves(met.width)), True)
-    return Call(
+    return AttentionCall(
         api="softmax",
-        place=scene.place(),
+        place=context.place(),
         shape=shape,
         dtype=str(q_side.tensor.dtype).removeprefix("torch."),
         device=str(q_side.tensor.device),
         q=None if q is None else q.expand(shape[0], shape[1], -1, -1),
         k=None if k is None else k.expand(shape[0], -1, -1, -1),
         v=None if v is None else v.expand(shape[0], -1, -1, -1),
-        given=tuple(each.mask for each in seen if each.mask is not None),
-        unused=tuple(each.unused for each in seen if each.unused is not None),
+        masks=tuple(each.mask for each in seen if each.mask is not None),
+        ignored_masks=tuple(each.unused for each in seen if each.unused is not None),
         scale=_whole_scale(flow) if all(each.unread not in (_FACTOR, _OF_HEADS) for each in seen) else None,
         softcap=None if flow.capped is None or flow.scale is None else float(flow.scale),
         sinks=sinks,
@@ -155,7 +155,7 @@ def told(scene: Scene, met: Meeting) -> Call | None:
         weights=weights,
         output=arranged(met.result, met.layout, (axes.batch, axes.heads, axes.queries, leaves(met.width))),
         findings=tuple(finding for finding in found if finding is not None),
-        unread=" and ".join(dict.fromkeys(each for each in unread if each is not None)) or None,
+        unsupported=" and ".join(dict.fromkeys(each for each in unread if each is not None)) or None,
         is_mask_read=_HIDES_NOTHING.issuperset(each for each in unread if each is not None),
         lineage=Lineage.of(q_side.operation, k_side.operation, operation(met.result)),
     )
@@ -210,7 +210,7 @@ def _laid_on_scores(laid: Laid, axes: _Axes, scores: torch.Tensor | None, weight
     if laid.values is None and laid.convention == "masked":  # to be read from what the softmax received
         if scores is None or not laid.fill <= FORBIDDEN_BELOW:
             return _Seen(unread="an assignment to a part of the scores")
-        return _Seen(Given(laid.how, scores <= FORBIDDEN_BELOW, "masked"))
+        return _Seen(MaskArgument(laid.how, scores <= FORBIDDEN_BELOW, "masked"))
     values = _values(laid, axes)
     if values is None:
         return _Seen(unread=f"what was laid on by {laid.how}")
@@ -220,7 +220,7 @@ def _laid_on_scores(laid: Laid, axes: _Axes, scores: torch.Tensor | None, weight
         return _added(laid, values, weights)
     if laid.convention in ("masked", "attend"):
         forbidden = values if laid.convention == "masked" else ~values
-        given = Given(laid.how, values, laid.convention, laid.values)
+        given = MaskArgument(laid.how, values, laid.convention, laid.values)
         if laid.fill <= FORBIDDEN_BELOW and not laid.is_capped:
             return _Seen(given)
         if weights is None or not _has_weight(forbidden, weights, scores):
@@ -230,7 +230,7 @@ def _laid_on_scores(laid: Laid, axes: _Axes, scores: torch.Tensor | None, weight
     if not _is_binary(values):
         is_of_heads = values.shape[-2:] == (1, 1) and bool((values > 0).all()) and not laid.is_of_exp
         return _Seen(unread="a factor of exp(scores)" if laid.is_of_exp else _OF_HEADS if is_of_heads else _FACTOR)
-    given = Given(laid.how, values != 0, "attend", laid.values)
+    given = MaskArgument(laid.how, values != 0, "attend", laid.values)
     if laid.is_of_exp:
         return _Seen(given)
     if weights is None or not _has_weight(values == 0, weights, scores):
@@ -250,7 +250,7 @@ def _added(laid: Laid, values: torch.Tensor, weights: torch.Tensor | None) -> _S
     if not values.is_floating_point():
         values = values.to(torch.float32 if weights is None else weights.dtype)
     is_scaled = not isinstance(laid.factor, float) or laid.factor != 1
-    given = Given(
+    given = MaskArgument(
         "added", values * laid.factor if is_scaled else values, "additive", None if is_scaled else laid.values
     )
     if laid.is_capped:
@@ -273,7 +273,7 @@ def _laid_on_weights(laid: Laid, axes: _Axes, weights: torch.Tensor | None, is_a
     forbidden = values if laid.convention == "masked" else values == 0
     if weights is None or not _has_weight(forbidden, weights):
         return _Seen()
-    given = Given(laid.how, forbidden, "masked", laid.values)
+    given = MaskArgument(laid.how, forbidden, "masked", laid.values)
     if is_again:
         return _Seen(given, finding=Finding(
             "after-softmax", "note", "the mask is laid on after the softmax, and rows are normalised again",

@@ -11,8 +11,8 @@ import numpy as np
 from attncli.attention import FORBIDDEN_BELOW, attention_weights
 from attncli.files import to_numpy
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
-from attncli.recording.attention_call import Call, Given
-from attncli.trace.layer import LayerTrace, Proof, Stages, apart, stages_of
+from attncli.recording.call import AttentionCall, MaskArgument
+from attncli.trace.layer import LayerTrace, Proof, Stages, max_abs_diff, stages_of
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 
-def traces(call: Call, rows: Sequence[int] | None = None) -> tuple[Trace, ...]:
+def traces(call: AttentionCall, rows: Sequence[int] | None = None) -> tuple[Trace, ...]:
     """Return what was computed, a Trace for each row of the batch; empty if neither q, k and v nor weights are known.
 
     Weights that the program made itself are taken as they are. Those of a fused function are derived from its queries
@@ -36,7 +36,7 @@ def traces(call: Call, rows: Sequence[int] | None = None) -> tuple[Trace, ...]:
         call = replace(call, q=q, k=k, v=v)
     if call.weights is None and (call.q is None or call.k is None or call.v is None or call.scale is None):
         return ()
-    if call.unread is not None and call.weights is None:
+    if call.unsupported is not None and call.weights is None:
         return ()
     _, _, queries, keys = call.shape
     place = call.place
@@ -50,7 +50,7 @@ def traces(call: Call, rows: Sequence[int] | None = None) -> tuple[Trace, ...]:
     )
     tokens = positions(queries), positions(keys)
     return tuple(
-        Trace(source, *tokens, (_layer(call, row),)) for row in (range(call.shape[0]) if rows is None else rows)
+        Trace(source, *tokens, (to_layer(call, row),)) for row in (range(call.shape[0]) if rows is None else rows)
     )
 
 
@@ -59,7 +59,13 @@ def positions(length: int) -> Tokens:
     return Tokens(Token(index, index, str(index), None, None) for index in range(length))
 
 
-def _layer(call: Call, row: int) -> LayerTrace:
+def to_layer(call: AttentionCall, row: int) -> LayerTrace:
+    """Return what a row of the batch of a call computed.
+
+    Args:
+        call: while its tensors are alive; with q, k and v, or with weights.
+        row: of the batch.
+    """
     _, heads, queries, keys = call.shape
     mask, bias = _mask_and_bias(call, row)
     q, k, v = (None if tensor is None else to_numpy(tensor[row]) for tensor in (call.q, call.k, call.v))
@@ -83,13 +89,13 @@ def _layer(call: Call, row: int) -> LayerTrace:
     return _with_proof(_with_blind_rows(layer, call, row), call, row)
 
 
-def _mask_and_bias(call: Call, row: int) -> tuple[Mask, Float[np.ndarray, "#H Q K"] | None]:
+def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarray, "#H Q K"] | None]:
     """Return which key each query of a row may attend to, and what is added to its scores."""
     _, heads, queries, keys = call.shape
     causal = RuleMask(Atom("causal"), queries, keys, heads)  # top-left, as the APIs align their own
-    if not call.given:
+    if not call.masks:
         return (causal if call.is_causal else RuleMask(Atom("full"), queries, keys, heads)), None
-    read = [_read(given, row) for given in call.given]
+    read = [_read(given, row) for given in call.masks]
     allowed = read[0][0]
     for more, _ in read[1:]:
         allowed = allowed & more
@@ -104,7 +110,7 @@ def _mask_and_bias(call: Call, row: int) -> tuple[Mask, Float[np.ndarray, "#H Q 
     return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys)))
 
 
-def _read(given: Given, row: int) -> tuple[Bool[np.ndarray, "#H #Q #K"], Float[np.ndarray, "#H #Q #K"] | None]:
+def _read(given: MaskArgument, row: int) -> tuple[Bool[np.ndarray, "#H #Q #K"], Float[np.ndarray, "#H #Q #K"] | None]:
     """Return what a mask allows in one row of the batch, and the finite numbers that it adds, if there are any."""
     plane = _plane(given, row)
     if given.convention != "additive":
@@ -115,7 +121,7 @@ def _read(given: Given, row: int) -> tuple[Bool[np.ndarray, "#H #Q #K"], Float[n
     return allowed, finite if finite.any() else None
 
 
-def _plane(given: Given, row: int) -> np.ndarray[Any, Any]:
+def _plane(given: MaskArgument, row: int) -> np.ndarray[Any, Any]:
     values = given.values.reshape((1,) * (4 - given.values.dim()) + tuple(given.values.shape))
     return to_numpy(values[row if len(values) > 1 else 0])
 
@@ -140,12 +146,12 @@ def _recorded(
     return np.where(allowed, plane, np.float32(-np.inf))
 
 
-def _with_blind_rows(layer: LayerTrace, call: Call, row: int) -> LayerTrace:
+def _with_blind_rows(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
     """Return a layer with what a function makes of queries that see no key, where it does not show its weights.
 
     Finite fills are scores like others when there is nothing else; without them, fused functions give zeros.
     """
-    blind = layer.blind(range(layer.num_queries))
+    blind = layer.fully_masked(range(layer.num_queries))
     if layer.weights is not None or not blind.any():
         return layer
     stages = Stages(layer, tuple(range(layer.num_heads)), np.arange(layer.num_queries))
@@ -158,10 +164,10 @@ def _with_blind_rows(layer: LayerTrace, call: Call, row: int) -> LayerTrace:
     return replace(layer, weights=weights)
 
 
-def _fills(call: Call, row: int) -> Float[np.ndarray, "#H #Q #K"] | None:
+def _fills(call: AttentionCall, row: int) -> Float[np.ndarray, "#H #Q #K"] | None:
     """Return what masks add to the scores of hidden keys; None where that is always −inf."""
     total: Float[np.ndarray, "#H #Q #K"] = np.zeros((1, 1, 1), np.float32)
-    for given in call.given:
+    for given in call.masks:
         allowed, _ = _read(given, row)
         plane = _plane(given, row).astype(np.float32) if given.convention == "additive" else np.float32(-np.inf)
         total = total + np.where(allowed, np.float32(0), plane)
@@ -170,7 +176,7 @@ def _fills(call: Call, row: int) -> Float[np.ndarray, "#H #Q #K"] | None:
     return total if np.isfinite(total[total < 0]).any() else None
 
 
-def _with_proof(layer: LayerTrace, call: Call, row: int) -> LayerTrace:
+def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
     """Return a layer with how far weights·V is from what the program's call returned."""
     if layer.v is None or call.output is None or call.dropout:
         return layer
@@ -178,7 +184,7 @@ def _with_proof(layer: LayerTrace, call: Call, row: int) -> LayerTrace:
     if expected.shape != (layer.num_heads, layer.num_queries, layer.v.shape[-1]):
         return layer
     made = stages_of(layer, range(layer.num_heads), np.arange(layer.num_queries))
-    errors = [apart(each.output, expected[list(each.heads)][:, each.queries]) for each in made]
+    errors = [max_abs_diff(each.output, expected[list(each.heads)][:, each.queries]) for each in made]
     worst = float(np.max(errors, initial=0.0))  # NaN, if one of them is
     largest = max(float(np.nanmax(np.abs(layer.v), initial=1.0)), 1.0)
     return replace(layer, proof=Proof(worst, "what the program's call returned", magnitude=largest))

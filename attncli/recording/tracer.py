@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attncli.recording.attention_call import Call
 from attncli.recording.axes import Layout, broadcast, fresh
+from attncli.recording.call import AttentionCall
 from attncli.recording.cost import Cost
 from attncli.recording.operands import Factor, is_learned
 from attncli.recording.provenance import Flow, Node, Operand, version
-from attncli.recording.reader import Scene
+from attncli.recording.readers.reader import ThreadContext
 
 
 class Did(NamedTuple):
@@ -48,14 +48,14 @@ class Flows:
     """The tensors of a thread that are followed.
 
     Attributes:
-        scene: the thread.
+        context: the thread.
         nodes: what is known of its tensors.
         cost: what following them takes.
     """
 
-    def __init__(self, scene: Scene, cost: Cost) -> None:
-        self.scene = scene
-        self.nodes = scene.nodes
+    def __init__(self, context: ThreadContext, cost: Cost) -> None:
+        self.context = context
+        self.nodes = context.nodes
         self.cost = cost
 
     def of(self, did: Did, tensor: Any) -> tuple[Node, Flow] | None:
@@ -68,10 +68,10 @@ class Flows:
             flow = flow._replace(unread="an operation in place")
         return node, flow
 
-    def tell(self, call: Call) -> None:
+    def emit(self, call: AttentionCall) -> None:
         """Hand over an attention."""
         begun = self.cost.clock()
-        self.scene.tell(call)
+        self.context.emit(call)
         self.cost.leave_out(begun)
 
     def factor(self, tensor: torch.Tensor) -> Factor:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from attncli.recording.attention_call import Place
 from attncli.recording.axes import fresh, size
+from attncli.recording.call import CallSite
 from attncli.recording.operands import Factor, Labels, is_learned
 from attncli.recording.provenance import Flow
 from attncli.recording.tracer import Did, Flows
-from attncli.text import counted
+from attncli.text import plural
 
 # Functions that put numbers elsewhere, and those that make others of them one by one.
 PLACING = (
@@ -34,15 +34,15 @@ class Unfollowed:
 
     def __init__(self, notes: list[str]) -> None:
         self._notes, self._said = notes, ""
-        self._at: dict[Place, tuple[int, Shape]] = {}
+        self._at: dict[CallSite, tuple[int, Shape]] = {}
 
-    def count(self, place: Place, shape: Shape) -> None:
+    def count(self, place: CallSite, shape: Shape) -> None:
         """Take in a softmax."""
         count, first = self._at.get(place, (0, shape))
         self._at[place] = count + 1, first
         self._say()
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: CallSite) -> None:
         """Take one back, as its weights met values after all."""
         count, first = self._at.pop(place)
         if count > 1:
@@ -58,19 +58,19 @@ class Unfollowed:
 
     def _text(self) -> str:
         """Return how many there are, and where."""
-        lines: dict[str, list[Place]] = {}
+        lines: dict[str, list[CallSite]] = {}
         for place in self._at:
             lines.setdefault(str(place), []).append(place)
         if not lines:
             return ""
         named = [self._named(places) for places in lines.values()]
         more = len(named) - _MOST_PLACES
-        named = [*named[:_MOST_PLACES], *([counted(more, "more place")] if more > 0 else [])]
+        named = [*named[:_MOST_PLACES], *([plural(more, "more place")] if more > 0 else [])]
         count = sum(count for count, _ in self._at.values())
         what, them = (f"{count} softmaxes are", "them") if count > 1 else ("1 softmax is", "it")
         return f"{what} not shown, as attn could not follow {them} from scores to values: {', '.join(named)}"
 
-    def _named(self, places: Sequence[Place]) -> str:
+    def _named(self, places: Sequence[CallSite]) -> str:
         """Return the size of the first softmax of a line, the line, and its modules."""
         first, *more = places
         modules = f" ({first.module}{f' and {len(more)} more' if more else ''})" if first.module else ""
@@ -101,14 +101,14 @@ def _lose_in(flows: Flows, sources: Sequence[object], result: torch.Tensor, is_p
             flows.nodes.follow(result, Flow("lost"), fresh(result.shape))
             return
         if is_put and flow.stage == "weights" and flow.softmax is not None and flow.softmax.lost is None:
-            flow.softmax.lost = flows.scene.lose(tuple(flow.softmax.weights.shape))
+            flow.softmax.lost = flows.context.lose(tuple(flow.softmax.weights.shape))
 
 
 def count(flows: Flows, weights: torch.Tensor, axis: int) -> None:
     """Count a softmax of what came from scores that were not followed to it, if it is over two long axes."""
     others = [each for i, each in enumerate(weights.shape) if i not in (0, axis)]
     if weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
-        flows.scene.lose(tuple(weights.shape))
+        flows.context.lose(tuple(weights.shape))
 
 
 def begin(flows: Flows, weights: torch.Tensor, axis: int) -> None:
@@ -128,7 +128,7 @@ def meet(flows: Flows, weights: Factor, values: Factor, first: Labels, second: L
     is_of_keys = first[-1] in second and first[-1] not in out and first[-2] not in second
     are_values = values.tensor.ndim > 2 and not is_learned(values.tensor)
     if is_of_keys and are_values and (values.flow is None or values.flow.stage != "scores"):
-        flows.scene.lose(tuple(weights.tensor.shape))
+        flows.context.lose(tuple(weights.tensor.shape))
         node = flows.nodes.get(weights.tensor)
         if node is not None:
             node.state.flow = None
@@ -137,7 +137,7 @@ def meet(flows: Flows, weights: Factor, values: Factor, first: Labels, second: L
 def forget(flows: Flows, flow: Flow) -> None:
     """Take back that the weights of a softmax were lost: they met values."""
     if flow.softmax is not None and flow.softmax.lost is not None:
-        flows.scene.find(flow.softmax.lost)
+        flows.context.find(flow.softmax.lost)
         flow.softmax.lost = None
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from attncli.recording.axes import beside, broadcast, fresh, reshaped, size
-from attncli.recording.heads import is_split
 from attncli.recording.indexing import extended, indexed, taken
 from attncli.recording.operands import is_learned
 from attncli.recording.provenance import BESIDE, Flow, Laid, Node, with_others
+from attncli.recording.readers.heads import is_split
 from attncli.recording.tracer import Did, Flows
 
 

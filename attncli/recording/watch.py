@@ -23,30 +23,30 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.masks.findings import Finding
 from attncli.recording import functorch
-from attncli.recording.attention_call import Call, Place
+from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.call_site import Names, is_in_compiled_region, user_line
 from attncli.recording.detach import has_nan
-from attncli.recording.flash_xformers import Fused
-from attncli.recording.flex import Flex
-from attncli.recording.handwritten import HandWritten
-from attncli.recording.heads import Merging
 from attncli.recording.hooks import on_every_module
 from attncli.recording.import_hook import when_imported
+from attncli.recording.input_hint import Listener
 from attncli.recording.input_metadata import Inputs
 from attncli.recording.lineage import Lineage
-from attncli.recording.linear import Linear
 from attncli.recording.losses import Loss
 from attncli.recording.making import Making
-from attncli.recording.mha import Mha, forward_of, is_fused
 from attncli.recording.notes import Notes
-from attncli.recording.objective import Objective
 from attncli.recording.projections import Projected
 from attncli.recording.provenance import Nodes
-from attncli.recording.reader import Begins, Handler, ModuleHandler, Reader, is_of_nothing, may_look
+from attncli.recording.readers.flash_xformers import Fused
+from attncli.recording.readers.flex import Flex
+from attncli.recording.readers.handwritten import HandWritten
+from attncli.recording.readers.heads import Merging
+from attncli.recording.readers.linear import Linear
+from attncli.recording.readers.mha import Mha, forward_of, is_fused
+from attncli.recording.readers.objective import Objective
+from attncli.recording.readers.reader import Begins, Handler, ModuleHandler, Reader, is_of_nothing, may_look
+from attncli.recording.readers.rolling import Rolling
+from attncli.recording.readers.sdpa import Sdpa
 from attncli.recording.replaced import BUILTIN, as_torch_runs
-from attncli.recording.rolling import Rolling
-from attncli.recording.sdpa import Sdpa
-from attncli.recording.told import Listener
 from attncli.recording.unfollowed import Unfollowed
 from attncli.recording.windows import Folds
 
@@ -83,11 +83,11 @@ class Watch:
 
     def __init__(
         self,
-        on_call: Callable[[Call], bool | None],
+        on_call: Callable[[AttentionCall], bool | None],
         module: torch.nn.Module | None = None,
         notes: Notes | None = None,
         on_loss: Callable[[Loss], None] | None = None,
-        on_late: Callable[[Place, Finding], None] | None = None,
+        on_late: Callable[[CallSite, Finding], None] | None = None,
     ) -> None:
         self.notes = Notes() if notes is None else notes
         self.is_on = True
@@ -99,7 +99,7 @@ class Watch:
         self._unfollowed = Unfollowed(self.notes)
         self._one_at_a_time = threading.RLock()
 
-    def tell(self, call: Call) -> None:
+    def emit(self, call: AttentionCall) -> None:
         """Hand over a call; nothing that is made of it reaches the program."""
         with self._one_at_a_time:
             try:
@@ -114,18 +114,18 @@ class Watch:
             with self._one_at_a_time:
                 self._on_loss(loss)
 
-    def tell_late(self, place: Place, finding: Finding) -> None:
+    def emit_late(self, place: CallSite, finding: Finding) -> None:
         """Hand over what is wrong with an attention that was handed over before."""
         if self._on_late is not None:
             with self._one_at_a_time:
                 self._on_late(place, finding)
 
-    def lose(self, place: Place, shape: tuple[int, ...]) -> None:
+    def lose(self, place: CallSite, shape: tuple[int, ...]) -> None:
         """Count a softmax whose weights could not be followed."""
         with self._one_at_a_time:
             self._unfollowed.count(place, shape)
 
-    def find(self, place: Place) -> None:
+    def find(self, place: CallSite) -> None:
         """Take such a softmax back."""
         with self._one_at_a_time:
             self._unfollowed.forget(place)
@@ -137,11 +137,11 @@ class Watch:
 
 @contextmanager
 def watching(
-    on_call: Callable[[Call], bool | None],
+    on_call: Callable[[AttentionCall], bool | None],
     module: torch.nn.Module | None = None,
     notes: Notes | None = None,
     on_loss: Callable[[Loss], None] | None = None,
-    on_late: Callable[[Place, Finding], None] | None = None,
+    on_late: Callable[[CallSite, Finding], None] | None = None,
     listener: Listener | None = None,
 ) -> Iterator[Watch]:
     """Tell every attention that runs inside.
@@ -289,7 +289,7 @@ class _Threads:
 
 
 class _Thread(TorchFunctionMode):
-    """Watches one thread; it is the scene of its readers."""
+    """Watches one thread; it is the context of its readers."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -406,26 +406,26 @@ class _Thread(TorchFunctionMode):
         if self._is_here:
             self._step_out()
 
-    def place(self) -> Place:
-        """See Scene."""
+    def place(self) -> CallSite:
+        """See ThreadContext."""
         if "torch._dynamo" in sys.modules and _EAGERLY not in self._watch.notes and is_in_compiled_region():
             self.note(_EAGERLY)
-        return Place(*user_line(self._watch.start), self._watch.names.name([each.module for each in self._running]))
+        return CallSite(*user_line(self._watch.start), self._watch.names.name([each.module for each in self._running]))
 
     def module(self) -> torch.nn.Module | None:
-        """See Scene."""
+        """See ThreadContext."""
         return self._running[-1].module if self._running else None
 
     def is_training(self) -> bool | None:
-        """See Scene."""
+        """See ThreadContext."""
         return self._running[-1].module.training if self._running else None
 
-    def tell(self, call: Call) -> None:
-        """See Scene."""
+    def emit(self, call: AttentionCall) -> None:
+        """See ThreadContext."""
         if not all(call.shape) or (call.q is not None and is_of_nothing(call.q)):
             return
         call = functorch.unwrapped(call) if functorch.are_running() else call
-        call = self._making.named(call, self._watch.start) if call.given or call.unused else call
+        call = self._making.named(call, self._watch.start) if call.masks or call.ignored_masks else call
         if call.lineage is not None:
             self.calls.append(call.lineage)
         if (windows := self.folds.of(call.shape[0])) is not None:
@@ -433,30 +433,30 @@ class _Thread(TorchFunctionMode):
         kind = call.device.partition(":")[0]
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
-                self._watch.tell(call)
+                self._watch.emit(call)
         else:
-            self._watch.tell(call)
+            self._watch.emit(call)
 
     def learn(self, loss: Loss) -> None:
-        """See Scene."""
+        """See ThreadContext."""
         self._watch.learn(loss)
 
-    def tell_late(self, place: Place, finding: Finding) -> None:
-        """See Scene."""
-        self._watch.tell_late(place, finding)
+    def emit_late(self, place: CallSite, finding: Finding) -> None:
+        """See ThreadContext."""
+        self._watch.emit_late(place, finding)
 
-    def lose(self, shape: tuple[int, ...]) -> Place:
-        """See Scene."""
+    def lose(self, shape: tuple[int, ...]) -> CallSite:
+        """See ThreadContext."""
         place = self.place()
         self._watch.lose(place, shape)
         return place
 
-    def find(self, place: Place) -> None:
-        """See Scene."""
+    def find(self, place: CallSite) -> None:
+        """See ThreadContext."""
         self._watch.find(place)
 
     def note(self, text: str) -> None:
-        """See Scene."""
+        """See ThreadContext."""
         self._watch.notes.add(text)
 
     def _seek_nan(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:

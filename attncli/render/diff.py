@@ -33,8 +33,8 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.ranges import largest_weight
 from attncli.render.summaries import cautioned, proof_line, what_ran
 from attncli.render.tables import Cell, Column, table
-from attncli.trace.ranking import drawn_cells
 from attncli.trace.tokens import Tokens
+from attncli.trace.top_keys import drawn_cells
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -137,7 +137,7 @@ def _axes(pair: LayerPair, blind: Sequence[Blind], palette: Palette) -> list[Axe
 def _blind(pair: LayerPair, head: int) -> list[Blind]:
     """Return which of the compared rows may attend to no key, in A and in B."""
     sides = zip((pair.first, pair.second), zip(*pair.chosen, strict=True), strict=True)
-    return [layer.blind(rows)[[layer.heads.index(head)]] for layer, rows in sides]
+    return [layer.fully_masked(rows)[[layer.heads.index(head)]] for layer, rows in sides]
 
 
 def _share(axes: Sequence[Axes], room: int) -> int:

@@ -13,7 +13,7 @@ from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.summaries import architecture_of, cautioned, joined, numbers_of
 from attncli.render.tables import Column, table
-from attncli.text import counted
+from attncli.text import plural
 
 
 def differences_parts(
@@ -33,7 +33,7 @@ def differences_parts(
     named = (Text.assemble((f"{name}  ", BOLD), line) for name, line in zip(NAMES, lines, strict=True))
     yield cautioned(Text("\n").join(named), sources, palette)
     title = f"heads that changed most, of {len(found.heads)}"
-    said = f" · Jensen-Shannon divergence, 0 to 1 bit · {counted(found.sentences, 'sentence')}"
+    said = f" · Jensen-Shannon divergence, 0 to 1 bit · {plural(found.sentences, 'sentence')}"
     yield Text.assemble((title, BOLD), (palette.fit(said), DIM))
     yield table(_columns(found, found.heads[:top], palette, digits), width)
     notes = ["mean ± standard deviation over sentences"]

@@ -23,7 +23,7 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.screen import LINES
 from attncli.render.summaries import architecture_of, cautioned, joined, numbers_of
 from attncli.render.tables import Column, table, width_of
-from attncli.text import counted, span
+from attncli.text import plural, span
 
 _NAMED = 3  # highest and lowest heads in words, below a map
 
@@ -105,7 +105,7 @@ def _parts(
     drawn, titles = _fitting(tables, empty, width, most)
     notes = _notes(survey, names, titles, shown)
     if is_cut:
-        some = f"{len(survey.heads)} of {counted(survey.measured, 'head')}"
+        some = f"{len(survey.heads)} of {plural(survey.measured, 'head')}"
         which = f"{some}, the strongest of each label" if shown.by_label else f"the first {some}"
         notes.insert(0, f"one screen: {which}; --all shows the rest")
     parts: list[RenderableType] = [_headline(survey, palette), drawn]
@@ -115,11 +115,11 @@ def _parts(
 def _headline(survey: HeadReport, palette: Palette) -> Text:
     source, shown = survey.source, len(survey.heads)
     facts = [*architecture_of(source)]
-    facts += [counted(source.layers, "layer")] if source.layers > 1 else []
-    facts += [f"{shown} of " * (shown < survey.measured) + counted(survey.measured, "head")]
+    facts += [plural(source.layers, "layer")] if source.layers > 1 else []
+    facts += [f"{shown} of " * (shown < survey.measured) + plural(survey.measured, "head")]
     facts += [f"mask {' and '.join(survey.masks)}", *numbers_of(source)]
     what = "sequence" if survey.is_test else "sentence"
-    facts += [f"{counted(survey.sentences, what)} of {span(*survey.tokens)} token{'s' * (survey.tokens[1] > 1)}"]
+    facts += [f"{plural(survey.sentences, what)} of {span(*survey.tokens)} token{'s' * (survey.tokens[1] > 1)}"]
     facts += ["random tokens twice"] * survey.is_test
     return cautioned(joined(source.title, facts, palette), [source], palette)
 

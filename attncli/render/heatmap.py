@@ -15,7 +15,7 @@ from attncli.render.axes import Axis, titled
 from attncli.render.block import Block, beside, stack
 from attncli.render.lattice import NARROW, WIDE, Cell, Lattice, map_lines
 from attncli.render.palette import BOLD, Palette, Scale
-from attncli.trace.ranking import drawn_cells
+from attncli.trace.top_keys import drawn_cells
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

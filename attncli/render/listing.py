@@ -12,7 +12,7 @@ from attncli.render.about import About, cost, first_that_fits
 from attncli.render.block import Block, block
 from attncli.render.palette import BOLD
 from attncli.render.parts import Frame, layer_title
-from attncli.trace.ranking import Heaviest
+from attncli.trace.top_keys import TopKeys
 
 _TOP_KEYS = 5  # of the one query that is shown
 _WALK = frozenset({"q", "scores", "weights", "output"})  # from a query to what it becomes
@@ -46,7 +46,7 @@ class Listing:
 
     # --- the heaviest keys ---
 
-    def _ranked(self, lines: int, wanted: Heaviest, instead: str = "") -> tuple[list[Block], str]:
+    def _ranked(self, lines: int, wanted: TopKeys, instead: str = "") -> tuple[list[Block], str]:
         """Return the heaviest keys of as many queries, of as many heads of the first layer as fit.
 
         Args:
@@ -113,12 +113,12 @@ class Listing:
         wanted = self._side_by_side()
         return self._ranked(lines, wanted, f"the {wanted.most} heaviest keys of each head")
 
-    def _side_by_side(self) -> Heaviest:
+    def _side_by_side(self) -> TopKeys:
         """Return as many heaviest keys of one query as have room beside each other, where these are three or more."""
         lines = 2 + len(self._frame.layer.heads)  # under two titles
-        asked = map(Heaviest, range(_TOP_KEYS, 2, -1))
+        asked = map(TopKeys, range(_TOP_KEYS, 2, -1))
         fitting = (keys for keys in asked if len(self.about.parts.ranked(self._frame, keys).lines) == lines)
-        return next(fitting, Heaviest(_TOP_KEYS))
+        return next(fitting, TopKeys(_TOP_KEYS))
 
     def _walk(self, head: int) -> Block:
         drawn = self.about.parts.digits(self._frame, head, _WALK)

@@ -18,7 +18,7 @@ from attncli.masks.alibi import biases, slopes
 from attncli.masks.comparison import Comparison, summary
 from attncli.masks.conventions import RIGHT_FOR, WRITTEN
 from attncli.masks.findings import Finding
-from attncli.masks.layout import Subject
+from attncli.masks.mask_grid import MaskGrid
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, beside, block, cell, flowing, grid, stack
 from attncli.render.findings import finding_lines, tally
@@ -26,7 +26,7 @@ from attncli.render.heatmap import Extent, Picture, extent_of, heatmaps, pooling
 from attncli.render.legend import legend
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.tables import Cell, wrapped
-from attncli.text import listed, span
+from attncli.text import join_ranges, span
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -129,8 +129,8 @@ class MaskDrawing:
             ("keys per row", f"{span(facts.fewest, facts.most)}, the first one visible {first}"),
             ("density", f"{facts.density:.4g}"),
             *(compared if self.is_one else []),
-            ("fully masked rows", listed(queries[self.blind[plane]].tolist())),
-            ("keys nobody sees", listed(keys[list(facts.unseen_keys)].tolist())),
+            ("fully masked rows", join_ranges(queries[self.blind[plane]].tolist())),
+            ("keys nobody sees", join_ranges(keys[list(facts.unseen_keys)].tolist())),
         ]
         margin = max(len(name) for name, _ in lines) + 2
         rows: list[list[Cell]] = [[(name, DIM), (palette.fit(said), None)] for name, said in lines]
@@ -175,7 +175,7 @@ class MaskView(NamedTuple):
         """Cells in a line."""
         return self.width or COMFORTABLE
 
-    def shown(self, subjects: Sequence[Subject]) -> Iterator[RenderableType]:
+    def shown(self, subjects: Sequence[MaskGrid]) -> Iterator[RenderableType]:
         """Yield the pictures and the numbers of a mask, or of its two alignments."""
         yield Text(self.palette.label(_headline(subjects)))
         is_one = len(subjects) == 1
@@ -185,12 +185,12 @@ class MaskView(NamedTuple):
         for subject in subjects:
             yield from self._drawing(subject).facts(self.palette, self.room, "" if is_one else _alignment(subject))
 
-    def pool(self, subject: Subject) -> tuple[int, int]:
+    def pool(self, subject: MaskGrid) -> tuple[int, int]:
         """Return how many rows and columns a drawn cell stands for."""
         drawing = self._drawing(subject)
         return pooling(drawing.rows, drawing.columns, self.room)
 
-    def _drawing(self, subject: Subject) -> MaskDrawing:
+    def _drawing(self, subject: MaskGrid) -> MaskDrawing:
         _, queries, keys = subject.allowed.shape
         blind = np.asarray(~subject.allowed.any(axis=2))
         rows = self._axis(self.queries, range(subject.past, subject.past + queries)).marking(blind)
@@ -202,7 +202,7 @@ class MaskView(NamedTuple):
         labels = (named[position] if position < len(named) else "" for position in positions)
         return Axis(tuple(self.palette.shortened(label, LONGEST_LABEL) for label in labels), tuple(positions))
 
-    def _panel(self, subject: Subject, title: str) -> Block:
+    def _panel(self, subject: MaskGrid, title: str) -> Block:
         drawing, pool = self._drawing(subject), self.pool(subject)
         if subject.bias_heads is None:
             parts = [drawing.picture(pool, self.palette, self.room)]
@@ -223,7 +223,7 @@ def pooling_note(pool: tuple[int, int], command: str) -> str:
     return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
 
 
-def _biases(subject: Subject, pool: tuple[int, int]) -> Iterator[Picture]:
+def _biases(subject: MaskGrid, pool: tuple[int, int]) -> Iterator[Picture]:
     """Yield the size of the bias of each head, in the cells that the mask allows."""
     heads = subject.bias_heads
     assert heads is not None
@@ -234,7 +234,7 @@ def _biases(subject: Subject, pool: tuple[int, int]) -> Iterator[Picture]:
         yield whole.pooled(*pool)
 
 
-def _headline(subjects: Sequence[Subject]) -> str:
+def _headline(subjects: Sequence[MaskGrid]) -> str:
     subject = subjects[0]
     _, queries, keys = subject.allowed.shape
     said = f"{subject.name} · {queries} queries × {keys} keys"
@@ -247,7 +247,7 @@ def _headline(subjects: Sequence[Subject]) -> str:
     return said
 
 
-def _alignment(subject: Subject) -> str:
+def _alignment(subject: MaskGrid) -> str:
     return f"bottom-right, past {subject.past}" if subject.past else "top-left, past 0"
 
 
@@ -303,7 +303,7 @@ def _key(
 
 
 def checked(
-    subject: Subject, findings: Sequence[Finding], comparison: Comparison | None, palette: Palette, room: int
+    subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, palette: Palette, room: int
 ) -> Iterator[RenderableType]:
     """Yield what a check found, and where."""
     yield Text(palette.label(_read_as(subject)))
@@ -323,7 +323,7 @@ def _glyphs(width: int, palette: Palette) -> list[tuple[str, Style | None]]:
     return [(palette.fit("·"), DIM), *((mark * width, style) for mark, style in marks)]
 
 
-def _read_as(subject: Subject) -> str:
+def _read_as(subject: MaskGrid) -> str:
     """Return what a mask is and how its values are read."""
     if subject.loaded is None or subject.reading is None:
         _, queries, keys = subject.allowed.shape

@@ -23,8 +23,8 @@ from attncli.render.summaries import token_list
 from attncli.render.tables import Column, table
 from attncli.text import layers_named
 from attncli.trace.layer import HeadTrace, LayerTrace
-from attncli.trace.ranking import Heaviest, drawn_cells, top_keys
 from attncli.trace.tokens import Tokens
+from attncli.trace.top_keys import TopKeys, drawn_cells, top_keys
 from attncli.trace.trace import Trace, sequences
 from attncli.trace.view import Cells, Columns, View
 
@@ -36,7 +36,7 @@ def top_keys_table(
     heads: Sequence[tuple[HeadTrace, Axis]],
     keys: Columns,
     columns: Axis,
-    wanted: Heaviest,
+    wanted: TopKeys,
     width: int | None,
     precision: int | None,
 ) -> Block:
@@ -125,7 +125,7 @@ class Parts:
     def frame(self, layer: LayerTrace) -> Frame:
         """Return where a layer is drawn."""
         cells = self.view.cells(self.trace, layer)
-        blind = layer.blind(cells.rows)
+        blind = layer.fully_masked(cells.rows)
         predicted = self.trace.predicted
         rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, predicted).marking(blind)
         return Frame(layer, cells, blind, rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette))
@@ -175,7 +175,7 @@ class Parts:
         yield from drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
 
     def ranked(
-        self, frame: Frame, wanted: Heaviest, heads: Sequence[int] | None = None, queries: int | None = None
+        self, frame: Frame, wanted: TopKeys, heads: Sequence[int] | None = None, queries: int | None = None
     ) -> Block:
         """Return the heaviest keys of the queries of heads.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.render.palette import Scale
-from attncli.trace.ranking import drawn_cells
+from attncli.trace.top_keys import drawn_cells
 
 if TYPE_CHECKING:
     from attncli.render.heatmap import Picture

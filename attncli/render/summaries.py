@@ -16,7 +16,7 @@ from attncli.render.block import Block, beside, block, cell, grid, in_lines, sta
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.tables import Column, table
-from attncli.text import counted
+from attncli.text import plural
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
@@ -35,11 +35,11 @@ def what_ran(trace: Trace, palette: Palette) -> Text:
     source = trace.source
     facts = []
     if source.kind == "pretrained":
-        facts += [*architecture_of(source), counted(source.layers, "layer")]
+        facts += [*architecture_of(source), plural(source.layers, "layer")]
     for layer in trace.layers[:1]:
         where = f"layer {layer.layer}, " if source.layers > 1 and len(trace.layers) == 1 else ""
         masks = list(dict.fromkeys(str(each.mask) for each in trace.layers))
-        facts += [where + counted(layer.num_heads, "head"), f"mask {' and '.join(masks)}"]
+        facts += [where + plural(layer.num_heads, "head"), f"mask {' and '.join(masks)}"]
     facts += numbers_of(source)
     facts += sorted({layer.capture for layer in trace.layers} - {"exact"})
     return joined(source.title, facts, palette)

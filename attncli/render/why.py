@@ -21,7 +21,7 @@ from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM
 from attncli.render.summaries import headline, proof_line
 from attncli.render.tables import Column, table, width_of, wrapped
-from attncli.trace.ranking import drawn_cells
+from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:

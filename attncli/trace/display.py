@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from attncli.text import several
+from attncli.text import as_list
 
 if TYPE_CHECKING:
     import pandas
@@ -79,14 +79,14 @@ class Drawable:
 
         Raises:
             UsageError: matplotlib is not installed, a layer or a head is of no trace, or an argument is none of these.
-            MisfitError: a wanted token does not exist, or none is left.
+            InputMismatchError: a wanted token does not exist, or none is left.
         """
         from attncli.formats.python import plotted
 
         return plotted(
             self,
-            queries=tuple(several(queries)),
-            keys=tuple(several(keys)),
+            queries=tuple(as_list(queries)),
+            keys=tuple(as_list(keys)),
             hide_special=hide_special,
             ramp=ramp,
             colormap=colormap,

@@ -47,7 +47,7 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
     heads_count, num_queries, width = arrays["q"].shape
     num_keys = arrays["k"].shape[1]
-    layers.among(1, "a dump of q and k")
+    layers.resolve(1, "a dump of q and k")
     cells = (heads_count, num_queries, num_keys)
     mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, heads_count)
     if "mask" in tensors.types:
@@ -65,7 +65,7 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         **arrays,
         scale=_scale(tensors.metadata.get("scale"), width),
         mask=mask,
-        heads=heads.among(heads_count, "the dump"),
+        heads=heads.resolve(heads_count, "the dump"),
     )
     tokens = _tokens(tensors.metadata.get("tokens"), num_keys)
     # A cache of keys is longer than its queries, which are its last positions.

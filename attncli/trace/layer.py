@@ -18,7 +18,7 @@ from attncli import attention
 from attncli.attention import FORBIDDEN_BELOW, noise_floor, row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Mask, RuleMask
-from attncli.text import counted
+from attncli.text import plural
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """A number for every head, query and key, of which a view reads some rows of one head at a time.
 
     A recorded array `[H, Q, K]` is one; `analysis.derive` has another, which makes the rows that are asked for.
@@ -41,7 +41,7 @@ class Rows(Protocol):
         """Return some query rows of one head, given the head and the rows."""
 
 
-class Deferred:
+class LazyArray:
     """An array that is made when it is first read, of which the shape is known before.
 
     NumPy takes it as an array: `numpy.asarray` makes it.
@@ -148,7 +148,7 @@ class Stages:
         size = self.layer.num_heads // self.layer.num_groups
         return [head // size for head in self.heads]
 
-    def _rows(self, of: Rows) -> Float[np.ndarray, "H Q N"]:
+    def _rows(self, of: RowSource) -> Float[np.ndarray, "H Q N"]:
         if not isinstance(of, np.ndarray):
             return np.stack([of[head, self.queries] for head in self.heads])
         return of[_slice_or_list(self.heads)][:, _slice_or_list(self.queries.tolist())]
@@ -163,7 +163,7 @@ def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, 
             yield Stages(layer, some, rows)
 
 
-def stacked(layers: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
+def merge_layers(layers: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
     """Return layers with one mask as a single one that has the heads of all, if a block has room for these.
 
     What follows from many small layers is sooner made of one. They are returned as they are where they are computed in
@@ -227,7 +227,7 @@ class Proof(NamedTuple):
     magnitude: float = 1.0
 
 
-def apart(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"]) -> float:
+def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"]) -> float:
     """Return the largest difference; a query without keys is NaN in both, and NaN in one alone is of no known size."""
     return float(np.where(np.isnan(ours) & np.isnan(theirs), 0, np.abs(ours - theirs)).max())
 
@@ -248,10 +248,10 @@ class Derived(NamedTuple):
     head: str | None = None
 
 
-class Whole(Protocol):
+class LayerOwner(Protocol):
     """What a layer is a part of, as a Trace is."""
 
-    def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> Whole:
+    def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> LayerOwner:
         """Return one layer alone, with some of its heads."""
 
 
@@ -296,7 +296,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
     kind: str
     q: Float[np.ndarray, "H Q D"] | None
     k: Float[np.ndarray, "Hkv K D"] | None
-    v: Float[np.ndarray, "Hkv K Dv"] | Deferred | None
+    v: Float[np.ndarray, "Hkv K Dv"] | LazyArray | None
     scale: float | None
     mask: Mask
     heads: tuple[int, ...]
@@ -309,11 +309,11 @@ class LayerTrace(Displayed, Tabular, Drawable):
     out_projection: Float[np.ndarray, "HDv E"] | None = None
     out_bias: Float[np.ndarray, " E"] | None = None
     scores: Float[np.ndarray, "H Q K"] | None = None
-    weights: Rows | None = None
+    weights: RowSource | None = None
     derived: Derived | None = None
     query_tokens: Tokens | None = None
     key_tokens: Tokens | None = None
-    whole: Whole | None = field(default=None, compare=False)
+    whole: LayerOwner | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
@@ -460,7 +460,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         Raises:
             UsageError: there is no such head, or no such query row.
         """
-        (index,) = Indices.of("head", [head]).among(self.num_heads, f"layer {self.layer}")
+        (index,) = Indices.of("head", [head]).resolve(self.num_heads, f"layer {self.layer}")
         if queries is None:
             return HeadTrace(self, index, np.arange(self.num_queries))
         rows = np.asarray(queries, dtype=int)
@@ -471,7 +471,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     def __repr__(self) -> str:
         cells = f"{self.num_queries} queries × {self.num_keys} keys"
-        return f"LayerTrace(layer {self.label}, {self.kind}, {counted(len(self.heads), 'head')}, {cells})"
+        return f"LayerTrace(layer {self.label}, {self.kind}, {plural(len(self.heads), 'head')}, {cells})"
 
     def projected(self, queries: Sequence[int]) -> Float[np.ndarray, "Q E"] | None:
         """Return the concatenated heads times W_o for the given query rows, or None without a W_o."""
@@ -481,7 +481,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         projected = np.concatenate(outputs, axis=-1) @ self.out_projection
         return projected if self.out_bias is None else projected + self.out_bias
 
-    def blind(self, queries: Sequence[int]) -> Bool[np.ndarray, "H Q"]:
+    def fully_masked(self, queries: Sequence[int]) -> Bool[np.ndarray, "H Q"]:
         """Return which of the given query rows may attend to no key, for each head that was asked for."""
         heads = list(self.heads)
         if isinstance(self.mask, RuleMask) and self.mask.allows_own:

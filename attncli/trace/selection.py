@@ -58,7 +58,7 @@ class Indices(NamedTuple):
             return self
         return Indices(self.what, (*self.parts, *((0, last) for _, last in self.parts)))
 
-    def among(self, count: int, owner: str) -> tuple[int, ...]:
+    def resolve(self, count: int, owner: str) -> tuple[int, ...]:
         """Return the chosen indices among `count`, in the order asked, each once.
 
         Raises:

@@ -17,14 +17,14 @@ import numpy as np
 from safetensors import SafetensorError
 
 from attncli.errors import InputError, UsageError
-from attncli.files import Tensors, check_file, written_aside
+from attncli.files import Tensors, atomic_write, check_file
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, files_of
 from attncli.masks.parser import parse
 from attncli.text import visible
+from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.dump import checked_cells, read_dump
 from attncli.trace.layer import LayerTrace, Proof
 from attncli.trace.selection import Indices
-from attncli.trace.spelling import spelled
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
 
@@ -93,7 +93,7 @@ def save(trace: Trace, path: str | Path) -> None:
         "notes": [*trace.source.notes, *trace.notes],
         "generated": trace.generated,
     }
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         # Through bytes: the library's own errors about a file do not say what the system said.
         aside.write_bytes(serialize(tensors, metadata={"attncli": json.dumps(header)}))
 
@@ -160,15 +160,15 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
         raise ValueError("a layer stands there twice, or beyond the last layer of its source")
     recorded = list(dict.fromkeys(index for index, _ in names))
-    chosen = recorded if layers.parts is None else layers.among(source.layers, "the saved model")
+    chosen = recorded if layers.parts is None else layers.resolve(source.layers, "the saved model")
     missing = [str(layer) for layer in chosen if layer not in recorded]
     if missing:
         kept = ", ".join(map(str, recorded))
         raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {kept}")
     of_trace = _plain(Trace, header, "header")
     of_queries, of_keys = texts_of(of_trace["text"], of_trace["pair"], of_trace["target"])
-    query_tokens = spelled(_tokens(_list(header, "query_tokens")), *of_queries)
-    key_tokens = spelled(_tokens(_list(header, "key_tokens")), *of_keys)
+    query_tokens = decode_pieces(_tokens(_list(header, "query_tokens")), *of_queries)
+    key_tokens = decode_pieces(_tokens(_list(header, "key_tokens")), *of_keys)
     for said, own in zip(_list(header, "layers"), known, strict=True):  # of tokens nothing is escaped
         own |= {side: _positions(_list(said, side), (*query_tokens, *key_tokens)) for side in _SIDES if side in said}
     both = list(zip(entries, known, strict=True))
@@ -300,7 +300,7 @@ def _layer(tensors: Tensors, entry: dict[str, Any], known: dict[str, Any], heads
     return LayerTrace(
         **fields,
         mask=mask,
-        heads=heads.among(cells[0], f"layer {known['layer']}"),
+        heads=heads.resolve(cells[0], f"layer {known['layer']}"),
         proof=_saved_proof(entry),
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from attncli.errors import MisfitError, NotExposedError, UsageError
+from attncli.errors import InputMismatchError, NotExposedError, UsageError
 from attncli.trace.layer import LayerTrace
-from attncli.trace.ranking import Heaviest
 from attncli.trace.selection import RowRange
 from attncli.trace.tokens import Tokens
+from attncli.trace.top_keys import TopKeys
 from attncli.trace.trace import Trace
 
 PARTS = (
@@ -65,11 +65,11 @@ class View(NamedTuple):
     ramp: Ramp | None = None
 
     @property
-    def heaviest(self) -> Heaviest | None:
+    def heaviest(self) -> TopKeys | None:
         """Which keys of each query are shown, if not all of them."""
         if self.top_keys is None:
             return None
-        return Heaviest(self.top_keys)
+        return TopKeys(self.top_keys)
 
     @property
     def unselected(self) -> View:
@@ -89,7 +89,7 @@ class View(NamedTuple):
         """Make sure that there is something to show.
 
         Raises:
-            MisfitError: a wanted token does not exist, or none is left.
+            InputMismatchError: a wanted token does not exist, or none is left.
             UsageError: derived numbers have nothing of what was asked for.
             NotExposedError: the layers can give nothing of what was asked for.
         """
@@ -112,7 +112,7 @@ class View(NamedTuple):
         They are of the trace's own tokens; where no layer has these as its queries, what was chosen are none of them.
 
         Raises:
-            MisfitError: a wanted token does not exist, or none is left.
+            InputMismatchError: a wanted token does not exist, or none is left.
         """
         if all(layer.query_tokens is not None for layer in trace.layers):
             return self._chosen(trace.query_tokens, (), "query")
@@ -129,7 +129,7 @@ class View(NamedTuple):
         kept = [row for row in chosen if row in within]
         if not kept:
             least, most = min(chosen), max(chosen)
-            raise MisfitError(
+            raise InputMismatchError(
                 f"--query {self.span} leaves no query to show; without it they are "
                 + (f"{least}..{most}" if least < most else str(least))
             )
@@ -143,7 +143,7 @@ class View(NamedTuple):
         """Return the key columns to show, of the trace's own tokens as `rows` are.
 
         Raises:
-            MisfitError: a wanted token does not exist, or none is left.
+            InputMismatchError: a wanted token does not exist, or none is left.
         """
         wanted = () if all(layer.key_tokens is not None for layer in trace.layers) else self.keys
         return self._chosen(trace.key_tokens, wanted, "key")
@@ -155,7 +155,7 @@ class View(NamedTuple):
         indices are those of the layer's own positions, where it has some.
 
         Raises:
-            MisfitError: a wanted token does not exist, or none is left.
+            InputMismatchError: a wanted token does not exist, or none is left.
         """
         within = None if trace.target is None else layer.kind
         if layer.query_tokens is not None:
@@ -174,5 +174,5 @@ class View(NamedTuple):
             return list(dict.fromkeys(index for name in wanted for index in tokens.find(name, role)))
         chosen = [token.index for token in tokens if not (self.hide_special and token.special)]
         if not chosen:
-            raise MisfitError(f"--hide-special leaves no {role} token to show; leave it out")
+            raise InputMismatchError(f"--hide-special leaves no {role} token to show; leave it out")
         return chosen

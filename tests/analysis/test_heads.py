@@ -133,7 +133,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_memory_does_not_grow_with_the_number_of_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     # The check of shapes remembers those that it has seen.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    monkeypatch.setattr(analysis.heads, "MOST_TOGETHER", 8)
+    monkeypatch.setattr(analysis.heads, "MAX_GROUP", 8)
 
     def peak(count: int) -> int:
         def texts() -> Iterator[str]:

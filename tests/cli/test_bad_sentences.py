@@ -9,8 +9,8 @@ import pytest
 
 from attncli.corpus import lines as corpus_lines
 from attncli.engines import open_source
-from attncli.engines.source import Sentence, traced
-from attncli.errors import Failure, InputError, refusing
+from attncli.engines.source import CorpusItem, trace_stream
+from attncli.errors import Failure, InputError, raise_on_failure
 from attncli.trace.trace import Trace
 
 Run = Callable[..., Any]
@@ -241,12 +241,12 @@ def test_a_pair_that_is_bad_is_said_once(attn: Run, command: str) -> None:
 def test_a_document_leaves_before_the_next_line_is_read(attn: Run) -> None:
     read: list[int] = []
 
-    def lines() -> Iterator[Sentence]:
+    def lines() -> Iterator[CorpusItem]:
         for number in (1, 2, 3):
             read.append(number)
-            yield Sentence(number, "time flies")
+            yield CorpusItem(number, "time flies")
 
-    answers = traced(open_source(), lines(), None, None)
+    answers = trace_stream(open_source(), lines(), None, None)
     for number in (1, 2, 3):
         next(answers)
         assert read == list(range(1, number + 1))
@@ -263,8 +263,8 @@ def test_a_warning_names_its_sentence_where_there_are_several(attn: Run) -> None
 class Crowded:
     """A source in whose memory one sentence at a time finds room, and a word of more than five letters none."""
 
-    runs_together = True
-    shared_from = 512
+    can_batch = True
+    parallel_from = 512
 
     def __init__(self) -> None:
         self.layer = open_source()
@@ -277,17 +277,17 @@ class Crowded:
 
 def test_a_sentence_is_not_blamed_for_the_others_that_run_beside_it() -> None:
     words = ["time", "flies", "like", "banana", "an", "arrow", "strawberry", "fruit"]
-    sentences = (Sentence(number, word) for number, word in enumerate(words, start=1))
-    answers: list[Any] = [answer for _, answer in traced(Crowded(), sentences, None, None)]  # type: ignore[arg-type]
+    sentences = (CorpusItem(number, word) for number, word in enumerate(words, start=1))
+    answers: list[Any] = [answer for _, answer in trace_stream(Crowded(), sentences, None, None)]  # type: ignore[arg-type]
     found = [None if isinstance(answer, Failure) else answer.text for answer in answers]
     assert found == [word if len(word) < 6 else None for word in words]
 
 
 def test_refusing_names_the_sentence_unless_it_is_alone() -> None:
     answers: list[tuple[int, str | Failure]] = [(1, "one"), (7, Failure("it is odd")), (8, "eight")]
-    found = refusing(answers)
+    found = raise_on_failure(answers)
     assert next(found) == (1, "one")
     with pytest.raises(InputError, match=r"^sentence 7: it is odd$"):
         next(found)
     with pytest.raises(InputError, match=r"^it is odd$"):
-        list(refusing(answers, is_alone=True))
+        list(raise_on_failure(answers, is_alone=True))

@@ -202,7 +202,7 @@ def test_what_another_run_left_is_read_once_it_writes_no_more(
     texts = [f"w{number} w" for number in range(40)]
     lines = attn("inspect", *texts, "-F", "jsonl").out.splitlines(True)
     path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
-    claimed = files.claimed
+    claimed = files.file_lock
 
     @contextmanager
     def late(aside: Path) -> Iterator[None]:
@@ -213,7 +213,7 @@ def test_what_another_run_left_is_read_once_it_writes_no_more(
         with claimed(aside):
             yield
 
-    monkeypatch.setattr(files, "claimed", late)
+    monkeypatch.setattr(files, "file_lock", late)
     left = 20
     part.write_text("".join(lines[:3]))
     ran = attn("inspect", *texts, "--resume", "-o", path)

@@ -23,7 +23,7 @@ from attncli.analysis.check.report import Invariance, Report
 from attncli.analysis.check.tokenizer import tokenizer_findings
 from attncli.checkpoints.options import LoadOptions
 from attncli.encoding import auto_tokenizer
-from attncli.encoding.encode import Reader
+from attncli.encoding.encode import InputEncoder
 from attncli.engines.torch import load
 from attncli.engines.torch.attention_backend import make_eager, with_ours
 from attncli.errors import LoadError, NotExposedError, UsageError
@@ -342,7 +342,7 @@ def test_a_tokenizer_that_has_made_masks_wrong_is_a_note(
 ) -> None:
     def notes(more: dict[str, Any]) -> list[str]:
         given = {"unk_token": "<unk>", "pad_token": "<pad>"} | more
-        reader = Reader("tiny", tokenizer_in(str(tmp_path), None, **given), True, None, False, None, None)
+        reader = InputEncoder("tiny", tokenizer_in(str(tmp_path), None, **given), True, None, False, None, None)
         known_padding = 1 if architecture == "roberta" else None
         found = list(tokenizer_findings(reader, reader.read(TEXTS[0], None, None).tokens, known_padding))
         assert {(each.code, each.severity) for each in found} <= {("tokenizer", "note")}

@@ -61,7 +61,7 @@ def test_many_processes_write_what_one_writes(attn: Run, corpus: Path, arguments
 
 
 @pytest.mark.parametrize(
-    ("arguments", "shared_from"),
+    ("arguments", "parallel_from"),
     [
         (["inspect", "-F", "jsonl"], 512),
         (["heads", "-F", "json", "-m", "demo"], 512),
@@ -71,13 +71,13 @@ def test_many_processes_write_what_one_writes(attn: Run, corpus: Path, arguments
     ],
 )
 def test_processes_of_nobodys_wish_pay_for_their_start(
-    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], shared_from: int
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], parallel_from: int
 ) -> None:
     started = pytest.fail.Exception("workers start")
     monkeypatch.setattr("attncli.corpus.local.affordable", lambda: 2)
     monkeypatch.setattr("attncli.corpus.workers.Pool", Mock(side_effect=started))
     corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n" * (shared_from - 2) + "time\n")
+    corpus.write_text("\n" * (parallel_from - 2) + "time\n")
     assert attn(*arguments, "--file", corpus, "--jobs", "auto").code == 0
     with corpus.open("a") as file:
         file.write("flies\n")

@@ -316,7 +316,7 @@ def test_the_table_fits_the_terminal(train: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("attncli.recording.sdpa._call", "an attention could not be looked at"),
+        ("attncli.recording.readers.sdpa._call", "an attention could not be looked at"),
         ("attncli.analysis.calls.looking.findings_of", "wrong.py:6 could not be looked at"),
         ("attncli.analysis.calls.calls.findings_of_step", "the masks of a step could not be held against each other"),
         ("attncli.analysis.calls.calls.kept", "wrong.py:6 could not be kept"),

@@ -233,14 +233,14 @@ def test_a_file_of_sentences_or_of_one_text(attn: Run, tmp_path: Path) -> None:
 def test_a_stream_is_not_read_ahead(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sentence is written before the next one is read, so that memory does not grow with their number."""
     from attncli.cli import sentences
-    from attncli.engines.source import Sentence
+    from attncli.engines.source import CorpusItem
 
     events: list[str] = []
 
     def lines(*_: Any) -> Any:
         for number in (1, 2, 3):
             events.append(f"read {number}")
-            yield Sentence(number, f"sentence {number}")
+            yield CorpusItem(number, f"sentence {number}")
 
     monkeypatch.setattr(sentences, "sentences", lines)
     from attncli.formats import tokens

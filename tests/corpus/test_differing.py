@@ -13,11 +13,15 @@ from attncli.corpus.differing import Differing
 from attncli.corpus.local import answered
 from attncli.corpus.tracing import AsTheyAre, Tracing
 from attncli.corpus.work import in_windows
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure
 
 TEXTS = ["time flies like an arrow", "a b a", "fruit flies like a banana", "a rose is a rose", "so it goes"]
-SENTENCES = [*(Sentence(number, text) for number, text in enumerate(TEXTS, start=1)), Sentence(6, ""), Sentence(7, "x")]
+SENTENCES = [
+    *(CorpusItem(number, text) for number, text in enumerate(TEXTS, start=1)),
+    CorpusItem(6, ""),
+    CorpusItem(7, "x"),
+]
 
 
 def work(**more: object) -> Differing:

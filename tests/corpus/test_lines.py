@@ -12,7 +12,7 @@ from refusals import INPUT
 
 from attncli.corpus.lines import MOST_EMPTY
 from attncli.corpus.reading import Corpus
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 
 Run = Callable[..., Any]
 
@@ -22,7 +22,7 @@ def test_sentences_come_before_the_file_has_been_read(tmp_path: Path) -> None:
     with os.fdopen(write_end, "wb") as written:
         written.write(b"time\nflies\n")
         written.flush()
-        found: Iterator[Sentence] = Corpus.of(f"/dev/fd/{read_end}").sentences()
+        found: Iterator[CorpusItem] = Corpus.of(f"/dev/fd/{read_end}").sentences()
         assert next(found).text == "time"
     os.close(read_end)
     assert [one.text for one in found] == ["flies"]

@@ -16,16 +16,16 @@ from works import Told, Written
 from attncli.corpus import local, workers
 from attncli.corpus.local import answered
 from attncli.corpus.work import Answer, Batch, in_windows
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError
 
 
-def sentences(count: int, **texts: str) -> list[Sentence]:
+def sentences(count: int, **texts: str) -> list[CorpusItem]:
     """Return some sentences; that with the number N has the text that `at_N` says."""
-    return [Sentence(number, texts.get(f"at_{number}", "x" * (number % 7))) for number in range(1, count + 1)]
+    return [CorpusItem(number, texts.get(f"at_{number}", "x" * (number % 7))) for number in range(1, count + 1)]
 
 
-def done(work: Told, given: list[Sentence], jobs: int | None) -> list[Answer[tuple[int, int]]]:
+def done(work: Told, given: list[CorpusItem], jobs: int | None) -> list[Answer[tuple[int, int]]]:
     """Return the answers to sentences."""
     with closing(answered(work, in_windows(given), jobs)) as answers:
         return list(answers)
@@ -110,7 +110,7 @@ def test_an_error_comes_as_itself_after_the_answers_before_it(tmp_path: Path, jo
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_cannot_be_read_ends_the_answers_after_those_before_it(tmp_path: Path, jobs: int) -> None:
-    def broken() -> Iterator[Sentence]:
+    def broken() -> Iterator[CorpusItem]:
         yield from sentences(7)
         raise InputError("half a line")
 
@@ -152,10 +152,10 @@ def test_answers_do_not_wait_for_what_is_not_there_to_be_read(tmp_path: Path) ->
 def test_no_more_is_read_than_is_needed(tmp_path: Path) -> None:
     read = 0
 
-    def counted() -> Iterator[Sentence]:
+    def counted() -> Iterator[CorpusItem]:
         nonlocal read
         for read in range(1, 100_000):
-            yield Sentence(read, "x")
+            yield CorpusItem(read, "x")
 
     with closing(answered(Told(tmp_path), in_windows(counted()), 2)) as answers:
         for answer in answers:

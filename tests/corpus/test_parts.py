@@ -24,7 +24,7 @@ from attncli.corpus.parts import Merged, Parts, Receipt, in_parts
 from attncli.corpus.surveying import Surveying
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import Answer, in_windows
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError
 from attncli.formats.states import merged_files
 from attncli.trace.view import View
@@ -37,8 +37,8 @@ def failures_of(answers: list[Answer[Any]]) -> list[tuple[int, str]]:
 
 
 def test_a_part_is_some_numbers_of_one_file() -> None:
-    sentences = [Sentence(number, "x", {"file": "b"}) for number in (1, 63, 64, 200)]
-    other = [Sentence(number, "x", {"file": "a"}) for number in (65, 127, 128)]
+    sentences = [CorpusItem(number, "x", {"file": "b"}) for number in (1, 63, 64, 200)]
+    other = [CorpusItem(number, "x", {"file": "a"}) for number in (65, 127, 128)]
     batches = list(in_parts([*sentences, *other], ["a", "b"]))
     assert [(name, [one.number for one in own]) for name, own in batches] == [
         ("part-00001-00000", [1, 63]),
@@ -47,7 +47,7 @@ def test_a_part_is_some_numbers_of_one_file() -> None:
         ("part-00000-00001", [65, 127]),
         ("part-00000-00002", [128]),
     ]
-    assert [name for name, _ in in_parts([Sentence(4, "x"), Sentence(70, "y")])] == [
+    assert [name for name, _ in in_parts([CorpusItem(4, "x"), CorpusItem(70, "y")])] == [
         "part-00000-00000",
         "part-00000-00001",
     ]

@@ -10,14 +10,14 @@ from attncli.corpus.local import answered
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import in_windows
 from attncli.engines import inspect
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, UsageError
 
 SENTENCES = [
-    *(Sentence(number, f"time flies {'so ' * (number % 3)}fast") for number in range(1, 7)),
-    Sentence(7, ""),
-    Sentence(8, Failure("it is not UTF-8"), {"id": "b"}),
-    Sentence(9, "an arrow", {"id": "a"}),
+    *(CorpusItem(number, f"time flies {'so ' * (number % 3)}fast") for number in range(1, 7)),
+    CorpusItem(7, ""),
+    CorpusItem(8, Failure("it is not UTF-8"), {"id": "b"}),
+    CorpusItem(9, "an arrow", {"id": "a"}),
 ]
 
 

@@ -12,7 +12,7 @@ from traces import layer_of, tokens_of, trace_of, watched
 
 import attncli
 from attncli.analysis.diff import HeadDifference
-from attncli.engines.interactive import Asked, Question
+from attncli.engines.interactive import InteractiveSource, Query
 from attncli.errors import InputError, NotExposedError
 from attncli.explore.answer import Answer
 from attncli.explore.answering import Answering
@@ -21,7 +21,7 @@ from attncli.trace.trace import Trace
 
 TEXT = "time flies like an arrow"
 OTHER = "fruit flies like a banana"
-LOOK = Look(Question(TEXT), layer=2)
+LOOK = Look(Query(TEXT), layer=2)
 LAYERS = 4  # of the model in the box
 
 
@@ -30,7 +30,7 @@ def model() -> Plain:
     return Plain(LAYERS, model="demo")
 
 
-def answering_of(asked: Asked) -> Answering:
+def answering_of(asked: InteractiveSource) -> Answering:
     """Ask a model that answers in no time: what is asked for at once depends on how long answers take."""
     return Answering(asked, lambda: 0.0)
 
@@ -126,7 +126,7 @@ def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float |
 
 
 def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
-    question = Question(TEXT, pair=OTHER, mask="causal & window(3)")
+    question = Query(TEXT, pair=OTHER, mask="causal & window(3)")
     *_, last = answering_of(model).answers(Look(question))
     wanted = attncli.inspect(TEXT, pair=OTHER, mask=question.mask, model="demo", layers=0)
     assert_same(last.shown, wanted)
@@ -134,7 +134,7 @@ def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
 
 
 def test_the_toy_layer_has_one_layer_and_a_target() -> None:
-    question = Question("time flies", target="die Zeit")
+    question = Query("time flies", target="die Zeit")
     *_, last = answering_of(Plain(1, num_heads=2)).answers(Look(question))
     assert_same(last.shown, attncli.inspect("time flies", target="die Zeit", num_heads=2))
     room = last.room()
@@ -216,7 +216,7 @@ def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(model: Pl
 # --- kinds ------------------------------------------------------------------------------------------------------
 
 
-def two_sided(question: Question) -> Trace:
+def two_sided(question: Query) -> Trace:
     """An encoder of two layers that reads five tokens, and a decoder of three that writes four."""
     draws = np.random.default_rng(7)
 
@@ -237,7 +237,7 @@ def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
         def steps(self, layers: Sequence[int]) -> list[list[int]]:
             return [list(layers)]
 
-    look = Look(Question("a", target="b"))
+    look = Look(Query("a", target="b"))
     first, *_, last = answering_of(Together(two_sided, range(4))).answers(look.holding())
     assert (first.measured, last.measured) == (frozenset(), {0, 1, 2, 3})
     assert first.layers_of("encoder") == (0, 1, 2, 3)  # which is not known yet
@@ -248,7 +248,7 @@ def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
 
 def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
     answering = answering_of(Made(two_sided, range(3)))
-    look = Look(Question("s", target="t"), layer=1)
+    look = Look(Query("s", target="t"), layer=1)
     tokens, *_, last = answering.answers(look)
     assert last.room().kinds == ("encoder", "decoder", "cross")
     for answer in (tokens, last):
@@ -273,7 +273,7 @@ def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
 
 
 def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = replace(LOOK, held=Question(OTHER))
+    look = replace(LOOK, held=Query(OTHER))
     stages = [answer for answer in answering_of(model).answers(look) if answer.shown is not None]
     monkeypatch.delattr("attncli.render.explore.sight.Stages")  # whatever is derived now is derived while drawing
     for answer in stages:
@@ -307,18 +307,18 @@ def test_a_mask_that_does_not_fit_is_a_failure_of_the_layer(model: Plain) -> Non
 def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None:
     made = Made(lambda _: trace_of(watched([[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.25, 0.75]])))
     answering = answering_of(made)
-    *_, last = answering.answers(Look(Question("s"), numbers="norms"))
+    *_, last = answering.answers(Look(Query("s"), numbers="norms"))
     assert "needs the values V" in last.failure
     assert last.is_whole
     assert last.shown is None
     assert last.survey is not None
     assert last.room().heads == (0,)
-    *_, weights = answering.answers(Look(Question("s")))
+    *_, weights = answering.answers(Look(Query("s")))
     assert weights.failure == ""
 
 
 def test_a_held_question_that_shares_nothing_is_said() -> None:
-    *_, last = answering_of(Plain(1)).answers(Look(Question("time flies")).holding().asking("nothing else"))
+    *_, last = answering_of(Plain(1)).answers(Look(Query("time flies")).holding().asking("nothing else"))
     assert "share no token" in last.failure
     assert last.changes == ()
     assert last.held is not None

@@ -11,7 +11,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from attncli.engines.interactive import Question, open_asked
+from attncli.engines.interactive import Query, open_interactive
 from attncli.errors import InputError
 from attncli.explore.app import Explorer
 from attncli.explore.command import Seen
@@ -28,7 +28,7 @@ class Gated:
     """The toy layer, which waits before each answer for as long as its gate is shut, and fails at some texts."""
 
     def __init__(self) -> None:
-        self.asked = open_asked()
+        self.asked = open_interactive()
         self.layers = self.asked.layers
         self.steps, self.trace = self.asked.steps, self.asked.trace
         self.gate = Event()
@@ -111,8 +111,8 @@ class Driven:
 
 @asynccontextmanager
 async def driven(asked=None, size=(80, 24), text=TEXT, tier="blocks", save=lambda look, path: f"saved {path}"):
-    asked = open_asked() if asked is None else asked() if callable(asked) else asked
-    app = Explorer(asked, Look(Question(text)), Palette(tier), save)
+    asked = open_interactive() if asked is None else asked() if callable(asked) else asked
+    app = Explorer(asked, Look(Query(text)), Palette(tier), save)
     async with app.run_test(size=size) as pilot:
         one = Driven(app, pilot)
         if getattr(asked, "gate", None) is None or asked.gate.is_set():
@@ -164,7 +164,7 @@ async def test_keys_that_come_in_one_go_keep_their_order(one):
     await one.press("backspace", "x", "home", "y", "escape", "l", "i", "z", "tab", "j")
     assert (one.typed, one.look.query, one.look.key) == ("yztime flies like an arrox", 1, 1)
     await one.press("escape", "m", *"window(2)", "enter", "p", *"hi", "escape", "p", *"ho", "enter", "l")
-    assert one.look.question == Question("yztime flies like an arrox", pair="ho", mask="window(2)")
+    assert one.look.question == Query("yztime flies like an arrox", pair="ho", mask="window(2)")
     assert one.look.key == 2
 
 
@@ -185,7 +185,7 @@ def _has_label(name: str):
 
 
 LONG = "time flies like an arrow and " * 8
-_ZOOMED = {"port": Port(zoom=2), "question": Question(LONG)}
+_ZOOMED = {"port": Port(zoom=2), "question": Query(LONG)}
 # What each action of the table changes: from which look, after which keys, and what holds then.
 DOES = {
     "turn(1)": ({}, (), _walks),
@@ -209,14 +209,14 @@ DOES = {
     "beside('pair')": ({}, ("escape",), _has_label("pair")),
     "beside('target')": ({}, ("escape",), _has_label("target")),
     "save": ({}, ("escape",), _has_label("save")),
-    "hold": ({}, ("escape",), lambda one: one.look.held == Question(TEXT)),
+    "hold": ({}, ("escape",), lambda one: one.look.held == Query(TEXT)),
     "why": ({}, ("escape",), lambda one: "the sum over" in one.seen("why")),
     "numbers('norms')": ({}, ("escape",), _is(numbers="norms")),
     "numbers('rollout')": ({"layer": 1}, ("escape",), _is(numbers="rollout", layer=1)),
     "metric(1)": ({}, ("escape",), _is(metric="effective_keys")),
     "metric(-1)": ({"metric": "effective_keys"}, ("escape",), _is(metric="entropy")),
     "ramp": ({}, ("escape",), lambda one: one.look.ramp not in (None, "log")),
-    "zoom(1)": ({"question": Question(LONG)}, ("escape",), lambda one: one.look.port.zoom == 1),
+    "zoom(1)": ({"question": Query(LONG)}, ("escape",), lambda one: one.look.port.zoom == 1),
     "zoom(-1)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom < 2),
     "zoom(-99)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom == 0),
     "help": ({}, ("escape",), lambda one: "Shift-Tab" in one.seen("help") and "type" not in one.seen("foot")),
@@ -224,7 +224,7 @@ DOES = {
 }
 
 
-@in_app(asked=lambda: open_asked(model="demo"), size=(100, 30))
+@in_app(asked=lambda: open_interactive(model="demo"), size=(100, 30))
 async def test_every_key_of_the_table_does_what_it_says(one):
     one.suspended = False
     one.app.action_suspend_process = lambda: setattr(one, "suspended", True)
@@ -233,7 +233,7 @@ async def test_every_key_of_the_table_does_what_it_says(one):
             continue
         changes, before, holds = DOES[key.action]
         for name in key.names:
-            one.app.go(replace(Look(Question(TEXT)), **changes))
+            one.app.go(replace(Look(Query(TEXT)), **changes))
             one.app.action_type()
             await one.answered()
             await one.press(*before)
@@ -280,24 +280,24 @@ async def test_the_second_text_is_edited(one):
     await one.answered()
     assert one.seen("tokens") == f"{before} │ hi you"
     await one.press("enter", "p", *"rs", "escape")
-    assert one.look.question == Question(TEXT, pair="hi you")
+    assert one.look.question == Query(TEXT, pair="hi you")
     await one.press("p", "ctrl+u", "enter")
-    assert one.look.question == Question(TEXT)
+    assert one.look.question == Query(TEXT)
     await one.press("P", *"die Zeit", "enter")
     await one.answered()
-    assert one.look.question == Question(TEXT, target="die Zeit")
+    assert one.look.question == Query(TEXT, target="die Zeit")
     assert "die" in one.seen("tokens")
     await one.press("P", "ctrl+u", "enter")
     await one.answered()
-    assert (one.look.question, one.seen("tokens")) == (Question(TEXT), before)
+    assert (one.look.question, one.seen("tokens")) == (Query(TEXT), before)
 
 
 @in_app()
 async def test_a_target_that_stands_alone_is_typed_in_the_first_line(one):
-    one.app.go(Look(Question("", target="die Zeit"), typed="target"))
+    one.app.go(Look(Query("", target="die Zeit"), typed="target"))
     await one.press("escape", "d", "P", "i", "x", "escape")
-    assert one.look.question == Question("", target=f"{TEXT}x")
-    assert one.look.held == Question("", target="die Zeit")
+    assert one.look.question == Query("", target=f"{TEXT}x")
+    assert one.look.held == Query("", target="die Zeit")
     await one.press("d")
     assert one.look.held is None
 
@@ -331,7 +331,7 @@ async def test_what_is_held_is_named_by_what_differs(one):
     assert "against no pair" in one.seen("status")
 
 
-@in_app(asked=lambda: open_asked(model="demo"))
+@in_app(asked=lambda: open_interactive(model="demo"))
 async def test_what_changed_is_on_the_map(one):
     await one.press("escape", "d", "i", *" too", "escape")
     await one.answered()
@@ -465,7 +465,7 @@ def test_a_model_that_blocks_dims_the_picture_and_typing_goes_on(tier):
 SIZES = [(40, 12), (71, 13), (72, 12), (80, 24), (120, 40), (200, 60), (300, 100)]
 
 
-@in_app(asked=lambda: open_asked(model="demo"))
+@in_app(asked=lambda: open_interactive(model="demo"))
 async def test_every_size_is_whole(one):
     for width, height in [*SIZES, (39, 12), (80, 11), (1, 1), (80, 24)]:
         await one.pilot.resize_terminal(width, height)

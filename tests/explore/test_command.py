@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.engines.interactive import Question, open_asked
+from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.answer import Answer
 from attncli.explore.answering import Answering
 from attncli.explore.command import Command, Given, Seen, command_of
@@ -24,7 +24,7 @@ HERE = Path(__file__).parents[2]
 
 def answered(look: Look, **options: Any) -> Answer:
     """What the explorer has of a look in the end."""
-    *_, answer = Answering(open_asked(**options)).answers(look)
+    *_, answer = Answering(open_interactive(**options)).answers(look)
     assert answer.failure == ""
     return answer
 
@@ -41,7 +41,7 @@ def said(attn: Run, seen: Seen, given: Given, *more: str) -> Any:
 @pytest.mark.parametrize("mask", [None, "causal & window(3)"])
 @pytest.mark.parametrize("what", ["head", "heads"])
 def test_a_layer_is_what_inspect_computes(attn: Run, numbers: Any, mask: str | None, what: Any) -> None:
-    look = Look(Question(TEXT, mask=mask), layer=2, head=3, numbers=numbers)
+    look = Look(Query(TEXT, mask=mask), layer=2, head=3, numbers=numbers)
     shown = answered(look, model="demo").shown
     assert shown is not None
     (layer,) = said(attn, Seen(look, what), DEMO, "-F", "json", "--show", "weights")["layers"]
@@ -52,7 +52,7 @@ def test_a_layer_is_what_inspect_computes(attn: Run, numbers: Any, mask: str | N
 
 
 def test_the_map_is_what_heads_measures(attn: Run) -> None:
-    look = Look(Question(TEXT), metric="previous")
+    look = Look(Query(TEXT), metric="previous")
     survey = answered(look, model="demo").survey
     assert survey is not None
     line = command_of(Seen(look, "map"), DEMO)
@@ -64,7 +64,7 @@ def test_the_map_is_what_heads_measures(attn: Run) -> None:
 
 
 def test_why_is_what_why_explains(attn: Run) -> None:
-    look = Look(Question(TEXT), layer=1, head=2, query=4, key=1)
+    look = Look(Query(TEXT), layer=1, head=2, query=4, key=1)
     recorded = answered(look, model="demo").recorded
     assert recorded is not None
     found = said(attn, Seen(look, "why"), DEMO, "-F", "json")
@@ -73,7 +73,7 @@ def test_why_is_what_why_explains(attn: Run) -> None:
 
 
 def test_what_is_held_is_compared_by_diff(attn: Run) -> None:
-    look = Look(Question("fruit flies like a banana"), layer=1, head=2, held=Question(TEXT))
+    look = Look(Query("fruit flies like a banana"), layer=1, head=2, held=Query(TEXT))
     changes = {(one.layer, one.head): one.jensen_shannon for one in answered(look, model="demo").changes}
     (found,) = said(attn, Seen(look), DEMO, "-F", "json")["heads"]
     assert found["jensen_shannon"] == pytest.approx(changes[1, 2], rel=1e-4)
@@ -85,16 +85,16 @@ def test_what_is_held_is_compared_by_diff(attn: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"numbers": "norms"}, {"question": Question(TEXT, mask="full")}, {"question": Question("-")}]
+    "change", [{"numbers": "norms"}, {"question": Query(TEXT, mask="full")}, {"question": Query("-")}]
 )
 def test_what_no_command_compares_is_shown_by_itself(change: dict[str, Any]) -> None:
-    look = replace(Look(Question("time"), held=Question(TEXT)), **change)
+    look = replace(Look(Query("time"), held=Query(TEXT)), **change)
     command = command_of(Seen(look), Given())
     assert (command.name, command.texts) == ("inspect", (look.question.text,))
 
 
 def test_a_pair_a_target_a_kind_and_colours_are_said() -> None:
-    question = Question("time flies", pair="an arrow", target="-die Zeit", mask="causal")
+    question = Query("time flies", pair="an arrow", target="-die Zeit", mask="causal")
     look = Look(question, kind="cross", layer=1, ramp="sqrt")
     line = command_of(Seen(look, "heads"), Given(("-m", "t5"))).line()
     assert line == (
@@ -106,7 +106,7 @@ def test_a_pair_a_target_a_kind_and_colours_are_said() -> None:
 def test_a_saved_trace_has_its_own_text(attn: Run, tmp_path: Path) -> None:
     path = str(tmp_path / "a trace.safetensors")
     assert attn("inspect", TEXT, "-m", "demo", "-l", "1", "--mask", "full", "--save", path).code == 0
-    asked = open_asked(saved=path)
+    asked = open_interactive(saved=path)
     assert asked.own is not None
     look = Look(asked.own, layer=1, head=1)
     (layer,) = said(attn, Seen(look), Given(("--from", path), is_saved=True), "-F", "json", "--show", "weights")[
@@ -131,7 +131,7 @@ def test_a_shell_reads_the_line_as_it_is_meant(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["-5 degrees", "--mask", "-"])
 def test_a_text_that_looks_like_an_option_is_one_all_the_same(attn: Run, text: str) -> None:
-    command = command_of(Seen(Look(Question(text))), Given())
+    command = command_of(Seen(Look(Query(text))), Given())
     ran = attn(*command.words("-F", "json"), stdin="-\n" if command.reads_itself else None)
     assert ran.json["text"] == text
     assert command.line().startswith("echo - | attn inspect - ") == (text == "-")

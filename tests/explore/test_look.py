@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from traces import tokens_of
 
 from attncli.analysis.metric_names import NAMES
-from attncli.engines.interactive import Question
+from attncli.engines.interactive import Query
 from attncli.explore.look import Look, Numbers, Port, Room
 from attncli.render.palette import DEFAULT_RAMP
 from attncli.trace.tokens import Token, Tokens
@@ -19,7 +19,7 @@ TEXT = "time flies like an arrow"
 PLACES = ((None, None), (0, 4), (5, 7), (7, 10), (11, 15), (16, 18), (19, 24), (None, None))
 TOKENS = Tokens(Token(index, index, word, *PLACES[index]) for index, word in enumerate(WORDS))
 ROOM = Room((0, 1, 4), ("self",), (0, 1, 2, 3), TOKENS, TOKENS)
-LOOK = Look(Question(TEXT))
+LOOK = Look(Query(TEXT))
 
 sizes = st.integers(1, 40)
 rooms = st.builds(
@@ -114,10 +114,10 @@ def test_scrolling_takes_the_cursor_along_and_ends_where_the_text_does() -> None
 
 def test_what_is_asked_changes_alone() -> None:
     asked = LOOK.asking("fruit").masked(" causal & window(2) ")
-    assert asked.question == Question("fruit", mask="causal & window(2)")
-    assert asked.masked("  ").question == Question("fruit")
+    assert asked.question == Query("fruit", mask="causal & window(2)")
+    assert asked.masked("  ").question == Query("fruit")
     held = LOOK.holding().asking("fruit")
-    assert (held.held, held.question) == (LOOK.question, Question("fruit"))
+    assert (held.held, held.question) == (LOOK.question, Query("fruit"))
     assert held.holding().held is None
     for name in ("pair", "target"):
         assert LOOK.beside(name, "fruit").question == LOOK.question._replace(**{name: "fruit"})
@@ -214,7 +214,7 @@ def test_a_token_is_found_by_its_letters(wanted: str, start: int, found: int | N
 
 
 def test_what_no_row_has_is_found_among_the_columns() -> None:
-    look = Look(Question("time flies", target="die Zeit"))
+    look = Look(Query("time flies", target="die Zeit"))
     room = Room(queries=tokens_of("die", "Zeit"), keys=tokens_of("time", "flies"))
     found = look.finding(room, "flies")
     assert found is not None

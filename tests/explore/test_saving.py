@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from attncli.engines.interactive import Question
+from attncli.engines.interactive import Query
 from attncli.errors import InputError
 from attncli.explore.command import Given, Seen
 from attncli.explore.look import Look
 from attncli.explore.saving import Saving
 
 DEMO = Given(("-m", "demo", "--colormap", "cividis"))
-LOOK = Look(Question("time flies"), layer=1, head=2, held=Question("fruit flies"), ramp="sqrt")
-ALONE = Look(Question("time flies", mask="causal & window(2)"), layer=1, head=2, numbers="norms")
+LOOK = Look(Query("time flies"), layer=1, head=2, held=Query("fruit flies"), ramp="sqrt")
+ALONE = Look(Query("time flies", mask="causal & window(2)"), layer=1, head=2, numbers="norms")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ ALONE = Look(Question("time flies", mask="causal & window(2)"), layer=1, head=2,
         (Seen(LOOK, "map"), "a map.tsv", "heads"),
         (Seen(LOOK, "why"), "-a.JSON", "why"),
         (Seen(LOOK, "why"), "a.safetensors", "inspect"),
-        (Seen(Look(Question("-")), "heads"), "a.json", "inspect"),
+        (Seen(Look(Query("-")), "heads"), "a.json", "inspect"),
     ],
 )
 def test_a_file_is_what_its_line_writes(
@@ -48,11 +48,11 @@ def test_a_file_that_is_there_takes_its_name_twice(folder: Path) -> None:
     for other in (path, Path("b.tsv"), path):  # what is written between asks again
         if other.exists():
             with pytest.raises(InputError, match=r"a\.tsv is there already; saved under the same name again"):
-                save(Seen(Look(Question("time"))), other)
+                save(Seen(Look(Query("time"))), other)
         else:
-            save(Seen(Look(Question("time"))), other)
+            save(Seen(Look(Query("time"))), other)
         assert path.read_text() == "mine"
-    save(Seen(Look(Question("time"))), path)
+    save(Seen(Look(Query("time"))), path)
     assert path.read_text().startswith("sentence\tlayer")
 
 
@@ -71,8 +71,8 @@ def test_what_is_not_written_is_said_in_a_sentence(name: str, text: str, said: s
     save = Saving(Given())
     if name == "/dev/full":
         with pytest.raises(InputError):
-            save(Seen(Look(Question(text))), Path(name))
+            save(Seen(Look(Query(text))), Path(name))
     with pytest.raises(InputError, match=said) as raised:
-        save(Seen(Look(Question(text))), Path(name))
+        save(Seen(Look(Query(text))), Path(name))
     assert "\n" not in str(raised.value)
     assert not list(folder.iterdir())

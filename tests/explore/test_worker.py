@@ -7,16 +7,16 @@ from threading import Event, current_thread, main_thread
 import pytest
 from asked_models import Plain
 
-from attncli.engines.interactive import Asked, Question
+from attncli.engines.interactive import InteractiveSource, Query
 from attncli.explore.answer import Answer
 from attncli.explore.look import Look
 from attncli.explore.worker import Worker
 from attncli.trace.trace import Trace
 
-LOOK = Look(Question("time flies"))
+LOOK = Look(Query("time flies"))
 _SECONDS = 60.0  # which nothing takes
 
-Working = Callable[[Callable[[], Asked]], tuple[Worker, "Queue[Answer]"]]
+Working = Callable[[Callable[[], InteractiveSource]], tuple[Worker, "Queue[Answer]"]]
 
 
 class Slow(Plain):
@@ -26,7 +26,7 @@ class Slow(Plain):
         super().__init__(1)
         self.begun, self.may_go_on = Queue[str](), Event()
 
-    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
         self.thread = current_thread()
         self.begun.put(question.text)
         assert self.may_go_on.wait(_SECONDS)
@@ -38,7 +38,7 @@ def working() -> Iterator[Working]:
     """Start a worker for a model, and return it with its answers."""
     workers = []
 
-    def start(asked: Asked) -> tuple[Worker, "Queue[Answer]"]:
+    def start(asked: InteractiveSource) -> tuple[Worker, "Queue[Answer]"]:
         answers: Queue[Answer] = Queue()
         worker = Worker(asked, answers.put)
         workers.append(worker)
@@ -61,7 +61,7 @@ def test_looks_are_answered_in_a_thread_of_its_own(working: Working) -> None:
     threads = []
 
     class Noted(Plain):
-        def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+        def trace(self, question: Query, layers: Sequence[int]) -> Trace:
             threads.append(current_thread())
             return super().trace(question, layers)
 
@@ -113,7 +113,7 @@ def test_nothing_waits_for_a_slow_model(working: Working) -> None:
 
 def test_the_thread_outlives_whatever_goes_wrong(working: Working) -> None:
     class Wrong(Plain):
-        def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+        def trace(self, question: Query, layers: Sequence[int]) -> Trace:
             if question.text == "one":
                 raise ZeroDivisionError("division by zero")
             return super().trace(question, layers)

@@ -18,7 +18,7 @@ from attncli.errors import InputError, UsageError
 from attncli.formats import compact
 from attncli.formats.compact import check_compact, tables
 from attncli.formats.parquet import typed, write_tables
-from attncli.trace.ranking import Heaviest, top_keys
+from attncli.trace.top_keys import TopKeys, top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
@@ -77,7 +77,7 @@ def test_the_heaviest_keys_are_those_of_every_other_view(trace: Trace, most: int
     for row in table_of(trace, View(top_keys=most)).to_pylist():
         head = trace.layer(row["layer"]).head(row["head"])
         keys, weights = (np.array(row[name]).reshape(5, min(most, 5)) for name in ("top_keys", "weights"))
-        for query, (places, heaviest) in enumerate(top_keys(head, slice(None), Heaviest(most))):
+        for query, (places, heaviest) in enumerate(top_keys(head, slice(None), TopKeys(most))):
             if np.isnan(heaviest).any():
                 assert np.isnan(weights[query]).all()
                 continue

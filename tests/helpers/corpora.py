@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from attncli.corpus.reading import Corpus
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure
 
 TEXTS = ["time flies", 'he said "hi",\nthere', "naïve 漢字\t👍", "", "  blanks ", "\\t is no tab", "'", "a\u2028b"]
 IDS = list(range(1, len(TEXTS) + 1))
 
 
-def read(place: Path | str, **how: Any) -> list[Sentence]:
+def read(place: Path | str, **how: Any) -> list[CorpusItem]:
     """Return the sentences of a corpus."""
     return list(Corpus.of(str(place), **how).sentences())
 

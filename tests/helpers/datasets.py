@@ -13,7 +13,7 @@ from attncli.corpus.local import answered
 from attncli.corpus.parts import Each, Parts, Receipt, in_parts
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import Answer
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure
 from attncli.formats.compact import compact_types
 from attncli.formats.parquet import CELLS
@@ -26,13 +26,13 @@ _WHOLE = View()
 MADE = {"command": "inspect"}
 
 
-def sentences_of(count: int) -> Iterator[Sentence]:
+def sentences_of(count: int) -> Iterator[CorpusItem]:
     """Yield sentences of two files, of which some are bad."""
     for file in ("a.txt", "b.txt"):
         for number in range(1, count + 1):
             words = " ".join(f"w{number * k % 11}" for k in range(1, 2 + number % 7))
             text = Failure(f"no text in {file}") if number % 50 == 20 else words
-            yield Sentence(number, text, {"file": file, "id": number * 10})
+            yield CorpusItem(number, text, {"file": file, "id": number * 10})
 
 
 def parts_of_toy(folder: Path | str, view: View = _WHOLE, is_compact: bool = True, **options: Any) -> Parts[Any]:

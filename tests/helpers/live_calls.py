@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from attncli.recording.attention_call import Call, Given, Place
+from attncli.recording.call import AttentionCall, CallSite, MaskArgument
 
 B, H, T, D = 3, 2, 8, 4
 LENGTHS = (8, 5, 2)
@@ -12,18 +12,22 @@ REAL = torch.arange(T) < torch.tensor(LENGTHS)[:, None]  # [B, T], False at the 
 CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
 
 
-def place(line: int = 1, module: str | None = "attn") -> Place:
-    return Place("model.py", line, "Block.forward", module)
+def place(line: int = 1, module: str | None = "attn") -> CallSite:
+    return CallSite("model.py", line, "Block.forward", module)
 
 
-def given(values: torch.Tensor, name: str = "attn_mask", masked: bool = False) -> Given:
+def given(values: torch.Tensor, name: str = "attn_mask", masked: bool = False) -> MaskArgument:
     convention = "masked" if masked else "attend" if values.dtype == torch.bool else "additive"
-    return Given(name, values.reshape((1,) * (4 - values.dim()) + values.shape), convention, values)
+    return MaskArgument(name, values.reshape((1,) * (4 - values.dim()) + values.shape), convention, values)
 
 
 def sdpa(
-    *masks: Given, at: Place | None = None, size: tuple[int, int, int] = (B, T, T), is_causal: bool = False, **more: Any
-) -> Call:
+    *masks: MaskArgument,
+    at: CallSite | None = None,
+    size: tuple[int, int, int] = (B, T, T),
+    is_causal: bool = False,
+    **more: Any,
+) -> AttentionCall:
     """Return a call of sdpa with random queries, keys and values, and what torch makes of them under these masks."""
     batch, queries, keys = size
     q, k, v = (torch.randn(batch, H, length, D) for length in (queries, keys, keys))
@@ -37,15 +41,16 @@ def sdpa(
         scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
     output = scores.softmax(-1) @ v
     facts = {"dtype": "float32", "device": "cpu", "output": output.nan_to_num(0), **more}
-    return Call("sdpa", at or place(), (batch, H, queries, keys), q=q, k=k, v=v, given=masks, is_causal=is_causal,
+    shape = batch, H, queries, keys
+    return AttentionCall("sdpa", at or place(), shape, q=q, k=k, v=v, masks=masks, is_causal=is_causal,
                 scale=D**-0.5, **facts)  # fmt: skip
 
 
-def padding(real: torch.Tensor = REAL) -> Given:
+def padding(real: torch.Tensor = REAL) -> MaskArgument:
     return given(real[:, None, None, :])
 
 
-def recomputed(call: Call) -> torch.Tensor:
+def recomputed(call: AttentionCall) -> torch.Tensor:
     """Return the weights that the parts of a call make, in double precision, each mask as its API documents it."""
     q, k, _ = call.project() if call.project else (call.q, call.k, call.v)
     assert q is not None
@@ -59,7 +64,7 @@ def recomputed(call: Call) -> torch.Tensor:
     if call.is_causal:
         later = torch.arange(call.shape[3]) > torch.arange(call.shape[2])[:, None]
         scores = scores.masked_fill(later, -torch.inf)
-    for mask in call.given:
+    for mask in call.masks:
         if mask.convention == "additive":
             scores = scores + mask.values.double()
         else:
@@ -67,7 +72,7 @@ def recomputed(call: Call) -> torch.Tensor:
     return scores.softmax(-1)
 
 
-def weighed(call: Call) -> torch.Tensor:
+def weighed(call: AttentionCall) -> torch.Tensor:
     """Return weights·V of what a call says, `[B, H, Q, Dv]`."""
     v = call.project()[2] if call.project else call.v
     assert v is not None

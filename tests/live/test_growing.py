@@ -27,11 +27,11 @@ import attncli
 import attncli.recording.watch as watching_module
 from attncli.analysis.calls import looking
 from attncli.analysis.calls.calls import Calls
-from attncli.recording import handwritten
 from attncli.recording.cost import SECONDS
-from attncli.recording.handwritten import HandWritten
 from attncli.recording.provenance import Nodes
-from attncli.recording.sdpa import Sdpa
+from attncli.recording.readers import handwritten
+from attncli.recording.readers.handwritten import HandWritten
+from attncli.recording.readers.sdpa import Sdpa
 from attncli.recording.tracer import Did
 from attncli.recording.watch import watching
 

@@ -17,7 +17,7 @@ from attncli.errors import AttnError, InputError, UsageError
 from attncli.masks.conventions import as_allowed
 from attncli.masks.expressions import ArrayMask, RuleMask, batch_rows, smallest, with_lengths
 from attncli.masks.files import read_mask
-from attncli.masks.layout import Size, laid_out
+from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.parser import MaskError, mistake_in, parse
 
 Allows = Callable[[int, int, int], bool]  # query position (past included), key position, number of keys
@@ -323,24 +323,24 @@ def test_each_row_of_a_batch_has_its_own_padding(data: st.DataObject, queries: i
     text = "causal & pad" if side == "right" else "causal & pad(left)"
     expression = with_lengths(parse(text, allow_rows=True), np.array(lengths))
     assert batch_rows(expression) == len(lengths)
-    laid = laid_out(expression, Size(queries, keys, past))
+    laid = materialise(expression, MaskSize(queries, keys, past))
     assert laid.shape == (len(lengths), 1, queries, keys)
     for plane, length in zip(laid[:, 0], lengths, strict=True):
         numbers = f"pad(right={keys - length})" if side == "right" else f"pad(left={keys - length})"
         assert plane.tolist() == cells(f"causal & {numbers}", queries, keys, past)
     tokens = np.array([[key < n if side == "right" else key >= keys - n for key in range(keys)] for n in lengths])
     again = with_lengths(parse(text, allow_rows=True), tokens)
-    np.testing.assert_array_equal(laid_out(again, Size(queries, keys, past)), laid)
+    np.testing.assert_array_equal(materialise(again, MaskSize(queries, keys, past)), laid)
 
 
 def test_padding_of_rows_needs_lengths_that_fit() -> None:
     pad = parse("causal & pad", allow_rows=True)
     with pytest.raises(UsageError, match=r"pad is the padding of each row of a batch; say .* --lengths 5,2"):
-        laid_out(pad, Size(3, 3, 0))
+        materialise(pad, MaskSize(3, 3, 0))
     with pytest.raises(InputError, match="a row of 4 tokens does not fit into 3 keys"):
-        laid_out(with_lengths(pad, np.array([2, 4])), Size(3, 3, 0))
+        materialise(with_lengths(pad, np.array([2, 4])), MaskSize(3, 3, 0))
     with pytest.raises(InputError, match="a mask of 2 keys, and there are 3"):
-        laid_out(with_lengths(pad, np.ones((1, 2), bool)), Size(3, 3, 0))
+        materialise(with_lengths(pad, np.ones((1, 2), bool)), MaskSize(3, 3, 0))
     assert batch_rows(parse("causal & pad(left=1)")) is None
 
 

@@ -16,7 +16,7 @@ from conformance import calmed, opened, save, save_for_auto, stacked
 from rounding import of_weights
 
 from attncli.engines import open_source
-from attncli.engines.source import Sentence, windows
+from attncli.engines.source import CorpusItem, windows
 from attncli.engines.torch import batch, memory
 from attncli.engines.torch.engine import Checkpoint
 from attncli.trace.trace import Trace
@@ -94,7 +94,7 @@ def padded_together(
     source: Checkpoint, side: str, texts: Sequence[str], pair: str | None = None, target: str | None = None
 ) -> list[Trace]:
     """Return the traces of sentences of different lengths in one batch, as `attn check` pads them."""
-    sentences = [source.reader.read(text, pair, target) for text in texts]
+    sentences = [source.encoder.encode(text, pair, target) for text in texts]
     padded = batch.padded
     with patch.object(batch, "padded", lambda given, pad_id, _, *more: padded(given, pad_id, side, *more)):
         return source._run(sentences)
@@ -253,8 +253,8 @@ def test_padding_is_masked_and_every_sentence_is_found_again() -> None:
 # --- windows -----------------------------------------------------------------------------------------------
 
 
-def numbered(count: int) -> Iterator[Sentence]:
-    return (Sentence(number, f"sentence {number}") for number in range(1, count + 1))
+def numbered(count: int) -> Iterator[CorpusItem]:
+    return (CorpusItem(number, f"sentence {number}") for number in range(1, count + 1))
 
 
 def test_windows_double_until_the_largest() -> None:
@@ -280,14 +280,14 @@ def test_where_a_window_ends_depends_on_numbers_alone() -> None:
 
 
 def test_a_window_ends_where_its_file_does() -> None:
-    files = [Sentence(number, "time", {"file": name}) for name in "ab" for number in (1, 2)]
+    files = [CorpusItem(number, "time", {"file": name}) for name in "ab" for number in (1, 2)]
     assert list(windows(files)) == [[one] for one in files]
 
 
 def test_the_first_window_needs_the_first_sentence_alone() -> None:
     lines = numbered(9)
-    assert next(windows(lines)) == [Sentence(1, "sentence 1")]
-    assert next(lines) == Sentence(2, "sentence 2")
+    assert next(windows(lines)) == [CorpusItem(1, "sentence 1")]
+    assert next(lines) == CorpusItem(2, "sentence 2")
 
 
 # --- the program -------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from attncli.engines.torch import weightless_model
 from attncli.engines.torch.attention_interface import ATTENTION
 from attncli.engines.torch.model_masks import BlankCheckpoint, SentenceMasks
 from attncli.errors import AttnError, NotExposedError
-from attncli.masks.recognition import recognized
+from attncli.masks.recognition import recognise_plane
 from attncli.trace.selection import Indices
 
 LONG, SHORT = [23, 42, 17, 88, 23, 64, 31], [24, 43, 18, 89, 24]
@@ -188,7 +188,7 @@ def test_the_documentation_counts_them() -> None:
 def kinds(checkpoint: BlankCheckpoint, *texts: str, **how: Any) -> dict[str, tuple[tuple[int, ...], str]]:
     """What the masks of the first sentence are called, which layers have them, and the rule they follow."""
     first = checkpoint.masks(texts or TEXTS[:1], **how)[0][0]
-    return {mask.kind: (mask.layers, str(recognized(mask.allowed[0], mask.past))) for mask in first.masks}
+    return {mask.kind: (mask.layers, str(recognise_plane(mask.allowed[0], mask.past))) for mask in first.masks}
 
 
 def tiny(folder: Path, name: str, **more: Any) -> BlankCheckpoint:
@@ -262,7 +262,7 @@ def test_padding_has_its_token_and_the_side_is_said(tmp_path: Path) -> None:
     assert [token.text for token in sentences[1].masks[0].keys[-2:]] == ["<pad>", "<pad>"]
     assert checkpoint.masks(TEXTS, pad="left")[1] == []
     assert "adds nothing" in checkpoint.masks(TEXTS[:1], pad="left")[1][0]
-    checkpoint.reader.tokenizer.pad_token = None
+    checkpoint.encoder.tokenizer.pad_token = None
     assert "no pad token; padded with <unk>" in checkpoint.masks(TEXTS)[1][1]
 
 

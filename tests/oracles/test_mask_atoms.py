@@ -14,7 +14,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from attncli.masks.alibi import biases, slopes
-from attncli.masks.layout import Size, laid_out
+from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.parser import parse
 
 Mod = Callable[..., Any]
@@ -23,7 +23,7 @@ NO_PADDING = torch.zeros(1, dtype=torch.int64)
 
 
 def ours(text: str, queries: int, keys: int, past: int) -> np.ndarray:
-    return laid_out(parse(text), Size(queries, keys, past))[0]
+    return materialise(parse(text), MaskSize(queries, keys, past))[0]
 
 
 def theirs(mod: Mod, queries: int, keys: int, past: int) -> np.ndarray:

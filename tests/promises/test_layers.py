@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[2]
 
 # Each imports itself and those before it; the rooms of one floor may import each other, as long as no circle closes.
 FLOORS = (
-    ("_version", "errors", "interruption", "text", "files"),
+    ("_version", "errors", "signals", "text", "files"),
     ("attention",),
     ("masks",),
     ("trace",),

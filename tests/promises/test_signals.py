@@ -21,7 +21,7 @@ import os, sys
 codes = {}
 class Finder:
     def find_spec(name, path=None, target=None):
-        if name in ("attncli", "attncli._version", "attncli.__main__", "attncli.interruption"):
+        if name in ("attncli", "attncli._version", "attncli.__main__", "attncli.signals"):
             return
         copy = os.fork()
         if not copy:

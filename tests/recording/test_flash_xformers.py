@@ -9,10 +9,10 @@ import torch
 from flash_stand_in import flash_attn_forward, looped, rows
 from torch import Tensor
 
-from attncli.recording import flash_xformers
-from attncli.recording.attention_call import Call, Place
-from attncli.recording.flash_xformers import Fused
+from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.provenance import Nodes
+from attncli.recording.readers import flash_xformers
+from attncli.recording.readers.flash_xformers import Fused
 from attncli.recording.to_trace import traces
 from attncli.recording.watch import watching
 
@@ -21,21 +21,21 @@ SCALE = 0.3
 
 
 @pytest.fixture
-def seen() -> Iterator[list[Call]]:
-    calls: list[Call] = []
+def seen() -> Iterator[list[AttentionCall]]:
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         yield calls
 
 
-class Told:
+class Recorder:
     """A scene without a program."""
 
-    def __init__(self, calls: list[Call]) -> None:
-        self.tell = calls.append
+    def __init__(self, calls: list[AttentionCall]) -> None:
+        self.emit = calls.append
         self.nodes = Nodes()
 
-    def place(self) -> Place:
-        return Place("model.py", 1, "attend", None)
+    def place(self) -> CallSite:
+        return CallSite("model.py", 1, "attend", None)
 
     def is_training(self) -> None:
         return None
@@ -48,7 +48,7 @@ def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape) + len(shape)))
 
 
-def is_proven(call: Call) -> None:
+def is_proven(call: AttentionCall) -> None:
     made = traces(call)
     assert len(made) == call.shape[0]
     for trace in made:
@@ -60,7 +60,7 @@ def is_proven(call: Call) -> None:
 @pytest.mark.parametrize("keys", [LENGTH, LENGTH + 3])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [(-1, -1), (2, -1), (1, 1)])
-def test_flash_attn(seen: list[Call], keys: int, causal: bool, window: tuple[int, int]) -> None:
+def test_flash_attn(seen: list[AttentionCall], keys: int, causal: bool, window: tuple[int, int]) -> None:
     q, k = drawn(BATCH, LENGTH, HEADS, WIDTH), drawn(BATCH, keys, GROUPS, WIDTH)
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625]) if causal else None
     flash_attn_forward(q, k, k + 1, 0.0, SCALE, causal, *window, 0.0, slopes, False)
@@ -69,7 +69,7 @@ def test_flash_attn(seen: list[Call], keys: int, causal: bool, window: tuple[int
     is_proven(call)
 
 
-def test_flash_attn_of_packed_sequences(seen: list[Call]) -> None:
+def test_flash_attn_of_packed_sequences(seen: list[AttentionCall]) -> None:
     starts, others = torch.tensor([0, 2, 7]), torch.tensor([0, 4, 9])
     q, k = drawn(7, HEADS, WIDTH), drawn(9, HEADS, WIDTH)
     torch.ops.flash_attn._flash_attn_varlen_forward(q, k, k + 1, starts, others, 5, 5, 0.0, SCALE, causal=True)
@@ -86,17 +86,17 @@ def test_flash_attn_of_packed_sequences(seen: list[Call]) -> None:
     assert (weights[0] > 0).tolist() == [True, True, True, False, False]
 
 
-def test_an_operator_that_is_not_known_is_named(seen: list[Call]) -> None:
+def test_an_operator_that_is_not_known_is_named(seen: list[AttentionCall]) -> None:
     x = drawn(BATCH, LENGTH, HEADS, WIDTH)
     torch.ops.flash_attn.fwd_kvcache(x, x, x)
     (call,) = seen
-    assert call.unread == "its mask, as flash_attn::fwd_kvcache is not known here"
+    assert call.unsupported == "its mask, as flash_attn::fwd_kvcache is not known here"
     assert traces(call) == ()
 
 
 @pytest.mark.parametrize(("kind", "past"), [(0, None), (1, 0), (2, 3)])
 def test_xformers_lower_triangles_begin_top_left_or_end_bottom_right(
-    kind: int, past: int | None, seen: list[Call]
+    kind: int, past: int | None, seen: list[AttentionCall]
 ) -> None:
     q, k = drawn(BATCH, LENGTH, HEADS, WIDTH), drawn(BATCH, LENGTH + 3, HEADS, WIDTH)
     bias = drawn(BATCH, HEADS, LENGTH, LENGTH + 3)
@@ -107,7 +107,7 @@ def test_xformers_lower_triangles_begin_top_left_or_end_bottom_right(
     named: dict[str, Any] = {"query": q, "key": k, "value": k, "bias": bias, "cu_seqlens_q": None, "cu_seqlens_k": None}
     named |= {"max_seqlen_q": None, "max_seqlen_k": None, "dropout_p": 0.0, "custom_mask_type": kind, "scale": SCALE}
     # torch has the operator, and no kernel of it for this processor.
-    Fused(Told(seen)).operators(torch.ops.aten._efficient_attention_forward, (), named, (output, None))
+    Fused(Recorder(seen)).operators(torch.ops.aten._efficient_attention_forward, (), named, (output, None))
     (call,) = seen
     assert call.api == "xformers"
     is_proven(call)
@@ -119,7 +119,7 @@ def test_other_operators_are_none_of_theirs() -> None:
     assert flash_xformers.api_of(torch.add) is None
 
 
-def test_queries_that_were_scaled_before(seen: list[Call]) -> None:
+def test_queries_that_were_scaled_before(seen: list[AttentionCall]) -> None:
     x, root = drawn(BATCH, LENGTH, HEADS, WIDTH), WIDTH**-0.5
     for queries, scale in ((x * root, root), (x * root, 1.0), (x, 1.0)):
         torch.ops.flash_attn._flash_attn_forward(queries, x, x, 0.0, scale, False, -1, -1, 0.0, None, False)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 from attncli.recording.to_trace import traces
 from attncli.recording.watch import watching
 
@@ -21,12 +21,12 @@ ROWS, COLUMNS = torch.arange(QUERIES)[:, None], torch.arange(KEYS)[None, :]
 Mod = Callable[..., Any]
 
 
-def ran(score_mod: Mod | None, mask_mod: Mod | None, times: int = 1) -> tuple[list[Call], torch.Tensor]:
+def ran(score_mod: Mod | None, mask_mod: Mod | None, times: int = 1) -> tuple[list[AttentionCall], torch.Tensor]:
     draw = torch.Generator().manual_seed(0)
     q = torch.randn(BATCH, HEADS, QUERIES, WIDTH, generator=draw)
     k, v = torch.randn(2, BATCH, GROUPS, KEYS, WIDTH, generator=draw)
     mask = mask_mod and create_block_mask(mask_mod, BATCH, None, QUERIES, KEYS, device="cpu", BLOCK_SIZE=8)
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = flex_attention(q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=True)
@@ -55,7 +55,7 @@ HIDDEN = ~((COLUMNS <= ROWS) & (LENGTHS[:, None, None] > COLUMNS))[:, None]
 )
 def test_what_a_score_mod_and_a_mask_mod_make_of_the_scores(score_mod: Mod | None, changed: Mod) -> None:
     (call,), scores = ran(score_mod, padded_causal)
-    assert (call.api, call.shape, call.unread) == ("flex", (BATCH, HEADS, QUERIES, KEYS), None)
+    assert (call.api, call.shape, call.unsupported) == ("flex", (BATCH, HEADS, QUERIES, KEYS), None)
     weights = changed(scores).masked_fill(HIDDEN, -torch.inf).softmax(-1)
     for row, trace in enumerate(traces(call)):
         for head in range(HEADS):
@@ -64,8 +64,8 @@ def test_what_a_score_mod_and_a_mask_mod_make_of_the_scores(score_mod: Mod | Non
 
 def test_a_mask_is_in_its_smallest_form_and_made_once() -> None:
     calls, _ = ran(None, lambda b, h, i, j: i >= j, times=3)
-    assert [call.given[0].values.shape for call in calls] == [(1, 1, QUERIES, KEYS)] * 3
-    assert calls[0].given[0].values is calls[2].given[0].values
+    assert [call.masks[0].values.shape for call in calls] == [(1, 1, QUERIES, KEYS)] * 3
+    assert calls[0].masks[0].values is calls[2].masks[0].values
 
 
 def test_a_mask_whose_tensor_changed_is_made_anew() -> None:
@@ -77,11 +77,11 @@ def test_a_mask_whose_tensor_changed_is_made_anew() -> None:
     (first,), _ = ran(None, padded)
     lengths[1] = 3
     (second,), _ = ran(None, padded)
-    assert first.given == ()
-    assert second.given[0].values[1, 0, 0].tolist() == [True] * 3 + [False] * 5
+    assert first.masks == ()
+    assert second.masks[0].values[1, 0, 0].tolist() == [True] * 3 + [False] * 5
 
 
 def test_a_score_mod_that_does_more_is_named_and_not_guessed() -> None:
     (call,), _ = ran(lambda s, b, h, i, j: s * (1 + i), None)
-    assert call.unread == "the score_mod, which does more than add to a score or cap it"
+    assert call.unsupported == "the score_mod, which does more than add to a score or cap it"
     assert traces(call) == ()

@@ -16,7 +16,7 @@ from live_calls import recomputed
 from torch import nn
 
 from attncli import watch
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 from attncli.recording.detach import kept as kept_call
 from attncli.recording.to_trace import traces
 from attncli.recording.watch import watching
@@ -24,25 +24,25 @@ from attncli.recording.watch import watching
 B, H, Q, K, D = 2, 3, 5, 7, 4
 
 
-def seen(program: Callable[..., Any], *args: Any) -> list[Call]:
+def seen(program: Callable[..., Any], *args: Any) -> list[AttentionCall]:
     """Return the calls of a program that are hand-written, while their tensors exist."""
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         program(*args)
     return [call for call in calls if call.api == "softmax"]
 
 
-def one(program: Callable[..., Any], *args: Any) -> Call:
+def one(program: Callable[..., Any], *args: Any) -> AttentionCall:
     """Return the only call of a program."""
     (call,) = seen(program, *args)
     return call
 
 
-def found(call: Call) -> list[tuple[str, str]]:
+def found(call: AttentionCall) -> list[tuple[str, str]]:
     return [(finding.code, finding.severity) for finding in call.findings]
 
 
-def exact(call: Call, weights: torch.Tensor, values: torch.Tensor | None = None) -> None:
+def exact(call: AttentionCall, weights: torch.Tensor, values: torch.Tensor | None = None) -> None:
     """Hold a call against the program's own weights, `[B, H, Q, K]`, and its parts against them."""
     assert call.shape == tuple(weights.shape)
     assert call.weights is not None
@@ -55,7 +55,7 @@ def exact(call: Call, weights: torch.Tensor, values: torch.Tensor | None = None)
         assert torch.allclose(call.output, weights @ values, atol=1e-6)
 
 
-def attended(qkv: tuple[torch.Tensor, ...], write: Callable[..., torch.Tensor]) -> Call:
+def attended(qkv: tuple[torch.Tensor, ...], write: Callable[..., torch.Tensor]) -> AttentionCall:
     """Return the call of a program that makes weights of the product of queries and keys, held against them."""
     q, k, v = qkv
     kept: list[torch.Tensor] = []
@@ -69,10 +69,10 @@ def attended(qkv: tuple[torch.Tensor, ...], write: Callable[..., torch.Tensor]) 
     return call
 
 
-def right(call: Call) -> None:
+def right(call: AttentionCall) -> None:
     """Hold that nothing is wrong with a call, and that all of it was read."""
     assert not call.findings
-    assert call.unread is None
+    assert call.unsupported is None
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_mingpt() -> None:
     model, kept = MinGpt(), []
     call = one(lambda: kept.append(model(torch.randn(B, 6, 12))[1]))
     exact(call, kept[0])
-    assert [(given.name, given.convention) for given in call.given] == [("masked_fill", "masked")]
+    assert [(given.name, given.convention) for given in call.masks] == [("masked_fill", "masked")]
     assert (call.scale, call.dropout, call.is_training) == (0.5, 0.1, True)
     assert call.place.function == "MinGpt.forward"
     assert call.place.module == ""
@@ -139,7 +139,7 @@ def test_alibi(qkv: tuple[torch.Tensor, ...]) -> None:
 
     call = one(bloom)
     exact(call, kept[0], qkv[2])
-    assert [(given.name, given.convention, tuple(given.values.shape)) for given in call.given] == [
+    assert [(given.name, given.convention, tuple(given.values.shape)) for given in call.masks] == [
         ("added", "additive", (B, H, 1, K)),
         ("masked_fill", "masked", (1, 1, Q, K)),
     ]
@@ -174,7 +174,7 @@ def test_rotary(qkv: tuple[torch.Tensor, ...]) -> None:
     exact(call, kept[0], v.expand(B, H, K, D))
     assert torch.equal(call.q, turned(q))
     assert call.scale == 0.5
-    assert [(given.name, given.convention) for given in call.given] == [("added", "additive")]
+    assert [(given.name, given.convention) for given in call.masks] == [("added", "additive")]
     assert not call.findings
 
 
@@ -196,7 +196,7 @@ def test_cross_attention_by_einsum() -> None:
     exact(call, kept[0], context.transpose(1, 2))
     assert call.scale == 1.0
     assert torch.equal(call.q, (x * 0.5).transpose(1, 2))
-    assert [tuple(given.values.shape) for given in call.given] == [(B, 1, 1, K)]
+    assert [tuple(given.values.shape) for given in call.masks] == [(B, 1, 1, K)]
     assert not call.findings
 
 
@@ -215,9 +215,9 @@ def test_sliding_window() -> None:
 
     call = one(window)
     exact(call, kept[0], v)
-    ((name, values, convention, handed, *_),) = call.given
+    ((name, values, convention, source, *_),) = call.masks
     assert (name, convention) == ("where", "attend")
-    assert handed is band
+    assert source is band
     assert values.shape == (1, 1, 12, 12)
     assert call.scale == 0.5
     assert not call.findings
@@ -378,14 +378,14 @@ def test_the_input_of_baddbmm_that_counts_for_nothing(qkv: tuple[torch.Tensor, .
 
     call = one(program)
     exact(call, kept[0][:, None], v[:, None])
-    assert not call.given
+    assert not call.masks
 
 
 def test_scores_from_their_maximum(qkv: tuple[torch.Tensor, ...]) -> None:
     """DANet: what is least alike has the most weight."""
     call = attended(qkv, lambda s: (torch.max(s, -1, keepdim=True)[0].expand_as(s) - s).softmax(-1))
     assert call.scale == -1
-    assert not call.given
+    assert not call.masks
 
 
 def test_keys_of_each_distance(qkv: tuple[torch.Tensor, ...]) -> None:
@@ -428,8 +428,8 @@ def test_heads_that_are_mixed(qkv: tuple[torch.Tensor, ...]) -> None:
     call = one(program)
     assert torch.equal(call.weights, kept[0])
     assert call.scale is None
-    assert call.unread == "the mixing of heads"
-    assert [given.name for given in call.given] == ["masked_fill"]
+    assert call.unsupported == "the mixing of heads"
+    assert [given.name for given in call.masks] == ["masked_fill"]
     assert not call.findings
 
 
@@ -448,7 +448,7 @@ def test_windows_folded_into_the_batch() -> None:
 
     call = one(swin)
     exact(call, kept[0], k)
-    assert [tuple(given.values.shape) for given in call.given] == [(1, H, Q, Q), (B * 2, 1, Q, Q)]
+    assert [tuple(given.values.shape) for given in call.masks] == [(1, H, Q, Q), (B * 2, 1, Q, Q)]
     assert not call.findings
 
 
@@ -516,13 +516,13 @@ def _in_a_view(scores: torch.Tensor) -> torch.Tensor:
 )
 def test_ways_of_a_mask(lay: Any, name: str, convention: str, qkv: tuple[torch.Tensor, ...]) -> None:
     call = attended(qkv, lambda s: lay(s / 2).softmax(-1))
-    assert [(given.name, given.convention) for given in call.given] == [(name, convention)]
+    assert [(given.name, given.convention) for given in call.masks] == [(name, convention)]
     right(call)
 
 
 def test_a_part_that_is_assigned_is_read_from_the_scores(qkv: tuple[torch.Tensor, ...]) -> None:
     call = attended(qkv, lambda s: _assigned(s / 2, (1, slice(None), slice(None), slice(4, None))).softmax(-1))
-    (given,) = call.given
+    (given,) = call.masks
     assert given.values[1, :, :, 4:].all()
     assert given.values.sum() == H * Q * 3
 
@@ -549,7 +549,7 @@ def test_a_bias_that_is_scaled_with_the_scores(qkv: tuple[torch.Tensor, ...]) ->
         return scores.mul_(0.5).masked_fill(~CAUSAL, -1e30).softmax(-1)
 
     call = attended(qkv, write)
-    assert [given.name for given in call.given] == ["added", "masked_fill"]
+    assert [given.name for given in call.masks] == ["added", "masked_fill"]
     right(call)
 
 
@@ -558,7 +558,7 @@ def test_a_scale_of_each_head(qkv: tuple[torch.Tensor, ...]) -> None:
     scale = torch.rand(H, 1, 1)
     call = one(lambda: (q @ k.mT * scale).softmax(-1) @ v)
     assert call.scale is None
-    assert call.unread is not None
+    assert call.unsupported is not None
     assert not call.findings
     assert call.weights is not None
     assert torch.equal(call.weights, (q @ k.mT * scale).softmax(-1))
@@ -579,14 +579,14 @@ def test_sinks_beside_the_scores(qkv: tuple[torch.Tensor, ...]) -> None:
 
     call = one(program)
     assert torch.equal(call.weights, kept[0])
-    assert call.unread is None
+    assert call.unsupported is None
     assert call.sinks is not None
     assert torch.equal(call.sinks.expand(B, H, Q, 1), sinks.reshape(1, -1, 1, 1).expand(B, -1, Q, -1))
     for copied in (call, kept_call(call)):
         for trace, weights in zip(traces(copied), kept[0], strict=True):
             mine = [trace.layer(0).head(head).weights for head in range(H)]
             np.testing.assert_allclose(mine, weights.numpy(), atol=1e-6)
-    assert [given.convention for given in call.given] == ["additive"]
+    assert [given.convention for given in call.masks] == ["additive"]
     assert not call.findings
 
 
@@ -598,8 +598,8 @@ def test_sinks_beside_the_scores(qkv: tuple[torch.Tensor, ...]) -> None:
 def test_sinks_that_are_changed_with_the_scores_are_not_guessed(change: Any, qkv: tuple[torch.Tensor, ...]) -> None:
     q, k, v = qkv
     call = one(lambda: change(torch.cat([q @ k.mT / 2, torch.zeros(B, H, Q, 1)], dim=-1)).softmax(-1)[..., :-1] @ v)
-    assert call.unread is not None
-    assert "what is beside the scores" in call.unread
+    assert call.unsupported is not None
+    assert "what is beside the scores" in call.unsupported
 
 
 def test_a_query_that_sees_no_key_has_the_weights_that_its_fill_gives(qkv: tuple[torch.Tensor, ...]) -> None:
@@ -843,7 +843,7 @@ def test_weights_of_two_softmaxes(qkv: tuple[torch.Tensor, ...]) -> None:
     for call, weights in ((first, kept[0]), (second, kept[1])):
         assert torch.equal(call.weights, weights)
         assert torch.equal(call.v, v)
-        assert call.unread == "what is added to the weights"
+        assert call.unsupported == "what is added to the weights"
         assert not call.findings
 
 
@@ -933,7 +933,7 @@ def test_half_precision_and_autocast(qkv: tuple[torch.Tensor, ...]) -> None:
             torch.softmax(scores.float() + MASK, -1).to(v.dtype) @ v
 
     call = one(program)
-    assert call.given[0].convention == "additive"
+    assert call.masks[0].convention == "additive"
     assert not call.findings
     assert np.allclose(recomputed(call).numpy(), call.weights.double().numpy(), atol=1e-2)
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from attncli.analysis.calls import watch
 from attncli.analysis.calls.passes import Pass
+from attncli.recording.input_hint import InputHint
 from attncli.recording.input_metadata import documents
-from attncli.recording.told import Told
 from attncli.recording.watch import watching
 
 IDS = torch.tensor([[5, 3, 7, 2, 9, 4], [5, 3, 0, 7, 0, 0], [5, 3, 0, 0, 0, 0]])
@@ -20,13 +20,13 @@ class Heard(Pass):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[Told] = []
+        self.told: list[InputHint] = []
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: InputHint) -> None:
         self.told.append(told)
 
 
-def told_by(module: nn.Module, *args: Tensor, **kwargs: Tensor) -> list[Told]:
+def told_by(module: nn.Module, *args: Tensor, **kwargs: Tensor) -> list[InputHint]:
     heard = Heard()
     with watching(lambda _: None, listener=heard):
         module(*args, **kwargs)

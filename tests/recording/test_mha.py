@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from live_calls import recomputed, weighed
 from torch import Tensor, nn
 
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 from attncli.recording.watch import watching
 
 BATCH, QUERIES, KEYS, WIDTH, HEADS = 3, 6, 6, 16, 4
@@ -29,11 +29,11 @@ MASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def seen(run: Callable[[], Any]) -> tuple[list[Call], list[Tensor], Any]:
+def seen(run: Callable[[], Any]) -> tuple[list[AttentionCall], list[Tensor], Any]:
     """Return the calls, weights·V of what each says, and what the program computed."""
     calls, attended = [], []
 
-    def take(call: Call) -> None:
+    def take(call: AttentionCall) -> None:
         calls.append(call)
         attended.append(weighed(call).transpose(1, 2).flatten(2))
 
@@ -113,7 +113,7 @@ def test_a_hint_takes_the_place_of_a_mask_or_does_nothing() -> None:
                 )
             )
         torch.testing.assert_close(module.out_proj(attended), output)
-        assert [mask.name for mask in call.unused] == (["attn_mask"] if call.is_causal else [])
+        assert [mask.name for mask in call.ignored_masks] == (["attn_mask"] if call.is_causal else [])
 
 
 def test_a_hint_without_a_mask_hides_nothing_in_the_fast_path() -> None:
@@ -179,7 +179,8 @@ def test_a_transformer_has_three_kinds_of_attention() -> None:
     model = nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True)
     calls, _, _ = seen(lambda: model(X, X[:, :4], tgt_mask=LATER[:4, :4], memory_key_padding_mask=PADDING))
     assert [
-        (call.place.module, call.shape[2:], [mask.name for mask in (*call.given, *call.unused)]) for call in calls
+        (call.place.module, call.shape[2:], [mask.name for mask in (*call.masks, *call.ignored_masks)])
+        for call in calls
     ] == [
         ("encoder.layers.0.self_attn", (6, 6), []),
         ("decoder.layers.0.self_attn", (4, 4), ["attn_mask"]),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
 
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 from attncli.recording.watch import watching
 
 B, H, T, D = 2, 4, 6, 16
@@ -61,7 +61,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def found(program: Callable[[], object]) -> tuple[Finding, ...]:
     """What is found in the one call of a program."""
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         program()
     found = calls if len(calls) == 1 else [call for call in calls if call.api != "softmax"]  # flex runs one inside
@@ -163,7 +163,7 @@ def test_one_scale(program: Callable[[], object], is_learning: bool) -> None:
 
 
 def test_an_adapter_is_no_scale_of_hand_written_attention() -> None:
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         queries = F.linear(q, W) + F.linear(F.linear(q, DOWN.T), UP.T) * ROOT
         (queries @ k.mT * ROOT).softmax(-1) @ v

@@ -9,12 +9,12 @@ from live_calls import weighed
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 from attncli.recording.watch import watching
 
 
-def seen(*tensors: torch.Tensor, **options: object) -> tuple[Call, torch.Tensor]:
-    calls: list[Call] = []
+def seen(*tensors: torch.Tensor, **options: object) -> tuple[AttentionCall, torch.Tensor]:
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         output = F.scaled_dot_product_attention(*tensors, **options)  # type: ignore[arg-type]
     (call,) = calls
@@ -80,7 +80,7 @@ class Grouped(torch.nn.Module):
 def test_heads_that_transformers_lays_along_the_queries_are_heads(mask_heads: int) -> None:
     q, k = heads(2, 4, 1, 8), heads(2, 2, 7, 8)
     mask = heads(2, mask_heads, 1, 7) > 0
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         output = Grouped()(q, k, mask)
     (call,) = calls
@@ -94,7 +94,7 @@ def test_heads_that_transformers_lays_along_the_queries_are_heads(mask_heads: in
 
 def test_queries_of_a_model_with_grouped_heads_stay_queries() -> None:
     q, k = heads(2, 4, 2, 8), heads(2, 2, 7, 8)
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         Grouped()(q, k, heads(2, 1, 2, 7) > 0)
     assert calls[0].shape == (2, 4, 2, 7)
@@ -103,8 +103,8 @@ def test_queries_of_a_model_with_grouped_heads_stay_queries() -> None:
 def test_a_mask_is_the_programs_own_tensor() -> None:
     x, mask = heads(2, 4, 5, 8), torch.ones(2, 1, 5, 5, dtype=torch.bool)
     call, _ = seen(x, x, x, attn_mask=mask)
-    (given,) = call.given
-    assert given.handed is mask
+    (given,) = call.masks
+    assert given.source_tensor is mask
     assert given.values.data_ptr() == mask.data_ptr()
     assert given.convention == "attend"
 
@@ -122,7 +122,7 @@ def test_nested_tensors_attend_to_their_own_tokens() -> None:
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_under_vmap_the_runs_are_the_batch() -> None:
     x, mask = heads(3, 2, 4, 5, 8), heads(3, 5, 5)
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         output = torch.vmap(lambda x, mask: F.scaled_dot_product_attention(x, x, x, attn_mask=mask))(x, mask)
     (call,) = calls

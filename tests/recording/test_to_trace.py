@@ -7,25 +7,25 @@ import pytest
 import torch
 from torch.nn import functional
 
-from attncli.recording.attention_call import Call, Given, Place
+from attncli.recording.call import AttentionCall, CallSite, MaskArgument
 from attncli.recording.to_trace import traces
 
 BATCH, HEADS, GROUPS, QUERIES, KEYS, WIDTH = 2, 4, 2, 5, 7, 3
-PLACE = Place("model.py", 41, "Block.attend", "layers.3.attn")
+PLACE = CallSite("model.py", 41, "Block.attend", "layers.3.attn")
 
 
 def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def call(**changed: Any) -> Call:
+def call(**changed: Any) -> AttentionCall:
     keys = changed.pop("keys", KEYS)
     q, k, v = (drawn(BATCH, HEADS, QUERIES, WIDTH), *(drawn(BATCH, GROUPS, keys, WIDTH + i) for i in range(2)))
     options = {"q": q, "k": k, "v": v, "scale": WIDTH**-0.5, **changed}
-    return Call("sdpa", PLACE, (BATCH, HEADS, QUERIES, keys), "float32", "cpu", **options)
+    return AttentionCall("sdpa", PLACE, (BATCH, HEADS, QUERIES, keys), "float32", "cpu", **options)
 
 
-def weights_of(seen: Call, added: torch.Tensor | float) -> torch.Tensor:
+def weights_of(seen: AttentionCall, added: torch.Tensor | float) -> torch.Tensor:
     """Return the weights by the formula, in double precision; `added` is laid on the scores."""
     assert seen.q is not None
     assert seen.k is not None
@@ -34,7 +34,7 @@ def weights_of(seen: Call, added: torch.Tensor | float) -> torch.Tensor:
     return torch.softmax(torch.einsum("bhqd,bhkd->bhqk", seen.q.double(), k) * seen.scale + added, -1)
 
 
-def agrees(seen: Call, weights: torch.Tensor) -> list[Any]:
+def agrees(seen: AttentionCall, weights: torch.Tensor) -> list[Any]:
     made = traces(seen)
     assert len(made) == BATCH
     for trace, expected in zip(made, weights, strict=True):
@@ -59,14 +59,14 @@ def test_without_a_mask_and_with_the_apis_own_causal_one() -> None:
 def test_padding_of_each_row_in_each_convention(convention: str) -> None:
     allowed = torch.arange(KEYS)[None, :] < torch.tensor([KEYS, 4])[:, None]
     spelled = {"attend": allowed, "masked": ~allowed, "additive": hidden(allowed).float()}[convention]
-    given = Given("attn_mask", spelled[:, None, None, :], convention)  # type: ignore[arg-type]
-    agrees(call(given=(given,)), weights_of(call(), hidden(allowed)[:, None, None, :]))
+    given = MaskArgument("attn_mask", spelled[:, None, None, :], convention)  # type: ignore[arg-type]
+    agrees(call(masks=(given,)), weights_of(call(), hidden(allowed)[:, None, None, :]))
 
 
 def test_masks_are_combined_and_a_bias_is_kept() -> None:
     bias = drawn(HEADS, 1, KEYS)
     allowed = torch.ones(QUERIES, KEYS, dtype=torch.bool).tril(2)
-    seen = call(given=(Given("added", bias, "additive"), Given("masked_fill", ~allowed, "masked")))
+    seen = call(masks=(MaskArgument("added", bias, "additive"), MaskArgument("masked_fill", ~allowed, "masked")))
     made = agrees(seen, weights_of(seen, bias.double() + hidden(allowed)))
     kept = made[1].layer(0).bias
     assert kept is not None
@@ -81,7 +81,7 @@ def test_the_proof_compares_with_what_the_call_returned_and_a_dead_row_is_torchs
     assert seen.k is not None
     assert seen.v is not None
     output = functional.scaled_dot_product_attention(seen.q, seen.k, seen.v, allowed, enable_gqa=True)
-    seen = call(given=(Given("attn_mask", allowed, "attend"),), output=output)
+    seen = call(masks=(MaskArgument("attn_mask", allowed, "attend"),), output=output)
     for trace in traces(seen):
         layer = trace.layer(0)
         assert not layer.head(0).weights[2].any()
@@ -89,7 +89,7 @@ def test_the_proof_compares_with_what_the_call_returned_and_a_dead_row_is_torchs
         assert layer.proof is not None
         assert layer.is_proven("float32")
     for output_of_another in (output + 0.01, torch.where(torch.arange(QUERIES)[:, None] == 3, torch.nan, output)):
-        wrong = call(given=(Given("attn_mask", allowed, "attend"),), output=output_of_another)
+        wrong = call(masks=(MaskArgument("attn_mask", allowed, "attend"),), output=output_of_another)
         assert not traces(wrong)[0].layer(0).is_proven("float32")
 
 
@@ -101,7 +101,7 @@ def test_a_row_without_keys_is_what_torch_makes_of_its_fill(fill: float, convent
     mask = allowed if convention == "attend" else torch.zeros(QUERIES, KEYS).masked_fill(~allowed, fill)
     seen = call()
     output = functional.scaled_dot_product_attention(seen.q, seen.k, seen.v, mask, enable_gqa=True)  # type: ignore[arg-type]
-    for trace in traces(call(given=(Given("attn_mask", mask, convention),), output=output)):  # type: ignore[arg-type]
+    for trace in traces(call(masks=(MaskArgument("attn_mask", mask, convention),), output=output)):  # type: ignore[arg-type]
         layer = trace.layer(0)
         assert layer.proof is not None
         assert layer.proof.max_abs_error < 1e-5
@@ -118,6 +118,6 @@ def test_weights_that_the_program_made_are_taken_as_they_are() -> None:
 
 def test_what_cannot_be_known_has_no_trace() -> None:
     assert traces(call(scale=None)) == ()
-    assert traces(call(unread="the score_mod")) == ()
+    assert traces(call(unsupported="the score_mod")) == ()
     (only,) = traces(call(), rows=[1])
     np.testing.assert_array_equal(only.layer(0).q, call().q[1].numpy())  # type: ignore[index]

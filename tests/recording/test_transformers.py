@@ -10,7 +10,7 @@ import torch
 from architectures import tiny_inputs, tiny_model
 from conformance import calmed, opened, save, stacked, words
 
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 from attncli.recording.to_trace import traces
 from attncli.recording.watch import watching
 from attncli.trace.trace import Trace
@@ -22,12 +22,12 @@ def inspected(name: str, folder: Path, inputs: dict[str, torch.Tensor]) -> Trace
     return opened(folder, "all").trace(text or "", target=target)
 
 
-def ran(name: str, implementation: str, inputs: dict[str, torch.Tensor]) -> list[tuple[Call, Trace]]:
+def ran(name: str, implementation: str, inputs: dict[str, torch.Tensor]) -> list[tuple[AttentionCall, Trace]]:
     """Run a model as a user's program does, and return what was seen."""
     model = calmed(tiny_model(name, attn_implementation=implementation))
-    seen: list[tuple[Call, Trace]] = []
+    seen: list[tuple[AttentionCall, Trace]] = []
 
-    def take(call: Call) -> None:
+    def take(call: AttentionCall) -> None:
         (trace,) = traces(call)
         seen.append((call, trace))
 

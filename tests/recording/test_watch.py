@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from attncli import watch
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 from attncli.recording.notes import Notes
 from attncli.recording.watch import Enough, _Thread, watching
 
@@ -204,9 +204,9 @@ def test_a_program_computes_what_it_computes_alone(name: str) -> None:
     run, number = PROGRAMS[name]
     torch.manual_seed(1)
     alone = [*run(), torch.get_rng_state()]
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
 
-    def take(call: Call) -> None:
+    def take(call: AttentionCall) -> None:
         calls.append(call)
         if call.project is not None:
             call.project()  # even where all is looked at
@@ -223,7 +223,7 @@ def test_a_program_computes_what_it_computes_alone(name: str) -> None:
 
 def test_a_call_says_where_it_is() -> None:
     model, x = made()
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         model(x)
     names = ["blocks.0", "blocks.1", "blocks.0", "own", "apart", "layer.self_attn"]
@@ -238,7 +238,7 @@ def test_a_call_says_where_it_is() -> None:
 
 def test_of_one_module_only_its_own_attention_is_told() -> None:
     model, x = made()
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append, model.layer):
         model(x)
     assert [call.place.module for call in calls] == ["layer.self_attn"]
@@ -246,7 +246,7 @@ def test_of_one_module_only_its_own_attention_is_told() -> None:
 
 def test_a_thread_that_was_there_before_is_seen_inside_of_modules() -> None:
     model, x = made()
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with ThreadPoolExecutor(1) as pool:
         pool.submit(int).result()
         with watching(calls.append):
@@ -258,14 +258,14 @@ def test_a_thread_that_was_there_before_is_seen_inside_of_modules() -> None:
 
 def test_what_is_computed_again_for_gradients_is_told_once() -> None:
     for is_reentrant in (True, False):
-        calls: list[Call] = []
+        calls: list[AttentionCall] = []
         with watching(calls.append):
             checkpointed(is_reentrant)
         assert len(calls) == CALLS
 
 
 def test_compiled_regions_run_eagerly_and_a_note_says_so() -> None:
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append) as watch:
         model, x = made()
         compiled = torch.compile(model.blocks[0].eval())
@@ -278,7 +278,7 @@ def test_compiled_regions_run_eagerly_and_a_note_says_so() -> None:
 def test_what_has_no_numbers_is_not_told() -> None:
     model, x = made()
     block = model.blocks[0].eval()
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         torch.fx.symbolic_trace(nn.Sequential(nn.ReLU()))
         torch.export.export(block, (x,))
@@ -293,7 +293,7 @@ def test_a_module_that_is_left_by_an_error_is_left(kind: type[BaseException]) ->
     def fail(*_: Any) -> None:
         raise kind
 
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         handle = model.own.register_forward_pre_hook(fail)
         with suppress(kind):
@@ -309,7 +309,7 @@ def test_what_the_taker_raises_is_one_note(faults: list[Exception]) -> None:
     model, x = made()
     alone = model.eval()(x)
 
-    def take(call: Call) -> None:
+    def take(call: AttentionCall) -> None:
         raise ArithmeticError("of ours")
 
     notes = Notes()
@@ -344,7 +344,7 @@ def test_what_a_handler_of_a_signal_raises_is_the_programs() -> None:
     def too_long(*_: Any) -> None:
         raise TimeoutError
 
-    def take(call: Call) -> None:
+    def take(call: AttentionCall) -> None:
         signal.raise_signal(signal.SIGALRM)
 
     model, x = made()
@@ -371,9 +371,9 @@ def test_a_program_close_to_its_limit_of_recursion_goes_on_and_a_note_says_what_
         return count
 
     notes = Notes()
-    seen: list[Call] = []
+    seen: list[AttentionCall] = []
 
-    def take(call: Call) -> None:
+    def take(call: AttentionCall) -> None:
         seen.append(call)
         deeper(40)
 
@@ -391,9 +391,9 @@ def test_a_program_close_to_its_limit_of_recursion_goes_on_and_a_note_says_what_
 
 def test_enough_is_enough() -> None:
     model, x = made()
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
 
-    def take(call: Call) -> None:
+    def take(call: AttentionCall) -> None:
         calls.append(call)
         if len(calls) == 2:
             raise Enough
@@ -407,7 +407,7 @@ def test_enough_is_enough() -> None:
 
 def test_a_profile_of_the_programs_own_sees_its_threads() -> None:
     seen: list[str] = []
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     threading.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name))
     try:
         with watching(calls.append):
@@ -420,8 +420,8 @@ def test_a_profile_of_the_programs_own_sees_its_threads() -> None:
 
 def test_a_watch_within_a_watch() -> None:
     alone = without_gradients()
-    outer: list[Call] = []
-    inner: list[Call] = []
+    outer: list[AttentionCall] = []
+    inner: list[AttentionCall] = []
     with watching(outer.append):
         with watching(inner.append):
             watched = without_gradients()
@@ -456,22 +456,22 @@ def test_what_gives_several_tensors_is_seen() -> None:
         scores = x @ x.mT / 8**0.5
         return (scores - scores.max(dim=-1, keepdim=True).values).softmax(-1) @ x
 
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         program()
-    assert [call.given for call in calls] == [()]
+    assert [call.masks for call in calls] == [()]
 
 
 def test_a_watch_within_a_watch_sees_threads_too() -> None:
-    outer: list[Call] = []
-    inner: list[Call] = []
+    outer: list[AttentionCall] = []
+    inner: list[AttentionCall] = []
     with watching(outer.append), watching(inner.append):
         in_another_thread()
     assert len(outer) == len(inner) == CALLS
 
 
 def test_watches_may_end_in_any_order() -> None:
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     first, second = watching(lambda _: None), watching(calls.append)
     first.__enter__()
     second.__enter__()
@@ -483,7 +483,7 @@ def test_watches_may_end_in_any_order() -> None:
 
 
 def test_a_forked_child_is_not_watched() -> None:
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
     with watching(calls.append):
         child = os.fork()
         if not child:

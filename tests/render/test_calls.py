@@ -7,17 +7,17 @@ from running import plain, printed
 from views import TIERS
 
 from attncli.analysis.calls.calls import Calls
-from attncli.recording.attention_call import Place
+from attncli.recording.call import CallSite
 from attncli.render.calls import calls_parts
 from attncli.render.palette import Palette
 
 DEEP = "experiments/a_long_name_of_a_project/models/variants/multi_head_attention.py"
 LONG = "MultiHeadSelfAttentionWithRelativePositionsAndRotations.forward"
 PLACES = [
-    Place("model.py", 7, "Block.forward", "layers.0.attn"),
-    Place(DEEP, 1234, "Block.forward", "encoder.model.language_model.transformer.layers.11.self_attention"),
-    Place("model.py", 9, LONG, None),
-    Place(DEEP, 5678, LONG, "時間は矢のように飛ぶ"),
+    CallSite("model.py", 7, "Block.forward", "layers.0.attn"),
+    CallSite(DEEP, 1234, "Block.forward", "encoder.model.language_model.transformer.layers.11.self_attention"),
+    CallSite("model.py", 9, LONG, None),
+    CallSite(DEEP, 5678, LONG, "時間は矢のように飛ぶ"),
 ]
 
 
@@ -65,7 +65,7 @@ def test_where_a_line_is_too_short_for_a_place_each_has_a_block_with_its_finding
 def test_twelve_layers_are_a_line_or_a_block() -> None:
     calls = Calls()
     for layer in range(12):
-        calls.take(sdpa(given(CAUSAL), at=Place("gpt2.py", 6, "<module>", f"h.{layer}.attn")))
+        calls.take(sdpa(given(CAUSAL), at=CallSite("gpt2.py", 6, "<module>", f"h.{layer}.attn")))
     calls.finish()
 
     def lines(width: int) -> list[str]:

@@ -12,7 +12,7 @@ from views import of_heads
 
 import attncli
 from attncli.analysis.metrics import head_metrics
-from attncli.masks.layout import Subject
+from attncli.masks.mask_grid import MaskGrid
 from attncli.render.heatmap import Picture
 from attncli.render.inspect import Layout
 from attncli.render.masks import MaskView
@@ -143,7 +143,7 @@ def test_rows_and_columns_of_a_mask_that_differ_are_both_named() -> None:
     view = MaskView(Palette(), 80, queries=["x", "[PAD]"], keys=["a", "b", "[PAD]"])
     allowed = np.array([[[True, True, False], [False] * 3]])
     stream = io.StringIO()
-    for part in view.shown([Subject("padding", allowed, 0)]):
+    for part in view.shown([MaskGrid("padding", allowed, 0)]):
         Console(file=stream, width=80, color_system=None).print(part, markup=False, highlight=False)
     assert "0 x       ████ ·\n1 [PAD] !  · · ·\n" in stream.getvalue()
     assert "keys   0 a   1 b   2 [PAD]\n" in stream.getvalue()

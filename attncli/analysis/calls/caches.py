@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.masks.findings import Finding
-from attncli.text import counted
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
     from attncli.analysis.calls.masks import Read
-    from attncli.recording.attention_call import Call
-    from attncli.recording.told import Told
+    from attncli.recording.call import AttentionCall
+    from attncli.recording.input_hint import InputHint
 
 
 class Before(NamedTuple):
@@ -58,7 +58,7 @@ class Past(NamedTuple):
 Ends = Callable[[], "Int[np.ndarray, '#B Q'] | None"]
 
 
-def past_of(call: Call, ends: Ends, told: Told | None, before: Before | None) -> tuple[Past, Before]:
+def past_of(call: AttentionCall, ends: Ends, told: InputHint | None, before: Before | None) -> tuple[Past, Before]:
     """Return what stands before the queries of a call, while the program waits, and what the next one is to know.
 
     Args:
@@ -81,7 +81,7 @@ def past_of(call: Call, ends: Ends, told: Told | None, before: Before | None) ->
     return Past(is_grown, written, rows, tuple(found)), Before(keys, filled, is_static, last)
 
 
-def _first_positions(told: Told | None) -> Int[np.ndarray, "#B"] | None:
+def _first_positions(told: InputHint | None) -> Int[np.ndarray, "#B"] | None:
     """Return the position of the first query of each batch row; None where they do not go on by one."""
     if told is None or (told.values[:, 1:] != told.values[:, :-1] + 1).any():
         return None
@@ -89,7 +89,7 @@ def _first_positions(told: Told | None) -> Int[np.ndarray, "#B"] | None:
 
 
 def _written(
-    call: Call, ends: Ends, first: Int[np.ndarray, "#B"] | None, before: Before | None
+    call: AttentionCall, ends: Ends, first: Int[np.ndarray, "#B"] | None, before: Before | None
 ) -> tuple[int | None, tuple[int, ...]]:
     """Return how many slots of a static cache are written, and how many in each batch row where they differ."""
     queries, keys = call.shape[2:]
@@ -120,12 +120,12 @@ def _written(
     return written, tuple(rows.tolist()) if differ else ()
 
 
-def _are_empty(call: Call, slot: int) -> bool:
+def _are_empty(call: AttentionCall, slot: int) -> bool:
     """Return whether nothing was written to any slot from one on."""
     return call.k is not None and not bool(call.k[..., slot:, :].any())
 
 
-def _empty_slots(call: Call, ends: Ends, first: Int[np.ndarray, "#B"] | None, before: Before | None) -> int:
+def _empty_slots(call: AttentionCall, ends: Ends, first: Int[np.ndarray, "#B"] | None, before: Before | None) -> int:
     """Return how many slots are seen that nothing was written to: whose keys are 0 in all heads and batch rows.
 
     That they are slots of a cache is said by positions or by the call before; without, the queries are the first ones
@@ -149,12 +149,12 @@ def _empty_slots(call: Call, ends: Ends, first: Int[np.ndarray, "#B"] | None, be
 
 def _unwritten(empty: int) -> Iterator[Finding]:
     if empty:
-        message = f"attends to {counted(empty, 'slot')} of a static cache to which nothing was written yet"
+        message = f"attends to {plural(empty, 'slot')} of a static cache to which nothing was written yet"
         advice = "a mask hides them: torch.arange(slots) <= positions[:, None]"
         yield Finding("cache", "error", message, empty, advice=advice)
 
 
-def _twice(call: Call, before: Before | None) -> Iterator[Finding]:
+def _twice(call: AttentionCall, before: Before | None) -> Iterator[Finding]:
     """Yield that the keys of the queries stand in the cache twice."""
     queries, keys = call.shape[2:]
     earlier = 0 if before is None or before.keys >= keys else before.keys
@@ -170,7 +170,7 @@ def _twice(call: Call, before: Before | None) -> Iterator[Finding]:
         yield Finding("cache", "error", message, queries, advice="append keys and values once for each layer and step")
 
 
-def _stuck(told: Told, before: Before) -> Iterator[Finding]:
+def _stuck(told: InputHint, before: Before) -> Iterator[Finding]:
     """Yield that queries behind a cache stand at positions that its keys have."""
     first, last = told.values[:, 0], before.last
     if last is None or len({len(first), len(last)} - {1}) > 1 or (first > last).any():

@@ -22,12 +22,12 @@ from attncli.analysis.calls.table import LOOKED_FOR, plain_table
 from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Track
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Call, Place
+from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.detach import kept
+from attncli.recording.input_hint import InputHint
 from attncli.recording.notes import Notes
 from attncli.recording.ranks import Rank, rank
-from attncli.recording.told import Told
-from attncli.text import counted, visible
+from attncli.text import plural, visible
 from attncli.trace.display import Displayed
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class Calls(Displayed, Sequence[Row]):
         self._first, self._pattern, self._is_kept = first, place, is_kept
         self._looking = Looking()
         self._tracks: dict[tuple[object, ...], Track] = {}
-        self._seen_at: dict[Place, int] = {}
-        self._before: dict[Place, Before] = {}  # the last call there
+        self._seen_at: dict[CallSite, int] = {}
+        self._before: dict[CallSite, Before] = {}  # the last call there
         self._open: dict[int, Pass] = {}  # of each thread
         self._known: Latest[tuple[Step, list[tuple[Finding, ...]]]] = Latest(_MOST_STEPS, lambda known: known[0].size)
         self._to_check: list[Step] = []
@@ -91,7 +91,7 @@ class Calls(Displayed, Sequence[Row]):
     # --- taking ---------------------------------------------------------------------------------------------
 
     @np.errstate(all="ignore")  # numbers are odd where a program's are
-    def take(self, call: Call) -> bool:
+    def take(self, call: AttentionCall) -> bool:
         """Take in a call, while the program waits; it is not kept.
 
         Returns:
@@ -117,7 +117,7 @@ class Calls(Displayed, Sequence[Row]):
         self._made_nan |= nan == "error"
         return nan == "note" and not self._made_nan
 
-    def _look(self, call: Call, here: Pass) -> Taken:
+    def _look(self, call: AttentionCall, here: Pass) -> Taken:
         """Look at a call; what goes wrong in us is said, and the program goes on."""
         try:
             taken, self._before[call.place] = self._looking.look(call, here, self._before.get(call.place))
@@ -128,7 +128,7 @@ class Calls(Displayed, Sequence[Row]):
             return Taken(call.place, None, (), call.findings, "a bug in attn")
         return taken
 
-    def _kept(self, call: Call) -> Call | None:
+    def _kept(self, call: AttentionCall) -> AttentionCall | None:
         """Return a copy of a call for traces, if they are wanted and it can be had."""
         try:
             return kept(call) if self._is_kept else None
@@ -136,13 +136,13 @@ class Calls(Displayed, Sequence[Row]):
             self.notes.failed(fault, f"{call.place} could not be kept")
             return None
 
-    def notice(self, place: Place, finding: Finding) -> None:
+    def notice(self, place: CallSite, finding: Finding) -> None:
         """Take in what shows to be wrong with the attention of a place after it was taken."""
         for track in self._tracks.values():
             if track.place == place:
                 track.notice((finding,))
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: InputHint) -> None:
         """Take in what an input of a module says of a batch; see `watching_inputs`."""
         self._here().tell(told)
 
@@ -158,7 +158,7 @@ class Calls(Displayed, Sequence[Row]):
         """See `Listener`."""
         return self._here().encoded()
 
-    def attends_to(self, told: Told) -> None:
+    def attends_to(self, told: InputHint) -> None:
         """See `Listener`."""
         self._here().attends_to(told)
 
@@ -190,13 +190,13 @@ class Calls(Displayed, Sequence[Row]):
             if each.calls:
                 self._end(each)
 
-    def _text_expected(self, place: Place) -> str | None:
+    def _text_expected(self, place: CallSite) -> str | None:
         if self._expected is None:
             return None
         expected = self._expected.at(place)
         return NOTHING_EXPECTED if expected is None else expected.text
 
-    def _is_wanted(self, place: Place) -> bool:
+    def _is_wanted(self, place: CallSite) -> bool:
         if self._pattern is not None and not matches(place, self._pattern):
             return False
         if self._first is None:
@@ -296,7 +296,7 @@ class Calls(Displayed, Sequence[Row]):
         if lengths is not None:
             expected = expected.with_lengths(lengths)
         wrong: list[Wrong] = []
-        held: list[Place] = []
+        held: list[CallSite] = []
         for step in self._to_check:
             held += [beside.call.place for beside in step.calls]
             for found in wrong_against(step.calls, expected):
@@ -309,7 +309,7 @@ class Calls(Displayed, Sequence[Row]):
         if _FULL in self.notes:
             warnings.warn(_FULL, stacklevel=2)
 
-    def _not_held(self, expected: Expectations, held: Sequence[Place]) -> list[str]:
+    def _not_held(self, expected: Expectations, held: Sequence[CallSite]) -> list[str]:
         """Return what was not held against anything though it is expected to be, a sentence each."""
         if not self.calls:
             return [f"no attention ran; looked for {LOOKED_FOR}"]
@@ -324,7 +324,7 @@ class Calls(Displayed, Sequence[Row]):
             if any(matches(track.place, one.pattern) for track in self.tracks):
                 said.append(f"{visible(str(one))} is not used: a later pattern matches the same places")
             else:
-                ran = f"{counted(self.calls, 'call')} ran elsewhere"
+                ran = f"{plural(self.calls, 'call')} ran elsewhere"
                 said.append(f"no attention ran at {visible(one.pattern)}; {ran}")
         return said
 
@@ -358,4 +358,4 @@ class Calls(Displayed, Sequence[Row]):
     def headline(self) -> str:
         """What was seen, in numbers."""
         which = "" if self.rank is None else f"{self.rank}: "
-        return f"{which}{counted(self.places, 'place')}, {counted(self.calls, 'call')}, {self.seconds:.1f} s"
+        return f"{which}{plural(self.places, 'place')}, {plural(self.calls, 'call')}, {self.seconds:.1f} s"

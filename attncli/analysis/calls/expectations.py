@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from attncli.errors import UsageError
 from attncli.masks.expressions import Expression, Pad, leaves
-from attncli.masks.given import with_given_lengths
+from attncli.masks.from_arrays import bind_lengths
 from attncli.masks.parser import parse
-from attncli.recording.attention_call import Place
+from attncli.recording.call import CallSite
 from attncli.text import visible
 
 EVERYWHERE = "*"  # the pattern of an expression that is given without one
 Expected = str | Sequence[str] | Mapping[str, str]
 
 
-def matches(place: Place, pattern: str) -> bool:
+def matches(place: CallSite, pattern: str) -> bool:
     """Return whether a pattern, as of file names, is that of a place: of its file and line, function or module."""
     names = str(place), place.file, place.function, place.module or ""
     return any(fnmatchcase(name, pattern) for name in names)
@@ -80,11 +80,11 @@ class Expectations(NamedTuple):
             pairs = map(split_pattern, [expected] if isinstance(expected, str) else expected)
         return cls(tuple(_expectation(*pair) for pair in pairs))
 
-    def at(self, place: Place) -> Expectation | None:
+    def at(self, place: CallSite) -> Expectation | None:
         """Return what is expected of the attention at a place; None is nothing."""
         return next((one for one in reversed(self.all) if matches(place, one.pattern)), None)
 
-    def idle(self, places: Iterable[Place]) -> list[Expectation]:
+    def idle(self, places: Iterable[CallSite]) -> list[Expectation]:
         """Return the patterns that decide at none of the places, as one that is misspelt."""
         deciding = {self.at(place) for place in places}
         return [one for one in self.all if one.pattern != EVERYWHERE and one not in deciding]
@@ -99,7 +99,7 @@ class Expectations(NamedTuple):
         padded = [one for one in self.all if any(isinstance(leaf, Pad) for leaf in leaves(one.expression))] or self.all
         return Expectations(
             tuple(
-                replace(one, expression=with_given_lengths(one.expression, lengths)) if one in padded else one
+                replace(one, expression=bind_lengths(one.expression, lengths)) if one in padded else one
                 for one in self.all
             )
         )

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.analysis.calls.masks import CallMask, Read
-from attncli.masks.alone import suspicions
 from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
+from attncli.masks.intrinsic_checks import intrinsic_findings
 from attncli.masks.recognition import rule_of
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 from attncli.recording.detach import has_nan, is_zero
-from attncli.text import counted
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
 
 def findings_of(
-    call: Call,
+    call: AttentionCall,
     mask: CallMask,
     reads: Sequence[Read],
     unused: Sequence[Read],
@@ -135,7 +135,7 @@ def _ignored(one: Read, mask: CallMask) -> Finding:
     allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], queries, keys))
     count = int(np.count_nonzero((allowed != np.tri(queries, keys, dtype=bool)).any(axis=(0, 1))))
     message = (
-        f"{one.name} is not applied: is_causal says that it is causal, and {counted(count, 'cell')} of it "
+        f"{one.name} is not applied: is_causal says that it is causal, and {plural(count, 'cell')} of it "
         f"{'is' if count == 1 else 'are'} not"
     )
     return Finding("backend", "error", message, count, advice="leave is_causal out")
@@ -148,7 +148,7 @@ def _is_causal(one: Read) -> bool:
 
 
 def _by_itself(
-    call: Call, mask: CallMask, reads: Sequence[Read], said: set[str], words: Bool[np.ndarray, "B Q"] | None
+    call: AttentionCall, mask: CallMask, reads: Sequence[Read], said: set[str], words: Bool[np.ndarray, "B Q"] | None
 ) -> Iterator[Finding]:
     """Yield what the mask shows to be wrong, besides what is said already."""
     rule, allowed = mask.rule, mask.allowed
@@ -158,7 +158,7 @@ def _by_itself(
         return
     dead = np.argwhere(~allowed.any(axis=3))
     becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
-    found = [one for one in suspicions(allowed, rule, mask.past, becomes) if one.code not in said]
+    found = [one for one in intrinsic_findings(allowed, rule, mask.past, becomes) if one.code not in said]
     are_words = words is None or bool((words & np.any(~np.any(allowed, axis=3), axis=1)).any())
     if len(dead) and (not are_words or _sees_itself_alone(call, dead)):
         found = [one if one.code != "dead-row" else replace(one, severity="note") for one in found]
@@ -173,11 +173,11 @@ def _swapped_parts(mask: CallMask, reads: Sequence[Read]) -> Iterator[Finding]:
         return
     for one in reads:
         rule = rule_of(one.allowed, mask.shape)
-        leaks = (each for each in suspicions(one.allowed, rule, mask.past) if each.code == "leak")
+        leaks = (each for each in intrinsic_findings(one.allowed, rule, mask.past) if each.code == "leak")
         yield from (replace(each, message=f"{one.name} {each.message}") for each in leaks)
 
 
-def _becomes(call: Call, row: int, head: int, query: int) -> str:
+def _becomes(call: AttentionCall, row: int, head: int, query: int) -> str:
     """Return what was made of a query that sees no key."""
     if has_nan(_result(call)):
         return "they became NaN"
@@ -187,7 +187,7 @@ def _becomes(call: Call, row: int, head: int, query: int) -> str:
     return "their output is 0" if zero else "the fill is finite, so they attend to hidden keys all the same"
 
 
-def _sees_itself_alone(call: Call, dead: Int[np.ndarray, "N 3"]) -> bool:
+def _sees_itself_alone(call: AttentionCall, dead: Int[np.ndarray, "N 3"]) -> bool:
     """Return whether queries that see no key give all weight to the one at their own position, as a last resort."""
     weights = call.weights
     if weights is None or weights.shape[2] != weights.shape[3]:
@@ -196,12 +196,12 @@ def _sees_itself_alone(call: Call, dead: Int[np.ndarray, "N 3"]) -> bool:
     return bool((weights[rows, heads, queries, queries] > 1 - LITTLE).all())
 
 
-def _result(call: Call) -> Any:
+def _result(call: AttentionCall) -> Any:
     """Return what came out; weights that are NaN may have been made 0 before they met the values."""
     return call.weights if call.output is None else call.output
 
 
-def _dropout(call: Call) -> Iterator[Finding]:
+def _dropout(call: AttentionCall) -> Iterator[Finding]:
     """Yield dropout in evaluation, unless the reader of the call knows what it is for."""
     if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
         message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
@@ -212,7 +212,7 @@ def _dropout(call: Call) -> Iterator[Finding]:
         yield Finding("dropout", "error", message, advice=advice)
 
 
-def _nan(call: Call) -> Iterator[Finding]:
+def _nan(call: AttentionCall) -> Iterator[Finding]:
     """Yield where NaN comes from: this attention, or what was before it."""
     if not has_nan(_result(call)):
         return

@@ -9,10 +9,10 @@ import numpy as np
 
 from attncli.files import to_numpy
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 
 
-def findings_of_heads(call: Call) -> Iterator[Finding]:
+def findings_of_heads(call: AttentionCall) -> Iterator[Finding]:
     """Yield, while the program waits, keys that heads share in another order than values; or, as a note, both so."""
     from attncli.recording import functorch
 

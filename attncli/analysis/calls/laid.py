@@ -9,13 +9,13 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
 
-def wrongly_laid(call: Call, mask: CallMask) -> Iterator[Finding]:
+def wrongly_laid(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
     """Yield padding that is hidden from the wrong heads or at the wrong keys, while the program waits."""
     yield from _on_heads(mask)
     prompt = _hidden_as_words(call, mask)
@@ -52,7 +52,7 @@ def _are_padded_alike(rows: Bool[np.ndarray, "B K"]) -> bool:
     return bool(is_right or (rows == (places >= rows.shape[1] - lengths[:, None])).all())
 
 
-def _hidden_as_words(call: Call, mask: CallMask) -> int:
+def _hidden_as_words(call: AttentionCall, mask: CallMask) -> int:
     """Return how many keys of a prompt stand before the words, where a mask takes them for words; 0 where none does.
 
     Keys of a prompt are the same in all rows of a batch. The mask of words that begin before them hides the first ones
@@ -79,7 +79,7 @@ def _hidden_as_words(call: Call, mask: CallMask) -> int:
     return more if is_prompt and not _are_alike(call, everywhere, last) else 0
 
 
-def _are_alike(call: Call, rows: list[int], part: slice) -> bool:
+def _are_alike(call: AttentionCall, rows: list[int], part: slice) -> bool:
     """Return whether some keys are the same in some rows of the batch."""
     k = call.k if call.k is not None else None if call.project is None else call.project()[1]
     return k is not None and len(k) > max(rows) and bool((k[rows, ..., part, :] == k[rows[:1], ..., part, :]).all())

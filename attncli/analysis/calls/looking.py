@@ -15,9 +15,9 @@ from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, rea
 from attncli.analysis.calls.passes import Pass
 from attncli.analysis.calls.steps import Taken
 from attncli.analysis.calls.windows import findings_of_windows
-from attncli.recording.attention_call import Call, Given
+from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.detach import Memory, copied
-from attncli.recording.told import Told
+from attncli.recording.input_hint import InputHint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ class Looking:
         self._taken: Latest[Taken] = Latest(128, lambda taken: taken.size)
         self._last: Latest[Int[np.ndarray, "#B Q"]] = Latest(8)
 
-    def look(self, call: Call, here: Pass, before: Before | None = None) -> tuple[Taken, Before]:
+    def look(self, call: AttentionCall, here: Pass, before: Before | None = None) -> tuple[Taken, Before]:
         """Return what a call is, what is wrong with it by itself, and what the next one at its place is to know.
 
         Args:
@@ -71,12 +71,14 @@ class Looking:
             here: what inputs of modules said of its batch.
             before: the call before it at its place.
         """
-        if call.device == "meta" and call.unread is None:
-            call = replace(call, unread="tensors without numbers (meta)")
-        if call.unread is not None and not call.is_mask_read:
-            taken = self._taken.get((call.place, call.unread, call.findings), lambda: _unread(call))
+        if call.device == "meta" and call.unsupported is None:
+            call = replace(call, unsupported="tensors without numbers (meta)")
+        if call.unsupported is not None and not call.is_mask_read:
+            taken = self._taken.get((call.place, call.unsupported, call.findings), lambda: _unread(call))
             return taken, Before(call.shape[3], call.shape[3], False, None)
-        reads, unused = (tuple(self._read(one, call.dtype) for one in some) for some in (call.given, call.unused))
+        reads, unused = (
+            tuple(self._read(one, call.dtype) for one in some) for some in (call.masks, call.ignored_masks)
+        )
         masks = tuple((one.name, one.convention, one.digest, one.made_at) for one in (*reads, *unused))
         past, after = past_of(call, lambda: self._last_seen(call, reads, masks), here.positions(call.shape[2]), before)
         facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
@@ -88,13 +90,13 @@ class Looking:
 
     def _look(
         self,
-        call: Call,
+        call: AttentionCall,
         reads: tuple[Read, ...],
         unused: tuple[Read, ...],
         masks: Hashable,
         past: Past,
-        told: Told | None,
-        asking: Told | None,
+        told: InputHint | None,
+        asking: InputHint | None,
     ) -> Taken:
         shape = call.shape if past.written is None else (*call.shape[:3], past.written)
         reads = tuple(without_empty_slots(one, past) for one in reads)
@@ -112,13 +114,15 @@ class Looking:
         sees_later = mask.rule.expression is None and mask.sees_later
         return Taken(call.place, mask, reads, found, sees_later=sees_later, unused=unused)
 
-    def _last_seen(self, call: Call, reads: tuple[Read, ...], masks: Hashable) -> Int[np.ndarray, "#B Q"] | None:
+    def _last_seen(
+        self, call: AttentionCall, reads: tuple[Read, ...], masks: Hashable
+    ) -> Int[np.ndarray, "#B Q"] | None:
         """Return the last key that each query sees by the masks that it was given, −1 where it sees none."""
         if not reads:
             return None
         return self._last.get((call.shape, masks), lambda: last_seen((one.allowed for one in reads), call.shape))
 
-    def _read(self, given: Given, dtype: str) -> Read:
+    def _read(self, given: MaskArgument, dtype: str) -> Read:
         known = self._same.get(given, dtype)
         if known is None:
             own = copied(given)
@@ -129,11 +133,11 @@ class Looking:
         return known._replace(made_at=given.made_at)
 
 
-def _unread(call: Call) -> Taken:
-    return Taken(call.place, None, (), call.findings, call.unread)
+def _unread(call: AttentionCall) -> Taken:
+    return Taken(call.place, None, (), call.findings, call.unsupported)
 
 
-def _biases(call: Call, reads: tuple[Read, ...], past: Past) -> Iterator[Any]:
+def _biases(call: AttentionCall, reads: tuple[Read, ...], past: Past) -> Iterator[Any]:
     return (
-        copied(given).values[..., : past.written] for given, one in zip(call.given, reads, strict=True) if one.has_bias
+        copied(given).values[..., : past.written] for given, one in zip(call.masks, reads, strict=True) if one.has_bias
     )

@@ -10,9 +10,9 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
+from attncli.recording.input_hint import InputHint
 from attncli.recording.lineage import Lineage
-from attncli.recording.told import Told
-from attncli.text import counted
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attncli.recording.losses import Loss, NextToken
 
 
-def answered(calls: Sequence[tuple[CallMask | None, Lineage | None]], loss: Loss) -> Iterator[tuple[int, Told]]:
+def answered(calls: Sequence[tuple[CallMask | None, Lineage | None]], loss: Loss) -> Iterator[tuple[int, InputHint]]:
     """Yield which calls show queries the tokens that a loss asks them for; looked at while the program waits."""
     ahead = [
         (index, mask, lineage)
@@ -33,7 +33,7 @@ def answered(calls: Sequence[tuple[CallMask | None, Lineage | None]], loss: Loss
             if cells.any() and each.history.has_self_attention(lineage):
                 values = np.pad(cells, ((0, 0), (0, 1))).astype(np.int64)
                 digest = hash(("answers", each.is_weighted, values.tobytes()))
-                yield index, Told("answers", values, values.shape[1], digest, not each.is_weighted)
+                yield index, InputHint("answers", values, values.shape[1], digest, not each.is_weighted)
 
 
 def _sees_next(mask: CallMask) -> Bool[np.ndarray, "#B #N"]:
@@ -64,7 +64,7 @@ def _seen_answers(mask: CallMask, loss: NextToken) -> Bool[np.ndarray, "B N"]:
     return cells if len(np.unique(targets[cells])) > 1 else np.zeros_like(cells)
 
 
-def findings_of_answers(told: Sequence[Told]) -> Iterator[Finding]:
+def findings_of_answers(told: Sequence[InputHint]) -> Iterator[Finding]:
     """Yield that queries of a call see the tokens that a loss asks them for.
 
     It is a note where the loss is a number for each position, of which the program may drop some afterwards.
@@ -76,7 +76,7 @@ def findings_of_answers(told: Sequence[Told]) -> Iterator[Finding]:
         count = int(seen.sum())
         cells = tuple((query, query + 1) for query in np.flatnonzero(seen[rows[0]])[:MOST_CELLS].tolist())
         where = "" if is_same else in_batch(rows)
-        message = f"sees the key after its own, whose token the loss asks for, in {counted(count, 'cell')}{where}"
+        message = f"sees the key after its own, whose token the loss asks for, in {plural(count, 'cell')}{where}"
         severity: Severity = "error" if one.is_sure else "note"
         advice = "what predicts the next token needs a causal mask"
         yield Finding("leak", severity, message, count, cells, advice=advice)

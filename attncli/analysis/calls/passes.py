@@ -10,9 +10,9 @@ import numpy as np
 from attncli.analysis.calls.objective import answered
 from attncli.analysis.calls.steps import Beside, Taken
 from attncli.analysis.calls.tracks import Track
-from attncli.recording.attention_call import Place
+from attncli.recording.call import CallSite
+from attncli.recording.input_hint import InputHint
 from attncli.recording.lineage import Lineage
-from attncli.recording.told import Told
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -35,7 +35,7 @@ class _Pending(NamedTuple):
 
     calls: int
     order: int
-    told: Told
+    told: InputHint
 
 
 @dataclass(eq=False)
@@ -59,8 +59,8 @@ class Pass:
     taken: int = 0
     pending: list[_Pending] = field(default_factory=list)
     said: int = 0
-    prompts: dict[Place, Int[np.ndarray, "B K"] | None] = field(default_factory=dict)
-    prompt: Told | None = None
+    prompts: dict[CallSite, Int[np.ndarray, "B K"] | None] = field(default_factory=dict)
+    prompt: InputHint | None = None
 
     def add(self, track: Track, taken: Taken, lineage: Lineage | None) -> None:
         """Take in a call."""
@@ -70,7 +70,7 @@ class Pass:
         self.calls.append(Beside(taken, self._told if prompt is None else (*self._told, prompt)))
         self.taken += 1
 
-    def _prompt(self, place: Place, shape: tuple[int, int, int, int]) -> Told | None:
+    def _prompt(self, place: CallSite, shape: tuple[int, int, int, int]) -> InputHint | None:
         """Return which keys of a call with a cache are tokens: those of the prompt, and all that were generated since.
 
         A prompt is the last call there that had as many queries as keys; one of a single token has no padding.
@@ -88,14 +88,14 @@ class Pass:
         tokens = np.pad(tokens.astype(np.int8), ((0, 0), (0, keys - tokens.shape[1])), constant_values=1)
         digest = hash(("prompt", tokens.shape, tokens.tobytes()))
         if self.prompt is None or self.prompt.digest != digest:  # layers share it, as it may be kept
-            self.prompt = Told("prompt", tokens, keys, digest)
+            self.prompt = InputHint("prompt", tokens, keys, digest)
         return self.prompt
 
     @property
-    def _told(self) -> tuple[Told, ...]:
+    def _told(self) -> tuple[InputHint, ...]:
         return tuple({one.told.digest: one.told for one in self.pending}.values())
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: InputHint) -> None:
         """Take in what was said of the calls to come."""
         self.said += 1
         self.pending = [*self.pending[-_MOST_PENDING:], _Pending(self.taken, self.said, told)]
@@ -111,7 +111,7 @@ class Pass:
             self.pending = [one for one in self.pending if one.order <= said]
         return self.taken - calls
 
-    def positions(self, queries: int) -> Told | None:
+    def positions(self, queries: int) -> InputHint | None:
         """Return what was said last of where so many queries stand."""
         said = (one.told for one in reversed(self.pending) if one.told.kind == "positions")
         return next((told for told in said if told.size in (0, queries)), None)
@@ -120,12 +120,12 @@ class Pass:
         """Return which keys of the last call are tokens, if it is of one sequence whose padding is known."""
         return self.calls[-1].encoded() if self.calls else None
 
-    def attends_to(self, told: Told) -> None:
+    def attends_to(self, told: InputHint) -> None:
         """Take in of what the keys of the last call were made."""
         if self.calls:
             self.calls[-1] = self.calls[-1].with_told(told)
 
-    def tokens(self, batch: int, keys: int) -> Told | None:
+    def tokens(self, batch: int, keys: int) -> InputHint | None:
         """Return what was said of which keys of the call to come are padding; None where nothing was, or several."""
         fits = [one for one in self._told if (one.kind, one.size, len(one.values)) == ("tokens", keys, batch)]
         return fits[0] if len(fits) == 1 else None
@@ -145,7 +145,7 @@ class Pass:
         return step
 
 
-def _is_of_words(told: Told) -> bool:
+def _is_of_words(told: InputHint) -> bool:
     return told.kind == "unpadded" or (told.kind == "tokens" and told.is_sure)
 
 

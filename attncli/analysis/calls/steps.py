@@ -15,8 +15,8 @@ import numpy as np
 from attncli.analysis.calls.masks import CallMask, Read
 from attncli.analysis.calls.objective import findings_of_answers
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.recording.attention_call import Place
-from attncli.recording.told import Told
+from attncli.recording.call import CallSite
+from attncli.recording.input_hint import InputHint
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -39,7 +39,7 @@ class Taken(NamedTuple):
         unused: masks that the API does not apply.
     """
 
-    place: Place
+    place: CallSite
     mask: CallMask | None
     reads: tuple[Read, ...]
     findings: tuple[Finding, ...]
@@ -62,13 +62,13 @@ class Beside(NamedTuple):
     """
 
     call: Taken
-    told: tuple[Told, ...] = ()
+    told: tuple[InputHint, ...] = ()
 
-    def with_told(self, told: Told) -> Beside:
+    def with_told(self, told: InputHint) -> Beside:
         """Return the call with one more thing that is said of it."""
         return self._replace(told=(*self.told, told))
 
-    def said(self, kind: str) -> list[Told]:
+    def said(self, kind: str) -> list[InputHint]:
         """Return what is said of as many positions as the call has keys."""
         if self.call.mask is None:
             return []
@@ -94,8 +94,8 @@ class Padding(NamedTuple):
     """
 
     tokens: Bool[np.ndarray, "B K"]
-    who: Place | None
-    told: Told | None = None
+    who: CallSite | None
+    told: InputHint | None = None
 
 
 def padding_of(calls: Sequence[Beside], beside: Beside) -> list[Padding]:
@@ -164,7 +164,7 @@ def _padding(calls: Sequence[Beside], beside: Beside, mask: CallMask) -> Iterato
         yield Finding("pad", severity, message, int(np.count_nonzero(seen)), tuple((row, key) for row, key in first))
 
 
-def _who(padding: Padding, place: Place) -> str:
+def _who(padding: Padding, place: CallSite) -> str:
     """Return who knows of padding, in words."""
     if padding.who is not None:
         return f"{_named(padding.who, place)} hides"
@@ -172,7 +172,7 @@ def _who(padding: Padding, place: Place) -> str:
     return "the encoder hides whose output it is given" if is_encoded else "the words have"
 
 
-def _is_sure(calls: Sequence[Beside], mask: CallMask, place: Place, padding: Padding) -> bool:
+def _is_sure(calls: Sequence[Beside], mask: CallMask, place: CallSite, padding: Padding) -> bool:
     """Return whether padding that is seen is that of this very call, and nobody means to see it.
 
     What has as many keys may be another sequence: it is that of the words in the layers of the first call after them
@@ -195,7 +195,7 @@ def _is_sure(calls: Sequence[Beside], mask: CallMask, place: Place, padding: Pad
     return first.place.module == place.module or _are_layers(calls, first.place, place)
 
 
-def _are_layers(calls: Sequence[Beside], one: Place, other: Place) -> bool:
+def _are_layers(calls: Sequence[Beside], one: CallSite, other: CallSite) -> bool:
     """Return whether two modules are layers of one stack, in one pass: their names differ by one number.
 
     Where the line that called the one called the other too, what called it elsewhere is another pass.
@@ -209,7 +209,7 @@ def _are_layers(calls: Sequence[Beside], one: Place, other: Place) -> bool:
     return len(different) == 1 and all(part is not None and part.isdecimal() for part in different[0])
 
 
-def _positions(mask: CallMask, told: Sequence[Told]) -> Iterator[Finding]:
+def _positions(mask: CallMask, told: Sequence[InputHint]) -> Iterator[Finding]:
     """Yield padding on the left that learned positions count, so that the first word is not at the first position."""
     _, _, queries, keys = mask.shape
     if queries != keys:
@@ -240,7 +240,7 @@ def _seen_padding(mask: CallMask, padding: Padding) -> Bool[np.ndarray, "B Q K"]
     return np.broadcast_to(seen, (len(tokens), queries, keys))
 
 
-def _documents(mask: CallMask, told: Sequence[Told]) -> Iterator[Finding]:
+def _documents(mask: CallMask, told: Sequence[InputHint]) -> Iterator[Finding]:
     """Yield documents that attend to others, in rows whose positions begin again.
 
     It is a note where queries see later keys: the columns of a picture's patches begin again in every row.
@@ -265,7 +265,7 @@ def _documents(mask: CallMask, told: Sequence[Told]) -> Iterator[Finding]:
             return
 
 
-def _named(other: Place, place: Place) -> str:
+def _named(other: CallSite, place: CallSite) -> str:
     """Return what another place is called: by its module, where it is the same line."""
     return other.module if other.module and other[:3] == place[:3] else str(other)
 

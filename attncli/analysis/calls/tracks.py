@@ -10,7 +10,7 @@ from typing import NamedTuple
 from attncli.analysis.calls.masks import UNKNOWN
 from attncli.analysis.calls.steps import Taken
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Api, Call, Place
+from attncli.recording.call import Api, AttentionCall, CallSite
 
 NOT_READ = "not read: "
 _MOST_RULES = 8  # of a place, told apart
@@ -80,7 +80,7 @@ class Track:
     """
 
     api: Api
-    place: Place
+    place: CallSite
     dtype: str
     shape: tuple[int, int, int, int]
     expected: str | None = None
@@ -90,9 +90,9 @@ class Track:
     later: int = 0
     masks: set[str] = field(default_factory=set)
     noticed: dict[tuple[str, str], Noticed] = field(default_factory=dict)
-    first: Call | None = None
+    first: AttentionCall | None = None
 
-    def count(self, call: Call, taken: Taken) -> None:
+    def count(self, call: AttentionCall, taken: Taken) -> None:
         """Take in a call."""
         spans = [Span(size, size) for size in call.shape]
         if self.calls:

@@ -9,18 +9,18 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
 
-def findings_of_windows(call: Call, mask: CallMask) -> Iterator[Finding]:
+def findings_of_windows(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
     """Yield what is wrong with the mask of windows that are in the batch, one picture after another."""
     windows, rows = call.windows, mask.shape[0]
     if windows is None or rows % windows.number:
         return
-    if not call.given:
+    if not call.masks:
         if windows.are_shifted and not mask.is_causal:
             message = "the windows of a shifted picture have no mask, so that its opposite edges see each other"
             yield Finding("missing", "note", message, rows, advice="right where a picture goes on at its other edge")

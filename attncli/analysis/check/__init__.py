@@ -12,11 +12,11 @@ from attncli.checkpoints.options import LoadOptions, checked_options
 from attncli.checkpoints.signatures import Choice, LoadKeywords, spelling_out
 from attncli.errors import InputError
 from attncli.masks.findings import Finding
-from attncli.text import layers_named, several
+from attncli.text import as_list, layers_named
 
 if TYPE_CHECKING:
     from attncli.analysis.check.probe import Probe, SeenLayer
-    from attncli.encoding.encode import Sentence
+    from attncli.encoding.encode import EncodedInput
     from attncli.engines.torch.recorder import Sublayer
 
 # Of different lengths, so that a batch of them is padded.
@@ -78,7 +78,7 @@ def check(
         return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, options=how))
 
     probe = opened(loading)
-    groups = list(_groups(probe, [probe.read(text, target) for text in several(texts)], target))
+    groups = list(_groups(probe, [probe.read(text, target) for text in as_list(texts)], target))
     sentences = [sentence for group in groups for sentence in group]
     found = _worst(finding for group in groups for finding in _layers(probe, group, documents))
     compared = _furthest(
@@ -90,7 +90,7 @@ def check(
     known = {(finding.layer, finding.kind) for finding in found}
     found += _unseen_windows(probe, max(len(sentence.tokens) for sentence in sentences))
     found += findings_of(probe, compared, documents, known)
-    found += tokenizer_findings(probe.checkpoint.reader, sentences[0].tokens, probe.known_padding)
+    found += tokenizer_findings(probe.checkpoint.encoder, sentences[0].tokens, probe.known_padding)
     return Report(
         model=probe.checkpoint.name,
         architecture=probe.checkpoint.part.architecture,
@@ -104,9 +104,9 @@ def check(
     )
 
 
-def _groups(probe: Probe, sentences: Sequence[Sentence], target: str | None) -> Iterator[list[Sentence]]:
+def _groups(probe: Probe, sentences: Sequence[EncodedInput], target: str | None) -> Iterator[list[EncodedInput]]:
     """Yield the sentences that stand in one batch; where nothing would be padded, with a built-in one beside them."""
-    group: list[Sentence] = []
+    group: list[EncodedInput] = []
     for sentence in sentences:
         longest = max(len(one.tokens) for one in (*group, sentence))
         if len(group) >= min(_MOST, _MOST_TOKENS // longest, probe.checkpoint.room_for(longest)) and group:
@@ -116,7 +116,7 @@ def _groups(probe: Probe, sentences: Sequence[Sentence], target: str | None) -> 
     yield _padded_in_part(probe, group, target)
 
 
-def _padded_in_part(probe: Probe, group: list[Sentence], target: str | None) -> list[Sentence]:
+def _padded_in_part(probe: Probe, group: list[EncodedInput], target: str | None) -> list[EncodedInput]:
     lengths = {len(sentence.tokens) for sentence in group}
     if len(lengths) > 1:
         return group
@@ -124,7 +124,7 @@ def _padded_in_part(probe: Probe, group: list[Sentence], target: str | None) -> 
     return group + [one for one in built_in if len(one.tokens) not in lengths][:1] if group else built_in
 
 
-def _built_in(probe: Probe, target: str | None) -> Iterator[Sentence]:
+def _built_in(probe: Probe, target: str | None) -> Iterator[EncodedInput]:
     """Yield the built-in sentences, shortened where the model has too few positions."""
     for text in DEFAULT_TEXTS:
         words = text.split()
@@ -135,7 +135,7 @@ def _built_in(probe: Probe, target: str | None) -> Iterator[Sentence]:
             words.pop()
 
 
-def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Iterator[Finding]:
+def _layers(probe: Probe, sentences: Sequence[EncodedInput], documents: bool) -> Iterator[Finding]:
     """Yield what is wrong with the layers, for each sentence."""
     from attncli.analysis.check.layers import ADVICE, layer_findings
 

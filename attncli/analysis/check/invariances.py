@@ -19,7 +19,7 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from attncli.analysis.check.probe import Probe
     from attncli.analysis.check.states import States
-    from attncli.encoding.encode import Sentence
+    from attncli.encoding.encode import EncodedInput
 
 # What to do about a change, by its code.
 _ADVICE = {
@@ -45,7 +45,7 @@ class _Ways:
     """
 
     probe: Probe
-    sentences: Sequence[Sentence]
+    sentences: Sequence[EncodedInput]
     floor: float
 
     @cached_property
@@ -74,7 +74,7 @@ class _Ways:
 
 
 def invariances(
-    probe: Probe, sentences: Sequence[Sentence], reopened: Callable[[str], Probe] | None
+    probe: Probe, sentences: Sequence[EncodedInput], reopened: Callable[[str], Probe] | None
 ) -> Iterator[Invariance]:
     """Run sentences in every way, and yield how far their hidden states are from those of each sentence alone.
 
@@ -106,7 +106,7 @@ def invariances(
         yield dtype
 
 
-def _in_eager(probe: Probe, sentences: Sequence[Sentence]) -> Iterator[States]:
+def _in_eager(probe: Probe, sentences: Sequence[EncodedInput]) -> Iterator[States]:
     if len(probe.backends) == 1:
         raise NotExposedError(f"it has {probe.backends[0]} attention alone")
     for sentence in sentences:

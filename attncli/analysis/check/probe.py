@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from attncli.analysis.check.states import states, states_with_cache
-from attncli.encoding.encode import Sentence
+from attncli.encoding.encode import EncodedInput
 from attncli.engines.torch import attention_interface
 from attncli.engines.torch.attention_backend import switch
 from attncli.engines.torch.batch import padded
@@ -90,19 +90,19 @@ class Probe:
         said = (getattr(config, "dtype", None) for config in (part.config, part.whole))
         return _named(next(filter(None, said), torch.float32))
 
-    def read(self, text: str, target: str | None) -> Sentence:
+    def read(self, text: str, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
         return self.checkpoint.read_for_both(text, None, target)
 
     # --- layer by layer ---
 
-    def audited(self, sentences: Sequence[Sentence], side: str) -> Iterator[dict[Sublayer, SeenLayer]]:
+    def audited(self, sentences: Sequence[EncodedInput], side: str) -> Iterator[dict[Sublayer, SeenLayer]]:
         """Run sentences in one batch, padded on a side, and yield every layer of each."""
         takes_mask = "attention_mask" in self.checkpoint.parameters
         for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
             yield from self._audited(self._padded(some, side))
 
-    def audited_documents(self, sentences: Sequence[Sentence]) -> Iterator[dict[Sublayer, SeenLayer]]:
+    def audited_documents(self, sentences: Sequence[EncodedInput]) -> Iterator[dict[Sublayer, SeenLayer]]:
         """Run sentences as documents of one sequence, and yield every layer of each.
 
         A causal model is told by positions that begin again, as in training; an encoder by a mask of the documents.
@@ -147,17 +147,17 @@ class Probe:
 
     # --- in one way and another ---
 
-    def alone(self, sentence: Sentence, backend: int = 0) -> States:
+    def alone(self, sentence: EncodedInput, backend: int = 0) -> States:
         """Return the hidden states of one sentence, computed by one of the `backends`."""
         return self._states(self._padded([sentence], "right"), backend)[0]
 
-    def together(self, sentences: Sequence[Sentence], side: str) -> list[States]:
+    def together(self, sentences: Sequence[EncodedInput], side: str) -> list[States]:
         """Return the hidden states of each sentence of a padded batch."""
         if "attention_mask" not in self.checkpoint.parameters:
             raise NotExposedError("it takes no attention mask")
         return self._states(self._padded(sentences, side))
 
-    def with_cache(self, sentence: Sentence) -> States:
+    def with_cache(self, sentence: EncodedInput) -> States:
         """Return a sentence's hidden states when it runs with a cache: half of it, all but its last token, that token.
 
         The second step has several queries and more keys, which a mask that is aligned at the wrong corner shows.
@@ -168,7 +168,7 @@ class Probe:
         steps = range(half, count + 1) if self.checkpoint.other_layers else sorted({half, max(count - 1, half), count})
         return self._in_steps(self._padded([sentence], "right"), list(steps))[0]
 
-    def with_cache_together(self, sentences: Sequence[Sentence]) -> list[States]:
+    def with_cache_together(self, sentences: Sequence[EncodedInput]) -> list[States]:
         """Return the hidden states of a padded batch whose last tokens run one by one with a cache, as in generation.
 
         A decoder alone is padded on its left, so that all sentences end together; beside an encoder it is the
@@ -193,7 +193,7 @@ class Probe:
         ahead = Grid(np.zeros((1, 1), int), 2, 0, 1, 1)  # the first of two positions
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
-    def packed(self, sentences: Sequence[Sentence], has_mask: bool) -> list[States]:
+    def packed(self, sentences: Sequence[EncodedInput], has_mask: bool) -> list[States]:
         """Return the hidden states of documents packed into one sequence, told apart by a mask or by positions."""
         batch = self._packed(sentences, has_mask)
         (found,) = self._states(batch._replace(spans=[batch.whole]))
@@ -219,11 +219,11 @@ class Probe:
         own = {"self": self.checkpoint.kinds[0]}
         return [{(layer, own.get(kind, kind)): state for (layer, kind), state in one.items()} for one in found]
 
-    def _padded(self, sentences: Sequence[Sentence], side: str) -> Batch:
+    def _padded(self, sentences: Sequence[EncodedInput], side: str) -> Batch:
         given = [sentence.inputs for sentence in sentences]
-        return padded(given, self.checkpoint.reader.padding_id, side, self.checkpoint.takes_positions)
+        return padded(given, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
 
-    def _packed(self, sentences: Sequence[Sentence], has_mask: bool) -> Batch:
+    def _packed(self, sentences: Sequence[EncodedInput], has_mask: bool) -> Batch:
         """Return one sequence of several sentences, where each stands, and the whole of it."""
         if self.checkpoint.is_encoder_decoder:
             raise NotExposedError("documents of an encoder-decoder are not packed")

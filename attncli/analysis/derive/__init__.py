@@ -70,7 +70,7 @@ def derived_trace(trace: Trace, wish: Derivation) -> Trace:
         layers = tuple(norms.with_norms(layer) for layer in layers)
     if wish.rollout:
         layers = tuple(sorted(layers, key=lambda layer: layer.layer))
-        wanted = (layers[-1].layer,) if wish.layers is None else wish.layers.among(trace.source.layers, "the source")
+        wanted = (layers[-1].layer,) if wish.layers is None else wish.layers.resolve(trace.source.layers, "the source")
         rules.append(rollout.rule_of(wanted, layers[0].kind))
         layers = rollout.rolled_out(layers, wanted)
     if wish.words:

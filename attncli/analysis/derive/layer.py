@@ -13,7 +13,7 @@ from attncli.attention import row_blocks
 from attncli.errors import UsageError
 from attncli.masks.expressions import Mask, RuleMask, smallest
 from attncli.text import layers_named
-from attncli.trace.layer import Derived, LayerTrace, Proof, Rows
+from attncli.trace.layer import Derived, LayerTrace, Proof, RowSource
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -36,7 +36,7 @@ class MadeRows:
         return self.made(*place)
 
 
-def derived_from(layer: LayerTrace, weights: Rows, derived: Derived, **changed: Any) -> LayerTrace:
+def derived_from(layer: LayerTrace, weights: RowSource, derived: Derived, **changed: Any) -> LayerTrace:
     """Return the layer with other numbers in place of its weights, and without what gave these.
 
     Its mask, heads, proof and positions are those of the layer, unless they are given too.

@@ -10,7 +10,7 @@ import numpy as np
 
 from attncli.checkpoints.tensors import Store
 from attncli.errors import LoadError
-from attncli.files import widened
+from attncli.files import to_float32
 from attncli.text import visible
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -95,7 +95,7 @@ class QuantizedCheckpoint:
             return _E4M3[array]
         if kind == "F8_E5M2":
             return (array.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
-        return powers(array) if kind in ("F8_E8M0", "U8") else widened(array)
+        return powers(array) if kind in ("F8_E8M0", "U8") else to_float32(array)
 
     def misfit(self, what: str) -> LoadError:
         """Return the error for tensors that are not what their form says."""

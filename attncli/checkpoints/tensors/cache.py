@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from attncli.checkpoints.folder import ALONE, INDEX, home
 from attncli.errors import InputError
-from attncli.files import MOST_TEXT, read_file, written_aside
+from attncli.files import MOST_TEXT, atomic_write, read_file
 from attncli.text import visible
 
 _LONGEST_PAUSE = 600  # seconds between two pieces of a range that another run is fetching
@@ -130,7 +130,7 @@ class Notes:
     def _write(self, name: str, said: Any) -> None:
         with writing():
             self._folder.mkdir(parents=True, exist_ok=True)
-            with written_aside(self._folder / f"{name}.json") as aside:
+            with atomic_write(self._folder / f"{name}.json") as aside:
                 aside.write_text(json.dumps(said), encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from attncli.checkpoints.tensors import Stored
 from attncli.checkpoints.tensors.gguf_file import GgufFile
-from attncli.files import widened
+from attncli.files import to_float32
 
 _Array = np.ndarray[Any, Any]
 _LAYER = re.compile(r"blk\.(\d+)\.")
@@ -142,4 +142,4 @@ def _in_halves(array: _Array, heads: int) -> _Array:
 
 def _less_one(array: _Array) -> _Array:
     """Return the weights of a norm as Gemma's checkpoints have them: their distance from 1."""
-    return widened(array) - np.float32(1)
+    return to_float32(array) - np.float32(1)

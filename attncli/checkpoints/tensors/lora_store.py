@@ -19,7 +19,7 @@ from attncli.checkpoints.folder import map_weights, read_json
 from attncli.checkpoints.nested import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS
 from attncli.checkpoints.tensors import Store, Stored
 from attncli.errors import LoadError, require
-from attncli.files import Tensors, widened
+from attncli.files import Tensors, to_float32
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class LoraUpdate:
         # GPT-2 and its kin store [in, out].
         is_square = self.shape[0] == self.shape[1]
         turns = self.is_table or (is_transposed if is_square else self.shape != weight.shape)
-        added = widened(self.b) @ widened(self.a)
+        added = to_float32(self.b) @ to_float32(self.a)
         return weight + (added.T if turns else added) * np.float32(self.scale)
 
 
@@ -323,22 +323,22 @@ class LoraStore:
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """See `attncli.checkpoints.tensors.Store.read`."""
         own = self._whole if name in self._whole else self._added
-        tensor = widened(own[name]) if name in own else self._base.read(name)
+        tensor = to_float32(own[name]) if name in own else self._base.read(name)
         if name not in self._updates:
             return tensor
-        return self._updates[name].added_to(widened(tensor), self._adapter.is_transposed)
+        return self._updates[name].added_to(to_float32(tensor), self._adapter.is_transposed)
 
     def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
         """See `attncli.checkpoints.tensors.Store.rows`."""
         own = self._whole if name in self._whole else self._added
-        rows = widened(own[name][list(indices)]) if name in own else self._base.rows(name, indices)
+        rows = to_float32(own[name][list(indices)]) if name in own else self._base.rows(name, indices)
         if name not in self._updates:
             return rows
         update = self._updates[name]
         if not update.is_table:
             return self.read(name)[list(indices)]
-        added = widened(update.a[:, list(indices)]).T @ widened(update.b).T
-        return widened(rows) + added * np.float32(update.scale)
+        added = to_float32(update.a[:, list(indices)]).T @ to_float32(update.b).T
+        return to_float32(rows) + added * np.float32(update.scale)
 
 
 def _nearest(names: list[str], above: Sequence[str]) -> list[str]:

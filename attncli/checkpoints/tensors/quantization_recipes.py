@@ -25,7 +25,7 @@ from attncli.checkpoints.tensors.bit_packing import (
     scale_blocks,
     unpack_bits,
 )
-from attncli.files import widened
+from attncli.files import to_float32
 
 Recipe = Callable[[QuantizedCheckpoint, Mapping[str, Any]], dict[str, QuantizedTensor]]
 
@@ -121,7 +121,7 @@ def _gptq_weight(checkpoint: QuantizedCheckpoint, name: str, how: _GptqFormat) -
 
 
 def _gptq_numbers(checkpoint: QuantizedCheckpoint, name: str, how: _GptqFormat) -> Floats:
-    scales = widened(checkpoint.read(f"{name}.scales"))
+    scales = to_float32(checkpoint.read(f"{name}.scales"))
     words = checkpoint.read(f"{name}.qweight")
     codes = unpack_bits(words.T, how.bits, len(words) * 32 // how.bits)
     zeros = unpack_bits(checkpoint.read(f"{name}.qzeros"), how.bits, scales.shape[1]).astype(np.float32)
@@ -169,7 +169,7 @@ def _awq_weight(checkpoint: QuantizedCheckpoint, name: str) -> QuantizedTensor:
 
 
 def _awq_numbers(checkpoint: QuantizedCheckpoint, name: str) -> Floats:
-    scales = widened(checkpoint.read(f"{name}.scales"))
+    scales = to_float32(checkpoint.read(f"{name}.scales"))
     codes, zeros = (_awq_codes(checkpoint.read(f"{name}.{part}")) for part in ("qweight", "qzeros"))
     group_size = len(codes) // len(zeros)
     numbers = np.ascontiguousarray(codes.T, np.float32)

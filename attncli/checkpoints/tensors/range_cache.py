@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from attncli.checkpoints.tensors.cache import Version, writing
-from attncli.files import claimed
+from attncli.files import file_lock
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -94,7 +94,7 @@ class Ranges:
         with writing():
             final.parent.mkdir(parents=True, exist_ok=True)
             part = final.with_name(final.name + ".part")
-            with claimed(part, waits=True) as is_alone:
+            with file_lock(part, waits=True) as is_alone:
                 if not is_alone:
                     part.unlink(missing_ok=True)
                     part = final.with_name(f"{final.name}.{os.urandom(6).hex()}.part")

@@ -13,11 +13,11 @@ from typer import Argument, Context, Exit
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
-from attncli.errors import ExitCode, UsageError, refusing
+from attncli.errors import ExitCode, UsageError, raise_on_failure
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import Difference, Differences
-    from attncli.engines.source import Sentence
+    from attncli.engines.source import CorpusItem
     from attncli.trace.trace import Trace
 
 Texts = Annotated[
@@ -121,7 +121,7 @@ def diff(
 
 def _several(
     environment: Environment, computed: options.Computed
-) -> tuple[options.Computed, Iterator[Sentence] | None]:
+) -> tuple[options.Computed, Iterator[CorpusItem] | None]:
     """Return the sentences, if they are several; else the options with the one that was read."""
     from attncli.cli.sentences import sentences
 
@@ -129,7 +129,7 @@ def _several(
     first = list(islice(numbered, 2))
     if len(first) > 1:
         return computed, chain(first, numbered)
-    (text,) = (text for _, text in refusing(((one.number, one.text) for one in first), is_alone=True))
+    (text,) = (text for _, text in raise_on_failure(((one.number, one.text) for one in first), is_alone=True))
     return _of_texts(computed, [text]), None
 
 
@@ -143,7 +143,7 @@ def _over_sentences(
     context: Context,
     environment: Environment,
     requests: Sequence[options.Request],
-    many: Iterator[Sentence],
+    many: Iterator[CorpusItem],
     queries: tuple[str, ...],
     jobs: int | None,
 ) -> tuple[Differences, int]:
@@ -159,7 +159,7 @@ def _over_sentences(
         open_job(environment, request, Task(Identity(), "all", values=False)) for request in requests
     )
     job = DiffJob(first, second, queries)
-    results = run(job, batched(many), jobs, job.on(source, other), max(source.shared_from, other.shared_from))
+    results = run(job, batched(many), jobs, job.on(source, other), max(source.parallel_from, other.parallel_from))
     total = last_number(requests[0].computed.sentences)
     stream = ResultStream(context, environment, results, total=total, is_alone=False, warns_once=True)
     stats = DiffStats()

@@ -16,7 +16,7 @@ from attncli.cli.groups import Options
 from attncli.errors import UsageError, require
 
 if TYPE_CHECKING:
-    from attncli.engines.interactive import Asked
+    from attncli.engines.interactive import InteractiveSource
     from attncli.explore.command import Given
     from attncli.explore.look import Look
 
@@ -79,11 +79,11 @@ def explore(environment: Environment, explored: Explored, colors: options.Colors
     attn explore -m demo
     attn explore -m gpt2
     """
-    from attncli.engines.interactive import Question
+    from attncli.engines.interactive import Query
     from attncli.explore.command import command_of
     from attncli.explore.look import Look
 
-    asks = Question(explored.sentence, explored.pair, explored.target, explored.mask)
+    asks = Query(explored.sentence, explored.pair, explored.target, explored.mask)
     look = Look(asks, ramp=colors.ramp)
     given = explored.given(colors)
     _refuse_without_screen(environment, explored, look, given)
@@ -117,7 +117,7 @@ def _refuse_without_screen(environment: Environment, explored: Explored, look: L
     raise UsageError(f"attn explore is drawn on a terminal, and {why}; this prints what it would begin with: {command}")
 
 
-def _opened(environment: Environment, explored: Explored) -> Asked:
+def _opened(environment: Environment, explored: Explored) -> InteractiveSource:
     """Return the model, the toy layer or the saved trace.
 
     Raises:
@@ -126,15 +126,15 @@ def _opened(environment: Environment, explored: Explored) -> Asked:
         InputError: there is no trace in the file.
     """
     from attncli.cli.request import agreed, loading, refuse_beside_saved
-    from attncli.engines.interactive import open_asked
+    from attncli.engines.interactive import open_interactive
 
     if explored.from_ is not None:
         refuse_beside_saved(name for name, _ in explored.said() if name != "from_")
-        return open_asked(saved=explored.from_)
+        return open_interactive(saved=explored.from_)
 
-    def opened(load: dict[str, Any]) -> Asked:
+    def opened(load: dict[str, Any]) -> InteractiveSource:
         with loading(environment, explored.model, explored.toy.vocab):
-            return open_asked(
+            return open_interactive(
                 model=explored.model,
                 special=not explored.no_special,
                 **dict(explored.toy.said()),

@@ -191,12 +191,12 @@ def _measured(
     from attncli.cli.sentences import last_number
     from attncli.corpus.jobs import HeadMetricsTask
     from attncli.encoding.induction_probe import repeated
-    from attncli.engines.source import Sentence
+    from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
     texts = request.computed.sentences
     drawn = repeated(request.model) if wanted.induction else None
-    twice = None if drawn is None else [Sentence(number, text) for number, text in enumerate(drawn, start=1)]
+    twice = None if drawn is None else [CorpusItem(number, text) for number, text in enumerate(drawn, start=1)]
     results = results_of(
         environment,
         request,

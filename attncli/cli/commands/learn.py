@@ -13,7 +13,7 @@ import typer
 from attncli.cli import options
 from attncli.cli.environment import Environment, PictureFile, Terminal
 from attncli.errors import UsageError
-from attncli.interruption import Undoing
+from attncli.signals import OnInterrupt
 
 if TYPE_CHECKING:
     from attncli.analysis.learn import Walk
@@ -98,7 +98,7 @@ def _in_screens(environment: Environment, walked: Walk, output: options.Picture)
     place, count, descriptor = 0, 1, sys.stdin.fileno()
     restore = partial(termios.tcsetattr, descriptor, termios.TCSADRAIN, termios.tcgetattr(descriptor))
     with ExitStack() as stack:
-        stack.enter_context(Undoing(restore))
+        stack.enter_context(OnInterrupt(restore))
         stack.callback(restore)
         while place < count:
             tty.setcbreak(descriptor, termios.TCSADRAIN)

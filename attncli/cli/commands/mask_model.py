@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from attncli.cli.environment import PictureFile, Terminal
     from attncli.engines.torch.model_masks import LayerMask, SentenceMasks
-    from attncli.masks.layout import Subject
+    from attncli.masks.mask_grid import MaskGrid
     from attncli.render.palette import Palette
 
 
@@ -95,13 +95,13 @@ def model(
         environment.note(pooling_note(pool, "model"))
 
 
-def _subject(mask: LayerMask) -> Subject:
+def _subject(mask: LayerMask) -> MaskGrid:
     """Return a mask under the rule that it follows, if it follows one."""
-    from attncli.masks.layout import Subject
-    from attncli.masks.recognition import recognized
+    from attncli.masks.mask_grid import MaskGrid
+    from attncli.masks.recognition import recognise_plane
 
-    rule = recognized(mask.allowed[0], mask.past) if len(mask.allowed) == 1 else None
-    return Subject("" if rule is None else str(rule), mask.allowed, mask.past, rule)
+    rule = recognise_plane(mask.allowed[0], mask.past) if len(mask.allowed) == 1 else None
+    return MaskGrid("" if rule is None else str(rule), mask.allowed, mask.past, rule)
 
 
 def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _draw(
     return [pool for pool in pools if pool != (1, 1)]
 
 
-def _named(mask: LayerMask) -> Subject:
+def _named(mask: LayerMask) -> MaskGrid:
     """Return a mask under a name that says which layers have it."""
     from attncli.text import layers_named
 

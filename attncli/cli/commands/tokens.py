@@ -101,7 +101,7 @@ def _results(
     from attncli.cli.sentences import sentences
     from attncli.corpus.jobs import TokenizeJob
     from attncli.corpus.run import batched, first_batched, run
-    from attncli.engines.source import SHARED_LATE
+    from attncli.engines.source import PARALLEL_FROM_LATE
 
     if asked.from_ is not None:
         from attncli.trace.store import load
@@ -123,7 +123,7 @@ def _results(
     job = TokenizeJob(task, options, asked.texts.pair)
     with loading(environment, asked.model, asked.vocab):
         opened = job.open()
-    return run(job, batched(texts, first_batched(jobs, SHARED_LATE)), jobs, opened, SHARED_LATE)
+    return run(job, batched(texts, first_batched(jobs, PARALLEL_FROM_LATE)), jobs, opened, PARALLEL_FROM_LATE)
 
 
 def _draw(

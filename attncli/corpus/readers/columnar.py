@@ -10,9 +10,9 @@ from typing import IO, TYPE_CHECKING, Any
 from attncli.corpus.readers.jsonl import conversation_of, no_such_column
 from attncli.corpus.readers.text import MAX_BYTES, decode, read_lines
 from attncli.corpus.remote import File, translate_file_errors
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, require
-from attncli.text import counted, visible
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType
@@ -22,7 +22,7 @@ _ROWS = 1024  # of a Parquet file that are read at a time
 _BUFFER = 2**20  # bytes of each of its columns
 
 
-def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Iterator[Sentence]:
+def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Iterator[CorpusItem]:
     """Yield the text of each row of CSV or TSV after the header; the first row has the number 1.
 
     Quotes are doubled in quotes and may have line ends between them, as spreadsheets, pandas and DuckDB write them.
@@ -46,11 +46,11 @@ def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Itera
     place = _column_index(header, name, column)
     for number, row in enumerate(rows, start=1):
         if isinstance(row, Failure):
-            yield Sentence(number, row)
+            yield CorpusItem(number, row)
         elif len(row) != len(header):
-            yield Sentence(number, Failure(f"it has {counted(len(row), 'column')}, and the header {len(header)}"))
+            yield CorpusItem(number, Failure(f"it has {plural(len(row), 'column')}, and the header {len(header)}"))
         else:
-            yield Sentence(number, decode(row[place].encode("utf-8", "surrogateescape"), name))
+            yield CorpusItem(number, decode(row[place].encode("utf-8", "surrogateescape"), name))
 
 
 def _csv_rows(stream: IO[bytes], name: str, delimiter: str) -> Iterator[list[str] | Failure]:
@@ -116,7 +116,7 @@ def _column_index(header: Sequence[str], name: str, column: str) -> int:
 # --- Parquet -----------------------------------------------------------------------------------------------
 
 
-def read_parquet(file: File, column: str, chat: bool = False) -> Iterator[Sentence]:
+def read_parquet(file: File, column: str, chat: bool = False) -> Iterator[CorpusItem]:
     """Yield the text of each row of a Parquet file in bounded memory, or with `chat` its messages; see `read_csv`.
 
     Of a row group that cannot be read, one sentence says so, and the next one is gone on with.
@@ -127,20 +127,21 @@ def read_parquet(file: File, column: str, chat: bool = False) -> Iterator[Senten
         kind = schema.field(_column_index(schema.names, name, column)).type
         if not (_is_text(kind) or (chat and _is_list(kind))):
             raise InputError(f"column '{visible(column)}' of {name} is {visible(str(kind))}; expected text")
+        null = Failure(f"its '{visible(column)}' is null; expected text")
         number = 0
         for group in range(table.num_row_groups):
             before, rows = number, table.metadata.row_group(group).num_rows
             try:
                 with translate_file_errors(file):
                     for batch in table.iter_batches(_ROWS, [group], [column], use_threads=False):
-                        null = Failure(f"its '{visible(column)}' is null; expected text")
-                        for number, text in enumerate(_values(batch.column(0), name), start=number + 1):
-                            yield Sentence(number, null if text is None else text)
+                        for text in _values(batch.column(0), name):
+                            number += 1
+                            yield CorpusItem(number, null if text is None else text)
             except InputError as error:
                 if number == 0 and table.num_row_groups == 1:
                     raise
                 reason = f"it and those up to {before + rows}, of row group {group}: {error}"
-                yield Sentence(number + 1, Failure(reason))
+                yield CorpusItem(number + 1, Failure(reason))
             number = before + rows
 
 

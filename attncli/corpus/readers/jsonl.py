@@ -8,7 +8,7 @@ from typing import IO, Any
 import orjson
 
 from attncli.corpus.readers.text import MAX_BYTES, decode, read_lines
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError
 from attncli.text import did_you_mean, visible
 
@@ -16,7 +16,7 @@ _MAX_NAMES = 20  # that are listed; a table may have thousands
 _MAX_NAME = 60  # letters of a name; where a header is missing, it is a sentence
 
 
-def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False) -> Iterator[Sentence]:
+def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False) -> Iterator[CorpusItem]:
     """Yield the text of each line.
 
     Args:
@@ -31,14 +31,14 @@ def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False) ->
     is_first = True
     for number, line in read_lines(stream, name):
         if not line.strip():
-            yield Sentence(number, "")
+            yield CorpusItem(number, "")
             continue
         record = _parse(line, name)
         if is_first and not isinstance(record, Failure):
             if column not in record:
                 raise InputError(f"{name} has no {no_such_column(column, list(record))}")
             is_first = False
-        yield Sentence(number, record if isinstance(record, Failure) else _text(record, column, chat))
+        yield CorpusItem(number, record if isinstance(record, Failure) else _text(record, column, chat))
 
 
 def no_such_column(name: str, names: Sequence[str]) -> str:

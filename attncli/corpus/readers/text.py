@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO
 
-from attncli.engines.source import Sentence
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError
 
 MAX_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
@@ -36,7 +36,7 @@ _BINARY = {
 _SAMPLE = 256  # bytes
 
 
-def read_text(stream: IO[bytes], name: str, whole: bool = False, is_file: bool = True) -> Iterator[Sentence]:
+def read_text(stream: IO[bytes], name: str, whole: bool = False, is_file: bool = True) -> Iterator[CorpusItem]:
     """Yield the lines; the ends of lines are not text, and an empty one is an empty text.
 
     Args:
@@ -50,7 +50,7 @@ def read_text(stream: IO[bytes], name: str, whole: bool = False, is_file: bool =
     """
     for number, line in read_lines(stream, name, whole, is_file):
         content = (b"" if line.isspace() else line) if whole else line.rstrip(b"\r\n")
-        yield Sentence(number, decode(content, name))
+        yield CorpusItem(number, decode(content, name))
 
 
 def read_lines(stream: IO[bytes], name: str, whole: bool = False, is_file: bool = True) -> Iterator[tuple[int, bytes]]:

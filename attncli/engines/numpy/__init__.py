@@ -27,7 +27,7 @@ from attncli.checkpoints.tensors.safetensors_store import has_shards
 from attncli.checkpoints.weight_checks import check_types, check_unread
 from attncli.checkpoints.weight_formats import check_form
 from attncli.encoding.chat import open_chat
-from attncli.encoding.encode import Reader, Sentence
+from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model
@@ -36,7 +36,7 @@ from attncli.engines.numpy.ragged_batch import TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.errors import AttnError, InputError, UsageError, not_installed
 from attncli.masks.parser import parse
-from attncli.text import several, visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
@@ -68,8 +68,8 @@ class NativeCheckpoint:
         UsageError: there is no such layer, head or kind.
     """
 
-    runs_together = True
-    goes_on = True
+    can_batch = True
+    is_incremental = True
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class NativeCheckpoint:
         self.details = files.details
         self.family: str = config["model_type"]
         self.tower = spec.tower
-        self.layers = layers.among(len(spec.layers), visible(model))
-        self.heads = heads.among(spec.heads.count, f"each layer of {visible(model)}")
+        self.layers = layers.resolve(len(spec.layers), visible(model))
+        self.heads = heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(spec.layers), last)
         store = files.store()
@@ -108,7 +108,7 @@ class NativeCheckpoint:
         self.notes = check_unread(model, weights.unread(expected), modules, head, is_undone=bool(store.form))
         check_types(model, store, expected, head)
         tokenizer = files.tokenizer()
-        self.reader = Reader(
+        self.encoder = InputEncoder(
             name=model,
             tokenizer=tokenizer,
             special=special,
@@ -147,14 +147,14 @@ class NativeCheckpoint:
         """
         self._prefix_cache = self._prefix_cache or PrefixCache()
         other = copy(self)
-        other.layers = layers.among(len(self.attention_layers), visible(self.name))
+        other.layers = layers.resolve(len(self.attention_layers), visible(self.name))
         other.mask = None if mask is None else parse(mask, states_true=False)
         return other
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return the tokens of a sentence; see `attncli.engines.source.OpenModel.tokens`."""
         _check_target(target)
-        tokens = self.reader.read(text, pair, None).tokens
+        tokens = self.encoder.encode(text, pair, None).tokens
         return tokens, tokens
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
@@ -177,11 +177,11 @@ class NativeCheckpoint:
         model's widths says which of them together.
         """
         _check_target(target)
-        pack: list[Sentence] = []
+        pack: list[EncodedInput] = []
         tokens = 0
-        for text in several(texts):
+        for text in as_list(texts):
             try:
-                sentence = self.reader.read(text, pair, None)
+                sentence = self.encoder.encode(text, pair, None)
             except AttnError:
                 yield from self._answered(pack)
                 raise
@@ -193,7 +193,7 @@ class NativeCheckpoint:
             tokens += length
         yield from self._answered(pack)
 
-    def _answered(self, pack: Sequence[Sentence]) -> Iterator[Trace | DeclinedError]:
+    def _answered(self, pack: Sequence[EncodedInput]) -> Iterator[Trace | DeclinedError]:
         """Yield the attention of each sentence of a pack, or why it is declined."""
         if not pack:
             return
@@ -227,7 +227,7 @@ class NativeCheckpoint:
         for sentence, layers in zip(pack, found, strict=True):
             yield self._traced(sentence, layers)
 
-    def _traced(self, sentence: Sentence, layers: Sequence[LayerTrace]) -> Trace | DeclinedError:
+    def _traced(self, sentence: EncodedInput, layers: Sequence[LayerTrace]) -> Trace | DeclinedError:
         arrays = (array for each in layers for array in (each.q, each.k, each.v) if isinstance(array, np.ndarray))
         if not all(map(_is_finite, arrays)):
             return DeclinedError("some of its numbers are not finite")

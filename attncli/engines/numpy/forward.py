@@ -18,7 +18,7 @@ from attncli.engines.numpy.parallel import use_all_cores
 from attncli.engines.numpy.ragged_batch import Group, GroupHeads, RaggedBatch, TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.masks.expressions import Atom, Expression, RuleMask
-from attncli.trace.layer import Deferred, LayerTrace
+from attncli.trace.layer import LayerTrace, LazyArray
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -166,7 +166,7 @@ class Layer:
             for place, sentence in enumerate(group.sentences):
                 queries = slice(place * count, (place + 1) * count)
                 keys = slice(place * kv_heads, (place + 1) * kv_heads)
-                own = Deferred(k[keys].shape, partial(v.__getitem__, keys)) if isinstance(v, Deferred) else v[keys]
+                own = LazyArray(k[keys].shape, partial(v.__getitem__, keys)) if isinstance(v, LazyArray) else v[keys]
                 records[sentence].append(self._trace(q[queries], k[keys], own, heads))
 
     def forward(self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0) -> Hidden:
@@ -201,21 +201,21 @@ class Layer:
     def _project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         return self.model.project(self._name(name), x, width, has_bias, self._spec.projections.is_transposed)
 
-    def _heads_of(self, group: Group, past: int, query: Queries, key: Keys, value: Keys | Deferred) -> GroupHeads:
+    def _heads_of(self, group: Group, past: int, query: Queries, key: Keys, value: Keys | LazyArray) -> GroupHeads:
         rest = group.without_prefix(past)
         q, k = rest.split_heads(query), rest.split_heads(key)
         if (rope := self._spec.layers[self.index].rope) is not None:
             angles = rope.angles(group.tokens)[past:]
             q, k = rotated(q, angles, rope.length), rotated(k, angles, rope.length)
-        if isinstance(value, Deferred):
-            return GroupHeads(group, q, k, Deferred(k.shape, lambda: rest.split_heads(value[:])))
+        if isinstance(value, LazyArray):
+            return GroupHeads(group, q, k, LazyArray(k.shape, lambda: rest.split_heads(value[:])))
         return GroupHeads(group, q, k, rest.split_heads(value))
 
     def _trace(
         self,
         q: Float[np.ndarray, "H T D"],
         k: Float[np.ndarray, "Hkv T D"],
-        v: Float[np.ndarray, "Hkv T D"] | Deferred,
+        v: Float[np.ndarray, "Hkv T D"] | LazyArray,
         heads: tuple[int, ...],
     ) -> LayerTrace:
         how, (count, tokens) = self._spec.layers[self.index], q.shape[:2]
@@ -232,7 +232,7 @@ class Layer:
             fill=_FILL,
         )
 
-    def _queries_keys_values(self, x: Hidden) -> tuple[Queries, Keys, Keys | Deferred]:
+    def _queries_keys_values(self, x: Hidden) -> tuple[Queries, Keys, Keys | LazyArray]:
         heads, how = self._spec.heads, self._spec.projections
         if how.joint:
             joint = self._project(how.joint, x, 3 * heads.count * heads.width, how.has_bias)
@@ -250,7 +250,7 @@ class Layer:
         weights.check(name + ".weight", *_stored_shape(x, width, how.is_transposed))
         if how.has_bias:
             weights.check(name + ".bias", width)
-        return query, key, Deferred(key.shape, partial(self._values, x))
+        return query, key, LazyArray(key.shape, partial(self._values, x))
 
     def _values(self, x: Hidden) -> Keys:
         with np.errstate(all="ignore"):  # as in `computing`, which may be over

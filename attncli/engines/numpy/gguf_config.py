@@ -15,7 +15,7 @@ from attncli.checkpoints.config_reader import DeclinedError, Fields
 from attncli.checkpoints.tensors.gguf import FREQUENCIES, NAMES
 from attncli.checkpoints.tensors.gguf_file import GgufFile
 from attncli.engines.numpy.rope import rope_of
-from attncli.files import widened
+from attncli.files import to_float32
 
 _OF_GPT2 = {
     "context_length": "n_positions",
@@ -136,7 +136,7 @@ def _rotated(architecture: str, fields: Fields, file: GgufFile, width: int) -> d
 
 def _stretched(file: GgufFile, theta: float, width: int) -> dict[str, Any]:
     """Return the parameters whose frequencies are those of the model divided by the numbers in a table of the file."""
-    divisors = widened(file.read(FREQUENCIES))
+    divisors = to_float32(file.read(FREQUENCIES))
     plain = rope_of({}, {"rope_theta": theta}, width, 1).frequencies
     for parameters in _LLAMA3:
         known = rope_of(parameters, {"rope_theta": theta}, width, 1).frequencies

@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.checkpoints.config_reader import DeclinedError
 from attncli.errors import LoadError
-from attncli.files import widened
+from attncli.files import to_float32
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Weights:
             DeclinedError: there are none of that name, or of a type that is not read.
             LoadError: they have another shape.
         """
-        return widened(self._store.read(self._expected(name, (length,))))
+        return to_float32(self._store.read(self._expected(name, (length,))))
 
     def matrix(self, name: str, *shape: int) -> Shaped[np.ndarray, "F E"]:
         """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `functions.linear`."""
@@ -91,4 +91,4 @@ class Weights:
         """Return some rows of a table in float32, without reading the others; see `vector`."""
         if max(indices) >= shape[0]:
             raise DeclinedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
-        return widened(self._store.rows(self._expected(name, shape), indices))
+        return to_float32(self._store.rows(self._expected(name, shape), indices))

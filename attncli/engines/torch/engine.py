@@ -17,8 +17,8 @@ from attncli.checkpoints.tensors.cache import Notes
 from attncli.checkpoints.tensors.open_store import is_fetched
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
-from attncli.encoding.encode import Reader, Sentence
-from attncli.engines.source import SHARED_LATE
+from attncli.encoding.encode import EncodedInput, InputEncoder
+from attncli.engines.source import PARALLEL_FROM_LATE
 from attncli.engines.torch import attention_interface, batch, load, memory
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import (
@@ -36,7 +36,7 @@ from attncli.engines.torch.recorder import Request
 from attncli.engines.torch.run_recorded import run
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
-from attncli.text import several, visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
@@ -54,9 +54,9 @@ class Checkpoint:
         NotExposedError: it has no attention to show, or writes no text.
     """
 
-    runs_together = True
-    shared_from = SHARED_LATE  # its imports take seconds, and torch multiplies on all cores already
-    goes_on = False
+    can_batch = True
+    parallel_from = PARALLEL_FROM_LATE  # its imports take seconds, and torch multiplies on all cores already
+    is_incremental = False
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class Checkpoint:
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
         self.num_layers = layer_count(config)
-        self.request = Request(layers.among(self.num_layers, visible(model)), kind, heads, expression)
+        self.request = Request(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
         self.other_layers = other_layers(config)
         self._check_attention(attention_layers(config))
-        heads.among(head_count(config), f"each layer of {visible(model)}")
+        heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
         own_tokenizer = _tokenizer(self.place, options, self.part.whole)
@@ -97,7 +97,7 @@ class Checkpoint:
         self.model = own.base_model if generate else own
         self.notes = self._all_notes()
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
-        self.reader = Reader(
+        self.encoder = InputEncoder(
             name=model,
             tokenizer=own_tokenizer,
             special=special,
@@ -107,7 +107,7 @@ class Checkpoint:
             start_id=start_id(model, config, own_tokenizer) if self.is_encoder_decoder else None,
             chat=chat,
         )
-        made = (whole, self.model, own_tokenizer, self.reader.limit)
+        made = (whole, self.model, own_tokenizer, self.encoder.limit)
         self.writer = Writer(model, *made, generate) if generate else None
 
     @property
@@ -119,7 +119,7 @@ class Checkpoint:
         """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
         other = copy(self)
         expression = None if mask is None else parse(mask, states_true=False)
-        chosen = layers.among(self.num_layers, visible(self.name))
+        chosen = layers.resolve(self.num_layers, visible(self.name))
         other.request = replace(self.request, layers=chosen, mask=expression)
         other._check_attention(self.attention_layers)
         other.notes = other._all_notes()
@@ -129,7 +129,7 @@ class Checkpoint:
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return what the queries and the keys of a sentence are; see `attncli.engines.source.OpenModel.tokens`."""
         self.check_target(target)
-        return self._sides(self.reader.read(text, pair, target))
+        return self._sides(self.encoder.encode(text, pair, target))
 
     def _all_notes(self) -> tuple[str, ...]:
         config = self.part.config
@@ -177,11 +177,11 @@ class Checkpoint:
                 "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
             )
 
-    def read_for_both(self, text: str, pair: str | None, target: str | None) -> Sentence:
+    def read_for_both(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; a decoder without a target is given the sentence itself."""
         self.check_target(target)
         own = (text if target is None else target) if self.is_encoder_decoder else target
-        return self.reader.read(text, pair, own)
+        return self.encoder.encode(text, pair, own)
 
     def room_for(self, tokens: int) -> int:
         """Return how many sentences of one length fit into memory together; InputError if not even one does."""
@@ -201,12 +201,12 @@ class Checkpoint:
         self.check_target(target)
         if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
             raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
-        sentences: list[Sentence] = []
+        sentences: list[EncodedInput] = []
         failure = None
         limit = batch.MOST_TOKENS
-        for text in several(texts):
+        for text in as_list(texts):
             try:
-                sentence = self.reader.read(text, pair, target)
+                sentence = self.encoder.encode(text, pair, target)
                 if self.writer is not None:
                     sentence = self.writer.continued(sentence)
                 limit = min(limit, _longest(sentence) * self.room_for(_longest(sentence)))
@@ -221,7 +221,7 @@ class Checkpoint:
         if failure is not None:
             raise failure
 
-    def _batched(self, sentences: list[Sentence], limit: int) -> Iterator[Trace]:
+    def _batched(self, sentences: list[EncodedInput], limit: int) -> Iterator[Trace]:
         """Yield the traces of sentences in order, which run in batches of at most so many tokens."""
         done: dict[int, Trace] = {}
         for some in batch.batches([one.inputs for one in sentences], limit):
@@ -229,19 +229,19 @@ class Checkpoint:
         for index in range(len(sentences)):
             yield done.pop(index)
 
-    def _trace_size(self, sentence: Sentence) -> float:
+    def _trace_size(self, sentence: EncodedInput) -> float:
         layers = len(self.request.layers) * (1 if sentence.target is None else len(self.kinds))
         # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
         # last bits, are not to depend on what ran before.
         return memory.trace_size(self.model.config, _longest(sentence), layers, is_watched=True)
 
-    def _run(self, sentences: list[Sentence]) -> list[Trace]:
+    def _run(self, sentences: list[EncodedInput]) -> list[Trace]:
         """Return the traces of sentences that run side by side."""
         part, kinds = self.model, self.kinds
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)
         given = [one.inputs for one in sentences]
-        together = batch.padded(given, self.reader.padding_id, "right", self.takes_positions)
+        together = batch.padded(given, self.encoder.padding_id, "right", self.takes_positions)
         begun = perf_counter()
         recorded = run(self.model, part, together, self.request, kinds)
         _log.info(
@@ -261,7 +261,7 @@ class Checkpoint:
             traces.append(Trace(source, *sides, notes, one.generated))
         return traces
 
-    def _sides(self, sentence: Sentence) -> tuple[Tokens, Tokens]:
+    def _sides(self, sentence: EncodedInput) -> tuple[Tokens, Tokens]:
         """Return what the queries and the keys of a sentence are."""
         return sentence.query_tokens, sentence.tokens
 
@@ -302,5 +302,5 @@ def _tokenizer(place: Place, options: LoadOptions, config: Any) -> Any:
     return found
 
 
-def _longest(sentence: Sentence) -> int:
+def _longest(sentence: EncodedInput) -> int:
     return max(len(sentence.tokens), len(sentence.query_tokens))

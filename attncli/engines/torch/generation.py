@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from attncli.encoding.encode import Sentence
+from attncli.encoding.encode import EncodedInput
 from attncli.engines.torch.attention_backend import attempting, running_with
 from attncli.engines.torch.memory import room_for
 from attncli.engines.torch.text_model import TextPart
 from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
+from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.layer import LayerTrace
-from attncli.trace.spelling import spelled
 from attncli.trace.tokens import Token
 
 
@@ -59,7 +59,7 @@ class Writer:
     limit: int | None
     count: int
 
-    def continued(self, sentence: Sentence) -> Sentence:
+    def continued(self, sentence: EncodedInput) -> EncodedInput:
         """Return the sentence with `count` more tokens, or fewer if the model ends it with its own end token.
 
         Every token comes of a pass over all before it, without a cache.
@@ -87,7 +87,7 @@ class Writer:
         notes = sentence.notes
         if len(added) < count:
             notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
-        tokens = spelled([*sentence.tokens, *added], sentence.text, sentence.pair)
+        tokens = decode_pieces([*sentence.tokens, *added], sentence.text, sentence.pair)
         return sentence._replace(tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))
 
     def _likeliest(self, inputs: Mapping[str, list[int]]) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.encoding.encode import Sentence
+from attncli.encoding.encode import EncodedInput
 from attncli.engines.torch.batch import padded
 from attncli.engines.torch.configuration import instead, layer_types
 from attncli.engines.torch.engine import Checkpoint
@@ -20,7 +20,7 @@ from attncli.engines.torch.recorder import Batch, Span
 from attncli.engines.torch.run_recorded import run
 from attncli.engines.torch.weightless_model import blank_model, costless
 from attncli.errors import InputError, NotExposedError, UsageError
-from attncli.masks.recognition import recognized
+from attncli.masks.recognition import recognise_plane
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
@@ -60,7 +60,7 @@ class LayerMask:
 class SentenceMasks:
     """A sentence with its masks."""
 
-    sentence: Sentence
+    sentence: EncodedInput
     masks: tuple[LayerMask, ...]
 
 
@@ -95,7 +95,7 @@ class BlankCheckpoint(Checkpoint):
         """
         sentences = [self.read_for_both(text, pair, target) for text in texts]
         self._check_room(sentences)
-        side = pad or self.reader.tokenizer.padding_side
+        side = pad or self.encoder.tokenizer.padding_side
         padding = self._padding()
         inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions)
         with costless():
@@ -112,7 +112,7 @@ class BlankCheckpoint(Checkpoint):
         notes += self._padding_notes(sentences, pad, side, padding)
         return [SentenceMasks(*both) for both in zip(sentences, masks, strict=True)], notes
 
-    def _check_room(self, sentences: Sequence[Sentence]) -> None:
+    def _check_room(self, sentences: Sequence[EncodedInput]) -> None:
         """Raise unless the sentences can run side by side."""
         longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
         if self.room_for(longest) < len(sentences):
@@ -129,8 +129,8 @@ class BlankCheckpoint(Checkpoint):
 
     def _padding(self) -> Token:
         """Return the token that sentences are filled up with."""
-        own = self.reader.padding_id
-        return Token(0, own, str(self.reader.tokenizer.convert_ids_to_tokens(own)), None, None, special=True)
+        own = self.encoder.padding_id
+        return Token(0, own, str(self.encoder.tokenizer.convert_ids_to_tokens(own)), None, None, special=True)
 
     def _layer_notes(self) -> Iterator[str]:
         for kind in dict.fromkeys(self.other_layers.values()):
@@ -139,14 +139,14 @@ class BlankCheckpoint(Checkpoint):
             yield f"{layers}: {instead(kind)} and no mask"
 
     def _padding_notes(
-        self, sentences: Sequence[Sentence], pad: str | None, side: str, padding: Token
+        self, sentences: Sequence[EncodedInput], pad: str | None, side: str, padding: Token
     ) -> Iterator[str]:
         is_padded = len({(len(one.tokens), len(one.query_tokens)) for one in sentences}) > 1
         if pad is not None and not is_padded:
             yield f"--pad {pad} adds nothing: there are no sentences of different lengths"
         if pad is None and is_padded:
             yield f"padded on the {side}, as the tokenizer does it; --pad left or --pad right decides"
-        if is_padded and self.reader.tokenizer.pad_token_id is None:
+        if is_padded and self.encoder.tokenizer.pad_token_id is None:
             yield f"the tokenizer has no pad token; padded with {padding.label}"
 
     # --- running -------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class BlankCheckpoint(Checkpoint):
         queries, keys = cells[0].shape[-2:]
         if any((each & ~np.tri(queries, keys, keys - queries, dtype=bool)).any() for each in cells):
             return "bidirectional"
-        rules = {str(recognized(plane, keys - queries)) for each in cells for plane in each}
+        rules = {str(recognise_plane(plane, keys - queries)) for each in cells for plane in each}
         if any("window" in rule for rule in rules):
             return "sliding"
         return "chunked" if any("chunk" in rule for rule in rules) else "full"

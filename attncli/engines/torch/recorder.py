@@ -175,7 +175,7 @@ class Recorder:
                 f"layer {place[0]} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
                 "positions that are no tokens are not supported in it"
             )
-        return self.request.heads.among(heads, f"layer {place[0]}")
+        return self.request.heads.resolve(heads, f"layer {place[0]}")
 
     def capture(self, tensors: Captured, record: Callable[[Captured], None]) -> None:
         """Record a layer: from the CPU now, before the model goes on; from a device with the others, by `fetch`."""

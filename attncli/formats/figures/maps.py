@@ -25,7 +25,7 @@ from attncli.render.heatmap import Picture, picture_of
 from attncli.render.legend import ticks
 from attncli.render.palette import COLORMAPS, Palette, Scale
 from attncli.render.ranges import scales_of
-from attncli.text import counted
+from attncli.text import plural
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
@@ -127,7 +127,7 @@ def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
     """Return the rows and the columns of a layer's maps."""
     cells, palette = view.cells(trace, layer), Palette()
     predicted = trace.predicted if layer.kind == "self" else None
-    rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.blind(cells.rows))
+    rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.fully_masked(cells.rows))
     return rows, Axis.of_tokens(cells.column_tokens, cells.columns, palette)
 
 
@@ -173,7 +173,7 @@ def _lay_out(figure: Figure, maps: Sequence[_Map], size: Size, width: float, rat
             figure.set_layout_engine("none")
             return cell
     raise UsageError(
-        f"{counted(len(maps), 'map')} {'does' if len(maps) == 1 else 'do'} not fit a figure of this size; choose with "
+        f"{plural(len(maps), 'map')} {'does' if len(maps) == 1 else 'do'} not fit a figure of this size; choose with "
         "--layer, --head, --query and --key, or give a larger --size"
     )
 

@@ -187,7 +187,7 @@ def _layer(
         has_products: whether q and k are wanted.
     """
     keys: set[int] = set()
-    for index, blind in zip(layer.heads, layer.blind(cells.rows), strict=True):
+    for index, blind in zip(layer.heads, layer.fully_masked(cells.rows), strict=True):
         head = layer.head(index, cells.rows)
         mask = tuple(pack_mask(block.mask[:, cells.of_columns] for block in head.blocks()))
         if mask not in masks:

@@ -14,10 +14,10 @@ from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expected import UnexpectedError
 from attncli.analysis.calls.rows import joined
 from attncli.errors import NotExposedError, UsageError
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 
 
-def taken(*calls: Call, **how: Any) -> Calls:
+def taken(*calls: AttentionCall, **how: Any) -> Calls:
     found = Calls(**how)
     for call in calls:
         found.take(call)
@@ -92,7 +92,7 @@ def test_masks_say_which_batch_rows_are_padded() -> None:
     assert taken(sdpa(padding(), sdpa_bias()))[0].mask == "pad (rows 1-2 of 3) + bias"
     both = given(CAUSAL & REAL[:, None, None, :])
     assert taken(sdpa(both))[0].mask == "causal & pad (rows 1-2 of 3)"
-    assert taken(sdpa(unread="the score_mod"))[0].mask == "not read: the score_mod"
+    assert taken(sdpa(unsupported="the score_mod"))[0].mask == "not read: the score_mod"
 
 
 def sdpa_bias() -> Any:
@@ -182,7 +182,7 @@ def test_an_expanded_mask_is_copied_as_small_as_it_is() -> None:
 def test_no_tensor_of_the_program_is_kept_alive(is_kept: bool) -> None:
     call = sdpa(padding(REAL.clone()), sdpa_bias(), is_causal=True)
     tensors: Iterator[torch.Tensor] = (value for value in vars(call).values() if isinstance(value, torch.Tensor))
-    storages = [weakref.ref(tensor) for tensor in (*tensors, *(one.handed for one in call.given))]
+    storages = [weakref.ref(tensor) for tensor in (*tensors, *(one.source_tensor for one in call.masks))]
     assert len(storages) == 6
     calls = taken(call, is_kept=is_kept)
     del call
@@ -222,7 +222,7 @@ def test_what_goes_wrong_in_us_is_said_and_stops_nobody(
 
 
 def test_tensors_without_numbers_are_not_read() -> None:
-    call = Call(**{**vars(sdpa()), "given": (given(CAUSAL.to("meta")),), "device": "meta", "output": None})
+    call = AttentionCall(**{**vars(sdpa()), "masks": (given(CAUSAL.to("meta")),), "device": "meta", "output": None})
     assert taken(call, is_kept=False)[0].mask == "not read: tensors without numbers (meta)"
 
 
@@ -338,6 +338,6 @@ def test_a_row_gives_a_trace_for_each_batch_row_with_a_layer_for_each_module() -
 
 def test_a_row_without_queries_and_weights_has_no_trace() -> None:
     call = sdpa()
-    bare = Call(**{**vars(call), "q": None, "k": None, "v": None})
+    bare = AttentionCall(**{**vars(call), "q": None, "k": None, "v": None})
     with pytest.raises(NotExposedError, match=r"model\.py:1 shows neither its queries"):
         taken(bare)[0].trace  # noqa: B018

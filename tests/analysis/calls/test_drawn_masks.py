@@ -12,14 +12,14 @@ from live_calls import given
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expected import UnexpectedError
 from attncli.masks.expressions import Grid, Pad, replaced
-from attncli.masks.padding import OddQueries
-from attncli.masks.recognition import Rule, Variant, rule_of
-from attncli.recording.attention_call import Call, Place
+from attncli.masks.padding import RuleWithExceptions
+from attncli.masks.recognition import Rule, RuleVariant, rule_of
+from attncli.recording.call import AttentionCall, CallSite
 
 MASKS = [*drawn(0, 1000)]
 
 
-def of_words(variant: Variant, mask: Drawn) -> np.ndarray:
+def of_words(variant: RuleVariant, mask: Drawn) -> np.ndarray:
     """What a name says of every query, where its `pad` is the true padding of the rows that it calls padded."""
     _, _, queries, keys = mask.cells.shape
     rows = list(variant.rows)
@@ -28,7 +28,7 @@ def of_words(variant: Variant, mask: Drawn) -> np.ndarray:
     grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries, 1)
     expression = variant.expression
     assert expression is not None
-    if isinstance(expression, OddQueries):
+    if isinstance(expression, RuleWithExceptions):
         expression = expression._replace(inner=replaced(expression.inner, lambda leaf: truly(leaf, true)))
     else:
         expression = replaced(expression, lambda leaf: truly(leaf, true))
@@ -47,7 +47,7 @@ def wrong_names(rule: Rule, mask: Drawn) -> tuple[bool, bool]:
             continue
         rows = list(variant.rows)
         wrong = (of_words(variant, mask) != mask.cells[rows]).any(axis=(1, 3))
-        says_others = isinstance(variant.expression, OddQueries) and variant.expression.see == "others"
+        says_others = isinstance(variant.expression, RuleWithExceptions) and variant.expression.see == "others"
         of_word |= bool((wrong & mask.tokens[rows]).any())
         of_padding |= bool((wrong & ~mask.tokens[rows]).any()) and not says_others
     return of_word, of_padding
@@ -68,12 +68,14 @@ def test_words_are_named_first_and_right(is_known: bool) -> None:
     assert count["unnamed"] <= len(MASKS) / (100 if is_known else 20)
 
 
-def call(mask: np.ndarray) -> Call:
+def call(mask: np.ndarray) -> AttentionCall:
     batch, _, queries, keys = mask.shape
     q, k = torch.zeros(batch, 2, queries, 4), torch.zeros(batch, 2, keys, 4)
     facts = {"scale": 0.5, "dtype": "float32", "device": "cpu", "output": torch.ones(batch, 2, queries, 4)}
     own = given(torch.from_numpy(mask.copy()))
-    return Call("sdpa", Place("m.py", 1, "f", "attn"), (batch, 2, queries, keys), q=q, k=k, v=k, given=(own,), **facts)
+    return AttentionCall(
+        "sdpa", CallSite("m.py", 1, "f", "attn"), (batch, 2, queries, keys), q=q, k=k, v=k, masks=(own,), **facts
+    )
 
 
 def test_what_is_right_is_not_accused() -> None:

@@ -8,7 +8,7 @@ from attncli.analysis.calls.expectations import Expectations, split_pattern
 from attncli.analysis.calls.expected import UnexpectedError
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Call
+from attncli.recording.call import AttentionCall
 
 ENCODER, SELF, CROSS = (
     place(line, name) for line, name in enumerate(("encoder.0", "decoder.0.self", "decoder.0.cross"))
@@ -16,11 +16,11 @@ ENCODER, SELF, CROSS = (
 BY_PATTERN = {"*": "full", "encoder.*": "pad", "decoder.*self*": "causal & pad"}
 
 
-def seq2seq() -> list[Call]:
+def seq2seq() -> list[AttentionCall]:
     return [sdpa(padding(), at=ENCODER), sdpa(padding(), is_causal=True, at=SELF), sdpa(at=CROSS)]
 
 
-def taken(*calls: Call, expect: str | list[str] | dict[str, str] | None = None) -> Calls:
+def taken(*calls: AttentionCall, expect: str | list[str] | dict[str, str] | None = None) -> Calls:
     found = Calls(expect)
     for call in calls:
         found.take(call)

@@ -8,13 +8,13 @@ from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, given, padding, place, sd
 
 from attncli.analysis.calls.calls import Calls
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Call, Given
+from attncli.recording.call import AttentionCall, MaskArgument
 
 INF = float("inf")
 LEAST = torch.finfo(torch.float32).min
 
 
-def found(*calls: Call, expect: str | None = None) -> tuple[Finding, ...]:
+def found(*calls: AttentionCall, expect: str | None = None) -> tuple[Finding, ...]:
     taken = Calls(expect)
     for call in calls:
         taken.take(call)
@@ -23,7 +23,7 @@ def found(*calls: Call, expect: str | None = None) -> tuple[Finding, ...]:
     return taken.findings
 
 
-def codes(*calls: Call, expect: str | None = None) -> list[tuple[str, str]]:
+def codes(*calls: AttentionCall, expect: str | None = None) -> list[tuple[str, str]]:
     return [(finding.code, finding.severity) for finding in found(*calls, expect=expect)]
 
 
@@ -57,11 +57,11 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("call", RIGHT.values(), ids=RIGHT)
-def test_what_is_right_has_no_finding(call: Callable[[], Call]) -> None:
+def test_what_is_right_has_no_finding(call: Callable[[], AttentionCall]) -> None:
     assert found(call()) == ()
 
 
-def half(fill: float) -> Call:
+def half(fill: float) -> AttentionCall:
     """A float32 mask whose numbers float16 does not hold."""
     return sdpa(given(numbers(~REAL[:, None, None, :], fill)), dtype="float16")
 
@@ -84,7 +84,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("call", "code", "said"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_found_by_its_name(call: Callable[[], Call], code: str, said: str) -> None:
+def test_what_is_wrong_is_found_by_its_name(call: Callable[[], AttentionCall], code: str, said: str) -> None:
     errors = {one.code: one for one in found(call()) if one.severity == "error"}
     assert code in errors
     assert said in errors[code].message
@@ -126,10 +126,10 @@ def test_a_mask_beside_is_causal_is_worth_a_note_if_it_tells_queries_apart() -> 
 
 def test_a_mask_that_is_not_applied_is_an_error_unless_it_is_causal() -> None:
     window = torch.ones(T, T, dtype=torch.bool).tril().triu(-2)
-    hint = sdpa(is_causal=True, unused=(given(window),))
+    hint = sdpa(is_causal=True, ignored_masks=(given(window),))
     (finding,) = found(hint)
     assert (finding.code, finding.severity, finding.count) == ("backend", "error", int((CAUSAL & ~window).sum()))
-    assert codes(sdpa(is_causal=True, unused=(given(~CAUSAL, masked=True),))) == []
+    assert codes(sdpa(is_causal=True, ignored_masks=(given(~CAUSAL, masked=True),))) == []
 
 
 def test_dead_rows_of_padding_are_a_note_and_say_what_became_of_them() -> None:
@@ -149,7 +149,7 @@ def test_nan_is_found_where_it_comes_from() -> None:
     assert "first module whose output has it: layers.0.attn" in findings["nan"].message
     assert findings["dead-row"].message.endswith("they became NaN")
     later = sdpa(at=place(2), output=nan)
-    later = Call(**{**vars(later), "q": later.q * torch.nan})
+    later = AttentionCall(**{**vars(later), "q": later.q * torch.nan})
     (finding,) = found(later)
     assert (finding.code, finding.severity) == ("nan", "note")
     assert finding.message == "NaN comes in with its queries, and goes out again"
@@ -158,7 +158,7 @@ def test_nan_is_found_where_it_comes_from() -> None:
 def test_weights_that_were_nan_and_are_made_0_are_no_nan() -> None:
     call = sdpa(given(REAL[:, None, :, None] & REAL[:, None, None, :]))
     weights = torch.full((B, H, T, T), torch.nan)
-    assert codes(Call(**{**vars(call), "weights": weights})) == [("dead-row", "note")]
+    assert codes(AttentionCall(**{**vars(call), "weights": weights})) == [("dead-row", "note")]
 
 
 def test_heads_that_differ_are_a_note() -> None:
@@ -177,7 +177,7 @@ def test_dropout_that_a_reader_knows_is_on_purpose_is_no_error() -> None:
     assert found(sdpa(findings=(own,), dropout=0.5, is_training=False)) == (own,)
 
 
-def top_left(queries: int, keys: int) -> Call:
+def top_left(queries: int, keys: int) -> AttentionCall:
     return sdpa(given(torch.ones(queries, keys, dtype=torch.bool).tril()), size=(B, queries, keys))
 
 
@@ -231,7 +231,7 @@ def test_padding_on_the_other_side() -> None:
 
 def test_one_mask_for_two_apis() -> None:
     real = REAL[:, None, None, :]
-    mha: Given = given(real, "key_padding_mask", masked=True)
+    mha: MaskArgument = given(real, "key_padding_mask", masked=True)
     errors = {one.code: one.message for one in found(sdpa(given(real)), sdpa(mha, at=place(2)))}
     assert "where True = attend; here True = masked" in errors["ambiguous"]
     right = given(~real, "key_padding_mask", masked=True)
@@ -270,7 +270,7 @@ def test_calls_that_are_not() -> None:
     assert codes(sdpa(is_causal=True), expect="causal & pad") == [("pad", "error")]  # nobody says where it is
     assert codes(sdpa(padding()), sdpa(at=place(2)), expect="pad") == [("pad", "error")]  # and no note of the same
     assert codes(sdpa(size=(B, T, T)), expect="docs(3,4)") == [("shape", "error")]
-    unread = sdpa(unread="the score_mod")
+    unread = sdpa(unsupported="the score_mod")
     assert codes(unread, expect="causal") == [("no-mask", "error")]
     assert codes(unread) == []
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from attncli.masks.expressions import Atom, Expression, conjuncts, leaves
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.masks.padding import OddQueries
-from attncli.masks.recognition import Rule, Variant, rule_of
+from attncli.masks.padding import RuleWithExceptions
+from attncli.masks.recognition import Rule, RuleVariant, rule_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -24,7 +24,7 @@ _LEAST = 3  # queries; of fewer, a triangle is too small to be one
 _LOOKING_BACK = {"causal", "window", "docs", "chunk", "prefix", "dilated"}  # a query sees itself in each of them
 
 
-def suspicions(
+def intrinsic_findings(
     allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, past: int, becomes: str = WHAT_BECOMES
 ) -> Iterator[Finding]:
     """Yield what is wrong with a mask, as far as the mask alone shows it.
@@ -50,10 +50,10 @@ def suspicions(
 
 def _plain(expression: Expression | None) -> Expression | None:
     """Return a rule without what some queries see instead."""
-    return expression.inner if isinstance(expression, OddQueries) else expression
+    return expression.inner if isinstance(expression, RuleWithExceptions) else expression
 
 
-def _in_rows(variant: Variant, rule: Rule) -> str:
+def _in_rows(variant: RuleVariant, rule: Rule) -> str:
     """Return which batch rows a variant is about, unless it is about all of them."""
     return "" if len(variant.rows) == rule.shape[0] else in_batch(variant.rows)
 
@@ -132,7 +132,13 @@ def _laid_along_queries(rule: Rule) -> Iterator[Finding]:
     """
     _, _, queries, keys = rule.shape
     odd = rule.expression
-    if not isinstance(odd, OddQueries) or odd.see != "masked" or odd.who != "some" or queries != keys or rule.padded:
+    if (
+        not isinstance(odd, RuleWithExceptions)
+        or odd.see != "masked"
+        or odd.who != "some"
+        or queries != keys
+        or rule.padded
+    ):
         return
     lives = ~odd.where
     at_an_end = (lives[:, :-1] >= lives[:, 1:]).all() or (lives[:, :-1] <= lives[:, 1:]).all()

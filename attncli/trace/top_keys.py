@@ -16,7 +16,7 @@ _FAR = 1e300
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
-class Heaviest(NamedTuple):
+class TopKeys(NamedTuple):
     """Which keys of a query are listed, the heaviest first.
 
     Attributes:
@@ -35,7 +35,7 @@ def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
 
 
 def top_keys(
-    head: HeadTrace, columns: slice | list[int], wanted: Heaviest
+    head: HeadTrace, columns: slice | list[int], wanted: TopKeys
 ) -> Iterator[tuple[Places, Float[np.ndarray, " N"]]]:
     """Yield, for each query of a head, the places of its heaviest keys among the columns, and their weights."""
     for block in head.blocks():

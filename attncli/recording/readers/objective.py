@@ -12,7 +12,7 @@ from torch.utils.weak import TensorWeakRef
 
 from attncli.recording.lineage import operation
 from attncli.recording.losses import LEAST_TARGETS, Embedded, Loss
-from attncli.recording.reader import Reader, Scene
+from attncli.recording.readers.reader import Reader, ThreadContext
 
 _MOST_EMBEDDED = 16  # that are remembered
 _LINEAR = "input", "linear_weight", "target"
@@ -24,8 +24,8 @@ class Objective(Reader):
 
     sees_all = True
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, context: ThreadContext) -> None:
+        super().__init__(context)
         self._embedded: deque[Embedded] = deque(maxlen=_MOST_EMBEDDED)
         self.functions = {
             F.embedding: self._read_embedding,
@@ -66,5 +66,5 @@ class Objective(Reader):
         """Tell a loss; the parameters after `result` are those of `F.cross_entropy`."""
         if input.grad_fn is None or target.is_floating_point() or target.dim() not in (1, 2):
             return
-        embedded, calls = tuple(self._embedded), tuple(self.scene.calls)
-        self.scene.learn(Loss(input, target, ignore_index, weight, result.dim() > 0, embedded, calls))
+        embedded, calls = tuple(self._embedded), tuple(self.context.calls)
+        self.context.learn(Loss(input, target, ignore_index, weight, result.dim() > 0, embedded, calls))

@@ -19,7 +19,7 @@ _FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 _STRAY = re.compile("[\udc80-\udcff]+")  # bytes that are no whole character, as `surrogateescape` decodes them
 
 
-def spelled(tokens: Sequence[Token], text: str, pair: str | None = None) -> Tokens:
+def decode_pieces(tokens: Sequence[Token], text: str, pair: str | None = None) -> Tokens:
     """Return the tokens, each byte-level piece with its own characters; bytes of half a character are `<E4 BD>`.
 
     Where they stand in the text of segment 0 and the pair of segment 1 tells which pieces are bytes.

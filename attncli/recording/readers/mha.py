@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Call, Given, Place
+from attncli.recording.call import AttentionCall, CallSite, MaskArgument
 from attncli.recording.lineage import Lineage, lineage
 from attncli.recording.nested_tensors import longest, own_tokens, padded
-from attncli.recording.reader import Reader, Scene, is_of_nothing
+from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
 
 # Where the program puts functions of its own in the place of torch's, it is not to be called by us.
 _nn, _functions = torch._C._nn, torch._C._VariableFunctions
@@ -54,8 +54,8 @@ def is_fused(module: nn.Module) -> bool:
 class Mha(Reader):
     """Reads a module, or the function, from what it is called with."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, context: ThreadContext) -> None:
+        super().__init__(context)
         self.functions = {F.multi_head_attention_forward: self._read_function}
         self.modules = {
             nn.MultiheadAttention.forward: self._read_module,
@@ -64,20 +64,20 @@ class Mha(Reader):
 
     def _read_function(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not is_of_nothing(*_tensors(args, kwargs)):
-            self.scene.tell(_of_function(self.scene, result, *args, **kwargs))
+            self.context.emit(_of_function(self.context, result, *args, **kwargs))
 
     def _read_module(
         self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         if not is_of_nothing(*_tensors(args, kwargs)):
-            self.scene.tell(_of_module(self.scene, module, result, *args, **kwargs))
+            self.context.emit(_of_module(self.context, module, result, *args, **kwargs))
 
     def _read_layer(
         self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         # Beside its fast path the layer calls its parts, and they were read.
         if not called and not is_of_nothing(*_tensors(args, kwargs)):
-            self.scene.tell(_of_layer(self.scene, module, *args, **kwargs))
+            self.context.emit(_of_layer(self.context, module, *args, **kwargs))
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -120,7 +120,7 @@ class _Layer:
 
 
 def _of_module(
-    scene: Scene,
+    context: ThreadContext,
     module: nn.MultiheadAttention,
     result: tuple[Tensor, Tensor | None],
     query: Tensor,
@@ -131,12 +131,12 @@ def _of_module(
     attn_mask: Tensor | None = None,
     average_attn_weights: bool = True,
     is_causal: bool = False,
-) -> Call:
+) -> AttentionCall:
     """Return the call of a module; the parameters after `result` are those of its forward."""
     axis = 0 if module.batch_first else 1
     has_hint = is_causal and not _takes_fast_path(module, query, key, value, key_padding_mask, attn_mask, result[0])
     return _call(
-        scene,
+        context,
         _parameters(module),
         [batch_first(each, axis) for each in (query, key, value)],
         _masks(module.num_heads, attn_mask, key_padding_mask),
@@ -151,7 +151,7 @@ def _of_module(
 
 
 def _of_function(
-    scene: Scene,
+    context: ThreadContext,
     result: tuple[Tensor, Tensor | None],
     query: Tensor,
     key: Tensor,
@@ -178,12 +178,12 @@ def _of_function(
     static_v: Tensor | None = None,
     average_attn_weights: bool = True,
     is_causal: bool = False,
-) -> Call:
+) -> AttentionCall:
     """Return the call; the parameters after `result` are those of the function."""
     packed = None if use_separate_proj_weight else in_proj_weight
     projections = _projections(packed, in_proj_bias, (q_proj_weight, k_proj_weight, v_proj_weight))
     return _call(
-        scene,
+        context,
         _Layer(num_heads, *projections, bias_k, bias_v, add_zero_attn, static_k, static_v),
         [batch_first(each, 1) for each in (query, key, value)],
         _masks(num_heads, attn_mask, key_padding_mask),
@@ -198,18 +198,18 @@ def _of_function(
 
 
 def _of_layer(
-    scene: Scene,
+    context: ThreadContext,
     module: nn.TransformerEncoderLayer,
     src: Tensor,
     src_mask: Tensor | None = None,
     src_key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
-) -> Call:
+) -> AttentionCall:
     """Return the call inside a layer that took its fast path; the parameters after `module` are those of its forward.
 
     The path takes every mask for booleans: what is not 0 forbids.
     """
-    place = scene.place()
+    place = context.place()
     num_heads = module.self_attn.num_heads
     masks, findings = [], []
     for given in _masks(num_heads, src_mask, src_key_padding_mask, ("src_mask", "src_key_padding_mask")):
@@ -226,7 +226,7 @@ def _of_layer(
         return _functions.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
     return _call(
-        scene,
+        context,
         _parameters(module.self_attn),
         (src, src, src),
         tuple(masks),
@@ -239,10 +239,10 @@ def _of_layer(
 
 
 def _call(
-    scene: Scene,
+    context: ThreadContext,
     layer: _Layer,
     x: Sequence[Tensor],
-    given: tuple[Given, ...],
+    given: tuple[MaskArgument, ...],
     *,
     output: Tensor | None = None,
     weights: Tensor | None = None,
@@ -251,14 +251,14 @@ def _call(
     is_unheeded: bool = False,
     dropout: float = 0.0,
     is_training: bool | None = None,
-    place: Place | None = None,
+    place: CallSite | None = None,
     findings: tuple[Finding, ...] = (),
     lineage: Lineage | None = None,
-) -> Call:
+) -> AttentionCall:
     """Return a call of what all ways in have in common.
 
     Args:
-        scene: where.
+        context: where.
         layer: the parameters.
         x: the inputs of the three projections, `[B, T, E]`.
         given: the masks.
@@ -268,10 +268,10 @@ def _call(
         replaces_mask: whether `is_causal` takes the place of `attn_mask`.
         is_unheeded: whether `is_causal` was said, and nothing is causal.
         dropout: of this call.
-        is_training: see Call.
-        place: where, if it is not where the scene is.
+        is_training: see AttentionCall.
+        place: where, if it is not where the context is.
         findings: what was seen already.
-        lineage: see Call.
+        lineage: see AttentionCall.
     """
     query, key, _ = x
     autocast = _autocast(query.device.type)
@@ -290,15 +290,15 @@ def _call(
         given = tuple(mask._replace(values=_nn.pad(mask.values, (0, layer.extra_keys))) for mask in given)
     if weights is not None and weights.dim() == 3:
         weights = weights[None]
-    return Call(
+    return AttentionCall(
         api="mha",
-        place=place or scene.place(),
+        place=place or context.place(),
         shape=(query.size(0), layer.num_heads, longest(query), keys + layer.extra_keys),
         dtype=str(autocast or query.dtype).removeprefix("torch."),
         device=str(query.device),
         project=project,
-        given=() if replaces_mask else given,
-        unused=given if replaces_mask else (),
+        masks=() if replaces_mask else given,
+        ignored_masks=given if replaces_mask else (),
         is_causal=replaces_mask,
         scale=(layer.weights[0].shape[0] // layer.num_heads) ** -0.5,
         dropout=dropout,
@@ -343,7 +343,7 @@ def _projections(packed: Tensor | None, bias: Tensor | None, apart: Any) -> tupl
 
 def _masks(
     num_heads: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, names: tuple[str, str] = _NAMES
-) -> tuple[Given, ...]:
+) -> tuple[MaskArgument, ...]:
     """Return the masks of `[Q, K]` or `[B·H, Q, K]`, and `[K]` or `[B, K]`; True and −inf forbid."""
     found = []
     for name, mask in zip(names, (attn_mask, key_padding_mask), strict=True):
@@ -353,7 +353,7 @@ def _masks(
             values = mask[None, None, None] if mask.dim() == 1 else mask[:, None, None]
         else:
             values = mask[None, None] if mask.dim() == 2 else mask.view(-1, num_heads, *mask.shape[1:])
-        found.append(Given(name, values, "masked" if mask.dtype == torch.bool else "additive", mask))
+        found.append(MaskArgument(name, values, "masked" if mask.dtype == torch.bool else "additive", mask))
     return tuple(found)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import attncli
 from attncli.errors import InputError, UsageError
-from attncli.trace.ranking import heaviest
 from attncli.trace.selection import RowRange
+from attncli.trace.top_keys import heaviest
 
 WEIGHTS = st.sampled_from([0.0, 0.125, 0.25, 0.5, 1.0, math.nan, math.inf])  # few, so that many are equal
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Place
+from attncli.recording.call import CallSite
 from attncli.recording.provenance import Nodes
-from attncli.recording.reader import Reader, Scene
+from attncli.recording.readers.reader import Reader, ThreadContext
 
 SPLIT = Finding(
     "heads", "error", "heads are split by a view alone, so that each head is a part of the positions, whole",
@@ -52,24 +52,24 @@ def split_findings(nodes: Nodes, *inputs: torch.Tensor) -> tuple[Finding, ...]:
 class Merging(Reader):
     """Sees what becomes of outputs, until they have other axes."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, context: ThreadContext) -> None:
+        super().__init__(context)
         views = torch.Tensor.view, torch.Tensor.reshape, torch.reshape
         copies = torch.Tensor.contiguous, torch.Tensor.clone, torch.clone, torch.Tensor.to
         self.followed = dict.fromkeys(views, self._reshaped) | dict.fromkeys(copies, self._copied)
 
     def _reshaped(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        place = self.scene.nodes.output_of(args[0] if args else None)
+        place = self.context.nodes.output_of(args[0] if args else None)
         if place is not None and is_merged(args[0].shape, result.shape):
-            self.scene.tell_late(place, _merged(args[0], result, self.scene.place()))
+            self.context.emit_late(place, _merged(args[0], result, self.context.place()))
 
     def _copied(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        place = self.scene.nodes.output_of(args[0] if args else None)
+        place = self.context.nodes.output_of(args[0] if args else None)
         if place is not None and result is not args[0]:
-            self.scene.nodes.keep_output(result, place)
+            self.context.nodes.keep_output(result, place)
 
 
-def _merged(output: torch.Tensor, result: torch.Tensor, place: Place) -> Finding:
+def _merged(output: torch.Tensor, result: torch.Tensor, place: CallSite) -> Finding:
     shapes = f"{list(output.shape)} as {list(result.shape)}"
     return Finding(
         "heads", "error",

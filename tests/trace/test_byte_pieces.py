@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from attncli.encoding.vocabulary import tokens_of
-from attncli.trace.spelling import spelled
+from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.tokens import Token, Tokens
 
 CORPUS = ["time flies like an arrow, naïve 日本 日本 日本語"] * 5
@@ -44,7 +44,7 @@ def test_whole_characters_are_themselves_and_halves_of_them_are_bytes(trim: bool
 
 
 def test_bytes_that_stand_together_are_shown_together() -> None:
-    (token,) = spelled([Token(0, 0, "Ġä½", 0, 2)], " 你")
+    (token,) = decode_pieces([Token(0, 0, "Ġä½", 0, 2)], " 你")
     assert token.label == "␣<E4 BD>"
 
 
@@ -97,5 +97,5 @@ def test_a_saved_trace_shows_them_too(tmp_path: Path) -> None:
 def test_what_a_model_wrote_is_spelled_like_the_text_before_it() -> None:
     text = "time flies"
     tokens = [Token(0, 0, "time", 0, 4), Token(1, 1, "Ġflies", 4, 10), Token(2, 2, "ĠnaÃ¯ve", None, None)]
-    assert [token.label for token in spelled(tokens, text)] == ["time", "␣flies", "␣naïve"]
-    assert spelled(spelled(tokens, text), text) == spelled(tokens, text)
+    assert [token.label for token in decode_pieces(tokens, text)] == ["time", "␣flies", "␣naïve"]
+    assert decode_pieces(decode_pieces(tokens, text), text) == decode_pieces(tokens, text)

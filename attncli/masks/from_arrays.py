@@ -10,11 +10,11 @@ import numpy as np
 from attncli.errors import InputError, UsageError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Expression, Pad, leaves, with_lengths
-from attncli.masks.files import Loaded
-from attncli.masks.layout import lengths_of
+from attncli.masks.files import StoredMask
+from attncli.masks.mask_grid import lengths_of
 
 
-def with_given_lengths(expected: Expression | None, lengths: Any) -> Expression:
+def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
     """Return an expression whose `pad` is told how much it hides.
 
     Args:
@@ -27,10 +27,10 @@ def with_given_lengths(expected: Expression | None, lengths: Any) -> Expression:
     """
     if expected is None or not any(isinstance(leaf, Pad) for leaf in leaves(expected)):
         raise UsageError("lengths apply to pad without numbers in an expression, such as 'causal & pad'")
-    return with_lengths(expected, lengths_of(loaded_from(lengths, "lengths").values, "lengths"))
+    return with_lengths(expected, lengths_of(as_stored(lengths, "lengths").values, "lengths"))
 
 
-def loaded_from(given: Any, name: str) -> Loaded:
+def as_stored(given: Any, name: str) -> StoredMask:
     """Return an array, a tensor or nested lists as an array, and the name of its type.
 
     Raises:
@@ -38,11 +38,11 @@ def loaded_from(given: Any, name: str) -> Loaded:
     """
     torch = sys.modules.get("torch")  # who holds tensors has imported it
     if torch is not None and isinstance(given, torch.Tensor):
-        return Loaded(to_numpy(given), str(given.dtype).removeprefix("torch."))
+        return StoredMask(to_numpy(given), str(given.dtype).removeprefix("torch."))
     try:
         values = np.asarray(given)
     except ValueError:  # lists of different lengths
         raise InputError(f"{name} is no array: its rows have different lengths") from None
     if values.dtype.kind not in "biuf":
         raise InputError(f"{name} holds {values.dtype}; expected booleans or numbers")
-    return Loaded(values, values.dtype.name)
+    return StoredMask(values, values.dtype.name)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
 
-class Told(NamedTuple):
+class InputHint(NamedTuple):
     """What an input of a module says of the positions of a batch.
 
     Attributes:
@@ -37,7 +37,7 @@ class Told(NamedTuple):
 class Listener(Protocol):
     """Who takes what inputs say, of the thread that runs."""
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: InputHint) -> None:
         """Take in what is said of the calls to come."""
 
     def begins(self) -> tuple[int, int]:
@@ -49,5 +49,5 @@ class Listener(Protocol):
     def encoded(self) -> Bool[np.ndarray, "B T"] | None:
         """Return which keys of the last call are tokens, if it hides padding."""
 
-    def attends_to(self, told: Told) -> None:
+    def attends_to(self, told: InputHint) -> None:
         """Take in of what the keys of the last call were made."""

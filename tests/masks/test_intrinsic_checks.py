@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import InputError, UsageError
-from attncli.masks.alone import suspicions
 from attncli.masks.audit import audit_allowed
 from attncli.masks.expressions import with_lengths
 from attncli.masks.findings import CODES, Finding
+from attncli.masks.intrinsic_checks import intrinsic_findings
 from attncli.masks.parser import parse
 from attncli.masks.recognition import rule_of
 
@@ -42,7 +42,7 @@ def found(allowed: np.ndarray, expect: str | None = None, lengths: Any = None, s
         expected = with_lengths(expected, np.array(lengths))
     shape = shape or (batch, 2, SIZE, SIZE)
     if expected is None:
-        findings = list(suspicions(allowed, rule_of(allowed, shape), shape[3] - shape[2]))
+        findings = list(intrinsic_findings(allowed, rule_of(allowed, shape), shape[3] - shape[2]))
     else:
         findings = list(audit_allowed(allowed, shape, expected))
     assert all(finding.code in CODES for finding in findings)

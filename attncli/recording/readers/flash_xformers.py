@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from attncli.recording.attention_call import Api, Call, Given
-from attncli.recording.reader import Reader, Scene, is_of_nothing
+from attncli.recording.call import Api, AttentionCall, MaskArgument
+from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
 from attncli.recording.scale_checks import of_fused
 
 # By namespace and name of the operator.
@@ -57,18 +57,20 @@ def api_of(operator: Any) -> Api | None:
 class Fused(Reader):
     """Reads the operators of both libraries, which are not known before they are called."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, context: ThreadContext) -> None:
+        super().__init__(context)
         self.operators = self._read
 
     def _read(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if api_of(func) is not None:
-            call = _call(self.scene, func, args, kwargs, result)
+            call = _call(self.context, func, args, kwargs, result)
             if call is not None:
-                self.scene.tell(call)
+                self.context.emit(call)
 
 
-def _call(scene: Scene, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Call | None:
+def _call(
+    context: ThreadContext, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+) -> AttentionCall | None:
     """Return a call of an operator of which `api_of` says that it is attention; None if it is one of nothing."""
     api, schema = api_of(operator), _schema(operator)
     assert api is not None
@@ -100,23 +102,23 @@ def _call(scene: Scene, operator: Any, args: tuple[Any, ...], kwargs: Mapping[st
     shape = (batch, heads, queries, k.shape[2])
     scale = given.get("softmax_scale")
     factor = width**-0.5 if scale is None else float(scale)
-    return Call(
+    return AttentionCall(
         api,
-        scene.place(),
+        context.place(),
         shape,
         str(q.dtype).removeprefix("torch."),
         str(q.device),
         q=q,
         k=k,
         v=v,
-        given=() if unread else _masks(given, shape, lengths, key_lengths),
+        masks=() if unread else _masks(given, shape, lengths, key_lengths),
         scale=factor,
         softcap=given.get("softcap") or None,
         dropout=float(given.get("dropout_p") or 0.0),
-        is_training=scene.is_training(),
+        is_training=context.is_training(),
         output=result,
-        findings=of_fused(scene.nodes, *asked, factor, heads),
-        unread=", ".join(unread) or None,
+        findings=of_fused(context.nodes, *asked, factor, heads),
+        unsupported=", ".join(unread) or None,
     )
 
 
@@ -128,7 +130,7 @@ def _schema(operator: Any) -> Any:
 
 def _masks(
     given: Mapping[str, Any], shape: tuple[int, int, int, int], queries: torch.Tensor, keys: torch.Tensor
-) -> tuple[Given, ...]:
+) -> tuple[MaskArgument, ...]:
     """Return what the arguments hide.
 
     Args:
@@ -140,7 +142,7 @@ def _masks(
     masks = []
     device = queries.device
     if given.get("bias") is not None:
-        masks.append(Given("attn_bias", given["bias"], "additive"))
+        masks.append(MaskArgument("attn_bias", given["bias"], "additive"))
     # Where a query stands: its last one at the last key, but for xformers' lower triangle, which begins top-left.
     is_top_left = given.get("custom_mask_type") == 1
     past = torch.zeros_like(queries) if is_top_left else keys - queries
@@ -154,18 +156,18 @@ def _masks(
     if given.get("causal") or given.get("custom_mask_type"):
         right = 0
     if right is not None and right >= 0:
-        masks.append(Given("causal" if right == 0 else "window_size", j <= i + right, "attend"))
+        masks.append(MaskArgument("causal" if right == 0 else "window_size", j <= i + right, "attend"))
     if left is not None and left >= 0:
-        masks.append(Given("window_size", j >= i - left, "attend"))
+        masks.append(MaskArgument("window_size", j >= i - left, "attend"))
     if bool((keys != shape[3]).any()):
-        masks.append(Given("seqlens", j < keys[:, None, None, None], "attend"))
+        masks.append(MaskArgument("seqlens", j < keys[:, None, None, None], "attend"))
     if bool((queries != shape[2]).any()):  # rows that only fill up attend to nothing, and are 0
         is_row = torch.arange(shape[2], device=device)[:, None] < queries[:, None, None, None]
-        masks.append(Given("seqlens", is_row, "attend"))
+        masks.append(MaskArgument("seqlens", is_row, "attend"))
     slopes = given.get("alibi_slopes")
     if slopes is not None:
         slopes = slopes.reshape(-1, slopes.shape[-1], 1, 1)
-        masks.append(Given("alibi_slopes", -slopes * (i - j).abs(), "additive"))
+        masks.append(MaskArgument("alibi_slopes", -slopes * (i - j).abs(), "additive"))
     return tuple(masks)
 
 

@@ -2,7 +2,7 @@
 
 A reader is made anew for each thread of the program. After a function of torch ran, `watching` gives it function,
 arguments and result, while the program waits: no function that the reader calls is watched, and none is recorded by
-autograd. What it makes of them it hands to `Scene.tell`, at once or when it has seen more.
+autograd. What it makes of them it hands to `ThreadContext.tell`, at once or when it has seen more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from attncli.masks.findings import Finding
-from attncli.recording.attention_call import Call, Place
+from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.lineage import Lineage
 from attncli.recording.projections import Projected
 from attncli.recording.provenance import Nodes
@@ -52,7 +52,7 @@ def is_of_nothing(*tensors: torch.Tensor) -> bool:
     return not all(each.numel() for each in tensors)
 
 
-class Scene(Protocol):
+class ThreadContext(Protocol):
     """The thread of the program that runs.
 
     Attributes:
@@ -67,7 +67,7 @@ class Scene(Protocol):
     projected: Projected
     folds: Folds
 
-    def place(self) -> Place:
+    def place(self) -> CallSite:
         """Return where the program stands."""
 
     def module(self) -> torch.nn.Module | None:
@@ -76,19 +76,19 @@ class Scene(Protocol):
     def is_training(self) -> bool | None:
         """Return whether the innermost module that runs is in training mode; None outside of modules."""
 
-    def tell(self, call: Call) -> None:
+    def emit(self, call: AttentionCall) -> None:
         """Hand over an attention."""
 
     def learn(self, loss: Loss) -> None:
         """Hand over a loss."""
 
-    def tell_late(self, place: Place, finding: Finding) -> None:
+    def emit_late(self, place: CallSite, finding: Finding) -> None:
         """Say what is wrong with an attention that was handed over before."""
 
-    def lose(self, shape: tuple[int, ...]) -> Place:
+    def lose(self, shape: tuple[int, ...]) -> CallSite:
         """Count a softmax whose weights could not be followed; return where that was."""
 
-    def find(self, place: Place) -> None:
+    def find(self, place: CallSite) -> None:
         """Take one back that was counted, as its weights met values."""
 
     def note(self, text: str) -> None:
@@ -114,5 +114,5 @@ class Reader:
     operators: Handler | None = None
     sees_all: bool = False
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
+    def __init__(self, context: ThreadContext) -> None:
+        self.context = context

@@ -6,17 +6,17 @@ from typing import Any
 
 import torch
 
-from attncli.recording.reader import Reader, Scene
+from attncli.recording.readers.reader import Reader, ThreadContext
 from attncli.recording.tracer import has_values
 
 
 class Linear(Reader):
     """Remembers what linear layers gave."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, context: ThreadContext) -> None:
+        super().__init__(context)
         self.modules = {torch.nn.Linear.forward: self._ended}
 
     def _ended(self, module: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if has_values(output) and output.shape[-2:-1] != (1,):  # of one position nothing new is shown
-            self.scene.projected.put(output, module)
+            self.context.projected.put(output, module)

@@ -1,7 +1,7 @@
 """One attention as a running program computed it, before anything is made of it.
 
-A reader (`sdpa`, `mha`, `softmax`, …) makes a `Call` of what it saw. It holds the program's own tensors and copies
-none, so it is to be looked at while the program waits, and not to be kept.
+A reader (`sdpa`, `mha`, `softmax`, …) makes an `AttentionCall` of what it saw. It holds the program's own tensors and
+copies none, so it is to be looked at while the program waits, and not to be kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Api = Literal["sdpa", "mha", "flex", "softmax", "flash", "xformers"]
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """Where a program computes attention.
 
     Attributes:
@@ -43,7 +43,7 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-class Given(NamedTuple):
+class MaskArgument(NamedTuple):
     """A mask as a call was given it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Given(NamedTuple):
             (`masked_fill`, `where`, `added`).
         values: the program's own tensor, in a shape that broadcasts to `[B, H, Q, K]` (a view of it, no copy).
         convention: what its values mean to this API.
-        handed: the tensor that the program handed over, of which `values` may be a view made for this call: with
+        source_tensor: the tensor that the program handed over, of which `values` may be a view made for this call: with
             its `_version` it says whether a mask is the one that was seen before. None where there is no such tensor.
         made_at: the line of the program's own code that made it, such as `train.py:40`; None where that is not known,
             and where it is the line of the call.
@@ -60,12 +60,12 @@ class Given(NamedTuple):
     name: str
     values: torch.Tensor
     convention: Convention
-    handed: torch.Tensor | None = None
+    source_tensor: torch.Tensor | None = None
     made_at: str | None = None
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionCall:
     """One attention of a running program.
 
     Attributes:
@@ -79,8 +79,8 @@ class Call:
         v: values.
         project: makes q, k and v where they are None, because the API projects them inside (`mha`) or because they
             are nested tensors; it computes, so it is called for what is kept alone, and while the program waits.
-        given: the masks, in the order in which they apply.
-        unused: masks that were handed over and that the API does not apply, such as the attn_mask that
+        masks: those that apply, in the order in which they apply.
+        ignored_masks: masks that were handed over and that the API does not apply, such as the attn_mask that
             `nn.MultiheadAttention` takes for causal at the word of `is_causal`.
         is_causal: whether the API itself hides later keys; it aligns them top-left: query i sees keys up to i.
         scale: what multiplies q·k; None where it is not known.
@@ -92,14 +92,14 @@ class Call:
         weights: what the softmax gave; likewise.
         output: weights·V, or what the API made of it; None where it is not known yet.
         findings: what only the reader of the call could see, such as a mask after the softmax.
-        unread: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
+        unsupported: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
         is_mask_read: whether all that hides keys is read nevertheless.
         windows: those that its batch rows are, of pictures; None where it is not known that they are.
         lineage: the operations that made queries, keys and output; None without gradients.
     """
 
     api: Api
-    place: Place
+    place: CallSite
     shape: tuple[int, int, int, int]
     dtype: str
     device: str
@@ -107,8 +107,8 @@ class Call:
     k: Float[torch.Tensor, "B Hkv K D"] | None = None
     v: Float[torch.Tensor, "B Hkv K Dv"] | None = None
     project: Callable[[], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
-    given: tuple[Given, ...] = ()
-    unused: tuple[Given, ...] = ()
+    masks: tuple[MaskArgument, ...] = ()
+    ignored_masks: tuple[MaskArgument, ...] = ()
     is_causal: bool = False
     scale: float | None = None
     softcap: float | None = None
@@ -119,7 +119,7 @@ class Call:
     weights: Float[torch.Tensor, "B H Q K"] | None = None
     output: torch.Tensor | None = None
     findings: tuple[Finding, ...] = ()
-    unread: str | None = None
+    unsupported: str | None = None
     is_mask_read: bool = False
     windows: Windows | None = None
     lineage: Lineage | None = None

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
     from attncli.masks.conventions import Reader, Reading
-    from attncli.masks.files import Loaded
+    from attncli.masks.files import StoredMask
 
 _DEFAULT = 8  # positions, where nothing says how many
 
 
-class Size(NamedTuple):
+class MaskSize(NamedTuple):
     """How many positions a mask is laid over; None is what nobody said.
 
     Attributes:
@@ -49,7 +49,7 @@ class Size(NamedTuple):
     keys: int | None = None
     past: int | None = None
 
-    def completed(self, fallback: int) -> Size:
+    def completed(self, fallback: int) -> MaskSize:
         """Return the size with what follows from the sides that are known.
 
         Raises:
@@ -61,7 +61,7 @@ class Size(NamedTuple):
         keys = queries + past if self.keys is None else self.keys
         if queries < 1:
             raise UsageError(f"--past {past} leaves no query among {keys} keys")
-        return Size(queries, keys, self.past)
+        return MaskSize(queries, keys, self.past)
 
 
 def check_past(past: int | None) -> None:
@@ -70,11 +70,11 @@ def check_past(past: int | None) -> None:
         raise UsageError(f"--past {past}: expected a number from 0 to {MOST}")
 
 
-def filled(size: Size, *expressions: Expression) -> Size:
+def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
     """Return the size; where nobody gave one, that of a file or of the documents in the expressions."""
     if size.queries is None and size.keys is None:
         for file in files_of(*expressions):
-            return Size(file.mask.shape[-2], file.mask.shape[-1], size.past)
+            return MaskSize(file.mask.shape[-2], file.mask.shape[-1], size.past)
     several = [sum(documents.arguments) for documents in named("docs", leaves(*expressions))]
     several = several or [pad.longest for pad in leaves(*expressions) if isinstance(pad, Pad)]
     return size.completed(max(several, default=_DEFAULT))
@@ -94,7 +94,7 @@ _MOST_HEADS = 1024
 _MOST_CELLS = 2**31  # held at once, a byte each; a bias is made head by head, but written whole
 
 
-class Subject(NamedTuple):
+class MaskGrid(NamedTuple):
     """A mask, cell by cell.
 
     Attributes:
@@ -111,15 +111,15 @@ class Subject(NamedTuple):
     allowed: Bool[np.ndarray, "P Q K"]
     past: int
     expression: Expression | None = None
-    loaded: Loaded | None = None
+    loaded: StoredMask | None = None
     reading: Reading | None = None
     is_padding: bool = False
 
     @property
-    def size(self) -> Size:
+    def size(self) -> MaskSize:
         """How many queries and keys it has."""
         _, queries, keys = self.allowed.shape
-        return Size(queries, keys, self.past)
+        return MaskSize(queries, keys, self.past)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -174,7 +174,7 @@ def is_file(given: str) -> bool:
     return given.lower().endswith(ENDINGS)
 
 
-def expression_of(
+def as_expression(
     given: str,
     allow_bias: bool = False,
     lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None = None,
@@ -196,13 +196,13 @@ def expression_of(
     return expression if lengths is None else with_lengths(expression, lengths)
 
 
-def subject_of_file(
+def grid_of_file(
     given: str,
     reader: Reader | None = None,
     past: int | None = None,
     expected: Expression | None = None,
     is_batch: bool = False,
-) -> Subject:
+) -> MaskGrid:
     """Read a mask file; see `subject_of_values`.
 
     Raises:
@@ -212,17 +212,17 @@ def subject_of_file(
     from attncli.masks.files import read_values
 
     check_past(past)
-    return subject_of_values(given, read_values(Path(given)), reader, past, expected, is_batch)
+    return grid_of_values(given, read_values(Path(given)), reader, past, expected, is_batch)
 
 
-def subject_of_values(
+def grid_of_values(
     name: str,
-    loaded: Loaded,
+    loaded: StoredMask,
     reader: Reader | None = None,
     past: int | None = None,
     expected: Expression | None = None,
     is_batch: bool = False,
-) -> Subject:
+) -> MaskGrid:
     """Return a mask that is given cell by cell.
 
     Args:
@@ -251,11 +251,11 @@ def subject_of_values(
     wanted = None
     if expected is not None and reader is None:
         with suppress(InputError):  # whoever compares them says why it does not fit
-            wanted = laid_out(expected, Size(queries, keys, offset), heads_of(shape))
+            wanted = materialise(expected, MaskSize(queries, keys, offset), heads_of(shape))
     is_padding = is_batch and queries == heads_of(shape) == 1
     reading = read_convention(loaded.values, visible(name), reader, offset, wanted, is_padding=is_padding)
     allowed = reading.allowed.reshape(-1, queries, keys)
-    return Subject(name, allowed, offset, None, loaded, reading, is_padding)
+    return MaskGrid(name, allowed, offset, None, loaded, reading, is_padding)
 
 
 def _with_batch(
@@ -321,16 +321,16 @@ def lengths_of(values: np.ndarray[Any, Any], name: str) -> Int[np.ndarray, " B"]
     return tokens
 
 
-def open_subjects(
+def open_masks(
     given: str,
-    size: Size,
+    size: MaskSize,
     reader: Reader | None = None,
     heads: int = 1,
     allow_bias: bool = False,
     beside: Expression | None = None,
     lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None = None,
     is_batch: bool = False,
-) -> list[Subject]:
+) -> list[MaskGrid]:
     """Return the mask that is given as a file, or as something to be laid over positions.
 
     Args:
@@ -351,7 +351,7 @@ def open_subjects(
         InputError: a file cannot be read, or is not of this size.
     """
     if is_file(given):
-        subject = subject_of_file(given, reader, size.past, None, is_batch)
+        subject = grid_of_file(given, reader, size.past, None, is_batch)
         _, queries, keys = subject.allowed.shape
         if (size.queries or queries, size.keys or keys) != (queries, keys):
             raise InputError(
@@ -365,19 +365,19 @@ def open_subjects(
         raise InputError(f"{heads} heads are too many to lay out; give at most {_MOST_HEADS}")
     if is_batch:
         raise UsageError("--batch applies to files; in an expression pad and --lengths say what batch rows there are")
-    expression = expression_of(given, allow_bias, lengths)
+    expression = as_expression(given, allow_bias, lengths)
     known = (expression,) if beside is None else (expression, beside)
-    return subjects_of_expression(expression, filled(size, *known), heads)
+    return grids_of_expression(expression, size_for(size, *known), heads)
 
 
 def open_pair(
     one: str,
     other: str,
-    size: Size,
+    size: MaskSize,
     reader: Reader | None = None,
     lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None = None,
     is_batch: bool = False,
-) -> tuple[Subject, Subject]:
+) -> tuple[MaskGrid, MaskGrid]:
     """Return two masks of one size; where nothing else says it, one takes the size of the other.
 
     Where nothing in the cells of one tells what True means, it is read as what is nearer to the other.
@@ -390,13 +390,13 @@ def open_pair(
         raise UsageError(f"--for {reader} applies to files; in an expression True = attend")
     if is_batch and not is_file(one) and not is_file(other):
         raise UsageError("--batch applies to files; in an expression pad and --lengths say what batch rows there are")
-    expressions = {given: expression_of(given, False, lengths) for given in (one, other) if not is_file(given)}
+    expressions = {given: as_expression(given, False, lengths) for given in (one, other) if not is_file(given)}
     opened = {}
     for given in sorted((one, other), key=is_file, reverse=True):  # a file knows its size
         if is_file(given):
-            subjects = open_subjects(given, size, reader, is_batch=is_batch)
+            subjects = open_masks(given, size, reader, is_batch=is_batch)
         else:
-            subjects = subjects_of_expression(expressions[given], filled(size, *expressions.values()))
+            subjects = grids_of_expression(expressions[given], size_for(size, *expressions.values()))
         opened[given] = subjects[-1]
         size = opened[given].size
     if one == other:  # whatever True means there
@@ -409,7 +409,7 @@ def open_pair(
     return first, second
 
 
-def _read_beside(subject: Subject, other: Subject) -> Subject:
+def _read_beside(subject: MaskGrid, other: MaskGrid) -> MaskGrid:
     """Return an ambiguous mask, read as what is nearer to another one; a mask that is not ambiguous as it is."""
     if not subject.is_ambiguous or not is_broadcast(subject.shape, other.shape):
         return subject
@@ -431,7 +431,7 @@ def is_broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return False
 
 
-def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -> list[Subject]:
+def grids_of_expression(expression: Expression, size: MaskSize, heads: int = 1) -> list[MaskGrid]:
     """Lay an expression over positions: one subject, or two where its alignment matters and was not chosen.
 
     With more keys than queries the queries are the first positions (top-left, PyTorch's `is_causal`) or the last
@@ -455,14 +455,14 @@ def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -
         raise UsageError("a bias is drawn beside one mask; write pad(right=n) in place of pad")
     subjects = []
     for past in pasts:
-        allowed = laid_out(expression, size._replace(past=past), heads)
+        allowed = materialise(expression, size._replace(past=past), heads)
         planes = allowed.reshape(-1, size.queries, size.keys)
-        subjects.append(Subject(str(expression), planes, past, expression))
+        subjects.append(MaskGrid(str(expression), planes, past, expression))
     same = len(subjects) == 2 and np.array_equal(subjects[0].allowed, subjects[1].allowed)
     return subjects[1:] if same and subjects[1].bias_heads is None else subjects
 
 
-def laid_out(expression: Expression, size: Size, heads: int = 1) -> Bool[np.ndarray, "*B #H Q K"]:
+def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[np.ndarray, "*B #H Q K"]:
     """Return the cells of an expression, made a block of rows at a time.
 
     Args:
@@ -497,7 +497,7 @@ def laid_out(expression: Expression, size: Size, heads: int = 1) -> Bool[np.ndar
     return allowed
 
 
-def rows_of(expression: Expression, subject: Subject, rows: Int[np.ndarray, " R"]) -> Grid:
+def grid_rows(expression: Expression, subject: MaskGrid, rows: Int[np.ndarray, " R"]) -> Grid:
     """Return the grid of some rows of a mask, on which an expression is compared with it."""
     _, queries, keys = subject.allowed.shape
     return Grid(rows[:, None], keys, subject.past, queries, heads_asked(expression, subject.heads))

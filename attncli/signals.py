@@ -17,7 +17,7 @@ else:
 _undoing: list[Callable[[], None]] = []
 
 
-def settle_signals() -> None:
+def handle_signals() -> None:
     """End with 128 + the signal's number from here on: 130 for Ctrl-C, 143 for SIGTERM, as shells report them."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
@@ -26,7 +26,7 @@ def settle_signals() -> None:
             signal.signal(number, end)
 
 
-def leave_signals() -> None:
+def restore_signals() -> None:
     """Take signals as Python does where nobody settles them, for a program of the user's that runs in this process."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
@@ -34,7 +34,7 @@ def leave_signals() -> None:
             signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
 
-class Undoing:
+class OnInterrupt:
     """Within the block, an early end calls `undo` first; a block that ends by itself does not."""
 
     def __init__(self, undo: Callable[[], None]) -> None:

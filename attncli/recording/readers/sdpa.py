@@ -8,30 +8,30 @@ from typing import Any
 
 import torch
 
-from attncli.recording.attention_call import Call, Given
-from attncli.recording.heads import split_findings
+from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.lineage import lineage
 from attncli.recording.nested_tensors import longest, own_tokens, padded
 from attncli.recording.projections import swapped
-from attncli.recording.reader import Reader, Scene, is_of_nothing
+from attncli.recording.readers.heads import split_findings
+from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
 from attncli.recording.scale_checks import of_fused
 
 
 class Sdpa(Reader):
     """Reads the call of one function, which does everything itself."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, context: ThreadContext) -> None:
+        super().__init__(context)
         self.functions = {torch._C._nn.scaled_dot_product_attention: self._read}  # also if the program replaced it
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if (call := _call(self.scene, result, *args, **kwargs)) is not None:
-            self.scene.nodes.keep_output(result, call.place)
-            self.scene.tell(call)
+        if (call := _call(self.context, result, *args, **kwargs)) is not None:
+            self.context.nodes.keep_output(result, call.place)
+            self.context.emit(call)
 
 
 def _call(
-    scene: Scene,
+    context: ThreadContext,
     output: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -41,7 +41,7 @@ def _call(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Call | None:
+) -> AttentionCall | None:
     """Return the call, or None if it is one of nothing; the parameters after `output` are those of the function."""
     if is_of_nothing(query, key, value):
         return None
@@ -49,22 +49,22 @@ def _call(
     if output.is_nested:
         parts = _nested(query, key, value)
     else:
-        parts = _dense(output, query, key, value, attn_mask, enable_gqa, scene.module())
-    return Call(
+        parts = _dense(output, query, key, value, attn_mask, enable_gqa, context.module())
+    return AttentionCall(
         api="sdpa",
-        place=scene.place(),
+        place=context.place(),
         dtype=str(query.dtype).removeprefix("torch."),
         device=str(query.device),
         is_causal=is_causal or parts.pop("is_causal", False),
         scale=factor,
         dropout=dropout_p,
-        is_training=scene.is_training(),
+        is_training=context.is_training(),
         findings=()
         if query.is_nested
         else (
-            *of_fused(scene.nodes, query, key, factor, parts["shape"][1]),
-            *split_findings(scene.nodes, query, key, value),
-            *swapped(scene.projected, scene.module(), query, key),
+            *of_fused(context.nodes, query, key, factor, parts["shape"][1]),
+            *split_findings(context.nodes, query, key, value),
+            *swapped(context.projected, context.module(), query, key),
         ),
         lineage=lineage(query, key, output),
         **parts,
@@ -98,7 +98,9 @@ def _dense(
         values = None if parts["is_causal"] else _lower_right(q, k)
     if values is not None:
         values = _unpacked(_in_four(_with_heads(values, axes, has_heads), batch), packed)
-        parts["given"] = (Given("attn_mask", values, "attend" if values.dtype == torch.bool else "additive", mask),)
+        parts["masks"] = (
+            MaskArgument("attn_mask", values, "attend" if values.dtype == torch.bool else "additive", mask),
+        )
     return parts
 
 
@@ -123,7 +125,7 @@ def _nested(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict
     """Return what a call with nested tensors consists of, `[B, H, T, D]` where each sequence has its own T."""
     return {
         "project": lambda: (padded(query), padded(key), padded(value)),
-        "given": (own_tokens(key),) if key.is_nested else (),
+        "masks": (own_tokens(key),) if key.is_nested else (),
         "shape": (query.size(0), query.size(1), longest(query), longest(key)),
     }
 

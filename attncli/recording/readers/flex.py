@@ -15,11 +15,11 @@ import torch
 from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_hop
 
 from attncli.attention import FORBIDDEN_BELOW
-from attncli.recording.attention_call import Call, Given
-from attncli.recording.heads import split_findings
+from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.lineage import lineage
 from attncli.recording.projections import swapped
-from attncli.recording.reader import Reader, Scene, is_of_nothing
+from attncli.recording.readers.heads import split_findings
+from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
 from attncli.recording.scale_checks import of_fused
 
 # Scores at which a score_mod is tried: one that adds gives each of them the same number more.
@@ -30,19 +30,19 @@ _LARGE = 1e6  # a score that any cap cuts to its own value
 class Flex(Reader):
     """Reads the operator that `flex_attention` runs where it is not compiled."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, context: ThreadContext) -> None:
+        super().__init__(context)
         self.functions = {flex_attention_hop: self._read}
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not is_of_nothing(*args[:3]):
-            call = _call(self.scene, result[0], *args, **kwargs)
-            self.scene.nodes.keep_output(result[0], call.place)
-            self.scene.tell(call)
+            call = _call(self.context, result[0], *args, **kwargs)
+            self.context.nodes.keep_output(result[0], call.place)
+            self.context.emit(call)
 
 
 def _call(
-    scene: Scene,
+    context: ThreadContext,
     output: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -51,7 +51,7 @@ def _call(
     block_mask: tuple[Any, ...],
     scale: float,
     *options: Any,
-) -> Call:
+) -> AttentionCall:
     """Return the call; the parameters after `output` are those of the operator.
 
     Its mask comes as a tuple that ends in the mask_mod; the third entry has a row for each batch row and head.
@@ -61,28 +61,28 @@ def _call(
     mask_mod, blocks = block_mask[-1], block_mask[2]
     changed = _remembered(score_mod, shape, query.device, _changed)
     seen = _remembered(mask_mod, (*blocks.shape[:2], *shape[2:]), query.device, _cells)
-    given = [Given("score_mod", changed.added, "additive")] if changed.added.any() else []
-    given += [] if seen.all() else [Given("mask_mod", seen, "attend")]
-    return Call(
+    given = [MaskArgument("score_mod", changed.added, "additive")] if changed.added.any() else []
+    given += [] if seen.all() else [MaskArgument("mask_mod", seen, "attend")]
+    return AttentionCall(
         "flex",
-        scene.place(),
+        context.place(),
         shape,
         str(query.dtype).removeprefix("torch."),
         str(query.device),
         q=query,
         k=key,
         v=value,
-        given=tuple(given),
+        masks=tuple(given),
         scale=float(scale),
         softcap=changed.softcap,
-        is_training=scene.is_training(),
+        is_training=context.is_training(),
         output=output,
         findings=(
-            *of_fused(scene.nodes, query, key, float(scale), shape[1]),
-            *split_findings(scene.nodes, query, key, value),
-            *swapped(scene.projected, scene.module(), query, key),
+            *of_fused(context.nodes, query, key, float(scale), shape[1]),
+            *split_findings(context.nodes, query, key, value),
+            *swapped(context.projected, context.module(), query, key),
         ),
-        unread=None if changed.is_known else "the score_mod, which does more than add to a score or cap it",
+        unsupported=None if changed.is_known else "the score_mod, which does more than add to a score or cap it",
         lineage=lineage(query, key, output),
     )
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from attncli.recording import elementwise, matmul_ops, softmax, unfollowed, views
 from attncli.recording.cost import Cost
-from attncli.recording.reader import Begins, Handler, Reader, Scene
+from attncli.recording.readers.reader import Begins, Handler, Reader, ThreadContext
 from attncli.recording.tracer import Did, Flows
 
 _Takes = Callable[[Flows, Did], None]
@@ -85,13 +85,13 @@ class HandWritten(Reader):
     """Follows tensors from a product on, until this takes longer than the program itself.
 
     Args:
-        scene: the thread.
+        context: the thread.
         clock: see `Cost`.
     """
 
-    def __init__(self, scene: Scene, clock: Callable[[], float] = perf_counter) -> None:
-        super().__init__(scene)
-        self._flows = Flows(scene, Cost(clock))
+    def __init__(self, context: ThreadContext, clock: Callable[[], float] = perf_counter) -> None:
+        super().__init__(context)
+        self._flows = Flows(context, Cost(clock))
         self.functions = {
             function: self._seen(name, takes) for name, takes in _BEGIN.items() for function in _spelled(name)
         }
@@ -114,7 +114,7 @@ class HandWritten(Reader):
                 unfollowed.lose(flows, did)
             if cost.is_too_much(begun):
                 flows.nodes.end()
-                flows.scene.note(_TOO_MUCH)
+                flows.context.note(_TOO_MUCH)
 
         return seen
 
