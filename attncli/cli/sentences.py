@@ -106,7 +106,7 @@ def _piped(stream: IO[bytes], whole: bool, environment: Environment) -> Iterator
     name, number, empty = "standard input", 0, 0
     try:
         with stream:
-            for sentence in read_text(stream, name, whole, is_file=False):
+            for sentence in read_text(stream, name, whole):
                 number = sentence.number
                 if sentence.text == "":
                     empty += 1

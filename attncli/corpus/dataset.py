@@ -16,7 +16,7 @@ from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from attncli._version import __version__
-from attncli.corpus.folders import LOCK, Folder, folder_at
+from attncli.corpus.folders import LOCK, Folder
 from attncli.corpus.run import Batch, BatchFn, Job, Result, batched
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, UsageError
@@ -85,7 +85,7 @@ class ShardWriterJob:
 
     def on(self, open_job: Callable[[], BatchFn[Any]]) -> BatchFn[ShardInfo | None]:
         """Return the function from a part to its results, given what opens the job."""
-        folder = folder_at(self.folder)
+        folder = Folder(self.folder)
         results_of: BatchFn[Any] | None = None
 
         def results(shard: Batch) -> Iterator[Result[ShardInfo | None]]:
@@ -202,7 +202,7 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
     Raises:
         InputError: the folder holds something else, or parts of another run; or it cannot be written.
     """
-    folder = folder_at(place)
+    folder = Folder(place)
     manifest: dict[str, Any] = {"schema": SCHEMA, "attncli": __version__, "made": dict(made), "files": list(files)}
     with folder.hold():
         names = folder.sizes().keys() - {LOCK, MANIFEST}

@@ -1,137 +1,56 @@
-"""Folders whose files are whole or absent: here, or in a bucket or on another machine, by their URL."""
+"""A folder whose files are whole or absent: here, or in a bucket or on another machine, by its URL."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
 
-from attncli.corpus.remote import error_reason, filesystem, without_password
-from attncli.errors import AttnError, InputError
-from attncli.files import atomic_write, discard, file_lock
+from attncli.corpus.remote import error_reason, filesystem, is_url, without_password
+from attncli.errors import AttnError, InputError, require
+from attncli.files import file_lock
 from attncli.signals import OnInterrupt
 from attncli.text import visible
 
 LOCK = "_attncli.lock"
+_ASIDE = ".attn-"
 _CHUNK = 2**24  # bytes that are sent at a time
+# A file of theirs is seen once it is whole, and they have no folders; others give a file its name at the end.
+_OBJECT_STORES = ("s3", "gcs", "abfs")
 
 
-class Folder(Protocol):
+class Folder:
     """A folder of files, none of which is ever seen half-written; what cannot be done raises InputError.
+
+    Args:
+        place: an absolute path, or a URL.
 
     Attributes:
         name: as people are told.
     """
 
-    name: str
-
-    def sizes(self) -> dict[str, int]:
-        """Return the names and the sizes of its files; none where there is no such folder."""
-
-    def read(self, name: str) -> bytes | None:
-        """Return what a small file holds; None where there is none."""
-
-    @contextmanager
-    def write(self, name: str) -> Iterator[Path]:
-        """Give the path of a file to write, which has its name once the block succeeds."""
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Make the folder, and keep other runs out of it, where that can be had; a new one that stays empty goes."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it can be."""
-
-
-def folder_at(place: str) -> Folder:
-    """Return the folder of a path or a URL.
-
-    Raises:
-        LoadError: what reads them is not installed.
-        InputError: it cannot be reached, or nothing here knows such URLs.
-    """
-    return _RemoteFolder(place) if "://" in place else _LocalFolder(Path(place))
-
-
-class _LocalFolder:
-    def __init__(self, path: Path) -> None:
-        here = Path.cwd()
-        self.name = visible(str(path.relative_to(here) if here in path.parents else path))
-        self._path = path
-
-    def sizes(self) -> dict[str, int]:
-        with self._translate("read"):
-            return {entry.name: entry.stat().st_size for entry in os.scandir(self._path)} if self._path.exists() else {}
-
-    def read(self, name: str) -> bytes | None:
-        with self._translate("read"), suppress(FileNotFoundError):
-            return (self._path / name).read_bytes()
-        return None
-
-    @contextmanager
-    def write(self, name: str) -> Iterator[Path]:
-        with atomic_write(self._path / name) as aside:
-            yield aside
-            with open(aside, "rb+") as file:  # it is on the disk before it has its name
-                os.fsync(file.fileno())
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        is_new = not self._path.is_dir()
-
-        def leave() -> None:
-            for left in self._path.glob(".attn-*.tmp"):  # of processes that were killed
-                left.unlink(missing_ok=True)
-            self.remove(LOCK)
-            if is_new:
-                with suppress(OSError):  # it is not empty
-                    self._path.rmdir()
-
-        with self._translate("write"):
-            self._path.mkdir(exist_ok=True)
-            with file_lock(self._path / LOCK), OnInterrupt(leave):
-                try:
-                    yield
-                finally:
-                    leave()
-
-    def remove(self, name: str) -> None:
-        discard(self._path / name, is_kept=False)
-
-    @contextmanager
-    def _translate(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise InputError(f"cannot {what} {self.name}: {error.strerror or error}") from None
-
-
-# A file of theirs is seen once it is whole, and they have no folders; others give a file its name at the end.
-_OBJECT_STORES = ("s3", "gcs", "abfs")
-
-
-class _RemoteFolder:
-    """Two runs of the same command may be in it: they write the same parts."""
-
-    def __init__(self, url: str) -> None:
-        self.name = visible(without_password(url)).rstrip("/")
+    def __init__(self, place: str) -> None:
+        require("a folder of parts", "pyarrow")
+        self.name = visible(without_password(place)).rstrip("/")
+        self._local = None if is_url(place) else Path(place)
         with self._translate("reach"):
-            self._files, path = filesystem(url)
+            self._files, path = filesystem(place if is_url(place) else Path(place).as_uri())
             self._path = path.rstrip("/")
             self._is_store = self._files.type_name in _OBJECT_STORES
 
     def sizes(self) -> dict[str, int]:
+        """Return the names and the sizes of its files; none where there is no such folder."""
         from pyarrow.fs import FileSelector
 
-        with self._translate("list"):
-            selector = FileSelector(self._path, allow_not_found=True)
-            return {found.base_name: found.size for found in self._files.get_file_info(selector)}
+        with self._translate("read"):
+            found = self._files.get_file_info(FileSelector(self._path, allow_not_found=True))
+            return {file.base_name: file.size for file in found if file.is_file}
 
     def read(self, name: str) -> bytes | None:
+        """Return what a small file holds; None where there is none."""
         with self._translate("read", name):
             try:
                 return bytes(self._files.open_input_file(f"{self._path}/{name}").read())
@@ -140,24 +59,50 @@ class _RemoteFolder:
 
     @contextmanager
     def write(self, name: str) -> Iterator[Path]:
-        with TemporaryDirectory(prefix="attn-") as here:
-            yield Path(here, name)
-            final = f"{self._path}/{name}"
-            aside = final if self._is_store else f"{self._path}/.attn-{os.urandom(6).hex()}.tmp"
-            with self._translate("write", name):
-                with open(Path(here, name), "rb") as file, self._files.open_output_stream(aside) as sink:
+        """Give the path of a file to write, which has its name once the block succeeds."""
+        with TemporaryDirectory(prefix=_ASIDE, dir=self._local) as here:
+            path, final = Path(here, name), f"{self._path}/{name}"
+            yield path
+            with self._translate("write", name), open(path, "rb+") as file:
+                if self._local is not None:
+                    os.fsync(file.fileno())  # it is on the disk before it has its name
+                    os.replace(path, final)
+                    return
+                aside = final if self._is_store else f"{self._path}/{_ASIDE}{os.urandom(6).hex()}"
+                with self._files.open_output_stream(aside) as sink:
                     shutil.copyfileobj(file, sink, _CHUNK)
                 if not self._is_store:
                     self._files.move(aside, final)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        if not self._is_store:
+        """Make the folder, and keep other runs out of one of this machine; a new one that stays empty goes again."""
+        if self._local is None:
+            if not self._is_store:
+                with self._translate("write"):
+                    self._files.create_dir(self._path, recursive=True)
+            yield
+            return
+        folder, is_new = self._local, not self._local.is_dir()
+
+        def leave() -> None:
+            for left in folder.glob(f"{_ASIDE}*"):  # of processes that were killed
+                shutil.rmtree(left, ignore_errors=True)
+            self.remove(LOCK)
+            if is_new:
+                with suppress(OSError):  # it is not empty
+                    folder.rmdir()
+
+        with ExitStack() as stack:
             with self._translate("write"):
-                self._files.create_dir(self._path, recursive=True)
-        yield
+                folder.mkdir(exist_ok=True)
+                stack.enter_context(file_lock(folder / LOCK))
+            stack.enter_context(OnInterrupt(leave))
+            stack.callback(leave)
+            yield
 
     def remove(self, name: str) -> None:
+        """Remove a file, if it can be."""
         with suppress(OSError):
             self._files.delete_file(f"{self._path}/{name}")
 

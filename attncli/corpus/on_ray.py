@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import socket
 from collections import deque
-from collections.abc import Generator, Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -100,17 +101,31 @@ def _join(address: str | None, jobs: int | None) -> Any:
     except ImportError as error:
         raise LoadError(f"--on ray needs Ray ({error}); install it with: pip install 'attncli[ray]'") from None
     options: dict[str, Any] = {"num_cpus": jobs or cores(), "include_dashboard": False}
-    if address is not None:
-        host, _, port = address.rpartition(":")
-        try:  # Ray itself tries for minutes
-            socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
-        except (OSError, ValueError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise LoadError(f"cannot reach the Ray cluster at {visible(address)}: {why}") from None
-        options = {}
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **options)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        why = str(error).strip().partition("\n")[0]
-        raise LoadError(f"cannot join the Ray cluster at {visible(str(address))}: {visible(why)}") from None
+        if address is not None:  # for which Ray itself tries for minutes
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
+            options = {}
+        if not ray.is_initialized():  # by the program that this is a part of
+            with _own_signals_and_stderr():
+                ray.init(address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **options)
+    except (OSError, RuntimeError, ValueError, OverflowError, ray.exceptions.RayError) as error:
+        why = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
+        raise LoadError(f"cannot join the Ray cluster at {visible(address or 'local')}: {visible(why)}") from None
     return ray
+
+
+@contextmanager
+def _own_signals_and_stderr() -> Iterator[None]:
+    """Give back the signals that Ray takes, and keep what its C++ writes, past Python, off the terminal."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
