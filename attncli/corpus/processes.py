@@ -40,17 +40,27 @@ def run_in_processes(job: Job[Any], batches: Iterable[Batch], jobs: int) -> Iter
     waiting: deque[Future[str]] = deque()
     with _environment(ONE_THREAD), _pool(job, jobs) as (executor, folder):
         try:
-            for batch in batches:
-                with _without_sigint():
-                    waiting.append(executor.submit(_write_results, batch, folder))
-                while waiting and (len(waiting) > _AHEAD * jobs or waiting[0].done()):
+            for batch in _until_error(batches):
+                if isinstance(batch, Batch):
+                    with _without_sigint():
+                        waiting.append(executor.submit(_write_results, batch, folder))
+                while waiting and (not isinstance(batch, Batch) or len(waiting) > _AHEAD * jobs or waiting[0].done()):
                     yield from _results_in(waiting.popleft().result())
-            while waiting:
-                yield from _results_in(waiting.popleft().result())
+                if isinstance(batch, AttnError):
+                    raise batch
         except BrokenProcessPool:
             raise InputError(
                 "a worker process was killed, as the system does where memory runs out; fewer --jobs take less"
             ) from None
+
+
+def _until_error(batches: Iterable[Batch]) -> Iterator[Batch | AttnError | None]:
+    """Yield the batches, and at their end None, or why no more can be read."""
+    try:
+        yield from batches
+        yield None
+    except AttnError as error:
+        yield error
 
 
 @contextmanager
@@ -69,8 +79,8 @@ def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]
         try:
             yield executor, folder
         finally:
-            executor.shutdown(wait=False, cancel_futures=True)
             end()
+            executor.shutdown(cancel_futures=True)
 
 
 @contextmanager

@@ -89,7 +89,8 @@ def read_parquet(file: File, column: str, chat: bool = False) -> Iterator[Corpus
         if not (_is_text(kind) or (chat and _is_list(kind))):
             raise InputError(f"column '{visible(column)}' of {name} is {visible(str(kind))}; expected text")
         null = Failure(f"its '{visible(column)}' is null; expected text")
-        batches = table.iter_batches(_ROWS, columns=[column], use_threads=False)
+        groups = range(table.num_row_groups)
+        batches = (batch for group in groups for batch in table.iter_batches(_ROWS, [group], [column], False))
         texts = chain.from_iterable(_values(batch.column(0), name) for batch in batches)
         for number, text in enumerate(texts, start=1):
             yield CorpusItem(number, null if text is None else text)
