@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attncli.cli.request import Task
     from attncli.corpus.dataset import ShardInfo
     from attncli.corpus.jobs import TraceJob
-    from attncli.corpus.run import Result
+    from attncli.corpus.protocol import Result
 
 # Options that the numbers do not depend on. The sentences themselves are known by what they are.
 _OF_THE_RUN = frozenset({

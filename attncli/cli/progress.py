@@ -16,7 +16,7 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from attncli.corpus.run import Result, Value
+    from attncli.corpus.protocol import Result, Value
 
 _BAR_WIDTH = 30  # cells
 
@@ -91,7 +91,7 @@ class ProgressBar:
     def _say_stopped(self) -> None:
         """Take the bar away, and say how far the run came."""
         self.__exit__()
-        if self._total != 1:
+        if self._count and self._total != 1:
             of = "" if self._total is None else f" of {self._total:,}"
             hint = "; the same command goes on" if self._goes_on else ""
             self._environment.note(f"stopped after {self._count:,}{of} sentences{hint}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attncli.cli.environment import Environment
     from attncli.cli.options import Derive, Load, Request, Texts
     from attncli.corpus.jobs import TraceJob, TraceTask
-    from attncli.corpus.run import Result
+    from attncli.corpus.protocol import Result
     from attncli.engines.source import CorpusItem, Source
     from attncli.trace.trace import Derivation, Trace
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic
 
 from attncli.cli.environment import Environment, complain
 from attncli.cli.progress import ProgressBar
-from attncli.corpus.run import Result, Value
+from attncli.corpus.protocol import Result, Value
 from attncli.errors import Failure
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from attncli._version import __version__
 from attncli.corpus.folders import LOCK, Folder
-from attncli.corpus.run import Batch, BatchFn, Job, Result, batched
+from attncli.corpus.protocol import Batch, BatchFn, Job, Result
+from attncli.corpus.run import batched
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, UsageError
 from attncli.signals import OnInterrupt
@@ -106,8 +107,6 @@ class ShardWriterJob:
 
     def _write(self, folder: Folder, name: str, shard: Batch, results_of: BatchFn[Any]) -> dict[str, Any]:
         """Write a part, and then the note that says that it is whole; return the note."""
-        from attncli.formats import write_rows
-
         said: list[tuple[int, str | None, Sequence[str], Sequence[str]]] = []
         known: tuple[str, ...] = ()
 
@@ -121,7 +120,15 @@ class ShardWriterJob:
                 yield number, value
 
         with folder.write(name) as path:
-            write_rows(self.form, values(), self.types, path)
+            if self.form == "parquet":
+                from attncli.formats.parquet import write_parquet
+
+                write_parquet(values(), self.types, path)
+            else:
+                from attncli.formats import joined
+
+                with open(path, "w", encoding="utf-8", newline="") as stream:
+                    stream.writelines(joined(self.form, values(), self.types))
             size = path.stat().st_size
         note = {"digest": _digest(shard.sentences), "size": size, "results": said}
         with folder.write(_note_name(name)) as path:

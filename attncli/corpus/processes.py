@@ -22,7 +22,7 @@ from tempfile import NamedTemporaryFile, mkdtemp
 from threading import Thread
 from typing import Any
 
-from attncli.corpus.run import Batch, BatchFn, Job, Result
+from attncli.corpus.protocol import Batch, BatchFn, Job, Result
 from attncli.engines.cpu import ONE_THREAD
 from attncli.errors import AttnError, InputError
 from attncli.signals import OnInterrupt
@@ -67,7 +67,8 @@ def _until_error(batches: Iterable[Batch]) -> Iterator[Batch | AttnError | None]
 def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]:
     """Give the processes and a folder for their results; both are gone after the block, also where a signal ends it."""
     others, folder = set(multiprocessing.active_children()), mkdtemp(prefix="attn-")
-    resource_tracker.ensure_running()  # before SIGINT is blocked, which starting it would let through again
+    with _environment({"PYTHONWARNINGS": "ignore::UserWarning"}):  # of what a run that is killed leaves to it
+        resource_tracker.ensure_running()  # before SIGINT is blocked, which starting it would let through again
     executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (job,))
 
     def end() -> None:

@@ -7,57 +7,12 @@ the results are the same however many processes there are.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
-from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from attncli.corpus.protocol import Batch, BatchFn, Job, Result, Value
 from attncli.engines.cpu import affordable
 from attncli.engines.source import PARALLEL_FROM, CorpusItem, windows
-from attncli.errors import Failure
-
-Value = TypeVar("Value", covariant=True)
-
-
-class Result(NamedTuple, Generic[Value]):
-    """What a sentence has become.
-
-    Attributes:
-        number: of the sentence.
-        value: what was made of it, or why that could not be.
-        warnings: about it, for whoever started the run.
-        notes: what is to be known of everything that came from the same source.
-    """
-
-    number: int
-    value: Value | Failure
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-class Batch(NamedTuple):
-    """Sentences that are handed out together.
-
-    Attributes:
-        sentences: of one file, in order.
-        name: of a shard of a dataset; other batches have none.
-    """
-
-    sentences: Sequence[CorpusItem]
-    name: str = ""
-
-
-BatchFn = Callable[[Batch], Iterator[Result[Value]]]
-
-
-class Job(Protocol[Value]):
-    """What is done with batches: a frozen dataclass of options, which can be pickled."""
-
-    def open(self) -> BatchFn[Value]:
-        """Open what it takes, such as a model, and return the function from a batch to its results, in order.
-
-        Raises:
-            AttnError: it cannot be opened.
-        """
 
 
 def batched(sentences: Iterable[CorpusItem], batch_from: int = 1) -> Iterator[Batch]:

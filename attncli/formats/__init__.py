@@ -7,7 +7,7 @@ being computed. The other joins the pieces of all sentences, and failures, to on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,27 +79,6 @@ def joined(name: str, parts: Parts, columns: Iterable[str]) -> Iterator[str]:
     """
     join = _found(_WRITERS[name][1])
     return join(parts) if name.startswith("json") else join(parts, columns)
-
-
-def write_rows(name: str, parts: Parts, types: Mapping[str, str], path: Path) -> None:
-    """Write the parts of sentences to a file, in a format that a dataset is made of.
-
-    Args:
-        name: of the format.
-        parts: of each sentence, or why it has none.
-        types: of the columns of a file without rows.
-        path: of the file.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    if name == "parquet":
-        from attncli.formats.parquet import write_parquet
-
-        write_parquet(parts, types, path)
-        return
-    with open(path, "w", encoding="utf-8", newline="") as stream:
-        stream.writelines(joined(name, parts, types))
 
 
 def picture_writer(name: str) -> PictureWriter:

@@ -31,9 +31,5 @@ def head_columns(report: HeadReport) -> Columns:
 
 def head_types(columns: Columns) -> dict[str, str]:
     """Return the type of each column of `head_columns` in Parquet."""
-    texts, counts = ("kind", "label", "labels"), ("layer", "head")
-    return {
-        name: "string" if name in texts else "int32" if name in counts else "int64" if name.endswith("_count")
-        else "float32" if name.startswith("label") else "float64"
-        for name in columns
-    }  # fmt: skip
+    types = {"layer": "int32", "head": "int32", **dict.fromkeys(("kind", "label", "labels"), "string")}
+    return {name: types.get(name, "int64" if name.endswith("_count") else "float64") for name in columns}

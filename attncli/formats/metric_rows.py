@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attncli.analysis.metric_names import NAMES
@@ -29,25 +29,3 @@ def _number(value: Any, precision: int | None) -> float | None:
     if value != value:
         return None
     return float(str(value)) if precision is None else round(float(value), precision)
-
-
-def metric_lines(
-    number: int, trace: Trace, precision: int | None, join: Callable[[Iterable[str]], str]
-) -> Iterator[str]:
-    """Yield the rows as lines of tsv or csv."""
-    from attncli.formats.rows import field
-
-    kept = [field(value) for value in trace.kept.values()]
-    for first, *others in metric_rows(number, trace, precision):
-        yield join([str(first), *kept, *map(field, others)]) + "\n"
-
-
-def metric_table(number: int, trace: Trace) -> Any:
-    """Return the rows as a table of pyarrow."""
-    import pyarrow
-
-    from attncli.formats.parquet import typed
-
-    columns = zip(*metric_rows(number, trace, None), strict=True)
-    schema = typed(METRIC_TYPES)
-    return pyarrow.table([pyarrow.array(one, field.type) for one, field in zip(columns, schema, strict=True)], schema)

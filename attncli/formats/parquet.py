@@ -13,7 +13,7 @@ import numpy as np
 from attncli.errors import Failure, Metadata, UsageError
 from attncli.files import atomic_write
 from attncli.formats.columns import head_columns, head_types
-from attncli.formats.metric_rows import METRIC_TYPES, metric_table
+from attncli.formats.metric_rows import METRIC_TYPES, metric_rows
 from attncli.formats.rows import COLUMNS
 from attncli.trace.top_keys import top_keys
 from attncli.trace.trace import Trace
@@ -156,7 +156,11 @@ def tables(number: int, trace: Trace, view: View) -> Iterator[Any]:
     import pyarrow
 
     if view.is_of_metrics:
-        yield with_kept(metric_table(number, trace), trace.kept)
+        schema, rows = typed(METRIC_TYPES), metric_rows(number, trace, None)
+        arrays = [
+            pyarrow.array(values, each.type) for values, each in zip(zip(*rows, strict=True), schema, strict=True)
+        ]
+        yield with_kept(pyarrow.table(arrays, schema), trace.kept)
         return
     for layer in trace.layers:
         cells = view.cells(trace, layer)

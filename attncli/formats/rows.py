@@ -12,6 +12,7 @@ import numpy as np
 
 from attncli.errors import NO_METADATA, Failure, Metadata
 from attncli.formats import gathered
+from attncli.formats.metric_rows import METRIC_TYPES, metric_rows
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
 from attncli.trace.layer import HeadTrace
@@ -44,10 +45,10 @@ def csv_rows(number: int, trace: Trace, view: View) -> Iterator[str]:
 
 def _with_header(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iterator[str]:
     if view.is_of_metrics:
-        from attncli.formats.metric_rows import METRIC_TYPES, metric_lines
-
         yield header(METRIC_TYPES, trace.kept, join)
-        yield from gathered(metric_lines(number, trace, view.precision, join))
+        kept = [field(value) for value in trace.kept.values()]
+        for first, *others in metric_rows(number, trace, view.precision):
+            yield join([str(first), *kept, *map(field, others)]) + "\n"
         return
     columns = (*COLUMNS[:-1], "norm") if trace.layers[0].measure == "norms" else COLUMNS
     yield header(columns, trace.kept, join)

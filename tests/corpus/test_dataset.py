@@ -20,7 +20,8 @@ import pytest
 from datasets import MADE, PARTS, SMALL, files_of, sentences_of, toy_writer, write
 
 from attncli.corpus.dataset import ShardInfo, in_shards, write_dataset
-from attncli.corpus.run import Batch, BatchFn, Job, Result, batched, run
+from attncli.corpus.protocol import Batch, BatchFn, Job, Result
+from attncli.corpus.run import batched, run
 from attncli.engines.source import CorpusItem
 from attncli.errors import AttnError, Failure, InputError, LoadError, UsageError
 

@@ -6,10 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from works import Told
-
-from attncli.analysis.heads import SurveyStates
-from attncli.corpus import on_ray
 from attncli.corpus.inspecting import Inspected
 from attncli.corpus.local import answered
 from attncli.corpus.parts import Each, Merged, Parts, in_parts
@@ -17,8 +13,12 @@ from attncli.corpus.reading import Corpus
 from attncli.corpus.surveying import Surveying
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import in_windows
-from attncli.errors import AttnError, Failure, LoadError
 from attncli.formats.compact import compact_types
+from works import Told
+
+from attncli.analysis.heads import SurveyStates
+from attncli.corpus import on_ray
+from attncli.errors import AttnError, Failure, LoadError
 from attncli.trace.trace import Derivation
 from attncli.trace.view import View
 

@@ -11,7 +11,8 @@ import pytest
 from works import Obedient, Pieces
 
 from attncli.corpus import run as loop
-from attncli.corpus.run import Result, batched, run
+from attncli.corpus.protocol import Result
+from attncli.corpus.run import batched, run
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError
 

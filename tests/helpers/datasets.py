@@ -8,7 +8,8 @@ from typing import Any
 import attncli.corpus.dataset
 from attncli.corpus.dataset import DatasetSummary, ShardInfo, ShardWriterJob, in_shards, write_dataset
 from attncli.corpus.jobs import RenderTask, TraceJob
-from attncli.corpus.run import Result, run
+from attncli.corpus.protocol import Result
+from attncli.corpus.run import run
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure
 from attncli.formats.parquet import row_types

@@ -21,12 +21,13 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from attncli.analysis.heads import SurveyStates
-from attncli.corpus import local, on_ray
 from attncli.corpus.reading import Corpus
 from attncli.corpus.surveying import Surveying
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import Answer, in_windows
+
+from attncli.analysis.heads import SurveyStates
+from attncli.corpus import local, on_ray
 from attncli.trace.view import View
 
 PORT = 6399

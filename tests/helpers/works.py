@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attncli.corpus.run import Batch, BatchFn, Result
+from attncli.corpus.protocol import Batch, BatchFn, Result
 from attncli.errors import Failure, InputError, LoadError
 from attncli.trace.trace import Trace
 

@@ -73,7 +73,7 @@ def test_every_option_gives_the_same(
     text = "\n".join(LINES)
     # What each family makes of a text is held in test_native_tokenizers.py; options change what comes after that.
     for options in OPTIONS if family in ("bert", "xlm-roberta", "llama") else OPTIONS[-1:]:
-        arguments = ("tokens", "-", "-m", folders(family), "-F", "jsonl", "--keep-errors", *options)
+        arguments = ("tokens", "-", "-m", folders(family), "-F", "jsonl", *options)
         without, with_it = both(attn, monkeypatch, *arguments, stdin=text)
         assert without == with_it
         documents = list(map(json.loads, without.out.splitlines()))

@@ -93,7 +93,7 @@ def inspect(
     attn inspect "time flies like an arrow"
     attn inspect -m demo "time flies like an arrow" --layer 1
     attn inspect -F jsonl - < sentences.txt
-    attn inspect -m demo --file sentences.txt --layer all --show metrics -o metrics/
+    attn inspect -m demo -f sentences.txt --show metrics -o metrics/
     """
     chosen = output.chosen(takes_folder=True)
     colors, measured = colormap or "viridis", _size(size, chosen)

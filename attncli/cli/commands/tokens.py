@@ -16,7 +16,7 @@ from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
     from attncli.corpus.jobs import TokenizeTask
-    from attncli.corpus.run import Result
+    from attncli.corpus.protocol import Result
     from attncli.trace.tokenization import Choice, Tokenization
 
 

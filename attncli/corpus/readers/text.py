@@ -14,12 +14,12 @@ MAX_EMPTY = 2**16  # lines that follow each other; a small file may unpack to an
 _BOM = b"\xef\xbb\xbf"
 # What a file is by its first bytes. No sentence begins with any of these.
 _MARKS = {
-    **dict.fromkeys((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"), "packed"),
+    **dict.fromkeys((b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"), "packed and no text"),
+    **{b"BZh%d1AY&SY" % level: "packed and no text" for level in range(1, 10)},
     **dict.fromkeys((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"), "UTF-16 or UTF-32"),
-    b"PK\x03\x04": "a zip archive",
-    b"%PDF-": "a PDF document",
-    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff"), "a picture"),
-    b"PAR1": "a Parquet file, whose name ends in .parquet",
+    b"PK\x03\x04": "a zip archive and no text",
+    b"%PDF-": "a PDF document and no text",
+    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff"), "a picture and no text"),
 }
 
 
@@ -83,6 +83,8 @@ def _refuse_binary(line: bytes, ahead: bytes, name: str) -> None:
     """
     what = next((what for mark, what in _MARKS.items() if line.startswith(mark)), None)
     if what is None and b"\0" in line + ahead:
-        what = "a safetensors file, which --from reads" if name.endswith(".safetensors") else "binary or UTF-16"
+        what = "binary and no text"
     if what is not None:
-        raise InputError(f"{name} is {what}; expected text in UTF-8, one sentence a line")
+        hint = "; --from reads a saved trace" if name.endswith(".safetensors") else ""
+        hint = "; the name of a Parquet file ends in .parquet" if line.startswith(b"PAR1") else hint
+        raise InputError(f"{name} is {what}; expected UTF-8, one sentence a line{hint}")
