@@ -53,6 +53,13 @@ _HOMES = {
 __all__ = sorted(["__version__", *_HOMES])
 
 
+def presentation() -> Any:
+    """Return the module that shows results in a notebook, as data frames and as figures; see `trace/display.py`."""
+    from importlib import import_module
+
+    return import_module("attncli.formats.python")
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'attncli' has no attribute '{name}'")

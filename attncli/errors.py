@@ -56,18 +56,6 @@ class LoadError(AttnError):
     exit_code = ExitCode.LOAD
 
 
-class UnconfirmedError(UsageError):
-    """More would be fetched than goes without asking.
-
-    Attributes:
-        said: what would be done.
-    """
-
-    def __init__(self, said: str) -> None:
-        self.said = said
-        super().__init__(f"{said}; --yes agrees to that")
-
-
 class NotExposedError(AttnError):
     """The model ran, but does not expose what was asked."""
 

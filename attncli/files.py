@@ -74,12 +74,12 @@ def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     Raises:
         InputError: the folder does not exist or cannot be written to, or another run is writing the side file.
     """
-    given = Path(path)
+    target = Path(path)
     try:
-        if is_stream_path(given):
-            yield given
+        if is_stream_path(target):
+            yield target
             return
-        final = Path(os.path.realpath(given)) if given.is_symlink() else given
+        final = Path(os.path.realpath(target)) if target.is_symlink() else target
         if final.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         is_kept = suffix is not None
@@ -94,7 +94,7 @@ def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     except BrokenPipeError:  # a pipe that nobody reads any more is no error, as on standard output
         raise SystemExit(ExitCode.CLOSED_PIPE) from None
     except OSError as error:
-        raise InputError(f"cannot write {visible(str(given))}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {visible(str(target))}: {error.strerror or error}") from None
 
 
 @contextmanager
@@ -139,9 +139,9 @@ def file_lock(aside: Path, waits: bool = False) -> Iterator[bool]:
         yield False
         return
     while True:
-        with open(aside, "ab") as held:
+        with open(aside, "ab") as file:
             try:
-                flock(held, LOCK_EX if waits else LOCK_EX | LOCK_NB)
+                flock(file, LOCK_EX if waits else LOCK_EX | LOCK_NB)
             except BlockingIOError:
                 raise InputError(
                     f"{visible(str(aside))} is being written by another run; wait for it, or give another file"
@@ -149,7 +149,7 @@ def file_lock(aside: Path, waits: bool = False) -> Iterator[bool]:
             except OSError:  # a file system without locks
                 yield False
                 return
-            if _is_still(held.fileno(), aside):
+            if _is_still(file.fileno(), aside):
                 yield True
                 return
         # The run that held it has just ended and renamed it: what was opened is its result.
@@ -214,11 +214,11 @@ class Tensors:
         self.types: dict[str, str] = {name: entry["dtype"] for name, entry in header.items()}
         self.shapes: dict[str, tuple[int, ...]] = {name: tuple(entry["shape"]) for name, entry in header.items()}
         self.starts: dict[str, int] = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
-        known = DTYPES | CODES
+        types = DTYPES | CODES
         self.mapped = {
-            name: np.ndarray(self.shapes[name], known[kind], self.pages, self.starts[name])
+            name: np.ndarray(self.shapes[name], types[kind], self.pages, self.starts[name])
             for name, kind in self.types.items()
-            if kind in known
+            if kind in types
         }
 
     def read(self, name: str) -> np.ndarray[Any, Any]:

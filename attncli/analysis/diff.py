@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair, alignments, chosen_rows, layer_pairs, not_compared
-from attncli.analysis.cautions import warnings_of
 from attncli.analysis.derive.layer import check_tokens
 from attncli.analysis.metrics import counted_rows
 from attncli.analysis.statistics import RunningMoments
+from attncli.analysis.warnings import warnings_of
 from attncli.errors import InputError
 from attncli.text import as_list, plural, quoted
 from attncli.trace.display import Displayed

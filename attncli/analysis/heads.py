@@ -299,7 +299,7 @@ def heads(
         LoadError: the checkpoint cannot be loaded.
         InputError: a sentence cannot be read, or there is none.
     """
-    from attncli.encoding.induction_probe import repeated
+    from attncli.encoding.induction_probe import repeated_sequences
     from attncli.engines.source import CorpusItem, trace_stream
     from attncli.errors import raise_on_failure
 
@@ -308,7 +308,7 @@ def heads(
         for name, is_given in (("a text", texts != ""), ("pair", pair is not None), ("target", target is not None)):
             if is_given:
                 raise UsageError(f"{name} does not apply to induction, which draws its tokens; drop one of them")
-        texts = repeated(options.get("model"))
+        texts = repeated_sequences(options.get("model"))
     if isinstance(texts, Trace):
         given = {"pair": pair, "target": target, "layers": None if layers == "all" else layers, **options}
         if unused := [name for name, value in given.items() if value is not None]:

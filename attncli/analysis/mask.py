@@ -17,13 +17,14 @@ from attncli.masks.files import StoredMask, read_values
 from attncli.masks.findings import Finding
 from attncli.masks.from_arrays import as_stored, bind_lengths
 from attncli.masks.mask_grid import (
+    GridOptions,
     MaskGrid,
     MaskSize,
     as_expression,
     check_past,
-    grid_of_values,
     grids_of_expression,
     is_file,
+    read_grid,
     size_for,
 )
 from attncli.text import visible
@@ -42,7 +43,7 @@ def mask(
     api: Reader | None = "sdpa",
     lengths: Any = None,
     batch: bool = False,
-) -> GivenMask:
+) -> LabelledMask:
     """Return a mask: an expression over positions, or an array of yours.
 
         attncli.mask("causal & window(4)", queries=8).allowed      # NumPy booleans, [Q, K], True = attend
@@ -78,22 +79,23 @@ def mask(
         if lengths is not None:
             expression = bind_lengths(expression, lengths)
         size = size_for(MaskSize(queries, keys, past), expression)
-        return GivenMask(grids_of_expression(expression, size)[-1])
+        return LabelledMask(grids_of_expression(expression, size)[-1])
     if api is not None and api not in CONVENTIONS:
         raise UsageError(f"api {api!r}: expected {', '.join(CONVENTIONS)} or None")
     if queries is not None or keys is not None or lengths is not None:
         raise UsageError("queries, keys and lengths apply to an expression; of an array, check takes the lengths")
     name = str(given) if isinstance(given, str | PathLike) else "the mask"
-    loaded = read_values(Path(given)) if isinstance(given, str | PathLike) else as_stored(given, name)
-    shape = loaded.values.shape
-    if not 2 <= len(shape) <= 4 or not loaded.values.size:
+    stored = read_values(Path(given)) if isinstance(given, str | PathLike) else as_stored(given, name)
+    shape = stored.values.shape
+    if not 2 <= len(shape) <= 4 or not stored.values.size:
         raise InputError(
             f"{visible(name)} has shape {list(shape)}; expected two to four axes, of which the last is the keys"
         )
-    return GivenMask(grid_of_values(name, loaded, api, past, None, batch), loaded, api, batch)
+    options = GridOptions(MaskSize(past=past), api, None, batch)
+    return LabelledMask(read_grid(name, options, None, stored), stored, options)
 
 
-class GivenMask(Displayed):
+class LabelledMask(Displayed):
     """A mask, cell by cell; `attncli.mask` makes it, and NumPy takes it as the array `allowed`.
 
     A notebook shows it as `attn mask show` does.
@@ -105,12 +107,11 @@ class GivenMask(Displayed):
     def __init__(
         self,
         subject: MaskGrid,
-        loaded: StoredMask | None = None,
-        api: Reader | None = None,
-        batch: bool = False,
+        stored: StoredMask | None = None,
+        options: GridOptions | None = None,
     ) -> None:
         self.subject = subject
-        self._loaded, self._api, self._batch = loaded, api, batch
+        self._stored, self._options = stored, options or GridOptions()
 
     @property
     def allowed(self) -> Bool[np.ndarray, "*B Q K"]:
@@ -150,8 +151,8 @@ class GivenMask(Displayed):
         if lengths is not None:
             expected = bind_lengths(expected, lengths)
         subject = self.subject
-        if self._loaded is not None:  # what is expected tells what True means, and how many rows the batch has
-            subject = grid_of_values(subject.name, self._loaded, self._api, subject.past, expected, self._batch)
+        if self._stored is not None:  # what is expected tells what True means, and how many rows the batch has
+            subject = read_grid(subject.name, self._options, expected, self._stored)
         return [*audit(subject, expected, MaskSize()), *audit_fills(subject, None)]
 
     def to(self, api: Reader, dtype: str = "float32") -> np.ndarray[Any, Any]:
@@ -176,10 +177,10 @@ class GivenMask(Displayed):
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.subject.shape))
         past = f", past {self.past}" if self.past else ""
-        if self._loaded is None:
+        if self._stored is None:
             return f"mask({self.subject.name!r}, {shape}{past})"
         reading = self.subject.reading
         means = (
             "ambiguous" if reading is None or reading.is_ambiguous else WRITTEN[reading.convention].partition(",")[0]
         )
-        return f"mask({self._loaded.dtype}, {shape}{past}, {means})"
+        return f"mask({self._stored.dtype}, {shape}{past}, {means})"

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 # Options that the numbers do not depend on. The sentences themselves are known by what they are.
 _OF_THE_RUN = frozenset({
-    "text", "file", "jobs", "on", "offline", "yes", "whole_files", "cache_limit", "allow_pickle", "trust_remote_code",
-    "ramp",
+    "text", "file", "jobs", "on", "offline", "trust_remote_code", "ramp",
 })  # fmt: skip
 _ON = re.compile(r"ray(?:://(?P<address>[^/]+?)/?)?")
 _RAY_PORT = 6379  # of `ray start --head`

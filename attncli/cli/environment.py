@@ -191,14 +191,6 @@ class Environment:
             return "ACCESSIBLE says that it is read aloud"
         return ""
 
-    def agrees(self, question: str) -> bool:
-        """Ask the person at the terminal; nobody is there where standard input or stderr is something else."""
-        if is_piped_in() or sys.stdin is None or sys.stderr is None or not sys.stderr.isatty():
-            return False
-        sys.stderr.write(f"attn: {visible(question)} [y/N] ")
-        sys.stderr.flush()
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-
     def is_terminal(self, path: Path | None) -> bool:
         """Whether what is written to a file, or to standard output where it is None, is seen as it comes."""
         return path is None and self._data is not None and self._data.isatty()

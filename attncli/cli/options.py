@@ -164,7 +164,7 @@ Model = Annotated[
     model_option(
         "--model",
         "-m",
-        metavar="NAME_OR_FOLDER",
+        metavar="NAME[@REVISION]|FOLDER",
         help="A checkpoint; demo is a small one in the box. Default: the toy layer.",
         envvar="ATTN_MODEL",
     ),
@@ -189,10 +189,6 @@ Vocab = Annotated[
 class Hub(Options):
     """Where a checkpoint comes from, and whether the code that it brings may run."""
 
-    revision: Annotated[
-        str | None,
-        model_option(metavar="NAME", help="Branch, tag or commit on the hub. Default: main.", envvar="ATTN_REVISION"),
-    ] = None
     offline: Annotated[bool, model_option("--offline", help="Use the local cache only.", envvar="ATTN_OFFLINE")] = False
     trust_remote_code: Annotated[
         bool, model_option("--trust-remote-code", help="Run the Python code that the checkpoint brings.")
@@ -226,24 +222,9 @@ class Load(Hub):
             metavar="auto", help="Spread the model over several devices, with accelerate.", envvar="ATTN_DEVICE_MAP"
         ),
     ] = None
-    allow_pickle: Annotated[
-        bool, model_option("--allow-pickle", help="Read .bin weights too, without running code in them.")
-    ] = False
     truncate: Annotated[
         bool, model_option("--truncate", help="Cut a text to the tokens that the model has positions for.")
     ] = False
-    whole_files: Annotated[
-        bool, model_option("--whole-files", help="Download a checkpoint whole, not only what the run reads of it.")
-    ] = False
-    yes: Annotated[bool, model_option("--yes", help="Fetch more than 1 GB from the hub without asking.")] = False
-    cache_limit: Annotated[
-        str | None,
-        model_option(
-            metavar="SIZE",
-            help="How large the cache of fetched tensors may become. Default: 20GB.",
-            envvar="ATTN_CACHE_LIMIT",
-        ),
-    ] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)

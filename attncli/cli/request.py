@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.cli.sentences import sentences
-from attncli.errors import Answer, UnconfirmedError, UsageError, raise_on_failure
+from attncli.errors import UsageError, raise_on_failure
 from attncli.text import visible
 from attncli.trace.selection import Indices
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typer import Context
 
     from attncli.cli.environment import Environment
-    from attncli.cli.options import Derive, Load, Request, Texts
+    from attncli.cli.options import Derive, Request, Texts
     from attncli.corpus.jobs import TraceJob, TraceTask
     from attncli.corpus.protocol import Result
     from attncli.engines.source import CorpusItem, Source
@@ -131,16 +131,11 @@ def open_job(environment: Environment, request: Request, task: Task) -> tuple[Tr
 
     asked = request.computed
 
-    def opened(load: dict[str, Any]) -> tuple[TraceJob[Any], Source]:
-        own = build_job(request, task, load)
-        with loading(environment, request.model, asked.toy.vocab):
-            return own, own.source()
-
-    job, source = agreed(environment, asked.load, opened)
+    job = build_job(request, task, dict(asked.load.said()))
+    with loading(environment, request.model, asked.toy.vocab):
+        source = job.source()
     if request.model is None:
         environment.tell(f"the toy layer: {source}")
-    else:  # what was agreed to here is not asked again
-        job = replace(job, options={**job.options, "yes": True})
     check_texts(None, job.pair, job.target)
     return job, source
 
@@ -239,21 +234,6 @@ def loading(environment: Environment, model: str | None, vocab: str | None) -> A
 
     name = vocab or "words" if model is None else model
     return nullcontext() if name == "words" else status(environment, f"loading {name}")
-
-
-def agreed(environment: Environment, load: Load, opened: Callable[[dict[str, Any]], Answer]) -> Answer:
-    """Return what is opened with the options of a checkpoint; a person is asked if much would be fetched for it.
-
-    Raises:
-        UnconfirmedError: nobody says yes.
-    """
-    options = dict(load.said())
-    try:
-        return opened(options)
-    except UnconfirmedError as error:
-        if not environment.agrees(f"{error.said}; go on?"):
-            raise
-    return opened(options | {"yes": True})
 
 
 def _the_only(texts: Iterator[CorpusItem], what: str) -> Iterator[CorpusItem]:

@@ -79,7 +79,7 @@ def _model_among(texts: Sequence[str]) -> str | None:
     if found := next((text for text in texts if text and os.path.isfile(os.path.join(text, "config.json"))), None):
         return found
     if len(texts) > 1:  # for a single word it is not worth the import
-        from attncli.checkpoints.folder import DEMO
+        from attncli.checkpoints.checkpoint_folder import DEMO
 
         return DEMO if DEMO in texts else None
     return None

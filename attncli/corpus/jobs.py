@@ -62,8 +62,8 @@ class RenderTask:
 
     def __call__(self, number: int, trace: Trace) -> tuple[Any, Iterable[str]]:
         """Return the trace, or an iterator of its pieces in the format."""
-        from attncli.analysis.cautions import warnings_of
         from attncli.analysis.derive import derived_trace
+        from attncli.analysis.warnings import warnings_of
         from attncli.formats import part_of
 
         derived = derived_trace(trace, self.derivation)
@@ -88,9 +88,9 @@ class HeadMetricsTask:
 
     def __call__(self, number: int, trace: Trace) -> tuple[SentenceMetrics, Iterable[str]]:
         """Return them."""
-        from attncli.analysis.cautions import warnings_of
         from attncli.analysis.heads import SentenceMetrics
         from attncli.analysis.induction import cautions
+        from attncli.analysis.warnings import warnings_of
 
         metrics = SentenceMetrics.of(trace, self.view, self.detects)
         return metrics, [*warnings_of(trace, self.view), *(cautions(trace) if self.detects else ())]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from attncli.engines import open_source
 from attncli.errors import UsageError
 from attncli.text import as_ranges
 from attncli.trace.selection import Indices
@@ -97,15 +98,7 @@ def open_interactive(
         from attncli.trace.store import load
 
         return SavedSource(load(saved, None, heads, None))
-    every, chosen = Indices.of("layer", None), Indices.of("head", heads)
-    if model is None:
-        from attncli.engines.toy import ToyLayer
-
-        return LiveSource(ToyLayer(every, chosen, kind=None, mask=None, special=special, **options))
-    from attncli.engines.engine import open_checkpoint
-
-    how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "generate": 0, "values": True}
-    return LiveSource(open_checkpoint(model, every, chosen, **how, **options))
+    return LiveSource(open_source(model=model, layers="all", heads=heads, special=special, **options))
 
 
 class LiveSource:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.options import PROJECTS, ToyOptions, refuse_unknown
-from attncli.encoding.encode import check_texts
-from attncli.encoding.vocabulary import TokenizerVocabulary, Vocabulary, WordVocabulary, open_vocabulary, unknown_notes
+from attncli.encoding.encode import check_texts, unknown_notes
+from attncli.encoding.vocabulary import Vocabulary, open_vocabulary
 from attncli.engines.source import SequentialSource
 from attncli.engines.toy_init import INITS, RNGS, Linear
 from attncli.errors import UsageError
@@ -55,8 +55,8 @@ class ToyLayer(SequentialSource):
         self.heads = heads.resolve(self.options.heads, self.name)
         self.mask = None if mask is None else parse(mask, states_true=False)
         self.kind = kind
-        self.special = special
-        self._tokenizer = open_vocabulary(self.options.vocab, special, self.options.offline)
+        vocab, size = self.options.vocab, self.options.vocab_size
+        self._vocabulary_of = open_vocabulary(vocab, special, self.options.offline, size)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in vars(self.options).items() if value is not None)
@@ -108,7 +108,7 @@ class ToyLayer(SequentialSource):
     def _read(self, text: str, pair: str | None, target: str | None) -> tuple[Vocabulary, Tokens, Tokens]:
         """Return the vocabulary of a sentence, and the tokens of its queries and its keys."""
         check_texts(text, pair, target)
-        vocabulary = self._vocabulary(text, pair, target)
+        vocabulary = self._vocabulary_of((text, pair, target))
         keys = vocabulary.encode(text, pair)
         return vocabulary, keys if target is None else vocabulary.encode(target, None), keys
 
@@ -116,11 +116,6 @@ class ToyLayer(SequentialSource):
     def weights(self) -> Weights:
         """The weights of the layer, the same for every sentence."""
         return Weights.draw(self.options)
-
-    def _vocabulary(self, *texts: str | None) -> Vocabulary:
-        if self._tokenizer is None:
-            return WordVocabulary([text for text in texts if text is not None], self.options.vocab_size)
-        return TokenizerVocabulary(self._tokenizer, self.special, self.options.vocab_size)
 
     def embedded(self, tokens: Tokens, size: int) -> Float[np.ndarray, "T E"]:
         """Return what the projections of some tokens are made of, out of a vocabulary of that size."""

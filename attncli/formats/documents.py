@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.analysis.cell import Cell, Row
+from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.check.report import Invariance, Report
 from attncli.analysis.diff import CellDifference, Difference, Differences, HeadDifference, HeadDifferences
 from attncli.analysis.heads import HeadReport, HeadSummary
@@ -63,7 +63,7 @@ def what_was_read(subject: MaskGrid) -> dict[str, Any]:
     """Return what the document of a mask's check says besides the findings."""
     return {
         "convention": None if subject.reading is None or subject.is_ambiguous else subject.reading.convention,
-        "dtype": subject.loaded and subject.loaded.dtype,
+        "dtype": subject.stored and subject.stored.dtype,
         "shape": list(subject.shape),
     }
 
@@ -170,12 +170,12 @@ def write_why(trace: Trace, explained: Explained, precision: int | None) -> Iter
     yield "\n"
 
 
-def _one(trace: Trace, one: Row | Cell, precision: int | None) -> str:
-    members = _cell(one, precision) if isinstance(one, Cell) else _row(one, precision)
+def _one(trace: Trace, one: AttentionRow | AttentionCell, precision: int | None) -> str:
+    members = _cell(one, precision) if isinstance(one, AttentionCell) else _row(one, precision)
     return dumped({"schema": "attncli.why/1", **described(trace), **members})
 
 
-def _row(row: Row, precision: int | None) -> dict[str, Any]:
+def _row(row: AttentionRow, precision: int | None) -> dict[str, Any]:
     """Return the document of a row: its keys by weight, all of them."""
     columns = {
         "score": row.scores,
@@ -193,7 +193,7 @@ def _row(row: Row, precision: int | None) -> dict[str, Any]:
     return {**_place(row), "key": None, "keys": keys, **_totals(row, precision)}
 
 
-def _cell(cell: Cell, precision: int | None) -> dict[str, Any]:
+def _cell(cell: AttentionCell, precision: int | None) -> dict[str, Any]:
     """Return the document of a cell: its dimensions by their product, all of them, and every stage."""
     layer, parts = cell.row.layer, cell.row.softmax
     q, k, products = cell.q, cell.k, cell.products
@@ -231,7 +231,7 @@ def _cell(cell: Cell, precision: int | None) -> dict[str, Any]:
     }
 
 
-def _place(row: Row) -> dict[str, Any]:
+def _place(row: AttentionRow) -> dict[str, Any]:
     return {
         "layer": row.layer.layer,
         "kind": row.layer.kind,
@@ -243,7 +243,7 @@ def _place(row: Row) -> dict[str, Any]:
     }
 
 
-def _totals(row: Row, precision: int | None) -> dict[str, Any]:
+def _totals(row: AttentionRow, precision: int | None) -> dict[str, Any]:
     """Return what belongs to the whole row: the sink's logit and weight, and the length of the output."""
     return {
         "sink": number(row.sink, precision),

@@ -212,9 +212,9 @@ def _columns(number: int, layer: LayerTrace, index: int, block: HeadTrace, cells
 
 def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the row and the column of each cell that is shown."""
-    if view.heaviest is None:
+    if view.top_keys is None:
         places = [np.arange(len(cells.columns))] * len(block.queries)
     else:
-        places = [found for found, _ in top_keys(block, cells.of_columns, view.heaviest)]
+        places = [found for found, _ in top_keys(block, cells.of_columns, view.top_keys)]
     rows = np.repeat(np.arange(len(places)), [len(found) for found in places])
     return rows, np.concatenate(places)

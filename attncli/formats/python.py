@@ -58,20 +58,20 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     from attncli.analysis.check.report import Report
     from attncli.analysis.diff import TOP, Difference
     from attncli.analysis.heads import HeadReport
-    from attncli.analysis.mask import GivenMask
+    from attncli.analysis.mask import LabelledMask
     from attncli.trace.tokenization import Choice, Tokenization
 
     match result:
         case HeadReport():
-            from attncli.render.heads import Shown, table_parts
+            from attncli.render.heads import HeadTable, table_parts
 
-            return table_parts(result, Shown(), palette, None)
+            return table_parts(result, HeadTable(), palette, None)
         case Difference():
-            from attncli.render.diff import Changes
+            from attncli.render.diff import DiffView
             from attncli.render.matrix import DIGITS
 
-            return Changes(result, palette, _ROOM, DIGITS, TOP).renderables()
-        case GivenMask():
+            return DiffView(result, palette, _ROOM, DIGITS, TOP).renderables()
+        case LabelledMask():
             from attncli.render.masks import MaskView
 
             return None if result.subject.is_ambiguous else MaskView(palette, _ROOM).shown([result.subject])

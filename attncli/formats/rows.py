@@ -16,7 +16,7 @@ from attncli.formats.metric_rows import METRIC_TYPES, metric_rows
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
 from attncli.trace.layer import HeadTrace
-from attncli.trace.top_keys import Places, TopKeys, top_keys
+from attncli.trace.top_keys import Places, top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Columns, View
 
@@ -109,7 +109,7 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
         flags = {False: f"{comma}false{comma}", True: f"{comma}true{comma}"}
         for index in layer.heads:
             for block in layer.head(index, cells.rows).blocks():
-                heaviest = _heaviest(block, columns, view.heaviest)
+                heaviest = _heaviest(block, columns, view.top_keys)
                 rows = zip(block.queries.tolist(), heaviest, _scores(block), block.mask, block.weights, strict=True)
                 for query, own, scores, allowed, weights in rows:
                     token = escaped(cells.row_tokens[query].text)
@@ -134,11 +134,11 @@ def _scores(block: HeadTrace) -> Iterable[Float[np.ndarray, " K"] | None]:
     return repeat(None, len(block.queries)) if "scores" in block.layer.missing else block.scores
 
 
-def _heaviest(head: HeadTrace, columns: Columns, wanted: TopKeys | None) -> Iterable[slice | Places]:
+def _heaviest(head: HeadTrace, columns: Columns, most: int | None) -> Iterable[slice | Places]:
     """Return which of the columns each query has a line for: all of them, or the heaviest ones, heaviest first."""
-    if wanted is None:
+    if most is None:
         return [slice(None)] * len(head.queries)
-    return (places for places, _ in top_keys(head, columns, wanted))
+    return (places for places, _ in top_keys(head, columns, most))
 
 
 def field(value: Any) -> str:

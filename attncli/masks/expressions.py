@@ -180,13 +180,13 @@ class Pad(NamedTuple):
         Raises:
             UsageError: nobody said.
         """
-        told = self.lengths if self.real is None else self.real
-        if told is None:
+        lengths = self.lengths if self.real is None else self.real
+        if lengths is None:
             raise UsageError(
                 f"{self} is the padding of each row of a batch; say how many tokens the rows have by --lengths 5,2 "
                 "(in Python lengths=[5, 2]), or write pad(left=n) or pad(right=n)"
             )
-        return len(told)
+        return len(lengths)
 
     @property
     def longest(self) -> int:

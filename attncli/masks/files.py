@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -105,9 +105,11 @@ def _read(path: Path) -> StoredMask:
     match path.suffix.lower():
         case ".npy":
             # Mapped, so that a header that claims more than the file holds is refused before memory is taken.
-            return _typed(np.array(np.load(path, mmap_mode="r", allow_pickle=False)))
+            values = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+            return StoredMask(values, values.dtype.name)
         case ".npz":
-            return _typed(_unpacked(path))
+            values = _unpacked(path)
+            return StoredMask(values, values.dtype.name)
         case ".json":
             return StoredMask(np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig")))), None)
         case ".csv":
@@ -123,26 +125,16 @@ def _read(path: Path) -> StoredMask:
     raise ValueError(f"its ending is none of {', '.join(ENDINGS)}")
 
 
-def _typed(values: np.ndarray[Any, Any]) -> StoredMask:
-    return StoredMask(values, values.dtype.name)
-
-
 def _unpacked(path: Path) -> np.ndarray[Any, Any]:
     with zipfile.ZipFile(path) as archive:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-        member = members[_the_mask(list(members))]
+        member, headers = members[_the_mask(list(members))], np.lib.format
         with archive.open(member) as stream:
-            _check_size(*_claimed(stream), path)
+            is_first = headers.read_magic(stream) == (1, 0)
+            shape, _, dtype = (headers.read_array_header_1_0 if is_first else headers.read_array_header_2_0)(stream)
+        _check_size(shape, dtype.itemsize, path)
         with archive.open(member) as stream:
-            return np.lib.format.read_array(stream, allow_pickle=False)
-
-
-def _claimed(stream: IO[bytes]) -> tuple[Sequence[int], int]:
-    """Return the shape and the bytes per value that the header of an array claims."""
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    return shape, dtype.itemsize
+            return headers.read_array(stream, allow_pickle=False)
 
 
 def _check_size(shape: Sequence[int], itemsize: int, path: Path) -> None:
@@ -182,16 +174,16 @@ def _read_torch(path: Path) -> StoredMask:
     import torch
 
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch's own advice is to switch the protection off
         raise ValueError("it holds no tensors, or more than tensors, and nothing else is unpickled") from None
-    if isinstance(held, dict):
-        held = held[_the_mask([name for name, value in held.items() if isinstance(value, torch.Tensor)])]
-    if not isinstance(held, torch.Tensor):
-        raise ValueError(f"it holds a {type(held).__name__}, not a tensor")
-    dtype = str(held.dtype).removeprefix("torch.")
-    _check_size(held.shape, held.itemsize, path)  # one value can stand in many places
-    return StoredMask((held.float() if dtype == "bfloat16" else held).detach().numpy(), dtype)
+    if isinstance(loaded, dict):
+        loaded = loaded[_the_mask([name for name, value in loaded.items() if isinstance(value, torch.Tensor)])]
+    if not isinstance(loaded, torch.Tensor):
+        raise ValueError(f"it holds a {type(loaded).__name__}, not a tensor")
+    dtype = str(loaded.dtype).removeprefix("torch.")
+    _check_size(loaded.shape, loaded.itemsize, path)  # one value can stand in many places
+    return StoredMask((loaded.float() if dtype == "bfloat16" else loaded).detach().numpy(), dtype)
 
 
 # --- writing -----------------------------------------------------------------------------------------------
@@ -251,7 +243,6 @@ def _safetensors(values: np.ndarray[Any, Any], dtype: str) -> bytes:
         values = (values.astype("<f4").view(np.uint32) >> 16).astype("<u2")
     data = np.ascontiguousarray(values).tobytes()
     kind = {"bool": "BOOL", "bfloat16": "BF16"}.get(dtype, f"F{8 * values.itemsize}")
-    entry = {"dtype": kind, "shape": values.shape, "data_offsets": [0, len(data)]}
-    header = json.dumps({"mask": entry}).encode()
+    header = json.dumps({"mask": {"dtype": kind, "shape": values.shape, "data_offsets": [0, len(data)]}}).encode()
     header += b" " * (-len(header) % 8)  # tensors are aligned
     return len(header).to_bytes(8, "little") + header + data

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.masks.expressions import Atom, Expression, conjuncts, leaves
+from attncli.masks.expressions import Atom, conjuncts, leaves, named
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.masks.padding import RuleWithExceptions
-from attncli.masks.recognition import Rule, RuleVariant, rule_of
+from attncli.masks.recognition import Rule, rule_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -35,8 +35,7 @@ def intrinsic_findings(
         past: how many keys stand before the first query.
         becomes: what the program makes of a query that sees nothing.
     """
-    yield from _transposed(rule)
-    yield from _shifted(rule)
+    yield from _turned(rule)
     inverted = list(_inverted(allowed, rule))
     yield from inverted
     if inverted:
@@ -48,48 +47,26 @@ def intrinsic_findings(
     yield from _top_left(rule, past)
 
 
-def _plain(expression: Expression | None) -> Expression | None:
-    """Return a rule without what some queries see instead."""
-    return expression.inner if isinstance(expression, RuleWithExceptions) else expression
-
-
-def _in_rows(variant: RuleVariant, rule: Rule) -> str:
-    """Return which batch rows a variant is about, unless it is about all of them."""
-    return "" if len(variant.rows) == rule.shape[0] else in_batch(variant.rows)
-
-
-def _transposed(rule: Rule) -> Iterator[Finding]:
-    """Yield the upper triangles: every query sees itself and all that follows."""
+def _turned(rule: Rule) -> Iterator[Finding]:
+    """Yield the upper triangles, and the causal masks whose diagonal is one key too far to the right."""
     _, _, queries, keys = rule.shape
     if queries != keys or queries < _LEAST:
         return
     for variant in rule.variants:
-        expression = _plain(variant.expression)
-        parts = [] if expression is None else conjuncts(expression)
-        if any(isinstance(part, Atom) and part.name == "band" and _is_upper(part, keys) for part in parts):
-            message = "sees itself and the future alone: a causal mask whose queries and keys are swapped"
-            places = tuple((0, key) for key in range(1, min(keys, MOST_CELLS + 1)))
-            advice = "right in a language model that reads backwards"
-            message += _in_rows(variant, rule)
-            yield Finding("leak", "note", message, keys * (keys - 1) // 2, places, advice=advice)
-
-
-def _shifted(rule: Rule) -> Iterator[Finding]:
-    """Yield the causal masks whose diagonal is one key too far to the right."""
-    _, _, queries, keys = rule.shape
-    if queries != keys or queries <= _LEAST:
-        return
-    for variant in rule.variants:
-        expression = _plain(variant.expression)
-        if expression is not None and Atom("band", (keys - 1, 1)) in conjuncts(expression):
-            message = "sees the key after itself and no later one: the diagonal of a causal mask is shifted by +1"
-            places = tuple((query, query + 1) for query in range(min(keys - 1, MOST_CELLS)))
-            advice = "right with one key of lookahead, as in streaming speech"
-            yield Finding("leak", "note", message + _in_rows(variant, rule), keys - 1, places, advice=advice)
-
-
-def _is_upper(band: Atom, keys: int) -> bool:
-    return band.arguments[0] == 0 and band.arguments[1] >= keys - 1
+        expression = variant.expression
+        rows = "" if len(variant.rows) == rule.shape[0] else in_batch(variant.rows)
+        for band in named("band", conjuncts(getattr(expression, "inner", expression)) if expression else []):
+            back, ahead = band.arguments
+            if back == 0 and ahead >= keys - 1:
+                message = f"sees itself and the future alone: a causal mask whose queries and keys are swapped{rows}"
+                places = tuple((0, key) for key in range(1, min(keys, MOST_CELLS + 1)))
+                advice = "right in a language model that reads backwards"
+                yield Finding("leak", "note", message, keys * (keys - 1) // 2, places, advice=advice)
+            elif (back, ahead) == (keys - 1, 1) and queries > _LEAST:
+                message = "sees the key after itself and no later one: the diagonal of a causal mask is shifted by +1"
+                places = tuple((query, query + 1) for query in range(min(keys - 1, MOST_CELLS)))
+                advice = "right with one key of lookahead, as in streaming speech"
+                yield Finding("leak", "note", message + rows, keys - 1, places, advice=advice)
 
 
 def _inverted(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule) -> Iterator[Finding]:
@@ -110,8 +87,8 @@ def _inverted(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule) -> Iterator[Find
     if queries != keys or queries < _LEAST or rule.expression is not None:
         return
     other = rule_of(~allowed, rule.shape, 0)
-    rules = [leaf for leaf in leaves(*filter(None, [other.expression])) if isinstance(leaf, Atom)]
-    names = {leaf.name for leaf in rules if leaf != Atom("window", (1,))}  # its complement is a mask that some want
+    atoms = leaves(*filter(None, [other.expression]))  # the complement of a window of 1 is a mask that some want
+    names = {leaf.name for leaf in atoms if isinstance(leaf, Atom) and leaf != Atom("window", (1,))}
     if names & _LOOKING_BACK and not (_sees_itself(allowed, keys) & other.tokens).any():
         count = int(np.count_nonzero(allowed)) * (batch * heads * queries * keys // allowed.size)
         message = f"attends only where {other.text} forbids: True and False are swapped"
@@ -132,13 +109,9 @@ def _laid_along_queries(rule: Rule) -> Iterator[Finding]:
     """
     _, _, queries, keys = rule.shape
     odd = rule.expression
-    if (
-        not isinstance(odd, RuleWithExceptions)
-        or odd.see != "masked"
-        or odd.who != "some"
-        or queries != keys
-        or rule.padded
-    ):
+    if not isinstance(odd, RuleWithExceptions) or (odd.exception, odd.who) != ("masked", "some"):
+        return
+    if queries != keys or rule.padded:
         return
     lives = ~odd.where
     at_an_end = (lives[:, :-1] >= lives[:, 1:]).all() or (lives[:, :-1] <= lives[:, 1:]).all()
@@ -166,15 +139,15 @@ def _dead_queries(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, becomes: str
     padding = padding & ~dead.all(axis=1, keepdims=True)  # a row whose queries all see nothing is no padded sentence
     if queries != keys:  # where some heads see keys that others do not, heads are blocks of positions, some all padding
         padding |= dead & np.any(allowed, axis=(1, 3))
-    found: list[tuple[Severity, Bool[np.ndarray, "B Q"]]] = [("error", dead & ~padding), ("note", dead & padding)]
-    for severity, which in found:
+    severity: Severity
+    for severity, which in (("error", dead & ~padding), ("note", dead & padding)):
         count, rows = int(which.any(axis=0).sum()), np.flatnonzero(which.any(axis=1)).tolist()
         if count:
             who = "query is" if count == 1 else "queries are"
-            said = f"{count} {'padding ' if severity == 'note' else ''}{who} fully masked"
-            said += in_batch(rows) if batch > 1 else ""
+            message = f"{count} {'padding ' if severity == 'note' else ''}{who} fully masked"
+            message += in_batch(rows) if batch > 1 else ""
             places = tuple(np.flatnonzero(which.any(axis=0))[:MOST_CELLS].tolist())
-            yield Finding("dead-row", severity, f"{said}: {becomes}", count, rows=places)
+            yield Finding("dead-row", severity, f"{message}: {becomes}", count, rows=places)
 
 
 def _top_left(rule: Rule, past: int) -> Iterator[Finding]:

@@ -69,7 +69,7 @@ _NARROWEST_BAR, _WIDEST_BAR = 7, 20
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TableFormat:
     """Where tables go, and how numbers and tokens look in them.
 
     Attributes:

@@ -16,22 +16,22 @@ from attncli.analysis.alignment import NAMES, Alignment, LayerPair
 from attncli.analysis.diff import CellDifference, Difference, HeadDifference, weights_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, beside, block, grid, in_lines, stack
+from attncli.render.color_limits import largest_weight
 from attncli.render.heatmap import (
     GAP,
     MOST,
     Extent,
-    Picture,
+    Heatmap,
     extent_of,
+    heatmap_of,
     heatmaps,
     joined,
-    picture_of,
     pooling,
 )
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.ranges import largest_weight
-from attncli.render.summaries import cautioned, proof_line, what_ran
+from attncli.render.sections import cautioned, proof_line, what_ran
 from attncli.render.tables import Cell, Column, table
 from attncli.trace.tokens import Tokens
 from attncli.trace.top_keys import drawn_cells
@@ -69,7 +69,7 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp 
     in_a_line = max((room + _BETWEEN) // (share + _BETWEEN), 1)
     pools = [_pool(rows, columns, share, _SCREEN // -(-len(axes) // in_a_line)) for rows, columns in axes]
     sides = (pair.first.head(head, axes[0][0].indices), pair.second.head(head, axes[1][0].indices))
-    pictures = [picture_of(side, slice(None), pool) for side, pool in zip(sides, pools[:2], strict=True)]
+    pictures = [heatmap_of(side, slice(None), pool) for side, pool in zip(sides, pools[:2], strict=True)]
     common = extent_of(pictures)
     change = _change(pair, head, pools[2])
     highest, reach = common.highest, change.extent.highest
@@ -155,7 +155,7 @@ def _share(axes: Sequence[Axes], room: int) -> int:
     return next((share for share in shares if labels + _FEWEST_COLUMNS <= share), shares[-1])
 
 
-def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Picture:
+def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Heatmap:
     """Return the difference of a head on the shared tokens; its rows are pooled as they are derived."""
     kept = []
     for blocks in pair.blocks(head):
@@ -164,7 +164,7 @@ def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Picture:
         with np.errstate(invalid="ignore"):
             values = second - first
         allowed = drawn[0] | drawn[1]
-        kept.append(Picture("", values, allowed, Extent.of(np.abs(values), allowed)).strongest(1, pool[1]))
+        kept.append(Heatmap("", values, allowed, Extent.of(np.abs(values), allowed)).strongest(1, pool[1]))
     return joined(CHANGE, kept).strongest(pool[0], 1)
 
 
@@ -173,7 +173,7 @@ _LISTED = 12  # tokens that are not shared, of a long sequence
 
 
 @dataclass(frozen=True)
-class Changes:
+class DiffView:
     """A comparison laid out for one output.
 
     Attributes:

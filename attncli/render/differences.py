@@ -11,7 +11,7 @@ from attncli.analysis.alignment import NAMES
 from attncli.analysis.diff import Differences, HeadDifferences
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.summaries import architecture_of, cautioned, joined, numbers_of
+from attncli.render.sections import architecture_of, cautioned, joined, numbers_of
 from attncli.render.tables import Column, table
 from attncli.text import plural
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from attncli.masks.findings import Finding
 from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.tables import Cell, wrapped
+from attncli.render.tables import Cell, wrap_cells
 from attncli.text import layers_named, plural
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | 
         style = BOLD if each.has_failed or each.first is not None else None
         rows.append([(palette.label(text), style) for text in (each.name, each.ways, change, verdict)])
     titles = [(title, DIM) for title in ("the same text", "in two ways", "change", "")]
-    return grid([titles, *wrapped(rows, room)], "<<><", width)
+    return grid([titles, *wrap_cells(rows, room)], "<<><", width)
 
 
 def _place(place: tuple[int, str]) -> str:

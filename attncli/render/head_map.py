@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.render.axes import Axis
 from attncli.render.block import Block, block, cell, trimmed
-from attncli.render.lattice import Cell, Lattice, map_lines
+from attncli.render.cell_grid import CellGrid, GridCell, map_lines
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 
@@ -65,7 +65,7 @@ class HeadMap(NamedTuple):
         longest = max((len(number_text(value, digits)) for value in self.values[self.shown].tolist()), default=0)
         return max(longest, *(len(str(head)) for head in self.heads), 1) + 1
 
-    def lattice(self, rows: range, columns: range, width: int) -> Lattice:
+    def lattice(self, rows: range, columns: range, width: int) -> CellGrid:
         """Return where the cells of a part stand.
 
         Args:
@@ -75,7 +75,7 @@ class HeadMap(NamedTuple):
         """
         shown = tuple(self.heads[place] for place in columns)
         layers = tuple(self.layers[place] for place in rows)
-        return Lattice(Axis(("",) * len(layers), layers), Axis(("",) * len(shown), shown), Cell(width, 1))
+        return CellGrid(Axis(("",) * len(layers), layers), Axis(("",) * len(shown), shown), GridCell(width, 1))
 
     def drawn(
         self,

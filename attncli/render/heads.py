@@ -16,19 +16,19 @@ from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.labels import LEAST, MIXED
 from attncli.analysis.metric_names import Metric
 from attncli.render.block import COMFORTABLE, Block, block, flowing, stack
+from attncli.render.fit import LINES
 from attncli.render.head_map import UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.screen import LINES
-from attncli.render.summaries import architecture_of, cautioned, joined, numbers_of
+from attncli.render.sections import architecture_of, cautioned, joined, numbers_of
 from attncli.render.tables import Column, table, width_of
 from attncli.text import plural, span
 
 _NAMED = 3  # highest and lowest heads in words, below a map
 
 
-class Shown(NamedTuple):
+class HeadTable(NamedTuple):
     """What a table has of the heads.
 
     Attributes:
@@ -49,7 +49,7 @@ class Shown(NamedTuple):
         return self.has_labels and self.sort is None
 
 
-def table_parts(survey: HeadReport, shown: Shown, palette: Palette, width: int | None) -> list[RenderableType]:
+def table_parts(survey: HeadReport, shown: HeadTable, palette: Palette, width: int | None) -> list[RenderableType]:
     """Return what ran, a row for every head, and what the numbers are over.
 
     Args:
@@ -72,7 +72,7 @@ def table_parts(survey: HeadReport, shown: Shown, palette: Palette, width: int |
         rows = max(rows - excess, 1)
 
 
-def _first(survey: HeadReport, shown: Shown, rows: int) -> HeadReport:
+def _first(survey: HeadReport, shown: HeadTable, rows: int) -> HeadReport:
     """Return the survey with at most so many heads: the first ones, or where they stand by label, some of each."""
     if len(survey.heads) <= rows or not shown.by_label:
         return replace(survey, heads=survey.heads[:rows])
@@ -93,7 +93,7 @@ def _lines_of(parts: Sequence[RenderableType], width: int | None) -> int:
 
 
 def _parts(
-    survey: HeadReport, shown: Shown, palette: Palette, width: int | None, most: int, is_cut: bool = False
+    survey: HeadReport, shown: HeadTable, palette: Palette, width: int | None, most: int, is_cut: bool = False
 ) -> list[RenderableType]:
     """Return the parts of a table, which may be folded as long as it has so many lines at the most."""
     names: list[Metric] = sorted(survey.names, key=lambda name: name != shown.sort)
@@ -124,7 +124,9 @@ def _headline(survey: HeadReport, palette: Palette) -> Text:
     return cautioned(joined(source.title, facts, palette), [source], palette)
 
 
-def _columns(survey: HeadReport, names: Sequence[Metric], shown: Shown, palette: Palette, digits: int) -> list[Column]:
+def _columns(
+    survey: HeadReport, names: Sequence[Metric], shown: HeadTable, palette: Palette, digits: int
+) -> list[Column]:
     """Return where each head is, what it does in words if that is shown, and a column of numbers for each name."""
     kinds = {head.kind for head in survey.heads}
     longest = max(map(len, kinds)) if kinds != {"self"} else 0
@@ -218,7 +220,7 @@ def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int) ->
     return f"{number_text(mean, digits)} ±{UNDEFINED if std is None else number_text(std, digits)}"
 
 
-def _notes(survey: HeadReport, names: Sequence[Metric], titles: Sequence[str], shown: Shown) -> list[str]:
+def _notes(survey: HeadReport, names: Sequence[Metric], titles: Sequence[str], shown: HeadTable) -> list[str]:
     """Return what the numbers are over, where that is not plain, and what the table has no room for."""
     notes = _label_notes(survey) if shown.has_labels else []
     if shown.sort is not None and not _is_defined(survey, shown.sort):

@@ -13,10 +13,10 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.analysis.cell import Row
+from attncli.analysis.cell import AttentionRow
 from attncli.analysis.learn import LESSONS, Walk
 from attncli.render.axes import Axis
-from attncli.render.bars import Sheet
+from attncli.render.bars import TableFormat
 from attncli.render.block import Block
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM
@@ -53,7 +53,7 @@ class Steps:
     """
 
     walk: Walk
-    sheet: Sheet
+    sheet: TableFormat
 
     def all(self) -> list[Step]:
         """Return the steps from the embeddings to the exercise, each under a line that says which it is."""
@@ -72,7 +72,7 @@ class Steps:
         yield self._projected()
         yield self._exercise()
 
-    def _of_head(self, row: Row) -> Iterator[Step]:
+    def _of_head(self, row: AttentionRow) -> Iterator[Step]:
         """Yield the steps of a head; the weights of another one than the first are made in a single step."""
         head = row.head.head
         stages = [self._dots, self._scale, self._mask, self._softmax] if head == 0 else [self._weights]
@@ -101,7 +101,7 @@ class Steps:
         )
         return Step("embeddings", (self._prose(said, asked), self._drawn(matrices), self._prose(rounded, style=DIM)))
 
-    def _query(self, row: Row) -> Step:
+    def _query(self, row: AttentionRow) -> Step:
         layer, q, matrix = row.layer, row.head.q[0], self._weight("q", row)
         assert layer.inputs is not None
         asking = Tokens([row.query])
@@ -118,13 +118,13 @@ class Steps:
         spelled = self._product("the first number of q", x[0], matrix[:, 0], q[0])
         return Step("its query, q", (self._prose(said), self._drawn(matrices), spelled))
 
-    def _keys(self, row: Row) -> Step:
+    def _keys(self, row: AttentionRow) -> Step:
         return self._of_each(row, "k", row.head.k, "k is what a word is found by", "a key, k, for each word")
 
-    def _values(self, row: Row) -> Step:
+    def _values(self, row: AttentionRow) -> Step:
         return self._of_each(row, "v", row.head.v, "v is what a word hands over", "a value, v, for each word")
 
-    def _of_each(self, row: Row, name: str, made: Float[np.ndarray, "K D"], meaning: str, title: str) -> Step:
+    def _of_each(self, row: AttentionRow, name: str, made: Float[np.ndarray, "K D"], meaning: str, title: str) -> Step:
         matrix, x = self._weight(name, row), self.walk.embedded
         said = f"{meaning}: its embedding times another matrix, W_{name}."
         matrices = [
@@ -137,7 +137,7 @@ class Steps:
             title, (self._prose(said), self._drawn(matrices), self._product(first, x[0], matrix[:, 0], made[0, 0]))
         )
 
-    def _dots(self, row: Row) -> Step:
+    def _dots(self, row: AttentionRow) -> Step:
         said = (
             "The dot product q·k says how well the two fit: multiply them number by number, and add up. A large one "
             "means that the word has what is looked for."
@@ -148,7 +148,7 @@ class Steps:
         spelled = self._product(f"q·k of {self._name(0, row.keys)}", row.head.q[0], row.head.k[0], row.products[0])
         return Step("dot products, q·k", (self._prose(said), q, drawn, spelled))
 
-    def _scale(self, row: Row) -> Step:
+    def _scale(self, row: AttentionRow) -> Step:
         width, scale = row.head.k.shape[1], self._number(row.layer.scale)
         said = (
             f"The more numbers q and k have, the larger q·k becomes, and weights made of large numbers all go to one "
@@ -160,7 +160,7 @@ class Steps:
         spelled = self._prose(f"{first} = {self._number(row.scores[0])}")
         return Step("the scale", (self._prose(said), self._keys_table(row, columns), spelled))
 
-    def _mask(self, row: Row) -> Step:
+    def _mask(self, row: AttentionRow) -> Step:
         if self.walk.lesson.mask != "causal":
             said = "A mask may hide words. This lesson's hides none; attn learn --lesson causal has one that does."
         elif row.allowed.all():
@@ -177,7 +177,7 @@ class Steps:
         ]
         return Step("the mask", (self._prose(said), self._keys_table(row, columns)))
 
-    def _softmax(self, row: Row) -> Step:
+    def _softmax(self, row: AttentionRow) -> Step:
         parts = row.softmax
         assert parts is not None
         highest, total = self._number(parts.highest), self._number(parts.total)
@@ -194,7 +194,7 @@ class Steps:
         drawn = self._weights_table(row, columns)
         return Step("softmax: the weights", (self._prose(said), drawn, spelled))
 
-    def _weights(self, row: Row) -> Step:
+    def _weights(self, row: AttentionRow) -> Step:
         """Return what the first head has four steps for."""
         said = (
             f"The same as before, with this head's q and k: dot products, times {self._number(row.layer.scale)}, the "
@@ -208,7 +208,7 @@ class Steps:
         ]
         return Step("the weights", (self._prose(said), self._weights_table(row, columns)))
 
-    def _softmax_columns(self, row: Row) -> list[Column]:
+    def _softmax_columns(self, row: AttentionRow) -> list[Column]:
         parts = row.softmax
         assert parts is not None
         highest, total = self._factor(parts.highest), self._number(parts.total)
@@ -217,7 +217,7 @@ class Steps:
             self._column(f"weight: ÷ {total}", row.weights, self._number(row.weights.sum(dtype=np.float64))),
         ]
 
-    def _output(self, row: Row) -> Step:
+    def _output(self, row: AttentionRow) -> Step:
         output = row.head.output[0]
         said = (
             f"What {self._word} takes: of every word's v as much as its weight says, added up. It is the head's output."
@@ -312,7 +312,7 @@ class Steps:
 
     # --- what they are made of ---
 
-    def _weight(self, name: str, row: Row) -> Float[np.ndarray, "E D"]:
+    def _weight(self, name: str, row: AttentionRow) -> Float[np.ndarray, "E D"]:
         return self.walk.weights.heads[row.head.head][name].weight
 
     def _title(self, text: str) -> Text:
@@ -385,14 +385,14 @@ class Steps:
                 f"{name} {place}", vectors[:, place], None if below is None else self._number(below[place])
             )
 
-    def _keys_table(self, row: Row, columns: Iterable[Column], below: str | None = None) -> Block:
+    def _keys_table(self, row: AttentionRow, columns: Iterable[Column], below: str | None = None) -> Block:
         return table(self._with_words(row, columns, below), self.sheet.width)
 
-    def _weights_table(self, row: Row, columns: Iterable[Column]) -> Block:
+    def _weights_table(self, row: AttentionRow, columns: Iterable[Column]) -> Block:
         """Return a table whose last column is the weights, with bars behind them."""
         shown = self._with_words(row, columns, "sum")
         return self.sheet.with_bars(shown, len(shown), [*row.weights.tolist(), None], 1.0)
 
-    def _with_words(self, row: Row, columns: Iterable[Column], below: str | None) -> list[Column]:
+    def _with_words(self, row: AttentionRow, columns: Iterable[Column], below: str | None) -> list[Column]:
         names = [self._name(index, row.keys) for index in range(len(row.keys))]
         return [Column("word", [*names, *([] if below is None else [below])], BOLD, "<"), *columns]

@@ -22,10 +22,10 @@ from attncli.masks.mask_grid import MaskGrid
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, beside, block, cell, flowing, grid, stack
 from attncli.render.findings import finding_lines, tally
-from attncli.render.heatmap import Extent, Picture, extent_of, heatmaps, pooling
+from attncli.render.heatmap import Extent, Heatmap, extent_of, heatmaps, pooling
 from attncli.render.legend import legend
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.tables import Cell, wrapped
+from attncli.render.tables import Cell, wrap_cells
 from attncli.text import join_ranges, span
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MaskDrawing:
+class MaskPicture:
     """A mask over two axes.
 
     Attributes:
@@ -134,7 +134,7 @@ class MaskDrawing:
         ]
         margin = max(len(name) for name, _ in lines) + 2
         rows: list[list[Cell]] = [[(name, DIM), (palette.fit(said), None)] for name, said in lines]
-        return grid(wrapped(rows, room - margin), "<<", None)
+        return grid(wrap_cells(rows, room - margin), "<<", None)
 
 
 def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.ndarray, "R C"]:
@@ -145,9 +145,9 @@ def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.n
     return np.add.reduceat(rows, starts[1], axis=1) / np.outer(*sizes)
 
 
-def _picture(title: str, allowed: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Picture:
+def _picture(title: str, allowed: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Heatmap:
     shares = _shares(allowed, pool)
-    return Picture(title, shares, shares > 0)
+    return Heatmap(title, shares, shares > 0)
 
 
 _GAP = 4
@@ -190,12 +190,12 @@ class MaskView(NamedTuple):
         drawing = self._drawing(subject)
         return pooling(drawing.rows, drawing.columns, self.room)
 
-    def _drawing(self, subject: MaskGrid) -> MaskDrawing:
+    def _drawing(self, subject: MaskGrid) -> MaskPicture:
         _, queries, keys = subject.allowed.shape
         blind = np.asarray(~subject.allowed.any(axis=2))
         rows = self._axis(self.queries, range(subject.past, subject.past + queries)).marking(blind)
         columns = self._axis(self.keys, range(keys))
-        return MaskDrawing(subject.allowed, blind, subject.planes, rows, columns, is_one=self.is_one)
+        return MaskPicture(subject.allowed, blind, subject.planes, rows, columns, is_one=self.is_one)
 
     def _axis(self, tokens: Sequence[str] | None, positions: range) -> Axis:
         named = tokens or ()
@@ -223,14 +223,14 @@ def pooling_note(pool: tuple[int, int], command: str) -> str:
     return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
 
 
-def _biases(subject: MaskGrid, pool: tuple[int, int]) -> Iterator[Picture]:
+def _biases(subject: MaskGrid, pool: tuple[int, int]) -> Iterator[Heatmap]:
     """Yield the size of the bias of each head, in the cells that the mask allows."""
     heads = subject.bias_heads
     assert heads is not None
     allowed = subject.allowed[0]
     for slope, rows_of in zip(slopes(heads), biases(heads, allowed.shape[1], subject.past), strict=True):
         bias = rows_of(np.arange(len(allowed)))
-        whole = Picture(f"slope {slope:.3g}", -bias, allowed, Extent.of(-bias, allowed))
+        whole = Heatmap(f"slope {slope:.3g}", -bias, allowed, Extent.of(-bias, allowed))
         yield whole.pooled(*pool)
 
 
@@ -240,8 +240,8 @@ def _headline(subjects: Sequence[MaskGrid]) -> str:
     said = f"{subject.name} · {queries} queries × {keys} keys"
     if len(subjects) == 1 and subject.past:
         said += f", past {subject.past}"
-    if subject.loaded is not None and subject.reading is not None:
-        said += f" · {subject.loaded.dtype or 'numbers'} {list(subject.loaded.values.shape)}"
+    if subject.stored is not None and subject.reading is not None:
+        said += f" · {subject.stored.dtype or 'numbers'} {list(subject.stored.values.shape)}"
     if subject.bias_heads is not None:
         said += f" · bias −slope·|i−j| of {subject.bias_heads} heads, drawn as its size"
     return said
@@ -325,11 +325,11 @@ def _glyphs(width: int, palette: Palette) -> list[tuple[str, Style | None]]:
 
 def _read_as(subject: MaskGrid) -> str:
     """Return what a mask is and how its values are read."""
-    if subject.loaded is None or subject.reading is None:
+    if subject.stored is None or subject.reading is None:
         _, queries, keys = subject.allowed.shape
         return f"{subject.name} · {queries} queries × {keys} keys"
     shape = f"[{len(subject.allowed)}, {subject.shape[-1]}], padding" if subject.is_padding else list(subject.shape)
-    said = f"{subject.name} · {subject.loaded.dtype or 'numbers'} {shape} · "
+    said = f"{subject.name} · {subject.stored.dtype or 'numbers'} {shape} · "
     if subject.reading.is_ambiguous:
         return said + "ambiguous"
     said += WRITTEN[subject.reading.convention]

@@ -13,14 +13,14 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.analysis.cell import Cell, Row
+from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.why import Explained
 from attncli.render.axes import MARK
-from attncli.render.bars import Sheet, bar_column, largest_of, signed_bar
+from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
 from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM
-from attncli.render.summaries import headline, proof_line
-from attncli.render.tables import Column, table, width_of, wrapped
+from attncli.render.sections import headline, proof_line
+from attncli.render.tables import Column, table, width_of, wrap_cells
 from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-def ranked_keys(row: Row) -> list[int]:
+def ranked_keys(row: AttentionRow) -> list[int]:
     """Return the keys by weight, without those that are masked and have none."""
     drawn = drawn_cells(row.head)[0]
     return [key for key in row.ranked.tolist() if drawn[key]]
 
 
-def weight_of(row: Row, keys: Sequence[int]) -> float:
+def weight_of(row: AttentionRow, keys: Sequence[int]) -> float:
     """Return the weight of some keys together."""
     return float(row.weights[list(keys)].sum(dtype=np.float64))
 
 
-def keys_by_weight(row: Row, top: int, sheet: Sheet) -> Block:
+def keys_by_weight(row: AttentionRow, top: int, sheet: TableFormat) -> Block:
     """Return the keys by weight, what the others sum up to, and the sink; weights and shares add up to 1."""
     ranked = ranked_keys(row)
     shown, others = ranked[:top], ranked[top:]
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 _WIDEST_BAR = 41
 
 
-def dimensions(one: Cell, products: Float[np.ndarray, " D"], top: int, sheet: Sheet) -> Block:
+def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, sheet: TableFormat) -> Block:
     """Return the largest of the products that q·k is the sum of, and what the others sum up to."""
     palette = sheet.palette
     shown, others = np.split(one.ranked, [top])
@@ -111,7 +111,7 @@ def dimensions(one: Cell, products: Float[np.ndarray, " D"], top: int, sheet: Sh
     return table([dim, product_column, bar, *factors], sheet.width)
 
 
-def stages(one: Cell, sheet: Sheet) -> Block:
+def stages(one: AttentionCell, sheet: TableFormat) -> Block:
     """Return what is done to q·k until it is a weight, and what the weight carries."""
     found = (*_score(one, sheet), *_weight(one, sheet), *_value(one, sheet))
     lines = [(sheet.palette.fit(name), sheet.number(value), sheet.palette.fit(remark)) for name, value, remark in found]
@@ -121,10 +121,10 @@ def stages(one: Cell, sheet: Sheet) -> Block:
         [(name, BOLD), (number, BOLD if name in ("score", "weight") else None), (remark, DIM)]
         for name, number, remark in lines
     ]
-    return grid(wrapped(rows, room), "<><", None)
+    return grid(wrap_cells(rows, room), "<><", None)
 
 
-def _score(one: Cell, sheet: Sheet) -> Iterator[Stage]:
+def _score(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
     layer = one.row.layer
     if one.products is not None:
         yield "q·k", one.dot_product, f"the sum over {len(one.products)} dimensions"
@@ -141,7 +141,7 @@ def _score(one: Cell, sheet: Sheet) -> Iterator[Stage]:
         yield "score", one.score, f"{cap}masked: the softmax gets {sheet.number(one.masked)} instead"
 
 
-def _weight(one: Cell, sheet: Sheet) -> Iterator[Stage]:
+def _weight(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
     parts = one.row.softmax
     if parts is None or one.exponential is None:
         yield "weight", one.weight, "as the model gave it: the mask leaves no key to this query"
@@ -152,7 +152,7 @@ def _weight(one: Cell, sheet: Sheet) -> Iterator[Stage]:
     yield "weight", one.weight, f"÷ {sheet.number(parts.total)}, the row's total{sink}"
 
 
-def _value(one: Cell, sheet: Sheet) -> Iterator[Stage]:
+def _value(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
     if one.value_norm is None:
         return
     yield "‖v‖", one.value_norm, "the length of the value"
@@ -178,7 +178,7 @@ class WhyPage:
     trace: Trace
     explained: Explained
     top: int
-    sheet: Sheet
+    sheet: TableFormat
 
     def parts(self) -> Iterator[RenderableType]:
         """Yield the page, part by part; a blank line belongs between two parts."""
@@ -188,10 +188,10 @@ class WhyPage:
         row = self._rows[0]
         if others:
             yield Text(palette.fit(f"{self._asked_of_kinds()} · {len(others) + 1} heads"), BOLD)
-            yield self._cells_of_heads() if isinstance(one, Cell) else self._rows_of_heads()
+            yield self._cells_of_heads() if isinstance(one, AttentionCell) else self._rows_of_heads()
             return
         yield Text.assemble((palette.fit(self._asked(one)), BOLD), palette.fit(_place(row)))
-        if isinstance(one, Cell):
+        if isinstance(one, AttentionCell):
             if one.products is not None:
                 yield dimensions(one, one.products, self.top, self.sheet)
             yield stages(one, self.sheet)
@@ -211,12 +211,12 @@ class WhyPage:
         return [f"a line for each head; {' '.join(options)} takes {which} apart"]
 
     @cached_property
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[AttentionRow]:
         return [_row(one) for one in self.explained]
 
-    def _asked(self, one: Row | Cell) -> str:
+    def _asked(self, one: AttentionRow | AttentionCell) -> str:
         asked = f"query {self.sheet.named(_row(one).query, _LONGEST_TITLE)}"
-        return f"{asked} → key {self.sheet.named(one.key, _LONGEST_TITLE)}" if isinstance(one, Cell) else asked
+        return f"{asked} → key {self.sheet.named(one.key, _LONGEST_TITLE)}" if isinstance(one, AttentionCell) else asked
 
     # --- several heads ---
 
@@ -237,7 +237,7 @@ class WhyPage:
             "layer": [str(row.layer.layer) for row in self._rows],
             "kind": [row.layer.kind for row in self._rows],
             "query": [named(row.query) for row in self._rows],
-            "key": [named(one.key) for one in self.explained if isinstance(one, Cell)],
+            "key": [named(one.key) for one in self.explained if isinstance(one, AttentionCell)],
             "head": [str(row.head.head) for row in self._rows],
         }
         return {name: values for name, values in facts.items() if len(set(values)) > 1 or name == "head"}
@@ -258,7 +258,7 @@ class WhyPage:
 
     def _cells_of_heads(self) -> Block:
         """Return a line for the cell in each head."""
-        cells = [one for one in self.explained if isinstance(one, Cell)]
+        cells = [one for one in self.explained if isinstance(one, AttentionCell)]
         before = self._known({
             "q·k": [one.dot_product for one in cells],
             "bias": [one.bias for one in cells],
@@ -299,11 +299,11 @@ class WhyPage:
         return min(max(left // widest, 1), max(map(len, entries)))
 
 
-def _row(one: Row | Cell) -> Row:
-    return one.row if isinstance(one, Cell) else one
+def _row(one: AttentionRow | AttentionCell) -> AttentionRow:
+    return one.row if isinstance(one, AttentionCell) else one
 
 
-def _place(row: Row) -> str:
+def _place(row: AttentionRow) -> str:
     head, layer = row.head, row.layer
     said = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
     said += f" · head {head.head} of {layer.num_heads}"
@@ -312,6 +312,6 @@ def _place(row: Row) -> str:
     return said + (f" · {MARK} fully masked" if row.is_blind else "")
 
 
-def _prominence(one: Row | Cell) -> float:
-    weight = float(one.weight) if isinstance(one, Cell) else float(one.weights[one.ranked[0]])
+def _prominence(one: AttentionRow | AttentionCell) -> float:
+    weight = float(one.weight) if isinstance(one, AttentionCell) else float(one.weights[one.ranked[0]])
     return -1.0 if np.isnan(weight) else weight

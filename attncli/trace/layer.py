@@ -48,16 +48,16 @@ class LazyArray:
 
     Args:
         shape: of the array.
-        made: makes the array; what that raises, reading raises.
+        make: makes the array; what that raises, reading raises.
     """
 
-    def __init__(self, shape: tuple[int, ...], made: Callable[[], Float[np.ndarray, " ..."]]) -> None:
+    def __init__(self, shape: tuple[int, ...], make: Callable[[], Float[np.ndarray, " ..."]]) -> None:
         self.shape = shape
-        self._made = made
+        self._make = make
 
     @cached_property
     def _array(self) -> Float[np.ndarray, " ..."]:
-        return self._made()
+        return self._make()
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -361,18 +361,18 @@ class LayerTrace(Displayed, Tabular, Drawable):
         computes = self.weights is None or (self.scores is None and self.derived is None)
         if computes and (self.q is None or self.k is None or self.v is None or self.scale is None):
             raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
-        given = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
-        if any(len(array.shape) != 3 or 0 in array.shape[: 3 if name in "qk" else 2] for name, array in given.items()):
-            raise InputError(f"the shapes {_shapes(given)} are not [heads, positions, width]")
+        arrays = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
+        if any(len(array.shape) != 3 or 0 in array.shape[: 3 if name in "qk" else 2] for name, array in arrays.items()):
+            raise InputError(f"the shapes {_shapes(arrays)} are not [heads, positions, width]")
         heads, queries, keys = self.cells
-        groups = {len(given[name]) for name in "kv" if name in given}
+        groups = {len(arrays[name]) for name in "kv" if name in arrays}
         fits = (self.q is None) == (self.k is None) and len(groups) <= 1 and not any(heads % each for each in groups)
         fits &= self.k is None or self.q is None or self.k.shape[2] == self.q.shape[2]
         fits &= self.v is None or self.v.shape[1] == keys
         if not fits:
             raise InputError(
-                f"the shapes {_shapes(given)} do not fit: q and k need one width, k and v one length and one number of "
-                "heads, and the heads of q a multiple of those of k"
+                f"the shapes {_shapes(arrays)} do not fit: q and k need one width, k and v one length and one number "
+                "of heads, and the heads of q a multiple of those of k"
             )
         return heads, queries, keys
 
@@ -491,8 +491,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         return np.broadcast_to(np.concatenate(blind, axis=1), (len(heads), len(queries)))
 
 
-def _shapes(given: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
+def _shapes(arrays: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
 
 
 class HeadTrace(Displayed, Tabular, Drawable):

@@ -155,8 +155,8 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         raise InputError(f"the trace file has schema {visible(str(header.get('schema')))}; this version reads {SCHEMA}")
     source = _source(_shown(header.get("source")))
     entries = [_object(_shown(entry), "layer") for entry in _list(header, "layers")]
-    known = [_plain(LayerTrace, entry, "layer") for entry in entries]
-    names = [(each["layer"], each["kind"]) for each in known]
+    fields = [_plain(LayerTrace, entry, "layer") for entry in entries]
+    names = [(each["layer"], each["kind"]) for each in fields]
     if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
         raise ValueError("a layer stands there twice, or beyond the last layer of its source")
     recorded = list(dict.fromkeys(index for index, _ in names))
@@ -169,9 +169,10 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     of_queries, of_keys = texts_of(of_trace["text"], of_trace["pair"], of_trace["target"])
     query_tokens = decode_pieces(_tokens(_list(header, "query_tokens")), *of_queries)
     key_tokens = decode_pieces(_tokens(_list(header, "key_tokens")), *of_keys)
-    for said, own in zip(_list(header, "layers"), known, strict=True):  # of tokens nothing is escaped
-        own |= {side: _positions(_list(said, side), (*query_tokens, *key_tokens)) for side in _SIDES if side in said}
-    both = list(zip(entries, known, strict=True))
+    shown = (*query_tokens, *key_tokens)
+    for document, own in zip(_list(header, "layers"), fields, strict=True):  # of tokens nothing is escaped
+        own |= {side: _positions(_list(document, side), shown) for side in _SIDES if side in document}
+    both = list(zip(entries, fields, strict=True))
     return Trace(
         source=source,
         query_tokens=query_tokens,
@@ -208,14 +209,14 @@ def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
     A file is not trusted, however it was made: each has to be there, of the type that the class says, and the kind of
     a source or a layer one that there is.
     """
-    said = _object(found, what)
+    document = _object(found, what)
     read = {}
     for name, annotation in of.__annotations__.items():
         spelling = str(getattr(annotation, "__forward_arg__", annotation))  # a NamedTuple wraps it
         types = [_TYPES.get(each) for each in spelling.split(" | ")]
         if None in types:
             continue
-        value = said.get(name, _SINCE.get(name, said))
+        value = document.get(name, _SINCE.get(name, document))
         if (type(value) is int and float in types) or (type(value) is str and name in _SPELLED):
             value = float(value)
         if type(value) not in types:  # a bool is no int here
@@ -273,8 +274,8 @@ def _positions(recorded: list[Any], tokens: Sequence[Token]) -> Tokens:
     """Return the positions of a layer; those that are tokens of the trace are shown as these are."""
     shown = {(token.segment, token.start, token.end, token.text): token.shown for token in tokens}
     found = []
-    for position, said in zip(_tokens(recorded), recorded, strict=True):
-        pieces = said.get("pieces", [])
+    for position, document in zip(_tokens(recorded), recorded, strict=True):
+        pieces = document.get("pieces", [])
         if not isinstance(pieces, list) or any(type(piece) is not int for piece in pieces):
             raise TypeError("'pieces' of a position is no list of integers")
         if pieces and (pieces[0] < 0 or pieces != list(range(pieces[0], pieces[0] + len(pieces)))):
@@ -284,8 +285,8 @@ def _positions(recorded: list[Any], tokens: Sequence[Token]) -> Tokens:
     return Tokens(found)
 
 
-def _layer(tensors: Tensors, entry: dict[str, Any], known: dict[str, Any], heads: Indices) -> LayerTrace:
-    prefix = f"layers.{known['layer']}.{known['kind']}."
+def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], heads: Indices) -> LayerTrace:
+    prefix = f"layers.{fields['layer']}.{fields['kind']}."
     arrays = {name: tensors.read(prefix + name) for name in _ARRAYS if prefix + name in tensors.types}
     integers = [name for name, array in arrays.items() if array.dtype.kind != "f"]
     if integers:
@@ -296,13 +297,9 @@ def _layer(tensors: Tensors, entry: dict[str, Any], known: dict[str, Any], heads
         mask = ArrayMask(checked_cells("mask", tensors.read(prefix + "mask"), cells))
     else:
         mask = _saved_mask(entry.get("mask"), cells)
-    fields: dict[str, Any] = dict.fromkeys("qkv") | known | arrays
-    return LayerTrace(
-        **fields,
-        mask=mask,
-        heads=heads.resolve(cells[0], f"layer {known['layer']}"),
-        proof=_saved_proof(entry),
-    )
+    chosen = heads.resolve(cells[0], f"layer {fields['layer']}")
+    whole: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
+    return LayerTrace(**whole, mask=mask, heads=chosen, proof=_saved_proof(entry))
 
 
 def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,16 +16,6 @@ _FAR = 1e300
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
-class TopKeys(NamedTuple):
-    """Which keys of a query are listed, the heaviest first.
-
-    Attributes:
-        most: how many at the most.
-    """
-
-    most: int
-
-
 def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
     """Return which weights are shown as numbers: all but the masked ones that are exactly zero.
 
@@ -35,13 +25,13 @@ def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
 
 
 def top_keys(
-    head: HeadTrace, columns: slice | list[int], wanted: TopKeys
+    head: HeadTrace, columns: slice | list[int], most: int
 ) -> Iterator[tuple[Places, Float[np.ndarray, " N"]]]:
-    """Yield, for each query of a head, the places of its heaviest keys among the columns, and their weights."""
+    """Yield, for each query of a head, the places of its `most` heaviest keys among the columns, and their weights."""
     for block in head.blocks():
         weights = block.weights[:, columns]
         counted = drawn_cells(block)[:, columns]
-        for own, places in zip(weights, heaviest(weights, counted, wanted.most), strict=True):
+        for own, places in zip(weights, heaviest(weights, counted, most), strict=True):
             yield places, own[places]
 
 

@@ -65,10 +65,10 @@ class Origin(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as the JSON document spells it."""
-        wish = self.derivation
-        over = {None: [], "all": ["heads", "layers"]}.get(wish.mean, [wish.mean])
-        chosen = {"norms": wish.norms, "rollout": wish.rollout, "words": wish.words}
-        return {**chosen, "reduce": "mean" if wish.mean else None, "over": over, "rules": list(self.rules)}
+        derivation = self.derivation
+        over = {None: [], "all": ["heads", "layers"]}.get(derivation.mean, [derivation.mean])
+        chosen = {"norms": derivation.norms, "rollout": derivation.rollout, "words": derivation.words}
+        return {**chosen, "reduce": "mean" if derivation.mean else None, "over": over, "rules": list(self.rules)}
 
 
 SCHEMA = "attncli.trace/1"
@@ -213,9 +213,9 @@ class Trace(Displayed, Tabular, Drawable):
         each = f" × {plural(heads[0], 'head')}" if len(heads) == 1 else f" of {heads[0]} to {heads[-1]} heads"
         queries, keys = len(self.query_tokens), len(self.key_tokens)
         tokens = f"{queries} queries × {keys} keys" if self.target and self.text else plural(keys, "token")
-        said = [quoted(self.text or self.target or ""), self.source.title]
-        said += [plural(len(self.layers), "layer") + each, tokens, *(["derived"] if self.origin else [])]
-        return f"Trace({', '.join(said)})"
+        facts = [quoted(self.text or self.target or ""), self.source.title]
+        facts += [plural(len(self.layers), "layer") + each, tokens, *(["derived"] if self.origin else [])]
+        return f"Trace({', '.join(facts)})"
 
     def save(self, path: str | Path) -> None:
         """Write the trace to a safetensors file, from which `attncli.load` reads it back unchanged.

@@ -8,7 +8,6 @@ from attncli.errors import InputMismatchError, NotExposedError, UsageError
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import RowRange
 from attncli.trace.tokens import Tokens
-from attncli.trace.top_keys import TopKeys
 from attncli.trace.trace import Trace
 
 PARTS = (
@@ -63,13 +62,6 @@ class View(NamedTuple):
     span: RowRange | None = None
     top_keys: int | None = None
     ramp: Ramp | None = None
-
-    @property
-    def heaviest(self) -> TopKeys | None:
-        """Which keys of each query are shown, if not all of them."""
-        if self.top_keys is None:
-            return None
-        return TopKeys(self.top_keys)
 
     @property
     def unselected(self) -> View:

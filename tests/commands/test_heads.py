@@ -15,7 +15,7 @@ from running import Ran, on_terminal, plain, printed, text_shown
 import attncli
 from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.metric_names import NAMES
-from attncli.render.heads import Shown, grid_parts, table_parts
+from attncli.render.heads import HeadTable, grid_parts, table_parts
 from attncli.render.palette import Palette
 from attncli.trace.trace import Provenance
 
@@ -344,7 +344,7 @@ def test_the_induction_test_of_a_model_that_sees_later_keys_has_a_warning(attn: 
 @pytest.mark.parametrize("heads", [4, 60])
 def test_in_a_terminal_it_is_one_screen(width: int, lines: int, view: tuple[str, ...], heads: int) -> None:
     found = attncli.heads(TEXT, num_heads=heads, d_model=heads)
-    shown = Shown("sink" if "--sort" in view else None, "--label" in view, None, max(lines, 40) - 1)
+    shown = HeadTable("sink" if "--sort" in view else None, "--label" in view, None, max(lines, 40) - 1)
     if "--label" in view:
         found = found.by_label().only(("entropy", "sink") if "--metrics" in view else ())
     out = printed(table_parts(found, shown, Palette("truecolor"), width), Palette("truecolor"), width)

@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 
 from attncli.engines.interactive import InteractiveSource, Query, open_interactive
 from attncli.explore.app import Explorer
-from attncli.explore.look import Look
+from attncli.explore.view_state import ViewState
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
 from attncli.trace.trace import Trace
@@ -91,11 +91,11 @@ class Walk:
         await _fact(lambda: self.screen.frames > frames)
 
     def _is_answered(self) -> bool:
-        answer = self._app._picture.answer
+        answer = self._app._renderer.answer
         return answer is not None and answer.is_whole and answer.serves(self._app.look)
 
     def _is_late(self) -> bool:
-        answer = self._app._picture.answer  # by now it has the tokens
+        answer = self._app._renderer.answer  # by now it has the tokens
         is_late = monotonic() > self._app._patient_until
         return is_late and answer is not None and answer.look.question == self._app.look.question
 
@@ -140,7 +140,7 @@ def explored(
 
     async def within() -> None:
         app = Explorer(
-            Gated(open_interactive(model=model), gate), Look(Query(text)), Palette(tier), lambda look, path: ""
+            Gated(open_interactive(model=model), gate), ViewState(Query(text)), Palette(tier), lambda look, path: ""
         )
         app.driver_class = Driver
 

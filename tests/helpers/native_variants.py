@@ -19,6 +19,7 @@ from architectures import tiny_config
 from conformance import opened, save_tokenizer
 from transformers import CONFIG_MAPPING, AutoModel
 
+from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import Fields
 from attncli.checkpoints.tensors.safetensors_store import Shards
 from attncli.engines.numpy import forward
@@ -279,9 +280,8 @@ def native_packed(model: forward.Model, sentences: Sequence[Sequence[int]]) -> l
 def native_model(folder: Path) -> forward.Model:
     """Open the model of a checkpoint in the native engine."""
     spec = model_spec(Fields(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
-    return forward.Model(
-        spec, Weights(str(folder), Shards(folder), spec.prefixes, spec.embedding.tokens.name + ".weight")
-    )
+    store = Shards(CheckpointFolder(Path(folder)))
+    return forward.Model(spec, Weights(str(folder), store, spec.prefixes, spec.embedding.tokens.name + ".weight"))
 
 
 def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) -> Row:

@@ -13,7 +13,7 @@ from attncli.errors import UsageError
 from attncli.masks.audit import audit, audit_fills
 from attncli.masks.conventions import Reading, read_convention
 from attncli.masks.files import read_values
-from attncli.masks.mask_grid import MaskSize, grid_of_file, materialise, open_masks, open_pair
+from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, open_masks, open_pair, read_grid
 from attncli.masks.parser import parse
 
 KEYS = "pad(left=1)", "pad(right=2)", "pad(left=2,right=1)", "keys(1,3)", "full", "~full"
@@ -177,7 +177,7 @@ def codes_against(folder: Path, values: np.ndarray, wanted: np.ndarray) -> tuple
     np.save(folder / "wanted.npy", wanted)
     expected = parse(f"file('{folder / 'wanted.npy'}')")
     size = MaskSize(*values.shape[-2:])
-    subject = grid_of_file(str(folder / "mask.npy"), None, None, expected)
+    subject = read_grid(str(folder / "mask.npy"), expected=expected)
     assert subject.reading is not None
     findings = [*audit(subject, expected, size), *audit_fills(subject, None)]
     return {finding.code: finding.severity for finding in findings}, subject.reading
@@ -232,7 +232,7 @@ def test_what_is_wrong_whatever_true_means_is_said_of_an_ambiguous_mask(tmp_path
     values = np.stack([ruled("pad(right=2)", 4, 0), ruled("pad(right=1)", 4, 0)])
     values[0, 2] = False
     np.save(tmp_path / "mask.npy", values)
-    findings = audit(grid_of_file(str(tmp_path / "mask.npy")), None, MaskSize(5, 5))
+    findings = audit(read_grid(str(tmp_path / "mask.npy")), None, MaskSize(5, 5))
     assert [finding.code for finding in findings] == ["shape", "ambiguous", "varies"]
 
 
@@ -267,14 +267,14 @@ def test_two_masks_tell_each_other_what_true_means(tmp_path: Path) -> None:
     for other in ("pad(right=1)", names[2]):
         for name in names:
             for pair in ((name, other), (other, name)):
-                first, second = open_pair(*pair, MaskSize())
+                first, second = open_pair(*pair, GridOptions())
                 np.testing.assert_array_equal(first.allowed, second.allowed)
     for pair in ((names[0], names[1]), (names[0], "keys(0,2) & queries(0,2) | keys(2,4) & queries(2,4)")):
         with pytest.raises(UsageError, match="say it with --for sdpa or --for mha"):
-            open_pair(*pair, MaskSize())
-    first, second = open_pair(names[0], names[0], MaskSize())
+            open_pair(*pair, GridOptions())
+    first, second = open_pair(names[0], names[0], GridOptions())
     assert first == second
-    (subject,) = open_masks(names[0], MaskSize())
+    (subject,) = open_masks(names[0], GridOptions())
     with pytest.raises(UsageError, match="say it with --for sdpa or --for mha"):
         subject.check_read()
 

@@ -40,16 +40,6 @@ def test_what_follows_no_rule_has_none() -> None:
     assert recognise_plane(random, 0) is None
 
 
-def test_what_is_found_gives_the_very_cells() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        queries, past = rng.integers(1, 4), rng.integers(0, 3)
-        cells = rng.random((queries, queries + past)) < 0.6
-        found = recognise_plane(cells, int(past))
-        if found is not None:
-            np.testing.assert_array_equal(materialise(found, MaskSize(*cells.shape, int(past)))[0], cells)
-
-
 # --- batches and heads ---------------------------------------------------------------------------------------
 
 Allows = Callable[[int, int], bool]  # query position (past included), key position

@@ -17,11 +17,12 @@ from transformers import AutoModel, masking_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attncli.checkpoints.options import LoadOptions
+from attncli.checkpoints.snapshot import resolve
 from attncli.engines.torch import weightless_model
-from attncli.engines.torch.attention_interface import ATTENTION
 from attncli.engines.torch.model_masks import BlankCheckpoint, SentenceMasks
 from attncli.errors import AttnError, NotExposedError
 from attncli.masks.recognition import recognise_plane
+from attncli.recording.readers.transformers import ATTENTION
 from attncli.trace.selection import Indices
 
 LONG, SHORT = [23, 42, 17, 88, 23, 64, 31], [24, 43, 18, 89, 24]
@@ -53,7 +54,8 @@ WITHOUT_CACHE = set(
 def opened(folder: Path) -> BlankCheckpoint:
     every = Indices.of("layer", None), Indices.of("head", None)
     with patch("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in):
-        return BlankCheckpoint(str(folder), *every, kind=None, mask=None, special=False, options=LoadOptions())
+        snapshot, options = resolve(str(folder), LoadOptions()), LoadOptions()
+        return BlankCheckpoint(snapshot, *every, kind=None, mask=None, special=False, options=options)
 
 
 def plain_model(name: str) -> Any:
@@ -284,7 +286,7 @@ def test_the_parameters_of_the_largest_model_take_four_bytes(name: str, least: f
 
 def test_products_with_other_numbers_are_computed() -> None:
     weight = weightless_model._ZERO.expand(3, 2)
-    with weightless_model.costless():
+    with weightless_model.skip_products():
         assert torch.nn.functional.linear(torch.ones(4, 2), weight).tolist() == [[0.0] * 3] * 4
         assert (torch.ones(4, 2) @ weight.T).shape == (4, 3)
         assert torch.einsum("ab,cb->ac", torch.ones(4, 2), weight).shape == (4, 3)

@@ -89,6 +89,11 @@ ATOMS: dict[str, Callable[[int, int], st.SearchStrategy[Drawn]]] = {
     "chunk": lambda keys, length: few.map(
         lambda c: (f"chunk({c}) & causal", hf.chunked_causal_mask_function(c, NO_PADDING))
     ),
+    "chunk, to both sides": lambda keys, length: few.map(
+        lambda c: (f"chunk({c})", lambda b, h, q, kv: torch.div(q, c, rounding_mode="floor") == kv // c)
+    ),
+    "left padding": lambda keys, length: some.map(lambda n: (f"pad(left={n})", padding(n, 0, keys))),
+    "right padding": lambda keys, length: some.map(lambda n: (f"pad(right={n})", padding(0, n, keys))),
     "dilated": lambda keys, length: st.tuples(few, few).map(
         lambda s: (f"dilated({s[0]},{s[1]})", and_masks(hf.causal_mask_function, dilated(*s)))
     ),

@@ -20,6 +20,7 @@ from tiny_tokenizers import BERT, END, FAMILIES, ROBERTA, STRINGS, save_tokenize
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import DeclinedError
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.errors import LoadError
@@ -63,7 +64,7 @@ def _differences(folder: Path, texts: list[str]) -> list[str]:
     Raises:
         DeclinedError: there is no native one.
     """
-    native = load_tokenizer(str(folder), folder, json.loads((folder / "config.json").read_text()))
+    native = load_tokenizer(str(folder), CheckpointFolder(folder), json.loads((folder / "config.json").read_text()))
     return _differently_read(native, AutoTokenizer.from_pretrained(folder, mistral_format=False), texts)
 
 
@@ -349,14 +350,14 @@ def test_scores_are_read_to_the_last_place(saved: Callable[[str], Path]) -> None
         _edit(folder / "tokenizer.json", lambda content, pieces=pieces: content["model"].update(vocab=pieces))
         assert _differences(folder, texts) == []
         by_library = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        native = load_tokenizer("it", folder, {"model_type": "xlm-roberta"})
+        native = load_tokenizer("it", CheckpointFolder(folder), {"model_type": "xlm-roberta"})
         chosen_otherwise += any(native(text)["input_ids"] != by_library.encode(text).ids for text in texts)
     assert chosen_otherwise, "none of these scores shows it"
 
 
 def test_a_name_that_transformers_treats_apart(saved: Callable[[str], Path]) -> None:
     with pytest.raises(DeclinedError, match="that name"):
-        load_tokenizer("deepseek-ai/DeepSeek-Coder-1b", saved("llama"), {"model_type": "llama"})
+        load_tokenizer("deepseek-ai/DeepSeek-Coder-1b", CheckpointFolder(saved("llama")), {"model_type": "llama"})
 
 
 # Any files together: what AutoTokenizer makes of them, or nothing.
@@ -456,7 +457,7 @@ def test_never_anything_else(
         for change in files:
             change(folder)
         try:
-            native = load_tokenizer(name, folder, json.loads((folder / "config.json").read_text()))
+            native = load_tokenizer(name, CheckpointFolder(folder), json.loads((folder / "config.json").read_text()))
         except DeclinedError as reason:
             event(f"declined: {str(reason)[:30]}")
             return
@@ -489,6 +490,6 @@ def test_damaged_files(name: str, content: str, sentence: str, saved: Callable[[
     folder = saved("bert")
     (folder / name).write_text(content)
     with pytest.raises(LoadError, match=sentence) as raised:
-        load_tokenizer("it", folder, {"model_type": "bert"})
+        load_tokenizer("it", CheckpointFolder(folder), {"model_type": "bert"})
     assert "\n" not in str(raised.value)
     assert "\x1b" not in str(raised.value)

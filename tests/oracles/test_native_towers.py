@@ -14,15 +14,16 @@ from safetensors.torch import load_file, save_file
 from tiny_tokenizers import STRINGS, save_tokenizer
 from transformers import CONFIG_MAPPING, AutoTokenizer
 
+from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import DeclinedError, Fields
 from attncli.encoding.fast_tokenizer import load_tokenizer
 from attncli.engines import open_source
-from attncli.engines.numpy.families import model_spec
-from attncli.engines.numpy.families.text_towers import TOWERS
+from attncli.engines.numpy.families import TOWERS, model_spec
+from attncli.engines.numpy.families.text_towers import TOWER_MODELS
 from attncli.errors import LoadError, NotExposedError
 
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
-EVERY = [(name, text) for name, tower in TOWERS.items() for text in tower.texts]
+EVERY = [(name, text) for name, tower in TOWER_MODELS.items() for text in tower.texts]
 
 
 def saved(name: str, folder: Path) -> Path:
@@ -195,7 +196,7 @@ def test_a_tokenizer_is_what_transformers_makes_of_it_or_declined(name: str, sai
     fields = {key: value for key, value in json.loads(path.read_text()).items() if key != "tokenizer_class"}
     path.write_text(json.dumps(fields if said is None else fields | {"tokenizer_class": said}))
     try:
-        ours = load_tokenizer(str(tmp_path), tmp_path, {"model_type": name})
+        ours = load_tokenizer(str(tmp_path), CheckpointFolder(tmp_path), {"model_type": name})
     except DeclinedError:
         return
     theirs = AutoTokenizer.from_pretrained(tmp_path, mistral_format=False)

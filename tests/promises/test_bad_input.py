@@ -337,7 +337,7 @@ def test_a_device_that_is_not_there_is_refused(attn: Run, tiny_llama: str) -> No
 
 
 def test_an_option_that_changes_nothing_is_not_silently_ignored(attn: Run, tiny_llama: str) -> None:
-    refused(attn("inspect", TEXT, "-m", tiny_llama, "--revision", "v2"), USAGE, "--revision")
+    refused(attn("inspect", TEXT, "-m", tiny_llama, "--revision", "v2"), USAGE, "-m NAME@REVISION")
 
 
 # --- escape sequences --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from attncli.encoding.vocabulary import tokens_of
+from attncli.encoding.encode import tokens_of
 from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.tokens import Token, Tokens
 

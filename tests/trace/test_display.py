@@ -68,8 +68,8 @@ def test_every_result_is_one_line(trace: attncli.Trace) -> None:
         repr(survey): "HeadReport(toy layer, 4 heads, 2 sentences of 2..5 tokens)",
         repr(attncli.diff(trace, other)).partition(", at")[0]: "Difference('time flies like an arrow' / 'fruit flies "
         "like a bana…', 2 heads",
-        repr(cell).partition(", weight")[0]: "Cell(layer 0, head 0, 'arrow' to 'flies'",
-        repr(row): "Row(layer 0, head 0, 'flies' to 5 keys)",
+        repr(cell).partition(", weight")[0]: "AttentionCell(layer 0, head 0, 'arrow' to 'flies'",
+        repr(row): "AttentionRow(layer 0, head 0, 'flies' to 5 keys)",
         repr(attncli.tokenize("time flies")): "Tokenization('time flies', words, 2 tokens)",
         repr(report): "Report(gpt2, 0 findings)",
         repr(survey.heads[0]).partition(":")[0]: "HeadSummary(layer 0, self, head 0",

@@ -18,7 +18,7 @@ from attncli.masks.comparison import Comparison
 from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskSize, materialise
-from attncli.masks.padding import padding_under
+from attncli.masks.recognition import padding_under
 from attncli.recording.call import CallSite
 from attncli.text import plural, visible
 

@@ -15,7 +15,7 @@ from attncli.masks.findings import Finding
 from attncli.text import as_list, layers_named
 
 if TYPE_CHECKING:
-    from attncli.analysis.check.probe import Probe, SeenLayer
+    from attncli.analysis.check.probe import CapturedLayer, Probe
     from attncli.encoding.encode import EncodedInput
     from attncli.engines.torch.recorder import Sublayer
 
@@ -63,10 +63,12 @@ def check(
         NotExposedError: its attention cannot be observed.
         InputError: a text cannot be read, or is too long.
     """
+    from attncli.checkpoints.snapshot import resolve
     from attncli.engines.torch import announce_import
 
     loading = checked_options(model, options, LoadOptions, "a checkpoint that transformers runs in several ways")
-    announce_import("attn check", model, loading)
+    snapshot = resolve(model, loading)
+    announce_import("attn check", snapshot)
     from attncli.analysis.check.invariances import findings_of, invariances
     from attncli.analysis.check.probe import Probe
     from attncli.analysis.check.tokenizer import tokenizer_findings
@@ -75,7 +77,7 @@ def check(
 
     def opened(how: LoadOptions) -> Probe:
         chosen, heads = Indices.of("layer", layers), Indices.of("head", None)
-        return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, options=how))
+        return Probe(Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=how))
 
     probe = opened(loading)
     groups = list(_groups(probe, [probe.read(text, target) for text in as_list(texts)], target))
@@ -140,7 +142,7 @@ def _layers(probe: Probe, sentences: Sequence[EncodedInput], documents: bool) ->
     from attncli.analysis.check.layers import ADVICE, layer_findings
 
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
-    seen: list[dict[Sublayer, SeenLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
+    seen: list[dict[Sublayer, CapturedLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
     if documents:
         seen += probe.audited_documents(sentences)
     for sentence in seen:

@@ -15,17 +15,17 @@ import torch
 
 from attncli.analysis.check.states import states, states_with_cache
 from attncli.encoding.encode import EncodedInput
-from attncli.engines.torch import attention_interface
-from attncli.engines.torch.attention_backend import switch
+from attncli.engines.torch.attention_backend import set_backend
 from attncli.engines.torch.batch import padded
-from attncli.engines.torch.expected_masks import Implied, implied_masks
+from attncli.engines.torch.expected_masks import ExpectedMask, implied_masks
 from attncli.engines.torch.load import first_position
-from attncli.engines.torch.recorder import Batch, Recorder, Span, Sublayer
+from attncli.engines.torch.recorder import PaddedBatch, Recorder, Span, Sublayer
 from attncli.engines.torch.run_recorded import run
-from attncli.engines.torch.text_model import text_part
+from attncli.engines.torch.text_model import find_text_model
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
+from attncli.recording.readers.transformers import EAGER_MASKS, MASK
 from attncli.trace.layer import LayerTrace
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SeenLayer:
+class CapturedLayer:
     """One layer's attention to one sentence, which stands in a batch with its padding.
 
     Attributes:
@@ -53,7 +53,7 @@ class SeenLayer:
     """
 
     trace: LayerTrace
-    implied: Implied
+    implied: ExpectedMask
     queries: slice
     keys: slice
     has_mask: bool
@@ -86,7 +86,7 @@ class Probe:
     def stored_dtype(self) -> str:
         """The type that the checkpoint was saved in, as its configuration says."""
         checkpoint = self.checkpoint
-        part = text_part(checkpoint.place.model, checkpoint.place.options(checkpoint.options))
+        part = find_text_model(checkpoint.snapshot, checkpoint.options)
         said = (getattr(config, "dtype", None) for config in (part.config, part.whole))
         return _named(next(filter(None, said), torch.float32))
 
@@ -96,13 +96,13 @@ class Probe:
 
     # --- layer by layer ---
 
-    def audited(self, sentences: Sequence[EncodedInput], side: str) -> Iterator[dict[Sublayer, SeenLayer]]:
+    def audited(self, sentences: Sequence[EncodedInput], side: str) -> Iterator[dict[Sublayer, CapturedLayer]]:
         """Run sentences in one batch, padded on a side, and yield every layer of each."""
         takes_mask = "attention_mask" in self.checkpoint.parameters
         for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
             yield from self._audited(self._padded(some, side))
 
-    def audited_documents(self, sentences: Sequence[EncodedInput]) -> Iterator[dict[Sublayer, SeenLayer]]:
+    def audited_documents(self, sentences: Sequence[EncodedInput]) -> Iterator[dict[Sublayer, CapturedLayer]]:
         """Run sentences as documents of one sequence, and yield every layer of each.
 
         A causal model is told by positions that begin again, as in training; an encoder by a mask of the documents.
@@ -110,9 +110,9 @@ class Probe:
         for found in self._audited(self._packed(sentences, has_mask=not self.looks_back)):
             yield {place: replace(layer, beside="document") for place, layer in found.items()}
 
-    def _audited(self, batch: Batch) -> Iterator[dict[Sublayer, SeenLayer]]:
+    def _audited(self, batch: PaddedBatch) -> Iterator[dict[Sublayer, CapturedLayer]]:
         """Yield the layers of each sentence; several may stand in one row of the batch."""
-        switch(self.model, attention_interface.EAGER_MASKS)
+        set_backend(self.model, EAGER_MASKS)
         request = replace(self.checkpoint.request, audits=True)
         count = len(batch.inputs["input_ids"])
         rows = batch._replace(spans=[batch.whole] * count)
@@ -125,25 +125,25 @@ class Probe:
 
     def _seen(
         self, recorded: Recorder, number: int, place: Sublayer, span: Span, masks: dict[tuple[int, int], Any]
-    ) -> SeenLayer:
+    ) -> CapturedLayer:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
-        arrival = recorded.arrivals.get(place)
+        call = recorded.calls[place]
         mask, dtypes = None, None
-        if arrival is None:  # the softmax was watched: the weights are the model's own
+        if call.weight_sums is None:  # the softmax was traced: the weights are the model's own
             assert isinstance(layer.weights, np.ndarray)
             sums = layer.weights.sum(axis=-1)
         else:
-            sums = to_numpy(arrival.sums[number])
-            if arrival.mask is not None:
-                own = number if len(arrival.mask) > 1 else 0
-                if (id(arrival.mask), own) not in masks:
-                    masks[id(arrival.mask), own] = to_numpy(arrival.mask[own])
-                mask = masks[id(arrival.mask), own]
-                dtypes = _named(arrival.mask.dtype), _named(arrival.dtype)
-        has_mask = arrival is None or mask is not None
+            sums = to_numpy(call.weight_sums[number])
+            if (values := next((one.values for one in call.masks if one.name == MASK), None)) is not None:
+                own = number if len(values) > 1 else 0
+                if (id(values), own) not in masks:
+                    masks[id(values), own] = to_numpy(values[own])
+                mask = masks[id(values), own]
+                dtypes = _named(values.dtype), call.dtype
+        has_mask = call.weight_sums is None or mask is not None
         tokens = recorded.batch.whole.of(place[1])[1].stop
-        return SeenLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums, tokens)
+        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums, tokens)
 
     # --- in one way and another ---
 
@@ -201,14 +201,14 @@ class Probe:
 
     # --- inputs ---
 
-    def _states(self, batch: Batch, backend: int = 0) -> list[States]:
-        switch(self.model, self.backends[backend])
+    def _states(self, batch: PaddedBatch, backend: int = 0) -> list[States]:
+        set_backend(self.model, self.backends[backend])
         return self._by_kind(states(self.model, batch.inputs, batch.spans))
 
-    def _in_steps(self, batch: Batch, steps: list[int]) -> list[States]:
+    def _in_steps(self, batch: PaddedBatch, steps: list[int]) -> list[States]:
         if not self.looks_back:
             raise NotExposedError("its tokens see those after them")
-        switch(self.model, self.backends[0])
+        set_backend(self.model, self.backends[0])
         inputs, spans, whole = batch
         if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
             inputs["position_ids"] = torch.arange(whole.text.stop).expand(len(spans), -1)
@@ -219,11 +219,11 @@ class Probe:
         own = {"self": self.checkpoint.kinds[0]}
         return [{(layer, own.get(kind, kind)): state for (layer, kind), state in one.items()} for one in found]
 
-    def _padded(self, sentences: Sequence[EncodedInput], side: str) -> Batch:
+    def _padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:
         given = [sentence.inputs for sentence in sentences]
         return padded(given, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
 
-    def _packed(self, sentences: Sequence[EncodedInput], has_mask: bool) -> Batch:
+    def _packed(self, sentences: Sequence[EncodedInput], has_mask: bool) -> PaddedBatch:
         """Return one sequence of several sentences, where each stands, and the whole of it."""
         if self.checkpoint.is_encoder_decoder:
             raise NotExposedError("documents of an encoder-decoder are not packed")
@@ -236,7 +236,7 @@ class Probe:
         if has_mask:
             inputs["attention_mask"] = self._document_mask(ends)
         own, whole = [slice(*both) for both in pairwise([0, *ends])], slice(0, ends[-1])
-        return Batch(inputs, [Span(one, one) for one in own], Span(whole, whole))
+        return PaddedBatch(inputs, [Span(one, one) for one in own], Span(whole, whole))
 
     def _document_mask(self, ends: Sequence[int]) -> Any:
         """Return an additive mask `[1, 1, T, T]` of documents, causal if the model is."""

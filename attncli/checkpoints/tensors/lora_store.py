@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.checkpoints.folder import map_weights, read_json
-from attncli.checkpoints.nested import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS
+from attncli.checkpoints.checkpoint_folder import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS, LORA, map_weights
 from attncli.checkpoints.tensors import Store, Stored
 from attncli.errors import LoadError, require
 from attncli.files import Tensors, to_float32
@@ -25,7 +23,8 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
-LORA = "LORA"  # as peft_type says it
+    from attncli.checkpoints.checkpoint_folder import CheckpointFolder
+
 _LORA_TENSOR = re.compile(r"(.+)\.(lora_(?:A|B|embedding_A|embedding_B))(?:\.weight)?")
 # Kinds that put something before the text, in the input or among the keys.
 _PROMPTS = {
@@ -104,22 +103,21 @@ class Adapter:
     whole: Mapping[str, np.ndarray[Any, Any]]
 
 
-def read_adapter(name: str, folder: Path, allow_pickle: bool) -> Adapter:
-    """Read an adapter's configuration and map its tensors.
+def read_adapter(name: str, files: CheckpointFolder) -> Adapter:
+    """Read an adapter's configuration and map its tensors; those of a pickle take torch's restricted unpickler.
 
     Args:
         name: as the user knows it.
-        folder: where its files are.
-        allow_pickle: whether a .bin may be read, with torch's restricted unpickler.
+        files: of the adapter.
 
     Raises:
         LoadError: it is damaged, or no LoRA.
     """
-    check_adapter(name, folder)
-    config = read_json(folder / ADAPTER)
+    check_adapter(name, files)
+    config = files.read_json(ADAPTER)
     pairs: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
     whole: dict[str, np.ndarray[Any, Any]] = {}
-    for tensor, array in _tensors(name, folder, allow_pickle).items():
+    for tensor, array in _tensors(name, files).items():
         own = tensor.removeprefix("base_model.model.")
         if match := _LORA_TENSOR.fullmatch(own):
             pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
@@ -133,13 +131,13 @@ def read_adapter(name: str, folder: Path, allow_pickle: bool) -> Adapter:
     return Adapter(name, config.get("fan_in_fan_out") is True, updates, whole)
 
 
-def check_adapter(name: str, folder: Path) -> None:
+def check_adapter(name: str, files: CheckpointFolder) -> None:
     """Refuse an adapter that is no LoRA, by its configuration; see `read_adapter`.
 
     Raises:
         LoadError: it is damaged, or of a kind that is not read.
     """
-    config = read_json(folder / ADAPTER)
+    config = files.read_json(ADAPTER)
     kind = config.get("peft_type")
     if not isinstance(kind, str):
         raise LoadError(f"{ADAPTER} of {visible(name)} names no peft_type; expected the adapter that peft saved")
@@ -164,28 +162,23 @@ def check_adapter(name: str, folder: Path) -> None:
         )
 
 
-def _tensors(name: str, folder: Path, allow_pickle: bool) -> Mapping[str, np.ndarray[Any, Any]]:
+def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, np.ndarray[Any, Any]]:
     """Return an adapter's tensors: mapped, where they are not in a pickle."""
-    if (folder / ADAPTER_WEIGHTS).is_file():
-        file: Tensors = map_weights(folder / ADAPTER_WEIGHTS)
+    if ADAPTER_WEIGHTS in files:
+        file: Tensors = map_weights(files.path / ADAPTER_WEIGHTS)
         for tensor, kind in sorted(file.types.items()):
             if kind not in _FLOATS:
                 raise LoadError(f"the adapter {visible(name)} has {visible(tensor)} as {kind}; expected floats")
         return file.mapped
-    if not (folder / ADAPTER_PICKLE).is_file():
+    if ADAPTER_PICKLE not in files:
         raise LoadError(
             f"{visible(name)} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}; put that file beside "
             f"it, or take {ADAPTER} away"
         )
-    if not allow_pickle:
-        raise LoadError(
-            f"the adapter {visible(name)} has its weights in a pickle ({ADAPTER_PICKLE}), which may hold code; "
-            "--allow-pickle reads the tensors in it and nothing else, or save it again as safetensors"
-        )
     require(f"the pickle of {visible(name)}", "torch")
     from attncli.checkpoints.tensors.pickles import tensors_in
 
-    return tensors_in(folder / ADAPTER_PICKLE)
+    return tensors_in(files.path / ADAPTER_PICKLE)
 
 
 def _update(name: str, module: str, parts: Mapping[str, np.ndarray[Any, Any]], config: Mapping[str, Any]) -> LoraUpdate:

@@ -107,7 +107,7 @@ def diff(
 
         environment.write([write_difference(difference, precision)], output.file)
         return
-    from attncli.render.diff import Changes
+    from attncli.render.diff import DiffView
     from attncli.render.matrix import DIGITS
 
     with output.canvas(environment, chosen, "diff") as shown:
@@ -115,7 +115,7 @@ def diff(
         both = (difference.first, difference.second)
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in both))
         digits = DIGITS if precision is None else precision
-        changes = Changes(difference, palette, shown.width, digits, top or TOP, ramp)
+        changes = DiffView(difference, palette, shown.width, digits, top or TOP, ramp)
         shown.show(changes.renderables(), title)
 
 

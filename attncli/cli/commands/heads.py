@@ -190,12 +190,12 @@ def _measured(
     from attncli.cli.results import ResultStream
     from attncli.cli.sentences import last_number
     from attncli.corpus.jobs import HeadMetricsTask
-    from attncli.encoding.induction_probe import repeated
+    from attncli.encoding.induction_probe import repeated_sequences
     from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
     texts = request.computed.sentences
-    drawn = repeated(request.model) if wanted.induction else None
+    drawn = repeated_sequences(request.model) if wanted.induction else None
     twice = None if drawn is None else [CorpusItem(number, text) for number, text in enumerate(drawn, start=1)]
     results = results_of(
         environment,
@@ -226,13 +226,13 @@ def _draw(
     palette: Palette,
     precision: int | None,
 ) -> None:
-    from attncli.render.heads import Shown, grid_parts, table_parts
+    from attncli.render.heads import HeadTable, grid_parts, table_parts
 
     parts: Iterable[RenderableType]
     if wanted.grid is not None:
         parts = grid_parts(report, wanted.grid, palette, canvas.width, precision)
     else:
         lines = canvas.height if wanted.top is None else None
-        shown = Shown(wanted.order, wanted.label, precision, lines)
+        shown = HeadTable(wanted.order, wanted.label, precision, lines)
         parts = table_parts(report, shown, palette, canvas.table_width)
     canvas.show(parts, report.source.title)

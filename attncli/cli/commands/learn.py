@@ -84,10 +84,10 @@ def learn(
 
 
 def _steps(walked: Walk, shown: Terminal | PictureFile) -> list[Step]:
-    from attncli.render.bars import Sheet
+    from attncli.render.bars import TableFormat
     from attncli.render.learn import PRECISION, Steps
 
-    return Steps(walked, Sheet(shown.palette("viridis"), shown.width, PRECISION)).all()
+    return Steps(walked, TableFormat(shown.palette("viridis"), shown.width, PRECISION)).all()
 
 
 def _in_screens(environment: Environment, walked: Walk, output: options.Picture) -> None:

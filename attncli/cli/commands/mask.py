@@ -16,14 +16,12 @@ from attncli.cli.groups import Options
 from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Bool, Int
     from rich.console import RenderableType
 
     from attncli.masks.comparison import Comparison
     from attncli.masks.expressions import Expression
     from attncli.masks.findings import Finding
-    from attncli.masks.mask_grid import MaskGrid, MaskSize
+    from attncli.masks.mask_grid import GridOptions, MaskGrid, MaskSize
     from attncli.render.masks import MaskView
 
 
@@ -82,20 +80,22 @@ class _Reading(Options):
         ),
     ] = None
 
-    def row_lengths(self, *masks: str | None) -> Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None:
-        """Return how many tokens each row of a batch has, or which of its keys are tokens.
+    def grid_options(self, *masks: str | None, tokens: Sequence[str] | None = None) -> GridOptions:
+        """Return how masks are read, with how many tokens each row of a batch has.
 
         Raises:
-            UsageError: none of the masks needs them.
-            InputError: they cannot be read.
+            UsageError: none of the masks needs lengths, or two options say the size.
+            InputError: the lengths cannot be read.
         """
-        from attncli.masks.mask_grid import has_own_padding, read_lengths
+        from attncli.masks.from_arrays import has_own_padding, read_lengths
+        from attncli.masks.mask_grid import GridOptions
 
-        if self.lengths is None:
-            return None
-        if not any(mask is not None and has_own_padding(mask) for mask in masks):
-            raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
-        return read_lengths(self.lengths)
+        size, lengths = self.sizes(tokens), None
+        if self.lengths is not None:
+            if not any(mask is not None and has_own_padding(mask) for mask in masks):
+                raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
+            lengths = read_lengths(self.lengths)
+        return GridOptions(size, self.for_, lengths, self.batch)
 
     def sizes(self, tokens: Sequence[str] | None = None) -> MaskSize:
         """Return what the size options say; a text says how many keys there are.
@@ -145,8 +145,7 @@ def show(
     from attncli.masks.mask_grid import open_masks
 
     tokens = None if text is None else _words(text)
-    size, lengths = reading.sizes(tokens), reading.row_lengths(mask)
-    subjects = open_masks(mask, size, reading.for_, heads or 1, True, None, lengths, reading.batch)
+    subjects = open_masks(mask, reading.grid_options(mask, tokens=tokens), heads or 1, True)
     for subject in subjects:
         subject.check_read()
     if output.chosen() == "json":
@@ -184,16 +183,12 @@ def check(
     """
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
-    from attncli.masks.mask_grid import as_expression, grid_of_file, is_file, open_masks
+    from attncli.masks.mask_grid import as_expression, is_file, open_masks, read_grid
 
-    codes, size = parse_fail_on(fail_on), reading.sizes()
-    lengths = reading.row_lengths(mask, expect)
-    expected = None if expect is None else as_expression(expect, lengths=lengths)
-    if is_file(mask):
-        subject = grid_of_file(mask, reading.for_, size.past, expected, reading.batch)
-    else:
-        subject = open_masks(mask, size, reading.for_, 1, False, expected, lengths, reading.batch)[-1]
-    findings = [*audit(subject, expected, size), *audit_fills(subject, dtype)]
+    codes, how = parse_fail_on(fail_on), reading.grid_options(mask, expect)
+    expected = None if expect is None else as_expression(expect, lengths=how.lengths)
+    subject = read_grid(mask, how, expected) if is_file(mask) else open_masks(mask, how, reference=expected)[-1]
+    findings = [*audit(subject, expected, how.size), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
     if output.chosen() == "json":
         from attncli.formats.documents import what_was_read, write_findings
@@ -202,8 +197,8 @@ def check(
     else:
         from attncli.render.masks import checked
 
-        comparison, how = _against(subject, expected, findings), _How(environment, "check", mask, output)
-        _draw(lambda view: checked(subject, findings, comparison, view.palette, view.room), subject, how)
+        comparison, drawn = _against(subject, expected, findings), _How(environment, "check", mask, output)
+        _draw(lambda view: checked(subject, findings, comparison, view.palette, view.room), subject, drawn)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -220,8 +215,7 @@ def diff(environment: Environment, mask: Mask, other: Other, reading: _Reading, 
     from attncli.render.masks import compared
 
     how = _How(environment, "diff", f"{mask} / {other}", output)
-    lengths = reading.row_lengths(mask, other)
-    first, second = open_pair(mask, other, reading.sizes(), reading.for_, lengths, reading.batch)
+    first, second = open_pair(mask, other, reading.grid_options(mask, other))
     _say_what_was_nearer(environment, [first, second])
     comparison = compare(first, second)
     _draw(lambda view: compared(comparison, view.palette, view.room), first, how)
@@ -258,8 +252,7 @@ def convert(
 
     if dtype is not None and to != "additive":
         raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
-    lengths = reading.row_lengths(mask)
-    subject = open_masks(mask, reading.sizes(), reading.for_, lengths=lengths, is_batch=reading.batch)[-1]
+    subject = open_masks(mask, reading.grid_options(mask))[-1]
     subject.check_read()
     kind = (dtype or "float32") if to == "additive" else "bool"
     # nn.MultiheadAttention takes key padding as it is, every other function with axes for heads and queries.

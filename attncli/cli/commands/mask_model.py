@@ -53,6 +53,7 @@ def model(
     attn mask model gpt2 "time flies like an arrow" --past 3 -F json
     """
     from attncli.checkpoints.options import LoadOptions, checked_options
+    from attncli.checkpoints.snapshot import resolve
     from attncli.cli.progress import status
     from attncli.cli.sentences import say_how_taken
     from attncli.encoding.chat import refuse_beside_chat
@@ -67,11 +68,12 @@ def model(
         loading = checked_options(
             model, dict(hub.said()) | dict(prompt.said()), LoadOptions, "a checkpoint that transformers runs"
         )
-        announce_import("attn mask model", model, loading)
+        snapshot = resolve(model, loading)
+        announce_import("attn mask model", snapshot)
         from attncli.engines.torch.model_masks import BlankCheckpoint
 
         every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
-        blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, options=loading)
+        blank = BlankCheckpoint(snapshot, *every, kind=None, mask=None, special=special, options=loading)
         sentences, notes = blank.masks(text or [], pair, target, pad, past or 0)
     for one in notes:
         environment.note(one)

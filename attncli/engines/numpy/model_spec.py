@@ -263,8 +263,8 @@ def split_width(hidden: int, heads: int) -> HeadSpec:
 
 
 def activation_of(
-    fields: Fields, name: str, usual: str, meant: Mapping[str, str] = MappingProxyType({})
+    fields: Fields, name: str, default: str, meant: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Hidden], Hidden]:
     """Return the activation that a field names; `meant` translates names that stand for another one."""
-    said = fields.take(name, usual, among=ACTIVATIONS)
-    return ACTIVATIONS[meant.get(said, said)]
+    activation = fields.take(name, default, among=ACTIVATIONS)
+    return ACTIVATIONS[meant.get(activation, activation)]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.segment import Segment
 
 from attncli.render.axes import titled
-from attncli.render.explore.drawn import QUERY, Drawn, fitted, fixed
-from attncli.render.explore.sight import Sight
-from attncli.render.lattice import HALF, NARROW, WIDE, Cell, map_lines
+from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell, map_lines
+from attncli.render.explore.layer_view import LayerViewCache
+from attncli.render.explore.pane import QUERY, PaneContent, pad
+from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.screen import Room
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
@@ -34,7 +34,7 @@ class _Tiles(NamedTuple):
         strips: how many strips there are.
     """
 
-    cell: Cell
+    cell: GridCell
     rows: range
     columns: range
     high: int
@@ -43,7 +43,9 @@ class _Tiles(NamedTuple):
     strips: int
 
 
-def small_heads(sight: Sight, head: int, ramp: Ramp | None, palette: Palette, room: Room) -> Drawn[int]:
+def small_heads(
+    sight: LayerViewCache, head: int, ramp: Ramp | None, palette: Palette, room: Bounds
+) -> PaneContent[int]:
     """Return the heads of a layer; what lies at a place of it is a head.
 
     Args:
@@ -82,10 +84,10 @@ def small_heads(sight: Sight, head: int, ramp: Ramp | None, palette: Palette, ro
             return None
         return strips[strip][place]
 
-    return Drawn(fitted(lines(), room), at)
+    return PaneContent(crop(lines(), room), at)
 
 
-def _tiles(sight: Sight, palette: Palette, room: Room, is_grouped: bool) -> _Tiles:
+def _tiles(sight: LayerViewCache, palette: Palette, room: Bounds, is_grouped: bool) -> _Tiles:
     """Return how most heads are drawn, in the smallest blocks of cells that let so many stand there."""
     heads, sizes = len(sight.layer.heads), sight.size
     steps = sight.steps_of(1, 1)
@@ -115,7 +117,7 @@ def _tiles(sight: Sight, palette: Palette, room: Room, is_grouped: bool) -> _Til
     return found
 
 
-def _named(sight: Sight, width: int) -> dict[int, str]:
+def _named(sight: LayerViewCache, width: int) -> dict[int, str]:
     """Return what stands above each head: the longer names, if there is room for all of them and the mark."""
     names = {head: sight.layer.head_label(head) for head in sight.layer.heads}
     long = {head: titled("head", name) for head, name in names.items()}
@@ -125,10 +127,10 @@ def _named(sight: Sight, width: int) -> dict[int, str]:
 def _title(name: str, is_chosen: bool, width: int, palette: Palette) -> list[Segment]:
     """Return the line above a head: the chosen one has the mark of what is looked at."""
     mark = palette.fit(QUERY) if is_chosen else ""
-    return [fixed(mark + name, width, BOLD if is_chosen else DIM, "left"), Segment(" ")]
+    return [pad(mark + name, width, BOLD if is_chosen else DIM, "left"), Segment(" ")]
 
 
-def _groups(sight: Sight, strip: tuple[int, ...], width: int, palette: Palette) -> list[Segment]:
+def _groups(sight: LayerViewCache, strip: tuple[int, ...], width: int, palette: Palette) -> list[Segment]:
     """Return the line above the heads of a strip that says which of them share a key/value head."""
     line = ""
     groups = [sight.layer.head(head).key_head for head in strip]

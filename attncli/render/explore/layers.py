@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from rich.segment import Segment
 
-from attncli.render.explore.drawn import QUERY, Drawn, fitted, in_a_line, part_around
+from attncli.render.explore.pane import QUERY, PaneContent
+from attncli.render.fit import Bounds, crop, join_facts, part_around
 from attncli.render.head_map import PENDING, UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import legend_line
 from attncli.render.palette import Palette
-from attncli.render.screen import Room
 
 _LEAST_WITH_LEGEND = 6  # lines
 _DIGITS = 2
@@ -24,8 +24,8 @@ def layer_map(
     shape: tuple[str, int],
     chosen: tuple[int, int],
     palette: Palette,
-    room: Room,
-) -> Drawn[tuple[int, int]]:
+    room: Bounds,
+) -> PaneContent[tuple[int, int]]:
     """Return the map of a number of each head; what lies at a place of it is a layer and a head.
 
     Args:
@@ -60,7 +60,7 @@ def layer_map(
             facts.append(f"layers {map_.layers[rows[0]]}–{map_.layers[rows[-1]]} of {len(map_.layers)}")
         if len(columns) < len(map_.heads):
             facts.append(f"heads {map_.heads[columns[0]]}–{map_.heads[columns[-1]]} of {len(map_.heads)}")
-        yield in_a_line(facts, room.width, palette, title)
+        yield join_facts(facts, room.width, palette, title)
         drawn = map_.drawn(rows, columns, width, ["head", *names], scale, palette, _DIGITS, at)
         yield from drawn.lines[: body + 1]
         if has_legend:
@@ -76,4 +76,4 @@ def layer_map(
         places, place = found
         return map_.layers[rows[places.start]], map_.heads[columns[place]]
 
-    return Drawn(fitted(lines(), room), head_at)
+    return PaneContent(crop(lines(), room), head_at)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from attncli.checkpoints.config_reader import DeclinedError, Fields
 from attncli.engines.numpy.model_spec import (
     Attention,
@@ -116,3 +119,13 @@ def _padding_id(fields: Fields) -> int:
     if type(value) is not int or value < 0:
         raise DeclinedError(f"pad_token_id is {value!r}")
     return value
+
+
+SPECS: dict[str, Callable[[Fields], ModelSpec]] = {
+    "bert": partial(bert, prefix="bert."),
+    "roberta": partial(bert, prefix="roberta.", vocabulary=50265, is_roberta=True),
+    "xlm-roberta": partial(bert, prefix="roberta.", is_roberta=True),
+    "camembert": partial(bert, prefix="roberta.", is_roberta=True),
+    "electra": partial(bert, prefix="electra.", width=256, heads=4, inner=1024),
+    "distilbert": distilbert,
+}

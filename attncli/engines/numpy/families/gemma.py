@@ -82,3 +82,6 @@ def _ropes_of_gemma3(fields: Fields, width: int, positions: int) -> dict[str, Ro
         WHOLE: rope_of(long, {"rope_theta": thetas[0]}, width, positions),
         WINDOWED: rope_of(parameters.get(WINDOWED) or {}, {"rope_theta": thetas[1]}, width, positions),
     }
+
+
+SPECS = {"gemma": gemma, "gemma2": gemma2, "gemma3_text": gemma3}

@@ -86,3 +86,6 @@ def gpt_neox(fields: Fields) -> ModelSpec:
         layers=(attention,) * fields.layers("num_hidden_layers", 44),
         is_parallel=fields.take("use_parallel_residual", True, among=(True, False)),
     )
+
+
+SPECS = {"gpt2": gpt2, "gpt_neox": gpt_neox}

@@ -57,17 +57,17 @@ def qwen3_vl(fields: Fields) -> ModelSpec:
 
 def _ropes_of_sections(fields: Fields, width: int, positions: int, theta: float) -> dict[str, Rope]:
     """Return how both kinds of layers rotate a text, in which time, height and width of a position are one number."""
-    parameters = fields.take("rope_parameters", None)
-    said = dict(fields.take("rope_scaling", None) or parameters or {})
-    kinds = {said.pop(name, "default") for name in ("type", "rope_type")}
+    newer = fields.take("rope_parameters", None)
+    scaling = dict(fields.take("rope_scaling", None) or newer or {})
+    kinds = {scaling.pop(name, "default") for name in ("type", "rope_type")}
     if not kinds <= {"default", "mrope"}:
         raise DeclinedError(f"its rotary embedding is {kinds!r}")
-    sections = said.pop("mrope_section", None)
+    sections = scaling.pop("mrope_section", None)
     if sections is not None and sum(sections) != width // 2:
         raise DeclinedError(f"mrope_section is {sections!r}")
-    if type(said.pop("mrope_interleaved", True)) is not bool:
+    if type(scaling.pop("mrope_interleaved", True)) is not bool:
         raise DeclinedError("mrope_interleaved is neither true nor false")
-    rope = rope_of(said, {"rope_theta": fields.take("rope_theta", theta)}, width, positions)
+    rope = rope_of(scaling, {"rope_theta": fields.take("rope_theta", theta)}, width, positions)
     return {WHOLE: rope, WINDOWED: rope}
 
 
@@ -122,3 +122,13 @@ def olmo2(fields: Fields) -> ModelSpec:
         normed="all",
         residuals=(Residual(after="post_attention_layernorm"), Residual(after="post_feedforward_layernorm")),
     )
+
+
+SPECS = {
+    "llama": llama,
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "smollm3": smollm3,
+    "olmo2": olmo2,
+}

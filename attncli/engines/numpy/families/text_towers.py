@@ -6,6 +6,7 @@ Of a text alone, the positions in Qwen's rotary sections are all the same, and n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from attncli.checkpoints.config_reader import DeclinedError, Fields
@@ -39,7 +40,7 @@ class Tower(NamedTuple):
     is_flat: bool = False
 
 
-TOWERS = {
+TOWER_MODELS = {
     "gemma3": Tower({"gemma3_text": gemma3}),
     "internvl": Tower({"llama": llama, "qwen2": qwen2, "qwen3": qwen3}),
     "llava": Tower({"llama": llama, "mistral": mistral, "qwen2": qwen2}),
@@ -57,7 +58,7 @@ def tower_spec(fields: Fields, family: str) -> ModelSpec:
     Raises:
         DeclinedError: it is none that a text family computes.
     """
-    tower = TOWERS[family]
+    tower = TOWER_MODELS[family]
     for name in _OF_PICTURES:
         fields.take(name, None)
     inner = fields.take("text_config", None)
@@ -72,3 +73,6 @@ def tower_spec(fields: Fields, family: str) -> ModelSpec:
     else:
         raise DeclinedError("its config.json has no text_config")
     return spec._replace(tower=kind, tower_prefixes=tower.prefixes)
+
+
+SPECS = {family: partial(tower_spec, family=family) for family in TOWER_MODELS}
