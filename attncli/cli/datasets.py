@@ -97,7 +97,7 @@ def write_folder(
         for _, shard in stream.values():
             if shard is not None:
                 summary.add(shard)
-    environment.note(f"{visible(folder)}: {summary}")
+    environment.note(str(summary))
     return stream.failures
 
 

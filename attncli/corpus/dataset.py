@@ -173,13 +173,17 @@ def _digest(sentences: Sequence[CorpusItem]) -> str:
 class DatasetSummary:
     """What a run has written.
 
+    Args:
+        folder: what it is called.
+
     Attributes:
         names: of the parts.
         before: how many of them were there before.
         sentences: of all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
         self.names: set[str] = set()
         self.before = self.sentences = 0
 
@@ -191,7 +195,8 @@ class DatasetSummary:
 
     def __str__(self) -> str:
         there = f", {self.before} of them there before" if self.before else ""
-        return f"{plural(self.sentences, 'sentence')} in {plural(len(self.names), 'part')}{there}"
+        parts = plural(len(self.names), "part")
+        return f"{self._folder}: {plural(self.sentences, 'sentence')} in {parts}{there}"
 
 
 @contextmanager
@@ -224,7 +229,7 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
             if folder.sizes().keys() <= {LOCK, MANIFEST}:
                 folder.remove(MANIFEST)
 
-        summary = DatasetSummary()
+        summary = DatasetSummary(folder.name)
         try:
             with OnInterrupt(undo):
                 yield summary

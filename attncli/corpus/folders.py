@@ -34,7 +34,7 @@ class Folder:
 
     def __init__(self, place: str) -> None:
         require("a folder of parts", "pyarrow")
-        self.name = visible(without_password(place)).rstrip("/")
+        self.name = visible(without_password(place).removeprefix(f"{os.getcwd()}/")).rstrip("/")
         self._local = None if is_url(place) else Path(place)
         with self._translate("reach"):
             self._files, path = filesystem(place if is_url(place) else Path(place).as_uri())

@@ -41,11 +41,9 @@ def run_on_ray(
         LoadError: Ray is not installed, the cluster is not reached, or its machines have another attncli.
         AttnError: the job cannot be opened, or raises it.
     """
-    ray = _join(address or os.environ.get("RAY_ADDRESS"), jobs)
-    try:
-        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_TRIES, runtime_env={"env_vars": ONE_THREAD})(
-            _write_part
-        )
+    with _joined(address or os.environ.get("RAY_ADDRESS"), jobs) as ray:
+        options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": _TRIES, "runtime_env": {"env_vars": ONE_THREAD}}
+        task = ray.remote(**options)(_write_part)
         work = ray.put((pickle.dumps(job), __version__, os.getcwd()))
         processors = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1))
         waiting: deque[Any] = deque()
@@ -55,8 +53,6 @@ def run_on_ray(
                 yield from _results_of(ray, waiting.popleft())
         while waiting:
             yield from _results_of(ray, waiting.popleft())
-    finally:
-        ray.shutdown()
 
 
 def _write_part(work: tuple[bytes, str, str], shard: Batch) -> list[Result[ShardInfo | None]] | AttnError:
@@ -92,27 +88,33 @@ def _results_of(ray: Any, answer: Any) -> list[Result[ShardInfo | None]]:
     return found
 
 
-def _join(address: str | None, jobs: int | None) -> Any:
-    """Join a cluster, or be one by itself; return the module `ray`."""
+@contextmanager
+def _joined(address: str | None, jobs: int | None) -> Iterator[Any]:
+    """Join a cluster, or be one by itself, as long as the block runs; give the module `ray`."""
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
     try:
         import ray
     except ImportError as error:
         raise LoadError(f"--on ray needs Ray ({error}); install it with: pip install 'attncli[ray]'") from None
+    if ray.is_initialized():  # by the program that this is a part of
+        yield ray
+        return
     options: dict[str, Any] = {"num_cpus": jobs or cores(), "include_dashboard": False}
     try:
         if address is not None:  # for which Ray itself tries for minutes
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
             options = {}
-        if not ray.is_initialized():  # by the program that this is a part of
-            with _own_signals_and_stderr():
-                ray.init(address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **options)
+        with _own_signals_and_stderr():
+            ray.init(address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **options)
     except (OSError, RuntimeError, ValueError, OverflowError, ray.exceptions.RayError) as error:
         why = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
         raise LoadError(f"cannot join the Ray cluster at {visible(address or 'local')}: {visible(why)}") from None
-    return ray
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 @contextmanager
