@@ -144,10 +144,9 @@ def _layers(runner: ModelRunner, sentences: Sequence[EncodedInput], documents: b
     from attncli.analysis.check.layers import ADVICE, layer_findings
 
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
-    seen: list[dict[Sublayer, CapturedLayer]] = [
-        *runner.audited(sentences, "right"),
-        *runner.audited(sentences, "left"),
-    ]
+    seen: list[dict[Sublayer, CapturedLayer]] = []
+    for side in ("right", "left"):
+        seen += runner.audited(sentences, side)
     if documents:
         seen += runner.audited_documents(sentences)
     for sentence in seen:
