@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.driver import Driver
 from textual.geometry import NULL_OFFSET, Region, Size, Spacing
 from textual.layout import Layout, WidgetPlacement
 from textual.message import Message
@@ -44,11 +45,11 @@ _LEAVING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 _PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
 
 
-def run(asked: InteractiveSource, look: ViewState, palette: Palette, save: Save) -> tuple[ViewSnapshot, bool]:
+def run(model: InteractiveSource, look: ViewState, palette: Palette, save: Save) -> tuple[ViewSnapshot, bool]:
     """Let a person look around until they leave; return what they saw last, and whether the model still computes.
 
     Args:
-        asked: the model.
+        model: the model.
         look: what they see first.
         palette: how cells look on their terminal.
         save: writes what is seen; what it raises on purpose is told.
@@ -56,7 +57,7 @@ def run(asked: InteractiveSource, look: ViewState, palette: Palette, save: Save)
     Raises:
         RuntimeError: it failed, which Textual has said on stderr.
     """
-    explorer = Explorer(asked, look, palette, save)
+    explorer = Explorer(model, look, palette, save)
     settled = {number: signal.getsignal(number) for number in _LEAVING}
     loop = asyncio.new_event_loop()  # `asyncio.run` would wait for the thread of the model
     try:
@@ -73,9 +74,9 @@ def run(asked: InteractiveSource, look: ViewState, palette: Palette, save: Save)
 class FileSaved(Message):
     """What was asked to be saved is saved, or not."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.said = said
+        self.text = text
 
 
 class Prompt(NamedTuple):
@@ -88,6 +89,19 @@ class Prompt(NamedTuple):
 
     name: str
     before: ViewState
+
+
+class _TolerantDriver:
+    """A driver that outlives bytes that are no text, such as half a letter that was pasted; they are lost."""
+
+    def run_input_thread(self) -> None:
+        """Read what is typed until the end."""
+        while True:
+            try:
+                super().run_input_thread()  # type: ignore[misc]  # of the driver that it is mixed into
+            except UnicodeDecodeError:
+                continue
+            return
 
 
 class _Placed(Layout):
@@ -146,17 +160,17 @@ class Explorer(App[None]):
         for key in KEYS
     ]
 
-    def __init__(self, asked: InteractiveSource, look: ViewState, palette: Palette, save: Save) -> None:
+    def __init__(self, model: InteractiveSource, look: ViewState, palette: Palette, save: Save) -> None:
         super().__init__(ansi_color=True)
         self.look = look
         self._save = save
-        self._computation = IncrementalComputation(asked)
+        self._computation = IncrementalComputation(model)
         self._model = Lock()  # of whoever computes
         self._renderer = PaneRenderer(palette)
         self._pane: Pane = "text"
         self._map: Pane = "head"  # the last pane of these that was chosen
         self._prompt: Prompt | None = None
-        self._said = StatusMessage()
+        self._status = StatusMessage()
         self._saving = ""  # the name of a file that is being written
         self._has_why = False
         self._help_from: int | None = None  # the first line of the help that is shown
@@ -174,16 +188,20 @@ class Explorer(App[None]):
                 loop.add_signal_handler(number, self.exit)
         await self.run_async()
 
+    def get_driver_class(self) -> type[Driver]:
+        """Return the driver of this terminal."""
+        return type("Driver", (_TolerantDriver, super().get_driver_class()), {})
+
     def get_default_screen(self) -> Screen[None]:
         """Return the one screen."""
         return _Sheet(_Placed(self._place))
 
     def compose(self) -> ComposeResult:
         """Yield the panes; where they stand is the layout's."""
-        yield LineInput("text", self.look.of(self.look.question))
-        yield LineInput("line")
-        for name in ("mark", "tokens", *MAPS, "why", "cell", "label", "status", "foot", "help"):
-            yield BlockWidget(name)
+        self._text, self._line = LineInput("text", self.look.of(self.look.question)), LineInput("line")
+        names: tuple[Pane, ...] = ("mark", "tokens", *MAPS, "why", "cell", "label", "status", "foot", "help")
+        self._panes = {name: BlockWidget(name) for name in names}
+        yield from (self._text, self._line, *self._panes.values())
 
     def on_mount(self) -> None:
         """Ask for the first look."""
@@ -242,7 +260,7 @@ class Explorer(App[None]):
         is_asked = look.needs != self.look.needs
         self.look = look
         if self._prompt is None:
-            self._said = StatusMessage()
+            self._status = StatusMessage()
         if is_asked:
             self._ask()
         self._redraw()
@@ -277,19 +295,19 @@ class Explorer(App[None]):
         placed = self._place((self.size.width, self.size.height))
         if placed != self._placed:
             self._placed = placed
-            self.query_one("#foot").refresh(layout=True)
+            self._panes["foot"].refresh(layout=True)
         scene = RenderInput(
             self.look,
             placed,
             self._pane,
-            self.query_one("#text", LineInput).cursor_position if self._pane == "text" else None,
-            self._said,
+            self._text.cursor_position if self._pane == "text" else None,
+            self._status,
             "" if self._prompt is None else self._prompt.name,
             self._help_from,
             monotonic() < self._patient_until,
         )
         for name, block in self._renderer.drawn(scene):
-            self.query_one(f"#{name}", BlockWidget).show(block)
+            self._panes[name].show(block)
 
     def _place(self, size: tuple[int, int]) -> dict[Pane, PaneRect]:
         if self._help_from is not None:
@@ -348,7 +366,7 @@ class Explorer(App[None]):
             self.go(self.look.finding(self.room, line.value))
         elif self._prompt.name == "save":
             self._save_as(line.value.strip())
-        elif self._said.mistake is None:
+        elif self._status.mistake is None:
             self._enter(self._map)
 
     def _close_prompt(self) -> None:
@@ -374,7 +392,7 @@ class Explorer(App[None]):
         self._pane = pane
         if pane in MAPS:
             self._map = pane
-        self.set_focus(self.query_one("#text") if pane == "text" else None)
+        self.set_focus(self._text if pane == "text" else None)
         self._redraw()
 
     def action_turn(self, by: int) -> None:
@@ -481,7 +499,7 @@ class Explorer(App[None]):
 
     def _open(self, name: str, value: str) -> None:
         self._prompt = Prompt(name, self.look)
-        line = self.query_one("#line", LineInput)
+        line = self._line
         line.value = value
         line.cursor_position = len(value)
         self.set_focus(line)
@@ -490,20 +508,20 @@ class Explorer(App[None]):
     def _saved(self, seen: ViewSnapshot, path: Path) -> None:
         """Save, in a thread of its own: it may take as long as computing what is looked at."""
         try:
-            said = self._save(seen, path)
+            text = self._save(seen, path)
         except Exception as error:
-            said = reason(error)
+            text = reason(error)
         with suppress(RuntimeError):  # the application is over
-            self.post_message(FileSaved(said))
+            self.post_message(FileSaved(text))
 
     def on_file_saved(self, message: FileSaved) -> None:
         """Say what was saved."""
         self._saving = ""
-        self._say(message.said)
+        self._say(message.text)
 
     def _say(self, text: str = "", mistake: Mistake | None = None) -> None:
-        self._said = StatusMessage(text, mistake)
-        self.query_one("#line", LineInput).point(range(0) if mistake is None else range(mistake.start, mistake.end))
+        self._status = StatusMessage(text, mistake)
+        self._line.point(range(0) if mistake is None else range(mistake.start, mistake.end))
         self._redraw()
 
     # --- the help

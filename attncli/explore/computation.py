@@ -34,30 +34,30 @@ class _TextCache:
     Attributes:
         tokens: what its queries and its keys are.
         trace: of the layers that were computed to be looked at.
-        asked: these layers; some may have no attention, as where a decoder has more than its encoder.
+        computed: these layers; some may have no attention, as where a decoder has more than its encoder.
         surveys: of each layer that was measured; None of one without attention.
         changes: of each layer that was compared, and with which question.
     """
 
     tokens: tuple[Tokens, Tokens]
     trace: Trace | None = None
-    asked: frozenset[int] = frozenset()
+    computed: frozenset[int] = frozenset()
     surveys: dict[int, HeadReport | None] = field(default_factory=dict)
     changes: dict[tuple[Query, int], tuple[HeadDifference, ...]] = field(default_factory=dict)
 
     def part(self, layers: Collection[int]) -> Trace | None:
         """Return the attention of some layers, if all of them were computed to be looked at."""
-        return _part(self.trace, layers) if self.trace is not None and self.asked.issuperset(layers) else None
+        return _part(self.trace, layers) if self.trace is not None and self.computed.issuperset(layers) else None
 
-    def keep(self, asked: Collection[int], trace: Trace) -> None:
+    def keep(self, computed: Collection[int], trace: Trace) -> None:
         """Keep the attention of some layers; that of others too, as long as there is room."""
         others = () if self.trace is None else self.trace.layers
         mine = {layer.layer for layer in trace.layers}
         layers = [*trace.layers, *(layer for layer in others if layer.layer not in mine)]
         arrays = (array for layer in layers for array in (layer.q, layer.k, layer.scores) if array is not None)
-        self.asked = self.asked.union(asked)
+        self.computed = self.computed.union(computed)
         if sum(array.nbytes for array in arrays) > _MOST:
-            layers, self.asked = [*trace.layers], frozenset(asked)
+            layers, self.computed = [*trace.layers], frozenset(computed)
         self.trace = replace(trace, layers=tuple(sorted(layers, key=lambda layer: layer.layer)))
 
     def compared(self, held: Query | None) -> tuple[HeadDifference, ...]:
@@ -73,9 +73,9 @@ class IncrementalComputation:
         clock: says how many seconds have gone by, from any moment on.
     """
 
-    def __init__(self, asked: InteractiveSource, clock: Callable[[], float] = perf_counter) -> None:
-        self._asked, self._clock = asked, clock
-        self._known: dict[Query, _TextCache] = {}
+    def __init__(self, model: InteractiveSource, clock: Callable[[], float] = perf_counter) -> None:
+        self._model, self._clock = model, clock
+        self._caches: dict[Query, _TextCache] = {}
         self._longest = 0.0  # seconds that the model took at once
 
     def results(self, look: ViewState) -> Iterator[Computed]:
@@ -83,7 +83,7 @@ class IncrementalComputation:
 
         Nothing is raised: what goes wrong is the answer's failure. One may stop between any two.
         """
-        layers = tuple(self._asked.layers)
+        layers = tuple(self._model.layers)
         answer = Computed(look.within(Limits(layers)), layers)
         failure = ""
         try:
@@ -96,11 +96,11 @@ class IncrementalComputation:
 
     def _stages(self, answer: Computed) -> Iterator[Computed]:
         look = answer.look
-        self._known = {each: known for each, known in self._known.items() if each in (look.question, look.held)}
-        known = self._about(look.question)
-        changes = known.compared(look.held)
-        measured = frozenset(known.surveys)
-        answer = replace(answer, tokens=known.tokens, survey=_joined(known.surveys), measured=measured, changes=changes)
+        self._caches = {each: cache for each, cache in self._caches.items() if each in (look.question, look.held)}
+        cache = self._about(look.question)
+        changes = cache.compared(look.held)
+        measured = frozenset(cache.surveys)
+        answer = replace(answer, tokens=cache.tokens, survey=_joined(cache.surveys), measured=measured, changes=changes)
         yield answer
         for _ in self._on_the_way(look.question, look):
             yield answer
@@ -116,17 +116,17 @@ class IncrementalComputation:
             try:
                 of_held = self._computed(look.held, self._layers(look))
                 answer = _drawable(replace(answer, held=_numbers(of_held, look)))
-                if (look.held, look.layer) not in known.changes:
+                if (look.held, look.layer) not in cache.changes:
                     pair = (_part(each, [look.layer]) for each in (of_held, trace))
-                    known.changes[look.held, look.layer] = diff(*pair, top=0).heads
-                held, answer = look.held, replace(answer, changes=known.compared(look.held))
+                    cache.changes[look.held, look.layer] = diff(*pair, top=0).heads
+                held, answer = look.held, replace(answer, changes=cache.compared(look.held))
             except AttnError as error:
                 answer = replace(answer, failure=str(error))
             yield answer
         for sight in answer.sights:  # of the other kinds
             sight.prepare()
         for heads in self._all_heads(look, held):
-            answer = replace(answer, survey=_joined(known.surveys), measured=frozenset(known.surveys), changes=heads)
+            answer = replace(answer, survey=_joined(cache.surveys), measured=frozenset(cache.surveys), changes=heads)
             yield answer
 
     def _all_heads(self, look: ViewState, held: Query | None) -> Iterator[tuple[HeadDifference, ...]]:
@@ -135,41 +135,41 @@ class IncrementalComputation:
         Yields:
             How far they are from the held ones, each time that there are more; what was measured is known.
         """
-        known = self._about(look.question)
-        steps = self._asked.steps(self._asked.layers)
+        cache = self._about(look.question)
+        steps = self._model.steps(self._model.layers)
         if held is not None:
             for step in steps:  # in this order nothing is computed twice, and all texts to come are compared with it
                 self._computed(held, step)
-                yield known.compared(held)
+                yield cache.compared(held)
         for step in sorted(steps, key=lambda step: min(abs(layer - look.layer) for layer in step)):
             lacking = [
                 layer
                 for layer in step
-                if layer not in known.surveys or (held is not None and (held, layer) not in known.changes)
+                if layer not in cache.surveys or (held is not None and (held, layer) not in cache.changes)
             ]
             if lacking:
-                trace = known.part(step) or self._ask(look.question, step)
+                trace = cache.part(step) or self._ask(look.question, step)
             for layer in lacking:
                 has_attention = any(each.layer == layer for each in trace.layers)
-                if layer not in known.surveys:
-                    known.surveys[layer] = survey([_part(trace, [layer])], View()) if has_attention else None
+                if layer not in cache.surveys:
+                    cache.surveys[layer] = survey([_part(trace, [layer])], View()) if has_attention else None
                 if held is not None:
                     pair = (_part(each, [layer]) for each in (self._computed(held, step), trace) if has_attention)
-                    known.changes[held, layer] = diff(*pair, top=0).heads if has_attention else ()
-                yield known.compared(held)
+                    cache.changes[held, layer] = diff(*pair, top=0).heads if has_attention else ()
+                yield cache.compared(held)
 
     def _about(self, question: Query) -> _TextCache:
         """Return what is known of a question, which is its tokens at least."""
-        if question not in self._known:
-            self._known[question] = _TextCache(self._asked.tokens(question))
-        return self._known[question]
+        if question not in self._caches:
+            self._caches[question] = _TextCache(self._model.tokens(question))
+        return self._caches[question]
 
     def _on_the_way(self, question: Query, look: ViewState) -> Iterator[None]:
         """Compute what the layer that is looked at is computed from, so that one may stop after each step.
 
         A model that answers at once is sooner asked for the layer alone.
         """
-        steps = self._asked.steps([layer for layer in self._asked.layers if layer <= look.layer])
+        steps = self._model.steps([layer for layer in self._model.layers if layer <= look.layer])
         if self._longest > _LONG and self._about(question).part(self._layers(look)) is None:
             for step in steps[:-1]:
                 self._ask(question, step)
@@ -177,22 +177,22 @@ class IncrementalComputation:
 
     def _computed(self, question: Query, layers: Sequence[int]) -> Trace:
         """Return the attention of some layers, as the model computes it."""
-        known = self._about(question)
-        found = known.part(layers)
+        cache = self._about(question)
+        found = cache.part(layers)
         if found is None:
             found = self._ask(question, layers)
-            known.keep(layers, found)
+            cache.keep(layers, found)
         return found
 
     def _layers(self, look: ViewState) -> list[int]:
         """Return the layer that is looked at; for a rollout, those below it too."""
         if look.numbers == "rollout":
-            return [layer for layer in self._asked.layers if layer <= look.layer]
+            return [layer for layer in self._model.layers if layer <= look.layer]
         return [look.layer]
 
     def _ask(self, question: Query, layers: Sequence[int]) -> Trace:
         begun = self._clock()
-        trace = self._asked.trace(question, layers)
+        trace = self._model.trace(question, layers)
         self._longest = max(self._longest, self._clock() - begun)
         return trace
 
@@ -203,8 +203,8 @@ def reason(error: BaseException) -> str:
         return str(error)
     if isinstance(error, MemoryError):
         return "out of memory; give fewer tokens"
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"this is a bug in attn, please report it: {visible(said[:300])}"
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"this is a bug in attn, please report it: {visible(text[:300])}"
 
 
 def _part(trace: Trace, layers: Collection[int]) -> Trace:

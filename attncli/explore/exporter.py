@@ -22,8 +22,8 @@ class Exporter:
         given: what the explorer was started with.
     """
 
-    def __init__(self, given: InputSource) -> None:
-        self._given = given
+    def __init__(self, source: InputSource) -> None:
+        self._source = source
         self._refused: Path | None = None
 
     def __call__(self, seen: ViewSnapshot, path: Path) -> str:
@@ -46,11 +46,11 @@ class Exporter:
         if path.suffix.lower() == _TRACE:
             look, what = seen
             command = command_of(
-                ViewSnapshot(replace(look, held=None), "head" if what == "head" else "heads"), self._given
+                ViewSnapshot(replace(look, held=None), "head" if what == "head" else "heads"), self._source
             )
             more = ("--save", str(path))
         else:
-            command, more = command_of(seen, self._given), ("-o", str(path))
+            command, more = command_of(seen, self._source), ("-o", str(path))
         _run(command, more)
         return f"saved: {command.line(*more)}"
 
@@ -68,5 +68,5 @@ def _run(command: ReplayCommand, more: tuple[str, ...]) -> None:
     except (OSError, ValueError) as error:  # a text that no command line holds
         raise InputError(f"nothing is saved: {error}") from None
     if ran.returncode:
-        said = ran.stderr.decode(errors="replace").splitlines() or [f"attn ended with {ran.returncode}"]
-        raise InputError(said[-1].removeprefix("attn: "))
+        lines = ran.stderr.decode(errors="replace").splitlines() or [f"attn ended with {ran.returncode}"]
+        raise InputError(lines[-1].removeprefix("attn: "))

@@ -88,11 +88,11 @@ MOUSE = (
 def foot(is_typing: bool, width: int) -> str:
     """Return as many keys, with a word for what each does, as a line has room for; how to leave comes first."""
     here = [key for key in KEYS if key.short and (key.is_typed is not is_typing or key.action in _EVERYWHERE)]
-    said = ""
+    line = ""
     for key in sorted(here, key=lambda key: key.action not in _FIRST):
-        longer = f"{said}  {key.shown} {key.short}".strip()
-        said = longer if cell_len(longer) <= width else said
-    return said
+        longer = f"{line}  {key.shown} {key.short}".strip()
+        line = longer if cell_len(longer) <= width else line
+    return line
 
 
 def help_rows() -> list[tuple[str, str]]:

@@ -66,7 +66,7 @@ class RenderInput(NamedTuple):
     places: dict[Pane, PaneRect]
     pane: Pane
     caret: int | None
-    said: StatusMessage
+    status: StatusMessage
     prompt: str
     help_from: int | None
     is_patient: bool
@@ -86,12 +86,14 @@ class PaneRenderer:
         self._palette = palette
         self.answer: Computed | None = None
         self._seen: Computed | None = None  # the last one with numbers in it
-        self._kept: dict[Pane, tuple[object, Any]] = {}  # what each pane was drawn of last, and what was drawn
-        self._draw: dict[Pane, Callable[[RenderInput, Bounds], Block]] = {
+        self._drawn: dict[Pane, tuple[object, Any]] = {}  # what each pane was drawn of last, and what was drawn
+        self._numbers: dict[Pane, Callable[[RenderInput, ViewState, LayerViewCache, Bounds], Block]] = {
             "head": self._head,
             "heads": self._heads,
             "map": self._map,
             "why": self._why,
+        }
+        self._words: dict[Pane, Callable[[RenderInput, Bounds], Block]] = {
             "tokens": self._tokens,
             "cell": self._cell,
             "status": self._status,
@@ -111,9 +113,9 @@ class PaneRenderer:
         """Return what is seen of a look: if there are no numbers of it yet, what those before it are of."""
         if self._seen is None:
             return look
-        asked = self._seen.look
+        view = self._seen.look
         if not self._seen.serves(look):
-            look = replace(look, question=asked.question, layer=asked.layer, numbers=asked.numbers, held=asked.held)
+            look = replace(look, question=view.question, layer=view.layer, numbers=view.numbers, held=view.held)
         room, sight = self._seen.room(look.kind), self._seen.sight(look.kind)
         assert sight is not None
         kind = sight.layer.kind if len(room.kinds) > 1 else None
@@ -171,7 +173,7 @@ class PaneRenderer:
 
     def _last(self, pane: Pane) -> Any:
         """Return what was drawn of a pane last; None is nothing."""
-        return self._kept.get(pane, (None, None))[1]
+        return self._drawn.get(pane, (None, None))[1]
 
     # --- the panes
 
@@ -183,18 +185,22 @@ class PaneRenderer:
                 continue
             room = Bounds(place.height, place.width)
             try:
-                block = self._draw[pane](scene, room)
+                if pane in self._words:
+                    block = self._words[pane](scene, room)
+                else:
+                    found = self._looked_at(scene.look)
+                    block = _NOTHING if found is None else self._numbers[pane](scene, *found, room)
             except Exception as error:  # one pane less, and the text that was typed is not lost
                 block = crop(([Segment(line)] for line in in_words(self._palette.fit(reason(error)), room.width)), room)
             if is_late and pane in (*MAPS, "why", "cell", "tokens"):
                 block = faded(block)
             yield pane, _chosen(block) if pane == scene.pane else block
 
-    def _once(self, pane: Pane, draw: Callable[..., Any], *given: object) -> Any:
+    def _once(self, pane: Pane, draw: Callable[..., Any], *inputs: object) -> Any:
         """Return what is drawn of something, as long as it is the same without drawing it again."""
-        if self._kept.get(pane, (None, None))[0] != (draw, *given):
-            self._kept[pane] = (draw, *given), draw(*given)
-        return self._kept[pane][1]
+        if self._drawn.get(pane, (None, None))[0] != (draw, *inputs):
+            self._drawn[pane] = (draw, *inputs), draw(*inputs)
+        return self._drawn[pane][1]
 
     def _looked_at(self, look: ViewState) -> tuple[ViewState, LayerViewCache] | None:
         """Return what is looked at of the numbers that are there; None where there are none."""
@@ -207,47 +213,32 @@ class PaneRenderer:
             look = replace(look, head=layer.heads[0])
         return look, sight
 
-    def _head(self, scene: RenderInput, room: Bounds) -> Block:
-        found = self._looked_at(scene.look)
-        if found is None:
-            return _NOTHING
-        look, sight = found
+    def _head(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         cursor = CellCursor(look.head, look.query, look.key)
         port = (look.port.query, look.port.key, look.port.zoom)
         how = look.ramp, self._palette, room
         return self._once("head", large_head, sight, cursor, port, *how).drawn.block
 
-    def _heads(self, scene: RenderInput, room: Bounds) -> Block:
-        found = self._looked_at(scene.look)
-        if found is None:
-            return _NOTHING
-        look, sight = found
+    def _heads(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         how = look.ramp, self._palette, room
         return self._once("heads", small_heads, sight, look.head, *how).block
 
-    def _map(self, scene: RenderInput, room: Bounds) -> Block:
-        found = self._looked_at(scene.look)
-        if found is None or self._seen is None:
-            return _NOTHING
-        look, sight = found
+    def _map(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
+        assert self._seen is not None
         answer = self.answer if self.answer and self.answer.survey else self._seen
         kind, chosen = sight.layer.kind, (look.layer, scene.look.head)
-        known: dict[tuple[int, int], float | None]
+        numbers: dict[tuple[int, int], float | None]
         if look.metric is None:
             title = "divergence from held"
-            known = {(each.layer, each.head): each.jensen_shannon for each in answer.changes if each.kind == kind}
+            numbers = {(each.layer, each.head): each.jensen_shannon for each in answer.changes if each.kind == kind}
         else:
             title, heads = look.metric, answer.survey.heads if answer.survey else ()
-            known = {(each.layer, each.head): each.metrics[look.metric] for each in heads if each.kind == kind}
+            numbers = {(each.layer, each.head): each.metrics[look.metric] for each in heads if each.kind == kind}
         shape = kind, max(self._seen.room(look.kind).heads) + 1
         layers = {*answer.layers_of(kind), look.layer}
-        return self._once("map", layer_map, title, known, layers, shape, chosen, self._palette, room).block
+        return self._once("map", layer_map, title, numbers, layers, shape, chosen, self._palette, room).block
 
-    def _why(self, scene: RenderInput, room: Bounds) -> Block:
-        found = self._looked_at(scene.look)
-        if found is None:
-            return _NOTHING
-        look, sight = found
+    def _why(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         recorded = sight.trace.recorded
         layer = next(each for each in recorded.layers if (each.layer, each.kind) == (look.layer, sight.layer.kind))
         cursor = CellCursor(min(max(scene.look.head, 0), max(layer.heads)), look.query, look.key)
@@ -268,39 +259,41 @@ class PaneRenderer:
     # --- words
 
     def _cell(self, scene: RenderInput, room: Bounds) -> Block:
-        block = self._told(scene, room)
+        block = self._status_lines(scene, room)
         return block._replace(lines=block.lines[:-1])  # none where there are no numbers yet
 
     def _status(self, scene: RenderInput, room: Bounds) -> Block:
         if "text" not in scene.places:
             return crop(([Segment(line)] for line in in_words(self._palette.fit(_SMALL), room.width)), room)
-        said = scene.said
-        if said.mistake is not None and "line" in scene.places:
-            return self._pointed(scene.places["line"].x + said.mistake.start, said.mistake.reason, room)
-        block = self._told(scene, room)
+        status_message = scene.status
+        if status_message.mistake is not None and "line" in scene.places:
+            return self._pointed(
+                scene.places["line"].x + status_message.mistake.start, status_message.mistake.reason, room
+            )
+        block = self._status_lines(scene, room)
         return block._replace(lines=block.lines[-1:])
 
-    def _told(self, scene: RenderInput, room: Bounds) -> Block:
+    def _status_lines(self, scene: RenderInput, room: Bounds) -> Block:
         """Return the line of the cell, and that of what else is to be told."""
-        answer, matters, told = self.answer, scene.said.text, []
+        answer, matters, facts = self.answer, scene.status.text, []
         if answer is not None and answer.failure and answer.look.question == scene.look.question:
             matters = matters or answer.failure
         elif answer is None or not answer.is_whole or not answer.serves(scene.look):
-            told.append("computing …")
+            facts.append("computing …")
         if scene.look.held is not None:
-            told.append(f"against {_differing(scene.look, scene.look.held)}")
+            facts.append(f"against {_differing(scene.look, scene.look.held)}")
         found = self._looked_at(scene.look)
         look, sight = (scene.look, None) if found is None else found
         cursor = CellCursor(look.head, look.query, look.key)
         # The line of the cell may be the one that is typed in.
         how = self._palette, Bounds(2 if "cell" in scene.places else 1, room.width)
-        return self._once("cell", status, sight, cursor, matters, tuple(told), *how)
+        return self._once("cell", status, sight, cursor, matters, tuple(facts), *how)
 
     def _pointed(self, column: int, reason: str, room: Bounds) -> Block:
         """Return a line that points at a character above it, where it has room for that, and says what is wrong."""
         after, before = f"{' ' * column}^ {reason}", f"{reason} ^".rjust(column + 1)
-        said = next((each for each in (after, before) if cell_len(each) <= room.width), reason)
-        return self._line(self._palette.shortened(said, room.width), room, BOLD)
+        line = next((each for each in (after, before) if cell_len(each) <= room.width), reason)
+        return self._line(self._palette.shortened(line, room.width), room, BOLD)
 
     def _mark(self, scene: RenderInput, room: Bounds) -> Block:
         return self._line("› ", room, BOLD if scene.pane == "text" else DIM)
@@ -310,12 +303,12 @@ class PaneRenderer:
 
     def _foot(self, scene: RenderInput, room: Bounds) -> Block:
         if scene.help_from is not None:
-            said = "Esc closes the help  ↑ ↓ turn it"
+            line = "Esc closes the help  ↑ ↓ turn it"
         elif scene.prompt:
-            said = f"Enter {'finds the next one' if scene.prompt == 'find' else 'takes it'}  Esc closes it"
+            line = f"Enter {'finds the next one' if scene.prompt == 'find' else 'takes it'}  Esc closes it"
         else:
-            said = foot(scene.pane == "text", room.width)
-        return self._line(said, room, DIM)
+            line = foot(scene.pane == "text", room.width)
+        return self._line(line, room, DIM)
 
     def _help(self, scene: RenderInput, room: Bounds) -> Block:
         rows = help_rows()

@@ -16,8 +16,8 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, replaced
-from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, seen_by
+from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, map_leaves
+from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, exception_cells
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
@@ -150,10 +150,10 @@ def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression |
     return expression
 
 
-def padding_under(
+def infer_padding(
     expected: Expression, allowed: Bool[np.ndarray, "B Q K"], past: int, tokens: Bool[np.ndarray, "B K"]
 ) -> Bool[np.ndarray, "B K"]:
-    """Return which keys are no padding, where the queries of words follow an expression only with more of it.
+    """Infer which keys are no padding, from an expression that the queries of words follow only with more padding.
 
     Args:
         expected: the expression; how much its `pad` hides is to be found.
@@ -164,7 +164,7 @@ def padding_under(
     batch, queries, keys = allowed.shape
     if past + queries != keys or queries == 1:
         return tokens
-    rule = replaced(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
+    rule = map_leaves(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
     found = tokens.copy()
     for row, own in enumerate(tokens):
         planes = _Planes(allowed[row : row + 1], past)
@@ -292,7 +292,7 @@ class _Guess(NamedTuple):
         allowed = self.rule.allowed(grid)
         allowed = allowed.reshape(-1, *allowed.shape[-2:])[0]
         if is_exception and self.exception is not None:
-            return seen_by(self.exception, allowed, self.tokens, grid)
+            return exception_cells(self.exception, allowed, self.tokens, grid)
         return allowed[None] if self.tokens.all() else allowed & self.tokens[:, None]
 
 
@@ -341,21 +341,21 @@ class _Planes:
         return self._followed("masked", None, True) or self._followed("masked", self._visible_keys(self.every), True)
 
     def _followed(
-        self, exception: ExceptionKind | None, seen: Bool[np.ndarray, "B K"] | None, is_any: bool = False
+        self, exception: ExceptionKind | None, visible: Bool[np.ndarray, "B K"] | None, is_any: bool = False
     ) -> RuleVariant | None:
         """Return the simplest rule of all queries but those of padding that see something else.
 
         Args:
             exception: what.
-            seen: the keys of each row that may be no padding; None is that there is none.
+            visible: the keys of each row that may be no padding; None is that there is none.
             is_any: whether any query may see something else.
         """
-        for rule, past in self._plain_rules if seen is None or is_any else self._rules(self._at_queries(seen)):
+        for rule, past in self._plain_rules if visible is None or is_any else self._rules(self._at_queries(visible)):
             guess = _Guess(rule, past, self.no_padding, exception)
             if not self._could_be(guess):
                 continue
-            if seen is not None:
-                tokens = self._tokens(guess, seen)
+            if visible is not None:
+                tokens = self._tokens(guess, visible)
                 if exception in _INFERRED and not is_any:
                     tokens = tokens | self._follow(guess)[:, None]
                     if tokens.all() or not tokens.any(axis=1).all():
@@ -449,7 +449,7 @@ class _Planes:
         pairs = zip(self.cells, queries, strict=True)
         return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
 
-    def _tokens(self, guess: _Guess, seen: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
+    def _tokens(self, guess: _Guess, visible: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
         """Return which keys are no padding: a key that nobody sees is, unless the rule itself hides it from all.
 
         Of keys that the rule hides at either end nothing is known; they are taken for what their neighbour is. Where
@@ -462,7 +462,7 @@ class _Planes:
             shown |= (allowed & (grid.i != grid.j) if guess.exception == "open" else allowed).any(axis=0)
             if shown.all():
                 break
-        tokens = seen | ~shown
+        tokens = visible | ~shown
         places = np.flatnonzero(shown)
         if places.size:
             tokens[:, : places[0]] = tokens[:, places[:1]]

@@ -13,7 +13,7 @@ from rich.style import Style
 
 from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
-from attncli.render.block import COMFORTABLE, Block, beside, block, in_words, stack
+from attncli.render.block import COMFORTABLE, Block, block, hstack, in_words, stack
 from attncli.render.cell_grid import HALF, GridCell
 from attncli.render.heatmap import Heatmap, extent_of, heatmaps
 from attncli.render.legend import legend
@@ -166,8 +166,8 @@ class Components:
             name += f" of head {heads[0]}"
         elif len(drawing.kinds) == 1 and len(heads) == layer.num_heads > 1:
             name += " of every head"
-        said = self.palette.fit(f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}")
-        title = block([[Segment(name, BOLD), Segment(self.palette.shortened(said, self.room - len(name)), DIM)]])
+        facts = self.palette.fit(f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}")
+        title = block([[Segment(name, BOLD), Segment(self.palette.shortened(facts, self.room - len(name)), DIM)]])
         yield stack([title, drawing.picture(pool, self.palette, self.room)])
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
         yield from drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
@@ -222,11 +222,11 @@ class Components:
         heads = f" of {layer.num_heads}" if layer.head_label(head) == head else ""
         if layer.num_groups < layer.num_heads:
             heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
-        said = [heads + note]
-        said += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
-        said += [mark for mark in [mark_note(frame.blind_in(head))] if mark]
+        facts = [heads + note]
+        facts += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
+        facts += [mark for mark in [mark_note(frame.blind_in(head))] if mark]
         title = titled("head", layer.head_label(head))
-        lines = wrap_block(title, self.palette.fit(" · ".join(said)), self.width)
+        lines = wrap_block(title, self.palette.fit(" · ".join(facts)), self.width)
         return stack([lines, self.drawn(matrices)])
 
     def drawn(self, matrices: Sequence[Matrix]) -> Block:
@@ -256,12 +256,12 @@ class Components:
         header = [wrap_block(self.palette.fit(title), "", self.width), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
         drawn = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self.room, scales, cell)
-        return stack([*header, drawn] if is_narrow else [beside(header, 3), drawn])
+        return stack([*header, drawn] if is_narrow else [hstack(header, 3), drawn])
 
     def _legend(
         self, frame: MatrixFrame, pictures: Sequence[Heatmap], scales: Sequence[Scale], cell: GridCell
     ) -> Block:
-        marks = [*extent_of(pictures).said, mark_note(frame.blind)]
+        marks = [*extent_of(pictures).mark_notes, mark_note(frame.blind)]
         return legend(scales, marks, self.palette, self.width, cell.columns, cell == HALF)
 
 
@@ -284,9 +284,9 @@ def layer_title(layer: LayerTrace) -> str:
     return f"{titled('layer', layer.label)} · {layer.kind}"
 
 
-def wrap_block(title: str, said: str, width: int | None, style: Style | None = DIM) -> Block:
+def wrap_block(title: str, facts: str, width: int | None, style: Style | None = DIM) -> Block:
     """Return a title and what is said behind it, in as many lines as that takes."""
-    first, *more = in_words(title + said, width)
+    first, *more = in_words(title + facts, width)
     lines = [[Segment(first[: len(title)], BOLD), Segment(first[len(title) :], style)]]
     return block([*lines, *([Segment(line, style)] for line in more)])
 

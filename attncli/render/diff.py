@@ -15,7 +15,7 @@ from rich.text import Text
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair
 from attncli.analysis.diff import CellDifference, Difference, HeadDifference, weights_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import COMFORTABLE, Block, beside, block, grid, in_lines, stack
+from attncli.render.block import COMFORTABLE, Block, block, grid, hstack, in_lines, stack
 from attncli.render.color_limits import largest_weight
 from attncli.render.heatmap import (
     GAP,
@@ -89,13 +89,13 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp 
     rows, columns = axes[2]
     cell_width = 2 if drawn[2].width >= rows.width + GAP + 2 * len(columns.pooled(pools[2][1])) else 1
     more = [f"{sign} more in {name}" for sign, name in zip("−+", NAMES, strict=True)]
-    more += [mark for mark in change.extent.said if mark not in common.marks]
-    marks = [*common.said, mark_note(blind[0] | blind[1])]
+    more += [mark for mark in change.extent.mark_notes if mark not in common.marks]
+    marks = [*common.mark_notes, mark_note(blind[0] | blind[1])]
     scales = [
         _named(_WEIGHTS, legend([weights], marks, palette, room - len(_WEIGHTS)), palette),
         _named(CHANGE, legend([signed], more, palette, room - len(_WEIGHTS), cell_width), palette),
     ]
-    maps = stack((beside(line, _BETWEEN) for line in in_lines(drawn, _BETWEEN, room)), gap=1)
+    maps = stack((hstack(line, _BETWEEN) for line in in_lines(drawn, _BETWEEN, room)), gap=1)
     return stack([*scales, *_pooled(pools, palette), maps])
 
 
@@ -106,7 +106,7 @@ def _pool(rows: Axis, columns: Axis, share: int, most: int) -> tuple[int, int]:
 
 
 def _named(name: str, scale: Block, palette: Palette) -> Block:
-    return beside([Block([[Segment(palette.fit(name), BOLD)]], len(_WEIGHTS)), scale], 0)
+    return hstack([Block([[Segment(palette.fit(name), BOLD)]], len(_WEIGHTS)), scale], 0)
 
 
 def _pooled(pools: Sequence[tuple[int, int]], palette: Palette) -> list[Block]:
@@ -114,8 +114,8 @@ def _pooled(pools: Sequence[tuple[int, int]], palette: Palette) -> list[Block]:
     sizes = dict.fromkeys(f"{rows}×{columns}" for rows, columns in pools)
     if list(sizes) == ["1×1"]:
         return []
-    said = palette.fit(f"a cell is the strongest of {' or '.join(sizes)}")
-    return [Block([[Segment(said, DIM)]], len(said))]
+    text = palette.fit(f"a cell is the strongest of {' or '.join(sizes)}")
+    return [Block([[Segment(text, DIM)]], len(text))]
 
 
 def _axes(pair: LayerPair, blind: Sequence[Blind], palette: Palette) -> list[Axes]:
@@ -157,15 +157,15 @@ def _share(axes: Sequence[Axes], room: int) -> int:
 
 def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Heatmap:
     """Return the difference of a head on the shared tokens; its rows are pooled as they are derived."""
-    kept = []
+    parts = []
     for blocks in pair.blocks(head):
         first, second = weights_of(pair, blocks)
         drawn = [drawn_cells(block)[:, keys] for block, keys in zip(blocks, pair.keys, strict=True)]
         with np.errstate(invalid="ignore"):
             values = second - first
         allowed = drawn[0] | drawn[1]
-        kept.append(Heatmap("", values, allowed, Extent.of(np.abs(values), allowed)).strongest(1, pool[1]))
-    return joined(CHANGE, kept).strongest(pool[0], 1)
+        parts.append(Heatmap("", values, allowed, Extent.of(np.abs(values), allowed)).strongest(1, pool[1]))
+    return joined(CHANGE, parts).strongest(pool[0], 1)
 
 
 _FEW = 3  # query rows that are named
@@ -247,8 +247,8 @@ class DiffView:
             others = [token for token in tokens if token.index not in shared]
             listed = "  ".join(f"{token.index} {self._label(token.label)}" for token in others[:_LISTED])
             more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
-            said = f"{name}  {len(tokens)} tokens" + (f", only here: {listed}{more}" if others else "")
-            parts += wrap(said, self._room)
+            text = f"{name}  {len(tokens)} tokens" + (f", only here: {listed}{more}" if others else "")
+            parts += wrap(text, self._room)
         return block([[Segment(part, None if number else BOLD)] for number, part in enumerate(parts)])
 
     def _label(self, label: str) -> str:
@@ -261,8 +261,8 @@ class DiffView:
         difference = self.difference
         heads = difference.heads
         title = f"heads that changed most, of {len(heads)}"
-        said = f" · Jensen-Shannon divergence, 0 to 1 bit · {self._mean_over()}"
-        yield Text.assemble((title, BOLD), (self.palette.fit(said), DIM))
+        facts = f" · Jensen-Shannon divergence, 0 to 1 bit · {self._mean_over()}"
+        yield Text.assemble((title, BOLD), (self.palette.fit(facts), DIM))
         shown = heads[: self.top]
         columns = [*self._places(shown), self._numbers("divergence", [each.jensen_shannon for each in shown])]
         parts = []
@@ -341,8 +341,8 @@ class DiffView:
             [] if all(pair.columns.is_whole for pair in self.difference.layers) else ["on tokens that are not shared"]
         )
         where += ["taken by sinks"] if any(layer.sinks is not None for layer in layers) else []
-        said = f"elsewhere: weight {' or '.join(where) or 'that rows lack of 1'}; to the divergence it is one more cell"
-        return block([[Segment(line, DIM)] for line in wrap(self.palette.fit(said), self._room)])
+        text = f"elsewhere: weight {' or '.join(where) or 'that rows lack of 1'}; to the divergence it is one more cell"
+        return block([[Segment(line, DIM)] for line in wrap(self.palette.fit(text), self._room)])
 
     def _title(self, head: HeadDifference) -> Text:
         own = "" if head.kind == "self" else f"{head.kind} "

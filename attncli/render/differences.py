@@ -33,8 +33,8 @@ def differences_parts(
     named = (Text.assemble((f"{name}  ", BOLD), line) for name, line in zip(NAMES, lines, strict=True))
     yield cautioned(Text("\n").join(named), sources, palette)
     title = f"heads that changed most, of {len(found.heads)}"
-    said = f" · Jensen-Shannon divergence, 0 to 1 bit · {plural(found.sentences, 'sentence')}"
-    yield Text.assemble((title, BOLD), (palette.fit(said), DIM))
+    facts = f" · Jensen-Shannon divergence, 0 to 1 bit · {plural(found.sentences, 'sentence')}"
+    yield Text.assemble((title, BOLD), (palette.fit(facts), DIM))
     yield table(_columns(found, found.heads[:top], palette, digits), width)
     notes = ["mean ± standard deviation over sentences"]
     if any(each.elsewhere and max(each.elsewhere) > 0 for each in found.heads):

@@ -37,20 +37,20 @@ class HeadMap(NamedTuple):
     blanks: Sequence[Sequence[str]]
 
     @classmethod
-    def of(cls, known: Mapping[tuple[int, int], float | None], layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
+    def of(cls, numbers: Mapping[tuple[int, int], float | None], layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
         """Return the map of some heads.
 
         Args:
-            known: the number of each that is computed, by its layer and its index; None where it is not defined.
+            numbers: the number of each that is computed, by its layer and its index; None where it is not defined.
             layers: those that there will be besides.
             heads: how many each of these has.
         """
-        computed = {layer for layer, _ in known}
+        computed = {layer for layer, _ in numbers}
         rows = sorted(computed | set(layers))
-        columns = sorted({head for _, head in known} | set(range(heads)))
-        values = np.array([[known.get((layer, head)) for head in columns] for layer in rows], float)
+        columns = sorted({head for _, head in numbers} | set(range(heads)))
+        values = np.array([[numbers.get((layer, head)) for head in columns] for layer in rows], float)
         blanks = [
-            [UNDEFINED if (layer, head) in known else "" if layer in computed else PENDING for head in columns]
+            [UNDEFINED if (layer, head) in numbers else "" if layer in computed else PENDING for head in columns]
             for layer in rows
         ]
         return cls(rows, columns, values.reshape(len(rows), len(columns)), blanks)

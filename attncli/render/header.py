@@ -46,8 +46,8 @@ class Header:
         ran, *cautions = headline(trace.recorded, palette).plain.split("\n")
         title, _, facts = ran.partition(" · ")
         what = wrap_block(title, f" · {facts}" if facts else "", self.components.width, style=None)
-        head = [stack([what, *map(self._said, cautions)])]
-        return head if trace.origin is None else [*head, stack(map(self._said, trace.origin.rules))]
+        head = [stack([what, *map(self._wrap, cautions)])]
+        return head if trace.origin is None else [*head, stack(map(self._wrap, trace.origin.rules))]
 
     @cached_property
     def tokens(self) -> list[Block]:
@@ -78,22 +78,22 @@ class Header:
             return []
         return [wrap_block("", proof_line(worst, self.components.palette).plain, self.components.width)]
 
-    def note(self, said: Sequence[str]) -> str:
+    def note(self, facts: Sequence[str]) -> str:
         """Return a line that says what the screen has room for, and what shows the rest."""
         begin = f"{self._longest} tokens: " if self.is_long else ""
         chooses = ["--head", *["--layer"] * self.is_many, "--query"]
         return (
-            f"{begin}one screen has room for {' and '.join(said)}; --all shows everything, "
+            f"{begin}one screen has room for {' and '.join(facts)}; --all shows everything, "
             f"{', '.join(chooses[:-1])} and {chooses[-1]} choose"
         )
 
     def lines_of(self, note: str) -> int:
         """Return how many lines of the screen a note takes, as stderr says it."""
-        return len(self._said(f"attn: {note}").lines) if note else 0
+        return len(self._wrap(f"attn: {note}").lines) if note else 0
 
     @cached_property
     def _longest(self) -> int:
         return max(max(len(frame.rows), len(frame.columns)) for frame in self.frames)
 
-    def _said(self, text: str) -> Block:
+    def _wrap(self, text: str) -> Block:
         return wrap_block("", self.components.palette.fit(text), self.components.width, style=None)

@@ -190,20 +190,20 @@ def _fitting(
     def fits(columns: Sequence[Column]) -> bool:
         return width is None or width_of(columns) - 2 <= width
 
-    known = [[column for column in columns if column.title not in empty] for columns in tables]
-    for columns in (*tables, *known):
+    defined = [[column for column in columns if column.title not in empty] for columns in tables]
+    for columns in (*tables, *defined):
         if fits(columns):
             return drawn(columns)
-    folded = min((drawn(columns) for columns in known), key=lambda one: len(one[0].lines))
+    folded = min((drawn(columns) for columns in defined), key=lambda one: len(one[0].lines))
     if len(folded[0].lines) <= lines:
         return folded
-    by_name = {column.title: column for column in known[-1]}
-    kept = known[-1][:2]
+    by_name = {column.title: column for column in defined[-1]}
+    shown_columns = defined[-1][:2]
     for name in _BY_USE:
-        if name in by_name and by_name[name] not in kept and fits([*kept, by_name[name]]):
-            kept.append(by_name[name])
-    names = {column.title for column in kept}
-    shown = [[column for column in columns if column.title in names] for columns in known]
+        if name in by_name and by_name[name] not in shown_columns and fits([*shown_columns, by_name[name]]):
+            shown_columns.append(by_name[name])
+    names = {column.title for column in shown_columns}
+    shown = [[column for column in columns if column.title in names] for columns in defined]
     return drawn(next(filter(fits, shown), shown[-1]))
 
 
@@ -282,7 +282,7 @@ def grid_parts(
     numbers: dict[str, dict[tuple[int, int], float | None]] = {}
     for head in survey.heads:
         numbers.setdefault(head.kind, {})[head.layer, head.head] = head.metrics[metric]
-    maps = {kind: HeadMap.of(known) for kind, known in numbers.items()}
+    maps = {kind: HeadMap.of(own) for kind, own in numbers.items()}
     scale = scale_of(maps.values())
     values = np.concatenate([one.values[one.shown] for one in maps.values()])
     ramp = [ramp_line(scale, palette)] if np.isfinite(values).any() else []
@@ -291,8 +291,8 @@ def grid_parts(
         "0 exactly zero": bool((values == 0).any()),
         "I infinite": bool(np.isinf(values).any()),
     }
-    said = [[Segment(palette.fit(mark), DIM)] for mark, is_there in marks.items() if is_there]
-    yield flowing([[Segment(title, BOLD)], *ramp, *said], width)
+    notes = [[Segment(palette.fit(mark), DIM)] for mark, is_there in marks.items() if is_there]
+    yield flowing([[Segment(title, BOLD)], *ramp, *notes], width)
     for kind, one in maps.items():
         name = kind if len(maps) > 1 else ""
         map_ = _map(one, scale, palette, width or COMFORTABLE, 2 if precision is None else precision)

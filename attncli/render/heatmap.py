@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.render.axes import Axis, titled
-from attncli.render.block import Block, beside, stack
+from attncli.render.block import Block, hstack, stack
 from attncli.render.cell_grid import NARROW, WIDE, CellGrid, GridCell, map_lines
 from attncli.render.palette import BOLD, Palette, Scale
 from attncli.trace.top_keys import drawn_cells
@@ -51,7 +51,7 @@ class Extent(NamedTuple):
         return Extent(max(self.highest, other.highest), self.marks | other.marks)
 
     @property
-    def said(self) -> list[str]:
+    def mark_notes(self) -> list[str]:
         """What the marks mean."""
         return [mark for mark in _MARKS if mark in self.marks]
 
@@ -132,11 +132,11 @@ def heatmap_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Heat
         columns: the keys shown.
         pool: how many rows and columns a cell of the picture stands for.
     """
-    kept = []
+    blocks = []
     for part in head.blocks():
         weights, allowed = part.weights[:, columns], drawn_cells(part)[:, columns]
-        kept.append(Heatmap("", weights, allowed, Extent.of(weights, allowed)).pooled(1, pool[1]))
-    return joined(titled("head", head.layer.head_label(head.head)), kept).pooled(pool[0], 1)
+        blocks.append(Heatmap("", weights, allowed, Extent.of(weights, allowed)).pooled(1, pool[1]))
+    return joined(titled("head", head.layer.head_label(head.head)), blocks).pooled(pool[0], 1)
 
 
 def joined(title: str, parts: Sequence[Heatmap]) -> Heatmap:
@@ -228,7 +228,7 @@ def heatmaps(
     drawn = (_panel(picture, lattice, palette, scale) for picture, scale in zip(pictures, scales, strict=True))
     panels = [Block(lines, panel_width) for lines in drawn]
     labels = (row_axis if cell.rows == 1 else row_axis.paired()).row_labels(_HEADER, palette)
-    strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
+    strips = [hstack([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
     return stack(strips, gap=1)
 
 

@@ -62,8 +62,8 @@ class Layout:
     def _pooled_masks(self) -> list[str]:
         found = [self._mask_pool(frame) for frame in self._frames]
         pools = dict.fromkeys(f"{rows}×{keys}" for rows, keys in found if rows * keys > 1)
-        said = f"each cell drawn of the mask stands for {' or '.join(pools)}; --query or -F json has all of them"
-        return [said] if pools else []
+        note = f"each cell drawn of the mask stands for {' or '.join(pools)}; --query or -F json has all of them"
+        return [note] if pools else []
 
     # --- what is there ---
 

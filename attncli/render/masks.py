@@ -20,7 +20,7 @@ from attncli.masks.conventions import RIGHT_FOR, WRITTEN
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import COMFORTABLE, Block, beside, block, cell, flowing, grid, stack
+from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, grid, hstack, stack
 from attncli.render.findings import finding_lines, tally
 from attncli.render.heatmap import Extent, Heatmap, extent_of, heatmaps, pooling
 from attncli.render.legend import legend
@@ -133,7 +133,7 @@ class MaskPicture:
             ("keys nobody sees", join_ranges(keys[list(facts.unseen_keys)].tolist())),
         ]
         margin = max(len(name) for name, _ in lines) + 2
-        rows: list[list[Cell]] = [[(name, DIM), (palette.fit(said), None)] for name, said in lines]
+        rows: list[list[Cell]] = [[(name, DIM), (palette.fit(text), None)] for name, text in lines]
         return grid(wrap_cells(rows, room - margin), "<<", None)
 
 
@@ -181,7 +181,7 @@ class MaskView(NamedTuple):
         is_one = len(subjects) == 1
         panels = [self._panel(subject, "" if is_one else _alignment(subject)) for subject in subjects]
         is_wide = sum(panel.width for panel in panels) + _GAP * (len(panels) - 1) > self.room
-        yield stack(panels) if is_wide else beside(panels, _GAP)
+        yield stack(panels) if is_wide else hstack(panels, _GAP)
         for subject in subjects:
             yield from self._drawing(subject).facts(self.palette, self.room, "" if is_one else _alignment(subject))
 
@@ -209,7 +209,7 @@ class MaskView(NamedTuple):
         else:
             pictures = list(_biases(subject, pool))
             extent = extent_of(pictures)
-            scale, marks = Scale.up_to(extent.highest, "linear"), [*extent.said, mark_note(drawing.blind)]
+            scale, marks = Scale.up_to(extent.highest, "linear"), [*extent.mark_notes, mark_note(drawing.blind)]
             drawn = heatmaps(
                 pictures, drawing.rows, drawing.columns, pool, self.palette, self.room, [scale] * len(pictures)
             )
@@ -237,14 +237,14 @@ def _biases(subject: MaskGrid, pool: tuple[int, int]) -> Iterator[Heatmap]:
 def _headline(subjects: Sequence[MaskGrid]) -> str:
     subject = subjects[0]
     _, queries, keys = subject.allowed.shape
-    said = f"{subject.name} · {queries} queries × {keys} keys"
+    text = f"{subject.name} · {queries} queries × {keys} keys"
     if len(subjects) == 1 and subject.past:
-        said += f", past {subject.past}"
+        text += f", past {subject.past}"
     if subject.stored is not None and subject.reading is not None:
-        said += f" · {subject.stored.dtype or 'numbers'} {list(subject.stored.values.shape)}"
+        text += f" · {subject.stored.dtype or 'numbers'} {list(subject.stored.values.shape)}"
     if subject.bias_heads is not None:
-        said += f" · bias −slope·|i−j| of {subject.bias_heads} heads, drawn as its size"
-    return said
+        text += f" · bias −slope·|i−j| of {subject.bias_heads} heads, drawn as its size"
+    return text
 
 
 def _alignment(subject: MaskGrid) -> str:
@@ -284,7 +284,7 @@ def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
     kept_rows, kept_columns = rows.pooled(pool[0]), columns.pooled(pool[1])
     lines = [kept_columns.ticks(width, palette)]
     lines += [[cell(glyphs[code][0], width, glyphs[code][1]) for code in row] for row in codes.tolist()]
-    picture = beside([kept_rows.row_labels(1, palette), block(lines)], 1)
+    picture = hstack([kept_rows.row_labels(1, palette), block(lines)], 1)
     return stack([picture, _key(comparison, codes, pool, palette, room)])
 
 
@@ -295,11 +295,11 @@ def _key(
     names = [palette.shortened(name, room - 20) for name in comparison.names]
     counts = [int(np.count_nonzero(cells)) for cells in (comparison.only_first, comparison.only_second)]
     glyphs = _glyphs(1, palette)
-    said = [f"{'AB'[side]} only {names[side]}: {counts[side]}" for side in (0, 1)]
-    said += [f"{glyphs[_BOTH][0]} both", f"{glyphs[_NEITHER][0]} neither"]
-    said += ["X each somewhere"] if (codes == _EITHER).any() else []
-    said += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []
-    return flowing(([Segment(part, DIM)] for part in said), room)
+    notes = [f"{'AB'[side]} only {names[side]}: {counts[side]}" for side in (0, 1)]
+    notes += [f"{glyphs[_BOTH][0]} both", f"{glyphs[_NEITHER][0]} neither"]
+    notes += ["X each somewhere"] if (codes == _EITHER).any() else []
+    notes += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []
+    return flowing(([Segment(part, DIM)] for part in notes), room)
 
 
 def checked(
@@ -329,8 +329,8 @@ def _read_as(subject: MaskGrid) -> str:
         _, queries, keys = subject.allowed.shape
         return f"{subject.name} · {queries} queries × {keys} keys"
     shape = f"[{len(subject.allowed)}, {subject.shape[-1]}], padding" if subject.is_padding else list(subject.shape)
-    said = f"{subject.name} · {subject.stored.dtype or 'numbers'} {shape} · "
+    text = f"{subject.name} · {subject.stored.dtype or 'numbers'} {shape} · "
     if subject.reading.is_ambiguous:
-        return said + "ambiguous"
-    said += WRITTEN[subject.reading.convention]
-    return said if subject.reading.is_nearer else f"{said} ({subject.reading.why})"  # a note says why it is nearer
+        return text + "ambiguous"
+    text += WRITTEN[subject.reading.convention]
+    return text if subject.reading.is_nearer else f"{text} ({subject.reading.why})"  # a note says why it is nearer

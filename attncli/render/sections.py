@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.metrics import head_metrics
-from attncli.render.block import Block, beside, block, cell, grid, in_lines, stack
+from attncli.render.block import Block, block, cell, grid, hstack, in_lines, stack
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.tables import Column, table
@@ -52,8 +52,8 @@ def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
 
 def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Text:
     """Return what ran with a line below that says what its numbers do not mean, where its weights are drawn."""
-    said = dict.fromkeys(f"random {_drawn(source)}: {_MEANINGLESS}" for source in sources if source.kind == "toy")
-    return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in said)])
+    cautions = dict.fromkeys(f"random {_drawn(source)}: {_MEANINGLESS}" for source in sources if source.kind == "toy")
+    return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in cautions)])
 
 
 def _drawn(source: Provenance) -> str:
@@ -106,26 +106,26 @@ def token_list(
         bar = palette.fit("│ ") if tokens[place].index in openings else ""
         return _token_block(tokens[place], palette, bar, longest)
 
-    def in_the_room(kept: int) -> list[list[Block]]:
+    def in_the_room(count: int) -> list[list[Block]]:
         """Return the lines of the first and the last tokens, and of how many there are between them."""
-        if kept == len(tokens):
-            return in_lines(map(listed, range(kept)), 3, room)
-        first = -(-kept // 2)
-        gap = block([[Segment(palette.fit(f"… {len(tokens) - kept:,} more …"), DIM)]])
-        ends = range(first), range(len(tokens) - kept + first, len(tokens))
+        if count == len(tokens):
+            return in_lines(map(listed, range(count)), 3, room)
+        first = -(-count // 2)
+        gap = block([[Segment(palette.fit(f"… {len(tokens) - count:,} more …"), DIM)]])
+        ends = range(first), range(len(tokens) - count + first, len(tokens))
         return in_lines([*map(listed, ends[0]), gap, *map(listed, ends[1])], 3, room)
 
-    kept = len(tokens)
+    shown = len(tokens)
     if most is not None and room is not None:
-        kept = min(kept, most * (room + 3) // 6)  # `0 a` and the gap behind it
-        while kept > 2 and len(in_the_room(kept)) > most:
-            kept -= 1
-    lines = in_the_room(kept)
+        shown = min(shown, most * (room + 3) // 6)  # `0 a` and the gap behind it
+        while shown > 2 and len(in_the_room(shown)) > most:
+            shown -= 1
+    lines = in_the_room(shown)
     margins = [
         Block([[cell(text, margin, BOLD, "left")] for text in (title if number == 0 else "", ids)], margin)
         for number in range(len(lines))
     ]
-    drawn = [beside([left, beside(line, 3)], 0) for left, line in zip(margins, lines, strict=True)]
+    drawn = [hstack([left, hstack(line, 3)], 0) for left, line in zip(margins, lines, strict=True)]
     return stack(drawn if has_ids else [Block(block.lines[:1], block.width) for block in drawn])
 
 

@@ -51,15 +51,15 @@ def keys_by_weight(row: AttentionRow, top: int, sheet: TableFormat) -> Block:
         "‖w·v‖": row.contribution_norms,
         "share": shares,
     }
-    known = {name: values for name, values in stages.items() if values is not None}
+    recorded = {name: values for name, values in stages.items() if values is not None}
     names = [sheet.named(row.keys[key]) for key in shown]
-    columns = {name: sheet.column(values, shown) for name, values in known.items()}
+    columns = {name: sheet.column(values, shown) for name, values in recorded.items()}
     bars: list[float | None] = [float(row.weights[key]) for key in shown]
 
-    def add(name: str, bar: float | None = None, **told: Any) -> None:
+    def add(name: str, bar: float | None = None, **values_by_stage: Any) -> None:
         names.append(name)
         for stage, column in columns.items():
-            column.append(sheet.known(told.get(stage)))
+            column.append(sheet.optional_number(values_by_stage.get(stage)))
         bars.append(bar)  # a sum of many would leave no room for one
 
     if others:
@@ -92,7 +92,7 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
     assert one.k is not None
     places = shown.tolist()
     product, q, k = (sheet.column(vector, places) for vector in (products, one.q, one.k))
-    names, total = [str(place) for place in places], sheet.known(one.dot_product)
+    names, total = [str(place) for place in places], sheet.optional_number(one.dot_product)
     if len(others):
         with np.errstate(invalid="ignore"):
             product.append(sheet.number(products[others].sum(dtype=np.float64)))
@@ -158,7 +158,7 @@ def _value(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
     yield "‖v‖", one.value_norm, "the length of the value"
     yield "‖w·v‖", one.contribution_norm, "weight × ‖v‖, what is carried"
     if one.output_share is not None:
-        yield "share", one.output_share, f"of the output's length {sheet.known(one.row.output_norm)}"
+        yield "share", one.output_share, f"of the output's length {sheet.optional_number(one.row.output_norm)}"
 
 
 _LONGEST_TITLE = 40  # cells of a token's name
@@ -187,10 +187,10 @@ class WhyPage:
         one, *others = self.explained
         row = self._rows[0]
         if others:
-            yield Text(palette.fit(f"{self._asked_of_kinds()} · {len(others) + 1} heads"), BOLD)
+            yield Text(palette.fit(f"{self._cell_names()} · {len(others) + 1} heads"), BOLD)
             yield self._cells_of_heads() if isinstance(one, AttentionCell) else self._rows_of_heads()
             return
-        yield Text.assemble((palette.fit(self._asked(one)), BOLD), palette.fit(_place(row)))
+        yield Text.assemble((palette.fit(self._cell_name(one)), BOLD), palette.fit(_place(row)))
         if isinstance(one, AttentionCell):
             if one.products is not None:
                 yield dimensions(one, one.products, self.top, self.sheet)
@@ -214,20 +214,20 @@ class WhyPage:
     def _rows(self) -> list[AttentionRow]:
         return [_row(one) for one in self.explained]
 
-    def _asked(self, one: AttentionRow | AttentionCell) -> str:
-        asked = f"query {self.sheet.named(_row(one).query, _LONGEST_TITLE)}"
-        return f"{asked} → key {self.sheet.named(one.key, _LONGEST_TITLE)}" if isinstance(one, AttentionCell) else asked
+    def _cell_name(self, one: AttentionRow | AttentionCell) -> str:
+        query = f"query {self.sheet.named(_row(one).query, _LONGEST_TITLE)}"
+        return f"{query} → key {self.sheet.named(one.key, _LONGEST_TITLE)}" if isinstance(one, AttentionCell) else query
 
     # --- several heads ---
 
-    def _asked_of_kinds(self) -> str:
+    def _cell_names(self) -> str:
         """Return what was asked; where kinds of attention have tokens of their own there, those of each kind."""
         kinds: dict[str, dict[str, None]] = {}
         for one in self.explained:
-            kinds.setdefault(self._asked(one), {})[_row(one).layer.kind] = None
+            kinds.setdefault(self._cell_name(one), {})[_row(one).layer.kind] = None
         if len(kinds) == 1:
             return next(iter(kinds))
-        return "; ".join(f"{' and '.join(found)} {asked}" for asked, found in kinds.items())
+        return "; ".join(f"{' and '.join(names)} {cell}" for cell, names in kinds.items())
 
     @cached_property
     def _facts(self) -> dict[str, list[str]]:
@@ -247,11 +247,11 @@ class WhyPage:
         """Where each head is."""
         return [Column(name, values, BOLD) for name, values in self._facts.items()]
 
-    def _known(self, facts: dict[str, list[Any]]) -> list[Column]:
+    def _columns(self, facts: dict[str, list[Any]]) -> list[Column]:
         """Return a column of numbers for what is known of one of the heads at least."""
         sheet = self.sheet
         return [
-            Column(sheet.palette.fit(name), [sheet.known(value) for value in values])
+            Column(sheet.palette.fit(name), [sheet.optional_number(value) for value in values])
             for name, values in facts.items()
             if any(value is not None for value in values)
         ]
@@ -259,12 +259,12 @@ class WhyPage:
     def _cells_of_heads(self) -> Block:
         """Return a line for the cell in each head."""
         cells = [one for one in self.explained if isinstance(one, AttentionCell)]
-        before = self._known({
+        before = self._columns({
             "q·k": [one.dot_product for one in cells],
             "bias": [one.bias for one in cells],
             "score": [one.score for one in cells],
         })  # fmt: skip
-        behind = self._known({
+        behind = self._columns({
             "weight": [one.weight if one.allowed or one.weight else "·" for one in cells],
             "‖v‖": [one.value_norm for one in cells],
             "‖w·v‖": [one.contribution_norm for one in cells],
@@ -288,7 +288,7 @@ class WhyPage:
             weight_of(row, keys[count:]) if keys[count:] else None for row, keys in zip(self._rows, ranked, strict=True)
         ]
         keys = [Column("" if place else "by weight", texts, align="<") for place, texts in enumerate(listed)]
-        sums = self._known({"others": others, "sink": [row.sink_weight for row in self._rows]})
+        sums = self._columns({"others": others, "sink": [row.sink_weight for row in self._rows]})
         return table([*self._places, *keys, *sums], sheet.width)
 
     def _fitting(self, entries: Sequence[Sequence[str]]) -> int:
@@ -305,11 +305,11 @@ def _row(one: AttentionRow | AttentionCell) -> AttentionRow:
 
 def _place(row: AttentionRow) -> str:
     head, layer = row.head, row.layer
-    said = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
-    said += f" · head {head.head} of {layer.num_heads}"
+    place = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
+    place += f" · head {head.head} of {layer.num_heads}"
     if layer.num_groups < layer.num_heads:
-        said += f", reads kv head {head.key_head} of {layer.num_groups}"
-    return said + (f" · {MARK} fully masked" if row.is_blind else "")
+        place += f", reads kv head {head.key_head} of {layer.num_groups}"
+    return place + (f" · {MARK} fully masked" if row.is_blind else "")
 
 
 def _prominence(one: AttentionRow | AttentionCell) -> float:

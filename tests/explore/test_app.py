@@ -33,8 +33,10 @@ class Gated:
         self.steps, self.trace = self.asked.steps, self.asked.trace
         self.gate = Event()
         self.gate.set()
+        self.texts = []
 
     def tokens(self, question):
+        self.texts.append(question.text)
         self.gate.wait()
         if "fail" in question.text:
             raise InputError("this text cannot be read")
@@ -458,6 +460,28 @@ def test_a_model_that_blocks_dims_the_picture_and_typing_goes_on(tier):
             await one.answered()
             assert "more" in one.seen("head")
             assert not all(style.dim for style in one.styles("head") if style)
+
+    asyncio.run(within())
+
+
+def test_of_a_slow_model_the_newest_text_is_asked_for_and_who_leaves_does_not_wait():
+    async def within() -> None:
+        asked = Gated()
+        async with driven(asked) as one:
+            asked.gate.clear()
+            await one.press("1")
+            await one.until(lambda: asked.texts[-1] == f"{TEXT}1")
+            await one.press("2", "3")
+            asked.gate.set()
+            await one.answered()
+            assert asked.texts == [TEXT, f"{TEXT}1", f"{TEXT}123"]
+            asked.gate.clear()
+            await one.press("4")
+            await one.until(lambda: asked.texts[-1] == f"{TEXT}1234")
+            one.app.exit()
+            await one.fact(lambda: not one.app.is_running)
+            assert one.app.is_computing()
+            asked.gate.set()
 
     asyncio.run(within())
 

@@ -53,7 +53,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in required(list(project["dependencies"]), set()):
         installed = distribution(name)
         for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
-            (folder / top).symlink_to(installed.locate_file(top))
+            if not (folder / top).is_symlink():
+                (folder / top).symlink_to(installed.locate_file(top))
     return folder
 
 

@@ -12,7 +12,7 @@ from attncli.engines.torch.architectures import MODULE_READERS, architecture_of
 from attncli.engines.torch.attention_backend import set_backend, translate_model_errors
 from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.recorder import PaddedBatch, Recorder, RecordRequest, StopForward, UnknownPositionsError
-from attncli.engines.torch.softmax_tracer import SoftmaxTracer
+from attncli.engines.torch.softmax_tracer import tracing
 from attncli.engines.torch.unmodified_check import verify_unmodified
 from attncli.errors import NotExposedError
 from attncli.recording.readers import transformers as interface
@@ -71,7 +71,7 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
     recorder = Recorder(request, find_attention_modules(model), kinds, batch, model.config)
     with ExitStack() as readers:
         readers.enter_context(recorder.following())
-        readers.enter_context(SoftmaxTracer(recorder.wants, recorder.emit, len(batch.inputs["input_ids"])))
+        readers.enter_context(tracing(recorder.wants, recorder.emit, len(batch.inputs["input_ids"])))
         for reading in MODULE_READERS:
             readers.enter_context(reading(model, recorder.wants, recorder.emit, batch.whole.text.stop))
         forward()

@@ -285,7 +285,7 @@ class _Head:
     def _legend(self) -> list[Segment]:
         """Return what the colours and the marks say, as much of it as one line has room for."""
         picture, cell = self._picture, self.window.cell
-        marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + picture.extent.said
+        marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + picture.extent.mark_notes
         if self.sight.blind(self.cursor.head).any():
             marks.append(f"{MARK} fully masked")
         return legend_line(self.scale, marks, self.palette, self.room.width, min(cell.columns, 2), cell.rows > 1)

@@ -12,7 +12,7 @@ from attncli.render.axes import titled
 from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell, map_lines
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import QUERY, PaneContent, pad
-from attncli.render.fit import Bounds, crop
+from attncli.render.fit import Bounds, crop, most_heads
 from attncli.render.palette import BOLD, DIM, Palette
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ class _Tiles(NamedTuple):
     in_a_strip: int
     strips: int
 
+    @property
+    def heads(self) -> int:
+        """How many there is room for."""
+        return self.in_a_strip * self.strips
+
 
 def small_heads(
     sight: LayerViewCache, head: int, ramp: Ramp | None, palette: Palette, room: Bounds
@@ -57,8 +62,9 @@ def small_heads(
     """
     layer = sight.layer
     is_grouped = layer.num_groups < layer.num_heads
-    tiles = _tiles(sight, palette, room, is_grouped)
-    count = tiles.in_a_strip * tiles.strips
+    tiles = most_heads(_layouts(sight, palette, room, is_grouped), len(layer.heads))
+    assert tiles is not None
+    count = tiles.heads
     first = layer.heads.index(head) // count * count
     shown = layer.heads[first : first + count]
     strips = [shown[start : start + tiles.in_a_strip] for start in range(0, len(shown), tiles.in_a_strip)]
@@ -87,34 +93,27 @@ def small_heads(
     return PaneContent(crop(lines(), room), at)
 
 
-def _tiles(sight: LayerViewCache, palette: Palette, room: Bounds, is_grouped: bool) -> _Tiles:
-    """Return how most heads are drawn, in the smallest blocks of cells that let so many stand there."""
-    heads, sizes = len(sight.layer.heads), sight.size
-    steps = sight.steps_of(1, 1)
+def _layouts(sight: LayerViewCache, palette: Palette, room: Bounds, is_grouped: bool) -> Iterator[_Tiles]:
+    """Yield how heads can be drawn, in ever larger blocks of cells, as long as maps can be told apart."""
+    sizes, steps = sight.size, sight.steps_of(1, 1)
     titles = len(str(max(sight.layer.heads))) + 1
     small = HALF if palette.has_halves else NARROW
     # Without halves of characters a cell that is as square as two of them is a block of two rows.
     tall = 1 if palette.has_halves else 2
-    found: _Tiles | None = None
+    has_room = False
     for times in range(1, max(sizes) + 1):
         blocks = ((times, times), (times + 1, times), (times, times + 1))
         pooled = [(small, steps[0] * rows * tall, steps[1] * columns) for rows, columns in blocks]
         whole = [(WIDE, 1, 1), (small, 1, 1)] if times == 1 and steps == (1, 1) else []
         for cell, per_row, per_column in (*whole, *pooled):
             rows, columns = range(0, sizes[0], per_row), range(0, sizes[1], per_column)
+            if has_room and min(len(rows) * tall, len(columns)) < min(_LEAST, *sizes):
+                return
             lattice = sight.lattice(rows, columns, cell)
             high, wide = len(lattice.lines) + 1 + is_grouped, max(lattice.width, titles)
-            in_a_strip, strips = (room.width + 1) // (wide + 1), room.lines // high
-            tiles = _Tiles(cell, rows, columns, high, wide, in_a_strip, strips)
-            is_small = min(len(rows) * tall, len(columns)) < min(_LEAST, *sizes)
-            if is_small and found is not None:
-                return found
-            if in_a_strip * strips > (found.in_a_strip * found.strips if found else 0):
-                found = tiles
-            if found is not None and found.in_a_strip * found.strips >= heads:
-                return found
-    assert found is not None
-    return found
+            tiles = _Tiles(cell, rows, columns, high, wide, (room.width + 1) // (wide + 1), room.lines // high)
+            has_room |= tiles.heads > 0
+            yield tiles
 
 
 def _named(sight: LayerViewCache, width: int) -> dict[int, str]:

@@ -74,7 +74,7 @@ class LayerViewCache:
 
     def prepare(self) -> LayerViewCache:
         """Make what drawing needs, and return the sight itself."""
-        _ = self._kept
+        _ = self._pooled_heads
         return self
 
     @cached_property
@@ -124,8 +124,8 @@ class LayerViewCache:
 
         What is kept tells blocks of a multiple of its step; smaller ones are derived once more.
         """
-        kept, place = self._kept, self.layer.heads.index(head)
-        steps, ends = kept.steps, [*map(_ends, (rows, columns), self.size)]
+        whole, place = self._pooled_heads, self.layer.heads.index(head)
+        steps, ends = whole.steps, [*map(_ends, (rows, columns), self.size)]
         if any(each.step % step or each.start % step for each, step in zip((rows, columns), steps, strict=True)):
             found, steps = self.cells(head, range(*ends[0])), (1, 1)
             values, allowed = (array[:, slice(*ends[1])] for array in found[1:3])
@@ -133,10 +133,10 @@ class LayerViewCache:
             part = tuple(
                 slice(start // step, -(-stop // step)) for (start, stop), step in zip(ends, steps, strict=True)
             )
-            values, allowed = kept.values[place][part], kept.allowed[place][part]
+            values, allowed = whole.values[place][part], whole.allowed[place][part]
         pool = rows.step // steps[0], columns.step // steps[1]
         values, allowed = in_blocks(values, allowed, *pool, self.pair is not None)
-        return Heatmap("", values, allowed, Extent(float(kept.highest[place].max()), kept.marks[place]))
+        return Heatmap("", values, allowed, Extent(float(whole.highest[place].max()), whole.marks[place]))
 
     def blank(self, rows: range, columns: range, row: int, column: int) -> str:
         """Return the mark of a block that does not count: it is masked, or what is held has none like it."""
@@ -156,20 +156,20 @@ class LayerViewCache:
 
     def steps_of(self, rows: int, columns: int) -> tuple[int, int]:
         """Return the least sizes of blocks, not below what is needed, that what is kept tells."""
-        steps = self._kept.steps
+        steps = self._pooled_heads.steps
         return -(-rows // steps[0]) * steps[0], -(-columns // steps[1]) * steps[1]
 
     def blind(self, head: int) -> Bool[np.ndarray, " Q"]:
         """Return which queries of a head may attend to no key."""
-        return self._kept.blind[self.layer.heads.index(head)]
+        return self._pooled_heads.blind[self.layer.heads.index(head)]
 
     def scale(self, ramp: Ramp | None) -> Scale:
         """Return which number each colour stands for: the ends are those that all views have."""
         scaled = Scale.up_to if self.pair is None else Scale.around_zero
-        return scaled(float(self._kept.highest.max(initial=0.0)), ramp)
+        return scaled(float(self._pooled_heads.highest.max(initial=0.0)), ramp)
 
     @cached_property
-    def _kept(self) -> _Pooled:
+    def _pooled_heads(self) -> _Pooled:
         heads, (queries, keys) = self.layer.heads, self.size
         steps = -(-queries // _MOST), -(-keys // _MOST)
         values, allowed, highest, marks, blind = [], [], [], [], []
@@ -198,11 +198,11 @@ class LayerViewCache:
             highest = np.where(finite, sizes, 0).max(axis=1)
             pooled, counted = in_blocks(values, allowed, *steps, self.pair is not None)
             if self.pair is not None:  # what has no counterpart is no masked cell
-                known = (
+                shared = (
                     [place for place, index in enumerate(own) if index not in alone]
                     for own, alone in zip((rows.tolist(), range(keys)), self.alone, strict=True)
                 )
-                part = np.ix_(np.arange(len(heads)), *(np.array(places, int) for places in known))
+                part = np.ix_(np.arange(len(heads)), *(np.array(places, int) for places in shared))
                 values, allowed = values[part], allowed[part]
             yield pooled, counted, highest, marks_of(values, allowed), blind
 

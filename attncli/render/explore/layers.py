@@ -19,7 +19,7 @@ _DIGITS = 2
 
 def layer_map(
     title: str,
-    known: Mapping[tuple[int, int], float | None],
+    numbers: Mapping[tuple[int, int], float | None],
     layers: Iterable[int],
     shape: tuple[str, int],
     chosen: tuple[int, int],
@@ -30,7 +30,7 @@ def layer_map(
 
     Args:
         title: what the number is.
-        known: it, of the heads that are computed, by layer and head; None where it is not defined.
+        numbers: it, of the heads that are computed, by layer and head; None where it is not defined.
         layers: all that there are; those of which no head is computed yet are shown as such.
         shape: the kind of attention, and how many heads a layer has.
         chosen: the layer and the head that are looked at.
@@ -38,7 +38,7 @@ def layer_map(
         room: at least 3 lines of 10 cells.
     """
     kind, count = shape
-    map_ = HeadMap.of(known, layers, count)
+    map_ = HeadMap.of(numbers, layers, count)
     scale = scale_of([map_])
     has_legend = room.lines >= _LEAST_WITH_LEGEND
     digits = max(len(str(layer)) for layer in map_.layers)
@@ -53,8 +53,8 @@ def layer_map(
     lattice = map_.lattice(rows, columns, width)
 
     def lines() -> Iterator[Sequence[Segment]]:
-        number = known.get(chosen)
-        facts = [f"{QUERY} {UNDEFINED if number is None else f'{number:.4g}'}"] * (chosen in known)
+        number = numbers.get(chosen)
+        facts = [f"{QUERY} {UNDEFINED if number is None else f'{number:.4g}'}"] * (chosen in numbers)
         facts += [kind] * (kind != "self")
         if len(rows) < len(map_.layers):
             facts.append(f"layers {map_.layers[rows[0]]}–{map_.layers[rows[-1]]} of {len(map_.layers)}")
@@ -65,8 +65,8 @@ def layer_map(
         yield from drawn.lines[: body + 1]
         if has_legend:
             blanks = set(np.array(map_.blanks)[~map_.shown].tolist())
-            said = {PENDING: "not computed yet", UNDEFINED: "not defined"}
-            marks = [f"{mark} {meaning}" for mark, meaning in said.items() if mark in blanks]
+            meanings = {PENDING: "not computed yet", UNDEFINED: "not defined"}
+            marks = [f"{mark} {meaning}" for mark, meaning in meanings.items() if mark in blanks]
             yield legend_line(scale, marks, palette, room.width, min(width, 2))
 
     def head_at(line: int, column: int) -> tuple[int, int] | None:

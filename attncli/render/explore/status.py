@@ -20,7 +20,12 @@ _LONGEST_TITLE = 40  # cells of what a model is called
 
 
 def status(
-    sight: LayerViewCache | None, cursor: CellCursor, matters: str, said: Sequence[str], palette: Palette, room: Bounds
+    sight: LayerViewCache | None,
+    cursor: CellCursor,
+    matters: str,
+    remarks: Sequence[str],
+    palette: Palette,
+    room: Bounds,
 ) -> Block:
     """Return the cell, and below it what is wrong, what runs, and how far the numbers are proven.
 
@@ -28,7 +33,7 @@ def status(
         sight: the layer, or its difference; None where nothing is computed yet.
         cursor: the cell.
         matters: what matters most, such as what went wrong; where one line is too short for it, it has both.
-        said: what else does: that something is computed, what is held.
+        remarks: what else does: that something is computed, what is held.
         palette: how words look.
         room: 2 lines, or 1 for all but the cell, of at least 10 cells.
     """
@@ -41,9 +46,9 @@ def status(
             yield join_facts([" ".join(rest)], room.width, palette)
             return
         if sight is not None and room.lines > 1:
-            asked, *facts = cell_facts(sight, cursor, palette)
-            yield join_facts(facts, room.width, palette, asked)
-        others = [text, *(palette.label(each) for each in said)]
+            title, *facts = cell_facts(sight, cursor, palette)
+            yield join_facts(facts, room.width, palette, title)
+        others = [text, *(palette.label(each) for each in remarks)]
         if sight is not None:
             others += [proof_line(sight.layer, palette).plain] if sight.layer.proof else []
             title, *facts = what_ran(sight.trace, palette).plain.split(" · ")

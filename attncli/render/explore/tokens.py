@@ -120,19 +120,19 @@ class TokenStrip(NamedTuple):
             found = self._wrapped(range(len(self.tokens)), room)
             if found is not None:
                 return found
-        kept: list[int] = []
+        shown: list[int] = []
         left = room.lines * room.width
         for index in self._nearest():
             left -= cell_len(self._label(self.tokens[index], room)) + 1
-            if left < 0 and kept:
+            if left < 0 and shown:
                 break
-            kept.append(index)
-        while len(kept) > 1:
-            found = self._wrapped(sorted(kept), room)
+            shown.append(index)
+        while len(shown) > 1:
+            found = self._wrapped(sorted(shown), room)
             if found is not None:
                 return found
-            kept.pop()
-        return self._wrapped(kept, Bounds(room.lines + 3, room.width)) or []
+            shown.pop()
+        return self._wrapped(shown, Bounds(room.lines + 3, room.width)) or []
 
     def _nearest(self) -> Iterator[int]:
         """Yield the positions that are to be shown, then those beside them, ever farther away."""
@@ -147,11 +147,11 @@ class TokenStrip(NamedTuple):
                         seen.add(index)
                         yield index
 
-    def _wrapped(self, kept: Sequence[int], room: Bounds) -> list[list[TokenCell]] | None:
+    def _wrapped(self, shown: Sequence[int], room: Bounds) -> list[list[TokenCell]] | None:
         """Return tokens in lines, with counts in place of the others; None where they do not fit."""
         lines: list[list[TokenCell]] = [[]]
         used = 0
-        for piece in self._pieces(kept, room):
+        for piece in self._pieces(shown, room):
             if used and used + piece.width > room.width:
                 lines.append([])
                 used = 0
@@ -161,9 +161,9 @@ class TokenStrip(NamedTuple):
             used += piece.width
         return lines
 
-    def _pieces(self, kept: Iterable[int], room: Bounds) -> Iterator[TokenCell]:
+    def _pieces(self, shown: Iterable[int], room: Bounds) -> Iterator[TokenCell]:
         before = -1
-        for index in kept:
+        for index in shown:
             if index > before + 1:
                 yield self._left_out(index - before - 1)
             yield self._piece(index, room)

@@ -35,9 +35,9 @@ def why_box(trace: Trace, layer: LayerTrace, cursor: CellCursor, palette: Palett
     query, key = queries[cursor.query], keys[cursor.key]
     sheet = TableFormat(palette, room.width)
     one = AttentionCell(AttentionRow(layer.head(cursor.head, [cursor.query]), query, keys), key)
-    asked = f"{sheet.named(query)} → {sheet.named(key)}"
+    names = f"{sheet.named(query)} → {sheet.named(key)}"
     place = f" · layer {layer.layer}{'' if layer.kind == 'self' else f' {layer.kind}'} · head {cursor.head}"
-    title = Segment(palette.fit(asked), BOLD), Segment(palette.fit(place), DIM)
+    title = Segment(palette.fit(names), BOLD), Segment(palette.fit(place), DIM)
     parts = [block([title]), stages(one, TableFormat(palette, None))]  # of which a line is cut rather than folded
     if one.products is not None:
         # Its title, the line of those that are left out, and the sum.
