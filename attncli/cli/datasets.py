@@ -89,7 +89,7 @@ def write_folder(
         else:
             job, source = open_job(environment, request, task)
             shard_job = writer(job)
-            opened = shard_job.on(lambda: job.on(source))
+            opened = shard_job.open(lambda: job.open(source))
             results = run(shard_job, shards, jobs or one_device(request), opened, source.parallel_from)
         stream = ResultStream(
             context, environment, results, total=last_number(texts), is_alone=False, warns_once=True, goes_on=True

@@ -105,7 +105,7 @@ def results_of(
     job, source = open_job(environment, request, task)
     jobs = jobs or one_device(request)
     first = 1 if source.can_batch else first_batched(jobs, source.parallel_from)
-    return run(job, batched(numbered, first), jobs, job.on(source), source.parallel_from)
+    return run(job, batched(numbered, first), jobs, job.open(source), source.parallel_from)
 
 
 def _of_saved(request: Request, task: Task) -> Generator[Result[Any], None, None]:

@@ -80,12 +80,11 @@ class ShardWriterJob:
     form: str = "parquet"
     types: Mapping[str, str] = field(default_factory=dict)
 
-    def open(self) -> BatchFn[ShardInfo | None]:
-        """Open the folder; the job is opened for the first part that is not there."""
-        return self.on(self.job.open)
+    def open(self, open_job: Callable[[], BatchFn[Any]] | None = None) -> BatchFn[ShardInfo | None]:
+        """Open the folder, and return the function from a part to its results.
 
-    def on(self, open_job: Callable[[], BatchFn[Any]]) -> BatchFn[ShardInfo | None]:
-        """Return the function from a part to its results, given what opens the job."""
+        The job is opened for the first part that is not there, by `open_job` where that is given.
+        """
         folder = Folder(self.folder)
         results_of: BatchFn[Any] | None = None
 
@@ -95,7 +94,7 @@ class ShardWriterJob:
             note = _read_note(folder, name, shard)
             was_there = note is not None
             if note is None:
-                results_of = results_of or open_job()
+                results_of = results_of or (open_job or self.job.open)()
                 note = self._write(folder, name, shard, results_of)
             kept = {sentence.number: sentence.kept for sentence in shard.sentences}
             for number, reason, warnings, notes in note["results"]:

@@ -118,13 +118,9 @@ class TraceJob(Generic[Value]):
 
         return open_source(**self.options)
 
-    def open(self) -> BatchFn[Value]:
-        """Open the source, and return the function from a batch to its results."""
-        return self.on(self.source())
-
-    def on(self, source: Source) -> BatchFn[Value]:
-        """Return that function of a source that is open."""
-        return partial(self._results, source)
+    def open(self, source: Source | None = None) -> BatchFn[Value]:
+        """Open the source, unless one is given, and return the function from a batch to its results."""
+        return partial(self._results, source or self.source())
 
     def traces(self, source: Source, batch: Batch) -> Iterator[tuple[int, Trace | Failure]]:
         """Yield the numbered traces of a batch, or why a sentence has none."""
@@ -160,13 +156,9 @@ class DiffJob:
     second: TraceJob[Trace]
     queries: tuple[str, ...] = ()
 
-    def open(self) -> BatchFn[SentenceDifference]:
-        """Open both sources, and return the function from a batch to its results."""
-        return self.on(self.first.source(), self.second.source())
-
-    def on(self, first: Source, second: Source) -> BatchFn[SentenceDifference]:
-        """Return that function of sources that are open."""
-        return partial(self._results, first, second)
+    def open(self, first: Source | None = None, second: Source | None = None) -> BatchFn[SentenceDifference]:
+        """Open both sources, unless they are given, and return the function from a batch to its results."""
+        return partial(self._results, first or self.first.source(), second or self.second.source())
 
     def _results(self, first: Source, second: Source, batch: Batch) -> Iterator[Result[SentenceDifference]]:
         both = zip(self.first.traces(first, batch), self.second.traces(second, batch), strict=True)

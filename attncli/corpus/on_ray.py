@@ -8,8 +8,8 @@ import pickle
 import signal
 import socket
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -32,27 +32,26 @@ def run_on_ray(
     Args:
         job: writes them.
         shards: that are read here, a few ahead.
-        address: of a cluster that this machine is a part of, as `HOST:PORT`. None is what the variable RAY_ADDRESS
-            says, and without it processes on this machine.
-        jobs: how many parts are under way at most; None are as many as there are processors, and half as many more.
+        address: `HOST:PORT` of a cluster that this machine is in; None is RAY_ADDRESS, or else this machine alone.
+        jobs: how many parts are under way at most; None are half as many again as there are processors.
         gpus: how many each of them has for itself.
 
     Raises:
         LoadError: Ray is not installed, the cluster is not reached, or its machines have another attncli.
         AttnError: the job cannot be opened, or raises it.
     """
-    with _joined(address or os.environ.get("RAY_ADDRESS"), jobs) as ray:
-        options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": _TRIES, "runtime_env": {"env_vars": ONE_THREAD}}
-        task = ray.remote(**options)(_write_part)
-        work = ray.put((pickle.dumps(job), __version__, os.getcwd()))
-        processors = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1))
-        waiting: deque[Any] = deque()
-        for shard in shards:
-            waiting.append(task.remote(work, shard))
-            if len(waiting) >= (jobs or processors + processors // 2 + 1):
-                yield from _results_of(ray, waiting.popleft())
-        while waiting:
+    ray = _join(address or os.environ.get("RAY_ADDRESS"), jobs)
+    options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": _TRIES, "runtime_env": {"env_vars": ONE_THREAD}}
+    task = ray.remote(**options)(_write_part)
+    work = ray.put((pickle.dumps(job), __version__, os.getcwd()))
+    processors = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1))
+    waiting: deque[Any] = deque()
+    for shard in shards:
+        waiting.append(task.remote(work, shard))
+        if len(waiting) >= (jobs or processors + processors // 2 + 1):
             yield from _results_of(ray, waiting.popleft())
+    while waiting:
+        yield from _results_of(ray, waiting.popleft())
 
 
 def _write_part(work: tuple[bytes, str, str], shard: Batch) -> list[Result[ShardInfo | None]] | AttnError:
@@ -88,46 +87,24 @@ def _results_of(ray: Any, answer: Any) -> list[Result[ShardInfo | None]]:
     return found
 
 
-@contextmanager
-def _joined(address: str | None, jobs: int | None) -> Iterator[Any]:
-    """Join a cluster, or be one by itself, as long as the block runs; give the module `ray`."""
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+def _join(address: str | None, jobs: int | None) -> Any:
+    """Join a cluster, or be one until the program ends; return the module `ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
     try:
         import ray
     except ImportError as error:
         raise LoadError(f"--on ray needs Ray ({error}); install it with: pip install 'attncli[ray]'") from None
-    if ray.is_initialized():  # by the program that this is a part of
-        yield ray
-        return
     options: dict[str, Any] = {"num_cpus": jobs or cores(), "include_dashboard": False}
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         if address is not None:  # for which Ray itself tries for minutes
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
             options = {}
-        with _own_signals_and_stderr():
-            ray.init(address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **options)
+        options |= {"log_to_driver": False, "logging_level": logging.CRITICAL, "ignore_reinit_error": True}
+        ray.init(address or "local", **options)
     except (OSError, RuntimeError, ValueError, OverflowError, ray.exceptions.RayError) as error:
         why = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
         raise LoadError(f"cannot join the Ray cluster at {visible(address or 'local')}: {visible(why)}") from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _own_signals_and_stderr() -> Iterator[None]:
-    """Give back the signals that Ray takes, and keep what its C++ writes, past Python, off the terminal."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    stderr = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    signal.signal(signal.SIGTERM, handler)  # which Ray has taken
+    return ray

@@ -49,7 +49,7 @@ def test_a_source_that_does_not_exist_is_refused(jobs: int) -> None:
 def test_a_source_that_is_open_is_used() -> None:
     job = TraceJob(Weights(), {"seed": 3})
     impossible = TraceJob(Weights(), {"layers": 7})
-    assert len(list(run(impossible, batched(SENTENCES), 1, job.on(job.source())))) == len(SENTENCES)
+    assert len(list(run(impossible, batched(SENTENCES), 1, job.open(job.source())))) == len(SENTENCES)
 
 
 TEXTS = ["time flies like an arrow", "a b a", "fruit flies like a banana", "a rose is a rose", "so it goes", "x"]

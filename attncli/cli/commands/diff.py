@@ -159,7 +159,7 @@ def _over_sentences(
         open_job(environment, request, Task(Identity(), "all", values=False)) for request in requests
     )
     job = DiffJob(first, second, queries)
-    results = run(job, batched(many), jobs, job.on(source, other), max(source.parallel_from, other.parallel_from))
+    results = run(job, batched(many), jobs, job.open(source, other), max(source.parallel_from, other.parallel_from))
     total = last_number(requests[0].computed.sentences)
     stream = ResultStream(context, environment, results, total=total, is_alone=False, warns_once=True)
     stats = DiffStats()

@@ -112,14 +112,14 @@ def _open_parquet(file: File) -> Iterator[ParquetFile]:
         yield table
 
 
+# Older writers do not say which bytes are text.
+_TEXTS = {"string", "large_string", "string_view", "binary", "large_binary", "binary_view"}
+
+
 def _is_text(kind: DataType) -> bool:
     from pyarrow import types
 
-    if types.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    # Older writers do not say which bytes are text.
-    texts = (types.is_string, types.is_large_string, types.is_string_view)
-    return any(is_one(kind) for is_one in (*texts, types.is_binary, types.is_large_binary, types.is_binary_view))
+    return str(kind.value_type if types.is_dictionary(kind) else kind) in _TEXTS
 
 
 def _is_list(kind: DataType) -> bool:
