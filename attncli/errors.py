@@ -124,7 +124,7 @@ ERROR_SCHEMA = "attncli.error/1"
 
 
 def metadata_json(kept: Metadata) -> dict[str, Any]:
-    """Return what a file says of a sentence besides, as a JSON document spells it: not at all if it says nothing."""
+    """Return the metadata of a sentence as the members of a JSON document; none without any."""
     # JSON has no other numbers than finite ones.
     spelled = {name: None if value in _ENDLESS or value != value else value for name, value in kept.items()}
     return {"kept": spelled} if kept else {}

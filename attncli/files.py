@@ -62,7 +62,7 @@ def read_file(path: str | Path, most: int) -> bytes:
 
 @contextmanager
 def atomic_write(path: str | Path, suffix: str | None = None, goes_on: bool = False) -> Iterator[Path]:
-    """Give the path of a side file in the same folder; rename it to `path` when the block succeeds.
+    """Write a file atomically: give the path of a side file, which is renamed to `path` when the block succeeds.
 
     A pipe, a device or an open stream is given itself; of a link, what it points to is written.
 
@@ -126,7 +126,7 @@ def is_stream_path(path: Path) -> bool:
 
 @contextmanager
 def file_lock(aside: Path, waits: bool = False) -> Iterator[bool]:
-    """Hold a side file, creating it; it is let go when this process ends, however it does.
+    """Lock a file for this process, creating it; the lock ends with the process, however that ends.
 
     Args:
         aside: the file.

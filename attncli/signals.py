@@ -27,7 +27,7 @@ def handle_signals() -> None:
 
 
 def restore_signals() -> None:
-    """Take signals as Python does where nobody settles them, for a program of the user's that runs in this process."""
+    """Restore the handlers that Python has, for a program of the user's that runs in this process."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) == end:

@@ -62,7 +62,7 @@ _One = TypeVar("_One", str, str | int)
 
 
 def as_list(value: _One | Iterable[_One]) -> Iterable[_One]:
-    """Return several sentences or tokens; a single one is wrapped, as a text is no list of characters."""
+    """Return several values; a single one is wrapped, as a text is no list of characters."""
     return value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
 
 

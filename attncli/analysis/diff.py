@@ -39,10 +39,10 @@ def jensen_shannon(first: Float[np.ndarray, "R O"], second: Float[np.ndarray, "R
     return np.clip((_bits(first, middle) + _bits(second, middle)) / 2, 0.0, 1.0)
 
 
-def _bits(given: Float[np.ndarray, "R O"], middle: Float[np.ndarray, "R O"]) -> Float[np.ndarray, " R"]:
+def _bits(shares: Float[np.ndarray, "R O"], middle: Float[np.ndarray, "R O"]) -> Float[np.ndarray, " R"]:
     # 0·log 0 is 0: an outcome without weight adds nothing.
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(given == 0, 0.0, given * np.log2(given / middle)).sum(axis=-1)
+        return np.where(shares == 0, 0.0, shares * np.log2(shares / middle)).sum(axis=-1)
 
 
 def shared_outcomes(

@@ -11,7 +11,7 @@ import numpy as np
 
 from attncli.errors import InputError, UsageError
 from attncli.masks.audit import audit, audit_fills
-from attncli.masks.conventions import CONVENTIONS, LEAST, WRITTEN, Reader, encoded
+from attncli.masks.conventions import CONVENTIONS, LEAST, WRITTEN, Reader, encode_mask
 from attncli.masks.expressions import Expression
 from attncli.masks.files import StoredMask, read_values
 from attncli.masks.findings import Finding
@@ -169,7 +169,7 @@ class LabelledMask(Displayed):
         for name, chosen, known in (("api", api, list(CONVENTIONS)), ("dtype", dtype, list(LEAST))):
             if chosen not in known:
                 raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(known)}")
-        return encoded(self.allowed, api, dtype)
+        return encode_mask(self.allowed, api, dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.allowed, dtype, copy=copy)

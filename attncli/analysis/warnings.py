@@ -54,11 +54,11 @@ def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str
     yield from _together((row.layer, _unexplained(trace, row)) for row in rows)
 
 
-def _together(said: Iterable[tuple[LayerTrace, str]]) -> Iterator[str]:
+def _together(sentences: Iterable[tuple[LayerTrace, str]]) -> Iterator[str]:
     """Yield each sentence once, with all the layers that it is true of; an empty one is dropped."""
     layers: dict[tuple[str, str], list[int]] = {}
     kinds = set()
-    for layer, sentence in said:
+    for layer, sentence in sentences:
         kinds.add(layer.kind)
         if sentence:
             layers.setdefault((sentence, layer.kind), []).append(layer.layer)

@@ -49,15 +49,22 @@ class CheckpointFolder:
         path: of the folder.
         sizes: in bytes, of its files by their names.
 
+    Args:
+        path: of the folder.
+        is_listed: whether it is a checkpoint's, and not one with a checkpoint among other files.
+
     Raises:
         LoadError: it is not safe to read: its name is not UTF-8, it holds a pipe, a device or a text of unusual size,
             or its weights are said to be elsewhere (GHSA-4j2p-28q2-5m79, of a library that opens such files).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_listed: bool = True) -> None:
         check_utf8(path)
         self.path = path
+        self.sizes: dict[str, int] = {}
         self._json: dict[str, dict[str, Any]] = {}
+        if not is_listed:
+            return
         try:
             self.sizes = dict(_files(path, ""))
             if os.path.isdir(path / TEMPLATES):
@@ -116,6 +123,11 @@ class CheckpointFolder:
     def has_pickle(self) -> bool:
         """Whether it has weights in pickles."""
         return any(map(_PICKLED.match, self.sizes))
+
+    @property
+    def has_config(self) -> bool:
+        """Whether it has the configuration of a model or of an adapter."""
+        return CONFIG in self.sizes or ADAPTER in self.sizes
 
     @property
     def is_adapter(self) -> bool:

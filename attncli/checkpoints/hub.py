@@ -125,7 +125,7 @@ class Download(tqdm):  # type: ignore[misc]  # tqdm has no types
         """Log the name of the file, how much of it has come, and its size."""
         size = "" if self.total is None else f" of {bytes_shown(self.total)}"
         share = self.n / self.total if self.total else None
-        name = (self.desc or "a file").rpartition("/")[2]
+        name = (self.desc or "a file").partition("?")[0].rpartition("/")[2]
         _log.debug("downloading %s: %s%s", name, bytes_shown(self.n), size, extra={"share": share})
 
 
@@ -146,15 +146,17 @@ class Repository:
         name: of the repository.
         root: the folder of the commit in the local cache.
         sizes: in bytes, of its files by their names; None where they are not known.
+        is_offline: whether nothing may be asked of the hub.
     """
 
-    def __init__(self, name: str, revision: str, offline: bool) -> None:
+    def __init__(self, name: str, revision: str, offline: bool, shown: str = "") -> None:
         silence_hub()
         self.name = name
+        self._shown = shown or name
         self.root = cached_snapshot(name, revision)
-        self._offline = is_offline(offline)
+        self.is_offline = is_offline(offline)
         self.sizes = self._listed()
-        if self.sizes is None and not self._offline:
+        if self.sizes is None and not self.is_offline:
             self._ask(revision)
 
     def _ask(self, revision: str) -> None:
@@ -162,7 +164,7 @@ class Repository:
         from huggingface_hub import snapshot_download
 
         _log.info("asking the hub for %s", self.name)
-        with translate_hub_errors(self.name, "configuration", self._offline):
+        with translate_hub_errors(self._shown, "configuration", self.is_offline):
             snapshot_download(self.name, revision=revision, allow_patterns=[CONFIG], tqdm_class=Download)
         self.root = cached_snapshot(self.name, revision)
         self.sizes = self._listed()
@@ -184,11 +186,11 @@ class Repository:
         from huggingface_hub import snapshot_download
 
         missing = sorted(file for file in files if not (self.root / file).is_file())
-        if missing and self._offline:
-            raise not_found(self.name, part, offline=True, why=f"{missing[0]} is missing there")
+        if missing and self.is_offline:
+            raise not_found(self._shown, part, offline=True, why=f"{missing[0]} is missing there")
         if missing:
             exactly = [glob.escape(file) for file in missing]
-            with translate_hub_errors(self.name, part, self._offline):
+            with translate_hub_errors(self._shown, part, self.is_offline):
                 snapshot_download(self.name, revision=self.root.name, allow_patterns=exactly, tqdm_class=Download)
 
 

@@ -159,17 +159,19 @@ class _Search(NamedTuple):
         path = demo_or(name)
         if is_gguf(path):
             self.refuse_base(shown)
-            files = CheckpointFolder(Path(path).absolute().parent)
+            files = CheckpointFolder(Path(path).absolute().parent, is_listed=False)
             return Snapshot(shown, files, files, gguf=Path(path))
         if os.path.isfile(path):
             raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
         remote = None
         if os.path.isdir(path):
-            folder = _only_checkpoint(Path(path))
-            shown = shown if name == DEMO else str(folder)
+            files = CheckpointFolder(Path(path))
+            if not files.has_config:
+                files = CheckpointFolder(_only_checkpoint(files.path))
+                inside = files.path.relative_to(path).parts
+                shown = os.path.join(path, *inside)
         else:
-            shown, folder, remote = self.on_hub(shown, name, revision)
-        files = CheckpointFolder(folder)
+            shown, files, remote = self.on_hub(shown, name, revision)
         if files.is_adapter:
             return self.with_base(shown, files, remote)
         self.refuse_base(shown)
@@ -207,42 +209,44 @@ class _Search(NamedTuple):
         tokenizer = own_tokenizer if own_tokenizer.has_tokenizer else under.tokenizer
         return replace(under, name=shown, tokenizer=tokenizer, adapter=adapter, base=under.name)
 
-    def on_hub(self, shown: str, name: str, revision: str) -> tuple[str, Path, RemoteFolder | None]:
-        """Return what views call a checkpoint on the hub, its folder in the local cache, and where on the hub it is."""
+    def on_hub(self, shown: str, name: str, revision: str) -> tuple[str, CheckpointFolder, RemoteFolder | None]:
+        """Return what views call a checkpoint on the hub, its files in the local cache, and where on the hub it is."""
         repository, inside = split_name(name)
         folder = cached_snapshot(repository, revision) / inside
-        if self.is_here or self.is_whole(folder):
-            return shown, _only_checkpoint(folder) if self.is_here else folder, None
+        if self.is_here:
+            return shown, CheckpointFolder(_only_checkpoint(folder)), None
+        if folder.is_dir() and self.is_whole(files := CheckpointFolder(folder)):
+            return shown, files, None
         from attncli.checkpoints.hub import Repository, not_found
 
-        there = Repository(repository, revision, self.options.offline)
+        there = Repository(repository, revision, self.options.offline, shown)
         part = "tokenizer" if self.for_tokenizer else "configuration"
         if there.sizes is None:
             folder = _only_checkpoint(there.root / inside, shown) if (there.root / inside).is_dir() else there.root
             if not any((folder / each).is_file() for each in (*_MARKERS[:2], *["tokenizer.json"] * self.for_tokenizer)):
-                raise not_found(shown, part, self.options.offline)
-            return _with_folder(shown, folder, there.root), folder, None
+                raise not_found(shown, part, there.is_offline)
+            return _with_folder(shown, folder, there.root), CheckpointFolder(folder), None
         if inside or there.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
             inside = _only_inside(shown, there, inside)
         configs = {f"{inside}/{each}".lstrip("/") for each in (CONFIG, ADAPTER)}
         if not self.for_tokenizer and configs.isdisjoint(there.sizes):
-            raise not_found(shown, part, self.options.offline)
+            raise not_found(shown, part, there.is_offline)
         small = _small_files(there.sizes, inside)
         there.fetch(small, "tokenizer" if self.for_tokenizer else "model")
         start = f"{inside}/" if inside else ""
         own = {file.removeprefix(start): size for file, size in there.sizes.items() if file.startswith(start)}
         folder = there.root / inside
-        return _with_folder(shown, folder, there.root), folder, RemoteFolder(repository, there.root.name, start, own)
+        remote = RemoteFolder(repository, there.root.name, start, own)
+        return _with_folder(shown, folder, there.root), CheckpointFolder(folder), remote
 
-    def is_whole(self, folder: Path) -> bool:
+    def is_whole(self, files: CheckpointFolder) -> bool:
         """Return whether a folder of the cache has all that is needed, so that nobody has to be asked.
 
         Whoever downloads a checkpoint downloads its weights last.
         """
         options = self.options
-        if options.trust_remote_code or self.for_writing or not folder.is_dir():
+        if options.trust_remote_code or self.for_writing:
             return False
-        files = CheckpointFolder(folder)
         if files.is_adapter:
             return ADAPTER_WEIGHTS in files or ADAPTER_PICKLE in files
         has_all = {CONFIG, "tokenizer.json", "tokenizer_config.json"} <= files.sizes.keys() and files.has_weights

@@ -58,8 +58,8 @@ class Conversation(str):
                 raise InputError(f"message {number} of the conversation is {_kind(message)}; {_SHAPE}")
             for field in Message._fields:
                 if not isinstance(message.get(field), str):
-                    found = _kind(message[field]) if field in message else "missing"
-                    raise InputError(f"message {number} of the conversation: its {field} is {found}; expected text")
+                    kind = _kind(message[field]) if field in message else "missing"
+                    raise InputError(f"message {number} of the conversation: its {field} is {kind}; expected text")
             if odd := sorted(set(message) - set(Message._fields), key=str):
                 raise InputError(
                     f"message {number} of the conversation has a member {visible(str(odd[0]))}; expected its role and "
@@ -93,8 +93,8 @@ def _kind(value: Any) -> str:
 
 def refuse_beside_chat(pair: str | None, target: str | None) -> None:
     """Raise UsageError for a second text, which no chat template has a place for."""
-    for option, given in (("--pair", pair), ("--target", target)):
-        if given is not None:
+    for option, text in (("--pair", pair), ("--target", target)):
+        if text is not None:
             raise UsageError(
                 f"{option} does not apply to --chat, which makes one text of all messages; drop one of them"
             )

@@ -134,8 +134,8 @@ class InputEncoder(NamedTuple):
     @property
     def padding_id(self) -> int:
         """The id that fills up a batch: that of the pad token, else of the end token, else 0."""
-        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
-        return next(each for each in known if each is not None)
+        ids = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
+        return next(id_ for id_ in ids if id_ is not None)
 
     @property
     def special_ids(self) -> set[int]:
@@ -145,8 +145,8 @@ class InputEncoder(NamedTuple):
     @property
     def unknown_pieces(self) -> dict[int, str]:
         """The id that stands for what the vocabulary lacks, with its piece; empty without an unknown token."""
-        known = self.tokenizer.unk_token_id
-        return {} if known is None else {known: self.tokenizer.unk_token}
+        id_ = self.tokenizer.unk_token_id
+        return {} if id_ is None else {id_: self.tokenizer.unk_token}
 
     def encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Tokenize a sentence, with its pair and its target.
@@ -168,7 +168,7 @@ class InputEncoder(NamedTuple):
         notes = self._cut("the sentence", len(encoding.ids))
         if notes:
             encoding, inputs = self.tokenize(text, pair, self.limit)
-        tokens = self._known(tokens_of(encoding, text, pair))
+        tokens = self._check_ids(tokens_of(encoding, text, pair))
         if self.chat is not None and rendered is not None:
             tokens, more = self.chat.mark_special(tokens, rendered, self.special_ids)
             notes += more
@@ -190,7 +190,7 @@ class InputEncoder(NamedTuple):
     def _encode_target(self, target: str) -> tuple[Tokens, tuple[str, ...]]:
         """Return what the decoder reads while it writes a target, and what the user should know of it."""
         encoding = self.tokenizer(text_target=target, **self._options(), truncation=False)
-        shifted = self._known(self._shifted(list(tokens_of(encoding.encodings[0], target))))
+        shifted = self._check_ids(self._shifted(list(tokens_of(encoding.encodings[0], target))))
         tokens = Tokens(shifted[: self.limit])
         notes = self._cut("the target", len(shifted)) + unknown_notes((target, None), tokens, self.unknown_pieces)
         return tokens, notes
@@ -223,7 +223,7 @@ class InputEncoder(NamedTuple):
             )
         return (f"{role} has {count} tokens and is cut to the {self.limit} that {name} reads",)
 
-    def _known(self, tokens: Tokens) -> Tokens:
+    def _check_ids(self, tokens: Tokens) -> Tokens:
         if self.rows is not None and max(token.id for token in tokens) >= self.rows:
             raise LoadError(
                 f"the tokenizer of {visible(self.name)} has ids beyond the {self.rows} rows of the model's vocabulary; "

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from attncli.encoding.encode import tokens_of, translate_tokenizer_errors
-from attncli.encoding.vocabulary_files import read_tokenizer
 from attncli.errors import InputMismatchError, LoadError, UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
@@ -131,6 +130,7 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
         LoadError: there is none, or it cannot be read.
     """
     from attncli.checkpoints.checkpoint_folder import check_utf8, demo_or
+    from attncli.encoding.vocabulary_files import read_tokenizer
 
     path = Path(demo_or(name))
     shown = visible(name)
@@ -152,10 +152,11 @@ def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     from attncli.checkpoints.hub import first_sentence, silence_hub, unreachable_reason
 
     silence_hub()
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import snapshot_download
 
     try:
-        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
+        folder = snapshot_download(name, allow_patterns=["tokenizer.json"], local_files_only=offline)
+        return Path(folder) / "tokenizer.json"
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
         if why := unreachable_reason(error):
             raise LoadError(

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.checkpoints.snapshot import Snapshot, resolve
-from attncli.engines.numpy import DeclinedError, NativeCheckpoint
+from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
 from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE
 from attncli.errors import NotExposedError, require
 from attncli.text import as_list, visible
@@ -73,9 +73,9 @@ def open_checkpoint(
         return in_torch()
     try:
         if generate:
-            raise DeclinedError("it writes no tokens")
+            raise UnsupportedError("it writes no tokens")
         native = NativeCheckpoint(snapshot, layers, heads, values=values, **how)
-    except DeclinedError as error:
+    except UnsupportedError as error:
         if engine in ("native", "verify") or is_gguf:
             raise _refusal(name, error, engine, is_gguf) from None
         _log_fallback(name, error)
@@ -94,7 +94,7 @@ def _open_torch(snapshot: Snapshot, layers: Indices, heads: Indices, **how: Any)
     return Checkpoint(snapshot, layers, heads, **how)
 
 
-def _log_fallback(name: str, reason: DeclinedError) -> None:
+def _log_fallback(name: str, reason: UnsupportedError) -> None:
     """Log why transformers computes a checkpoint or a sentence.
 
     Raises:
@@ -105,7 +105,7 @@ def _log_fallback(name: str, reason: DeclinedError) -> None:
     _log.info("left to transformers: %s", reason)
 
 
-def _refusal(name: str, reason: DeclinedError, engine: str, is_gguf: bool = False) -> NotExposedError:
+def _refusal(name: str, reason: UnsupportedError, engine: str, is_gguf: bool = False) -> NotExposedError:
     why = f"compute {'it' if is_gguf else name}: {visible(str(reason))}"
     if is_gguf:
         return NotExposedError(f"{name} is a GGUF file, and the native engine does not {why}")
@@ -160,7 +160,7 @@ class _Native(_OfNative):
         """Yield the attention of each sentence, in order; see `Source.traces`."""
         texts = list(as_list(texts))
         for place, answer in enumerate(self._native.answers(texts, pair, target)):
-            if not isinstance(answer, DeclinedError):
+            if not isinstance(answer, UnsupportedError):
                 yield answer
             elif self._other is None:
                 raise _refusal(visible(self.name), answer, "native", self.name.lower().endswith(".gguf"))
@@ -194,7 +194,7 @@ class _Verified(_OfNative):
                 layers = zip(trace.layers, other.layers, strict=True)
                 compared = tuple(_compared(layer, known, trace.source.dtype) for layer, known in layers)
                 yield replace(trace, layers=compared)
-        except DeclinedError as error:
+        except UnsupportedError as error:
             raise _refusal(visible(self.name), error, "verify") from None
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from attncli.encoding.encode import check_texts
 from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata
-from attncli.text import as_list
 
 if TYPE_CHECKING:
     from attncli.trace.selection import Indices
@@ -89,29 +87,11 @@ class CorpusItem(NamedTuple):
     kept: Metadata = NO_METADATA
 
 
-MAX_GROUP = 256
-
+MAX_GROUP = 256  # sentences that are computed side by side
+# The number from which on sentences are shared with other processes, which start in tenths of a second; and where such
+# a start takes seconds, or a sentence next to nothing.
 PARALLEL_FROM = 512
-"""The number from which on sentences are shared with other processes, which start in tenths of a second."""
-
 PARALLEL_FROM_LATE = 4096
-"""The number where such a start takes seconds, or a sentence next to nothing."""
-
-
-class SequentialSource(ABC):
-    """A source that computes its sentences one after the other; see `attncli.engines.source.Source`."""
-
-    can_batch = False
-    parallel_from = PARALLEL_FROM
-
-    @abstractmethod
-    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`."""
-
-    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; see `Source.traces`."""
-        for text in as_list(texts):
-            yield self.trace(text, pair, target)
 
 
 def trace_stream(
@@ -137,7 +117,7 @@ def trace_stream(
 def trace_group(
     source: Source, group: Sequence[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield the trace of each sentence of a group that is computed together, or why it has none; see `traced`."""
+    """Yield the trace of each sentence of a group that is computed together, or why it has none; see `trace_stream`."""
     answers = _answers(source, [text for _, text, _ in group if isinstance(text, str)], pair, target)
     for number, text, kept in group:
         answer = next(answers) if isinstance(text, str) else text

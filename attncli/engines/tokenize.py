@@ -14,9 +14,7 @@ from attncli.checkpoints.options import (
 )
 from attncli.checkpoints.signatures import TokenizeKeywords, VocabularyKeywords, spelling_out
 from attncli.encoding.encode import InputEncoder, as_conversation, check_texts, unknown_notes, unknown_tokens
-from attncli.encoding.vocabulary import (
-    open_vocabulary,
-)
+from attncli.encoding.vocabulary import open_vocabulary
 from attncli.errors import LoadError, require
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
@@ -99,31 +97,23 @@ class _OfVocabulary:
 class _OfCheckpoint:
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
         from attncli.checkpoints.snapshot import resolve
-        from attncli.encoding.chat import open_chat
 
         load = LoadOptions(**vars(options))
         snapshot = resolve(model, load, for_tokenizer=True)
         tokenizer, self._limit = _loaded(snapshot, load)
-        self._name = model = snapshot.name
         # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.
         limit = self._limit if options.truncate else None
-        chat = open_chat(model, tokenizer, load, special=special, asks=False)
-        self._encoder = InputEncoder(model, tokenizer, special, limit, options.truncate, chat=chat)
+        self._encoder = InputEncoder(snapshot.name, tokenizer, special, limit, options.truncate).with_chat(load)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
-        sentence = self._encoder.encode(text, pair, None)
-        tokens = sentence.tokens
-        text = sentence.text
-        lost = unknown_tokens((text, pair), tokens, self._encoder.unknown_pieces)
-        unknown = frozenset(token.index for token in lost)
-        notes = sentence.notes + self._too_long(len(tokens))
-        return Tokenization("pretrained", self._name, None, text, pair, tokens, self._limit, unknown, notes)
-
-    def _too_long(self, count: int) -> tuple[str, ...]:
-        if self._limit is None or count <= self._limit:
-            return ()
-        name = visible(self._name)
-        return (f"the sentence has {count} tokens, {name} reads at most {self._limit}; --truncate cuts it",)
+        name, limit = self._encoder.name, self._limit
+        encoded = self._encoder.encode(text, pair, None)
+        text, tokens, notes = encoded.text, encoded.tokens, encoded.notes
+        if limit is not None and len(tokens) > limit:
+            count = len(tokens)
+            notes += (f"the sentence has {count} tokens, {visible(name)} reads at most {limit}; --truncate cuts it",)
+        unknown = frozenset(token.index for token in unknown_tokens((text, pair), tokens, self._encoder.unknown_pieces))
+        return Tokenization("pretrained", name, None, text, pair, tokens, limit, unknown, notes)
 
 
 def _loaded(snapshot: Snapshot, load: LoadOptions) -> tuple[Any, int | None]:
@@ -136,7 +126,7 @@ def _loaded(snapshot: Snapshot, load: LoadOptions) -> tuple[Any, int | None]:
     name = visible(snapshot.name)
     try:
         return numpy_engine.load_alone(snapshot, load)
-    except numpy_engine.DeclinedError as error:
+    except numpy_engine.UnsupportedError as error:
         if snapshot.gguf is not None:
             raise LoadError(f"the tokenizer of {name} cannot be read: {visible(str(error))}") from None
         require(f"{name}: {visible(str(error))}. The tokenizer of transformers", "transformers")

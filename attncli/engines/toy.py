@@ -7,6 +7,7 @@ seed again: W_q, W_k, W_v of each head, then W_o.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,12 +17,12 @@ import numpy as np
 from attncli.checkpoints.options import PROJECTS, ToyOptions, refuse_unknown
 from attncli.encoding.encode import check_texts, unknown_notes
 from attncli.encoding.vocabulary import Vocabulary, open_vocabulary
-from attncli.engines.source import SequentialSource
+from attncli.engines.source import PARALLEL_FROM
 from attncli.engines.toy_init import INITS, RNGS, Linear
 from attncli.errors import UsageError
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.masks.parser import parse
-from attncli.text import visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     from attncli.trace.selection import Indices
 
 
-class ToyLayer(SequentialSource):
+class ToyLayer:
     """One attention layer with drawn weights, for sentences that each have a vocabulary of their own."""
 
+    can_batch = False
+    parallel_from = PARALLEL_FROM
     name = "the toy layer"
     attention_layers = (0,)
     is_incremental = False
@@ -93,6 +96,10 @@ class ToyLayer(SequentialSource):
         if target is not None:
             notes += unknown_notes((target, None), query_tokens, vocabulary.unknown_pieces(query_tokens))
         return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        return (self.trace(text, pair, target) for text in as_list(texts))
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return what the queries and the keys of a sentence are; see `OpenModel.tokens`."""

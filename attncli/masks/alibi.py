@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.attention import row_blocks
-from attncli.masks.expressions import Expression, conjuncts, named
+from attncli.masks.expressions import Expression, atoms_named, conjuncts
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -32,7 +32,7 @@ def slopes(heads: int) -> list[float]:
 
 def bias_heads(expression: Expression) -> int | None:
     """Return how many heads the bias of an expression has; None is no bias."""
-    return next((bias.arguments[0] for bias in named("alibi", conjuncts(expression))), None)
+    return next((bias.arguments[0] for bias in atoms_named("alibi", conjuncts(expression))), None)
 
 
 def biases(heads: int, keys: int, past: int) -> Iterator[Callable[[Int[np.ndarray, " R"]], Float[np.ndarray, "R K"]]]:

@@ -24,11 +24,11 @@ from attncli.masks.expressions import (
     Not,
     Or,
     Pad,
+    atoms_named,
     batch_rows,
     conjuncts,
     leaves,
-    named,
-    replaced,
+    map_leaves,
 )
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
@@ -65,7 +65,7 @@ def _explanations(
         yield ("window", "missing", "leak"), hint, changed, subject
     if queries == keys:
         if any(map(_is_pad, leaves(expected))):
-            along = replaced(expected, lambda leaf: _AlongQueries(leaf) if _is_pad(leaf) else leaf)
+            along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if _is_pad(leaf) else leaf)
             yield ("broadcast",), LAID_ALONG_QUERIES, along, subject
         hint = "the mask is the transpose of what is expected: queries and keys are swapped"
         yield ("shape",), hint, expected, subject._replace(allowed=subject.allowed.swapaxes(1, 2))
@@ -98,7 +98,7 @@ def _is_laid_out(expression: Expression, subject: MaskGrid, wrong: list[int]) ->
 
 def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
     """Yield the expression with a window of it wider or narrower, then shifted, the smallest change first."""
-    windows = dict.fromkeys(named("window", leaves(expression)))
+    windows = dict.fromkeys(atoms_named("window", leaves(expression)))
     if len(windows) > _MOST_WINDOWS:
         return
     for window in windows:
@@ -115,7 +115,7 @@ def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
 
 def _with(expression: Expression, old: Atom, new: Expression) -> Expression:
     """Return the expression with `new` wherever it says `old`."""
-    return replaced(expression, lambda leaf: new if leaf == old else leaf)
+    return map_leaves(expression, lambda leaf: new if leaf == old else leaf)
 
 
 # The code of a cell that is allowed and should not be, by the atom that forbids it.

@@ -1,4 +1,4 @@
-"""What a mask shows to be wrong with it by itself, where its convention is known and nobody said what it should be."""
+"""Checks of a mask that need no expectation: swapped, shifted and inverted masks, and queries that see no key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.masks.expressions import Atom, conjuncts, leaves, named
+from attncli.masks.expressions import Atom, atoms_named, conjuncts, leaves
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.masks.padding import RuleWithExceptions
 from attncli.masks.recognition import Rule, rule_of
@@ -55,7 +55,7 @@ def _turned(rule: Rule) -> Iterator[Finding]:
     for variant in rule.variants:
         expression = variant.expression
         rows = "" if len(variant.rows) == rule.shape[0] else in_batch(variant.rows)
-        for band in named("band", conjuncts(getattr(expression, "inner", expression)) if expression else []):
+        for band in atoms_named("band", conjuncts(getattr(expression, "inner", expression)) if expression else []):
             back, ahead = band.arguments
             if back == 0 and ahead >= keys - 1:
                 message = f"sees itself and the future alone: a causal mask whose queries and keys are swapped{rows}"

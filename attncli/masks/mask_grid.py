@@ -1,4 +1,4 @@
-"""What a mask is laid over: how many rows, keys and heads, and the mask that an expression or a file is there."""
+"""Masks cell by cell: expressions laid over positions, and mask files, with their heads and batch rows."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from attncli.masks.expressions import (
     Expression,
     Grid,
     Pad,
+    atoms_named,
     batch_rows,
     files_of,
     leaves,
-    named,
     with_lengths,
 )
 from attncli.masks.function import FUNCTION, load_function
@@ -79,7 +79,7 @@ def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
     if size.queries is None and size.keys is None:
         for file in files_of(*expressions):
             return MaskSize(file.mask.shape[-2], file.mask.shape[-1], size.past)
-    lengths = [sum(documents.arguments) for documents in named("docs", leaves(*expressions))]
+    lengths = [sum(documents.arguments) for documents in atoms_named("docs", leaves(*expressions))]
     lengths = lengths or [pad.longest for pad in leaves(*expressions) if isinstance(pad, Pad)]
     return size.completed(max(lengths, default=_DEFAULT))
 
@@ -226,7 +226,7 @@ def as_expression(mask: str, allow_bias: bool = False, lengths: Lengths | None =
 def read_grid(
     name: str, options: GridOptions = _AS_IT_IS, expected: Expression | None = None, stored: StoredMask | None = None
 ) -> MaskGrid:
-    """Return a mask that is given cell by cell.
+    """Read a mask that is stored cell by cell.
 
     Args:
         name: its file, or what it is called.
@@ -283,7 +283,7 @@ def open_masks(
     allow_bias: bool = False,
     reference: Expression | None = None,
 ) -> list[MaskGrid]:
-    """Return the mask that is given as a file, or as something to be laid over positions.
+    """Open a mask: read its file, or lay its expression over positions.
 
     Args:
         mask: an expression, a file name or `file.py:function`.
@@ -307,15 +307,14 @@ def open_masks(
         if wanted != [queries, keys]:
             raise InputError(f"the mask in {visible(mask)} is [{queries}, {keys}]; expected [queries, keys] = {wanted}")
         return [grid]
-    if heads > _MOST_HEADS:
-        raise InputError(f"{heads} heads are too many to lay out; give at most {_MOST_HEADS}")
+    _check_heads(heads)
     expression = as_expression(mask, allow_bias, options.lengths)
     sizing = (expression,) if reference is None else (expression, reference)
     return grids_of_expression(expression, size_for(options.size, *sizing), heads)
 
 
 def open_pair(one: str, other: str, options: GridOptions) -> tuple[MaskGrid, MaskGrid]:
-    """Return two masks of one size; where nothing else says it, one takes the size of the other.
+    """Open two masks of one size to compare them; where nothing else says it, one takes the size of the other.
 
     Where nothing in the cells of one tells what True means, it is read as what is nearer to the other.
 
@@ -363,7 +362,7 @@ def is_broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def grids_of_expression(expression: Expression, size: MaskSize, heads: int = 1) -> list[MaskGrid]:
-    """Lay an expression over positions: one subject, or two where its alignment matters and was not chosen.
+    """Lay an expression over positions: one mask, or two where its alignment matters and was not chosen.
 
     With more keys than queries the queries are the first positions (top-left, PyTorch's `is_causal`) or the last
     ones (bottom-right, a KV cache).
@@ -374,13 +373,8 @@ def grids_of_expression(expression: Expression, size: MaskSize, heads: int = 1) 
     assert size.queries is not None
     assert size.keys is not None
     biased = bias_heads(expression) or 0
-    if biased > _MOST_HEADS:
-        raise InputError(f"a bias of {biased} heads is too many to draw; give at most {_MOST_HEADS}")
-    if biased * size.queries * size.keys > _MOST_CELLS:
-        raise InputError(
-            f"a bias of {biased} heads over {size.queries} × {size.keys} cells is too many numbers; give fewer heads "
-            "or a smaller size"
-        )
+    _check_heads(biased)
+    _check_cells(1, biased, size.queries, size.keys)
     pasts = [size.past] if size.past is not None else sorted({0, max(size.keys - size.queries, 0)})
     if biased and batch_rows(expression):
         raise UsageError("a bias is drawn beside one mask; write pad(right=n) in place of pad")
@@ -411,13 +405,7 @@ def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[
     assert size.keys is not None
     check_past(size.past)
     heads = _heads_for(expression, heads)
-    rows = batch_rows(expression) or 1
-    if rows * heads * size.queries * size.keys > _MOST_CELLS:
-        of_planes, fewer = (f"{heads} heads of ", "fewer heads or ") if heads > 1 else ("", "")
-        of_planes = f"{rows} batch rows of {of_planes}" if rows > 1 else of_planes
-        raise InputError(
-            f"{of_planes}{size.queries} × {size.keys} cells are too many to lay out; give {fewer}a smaller size"
-        )
+    _check_cells(batch_rows(expression) or 1, heads, size.queries, size.keys)
     allowed = None
     for block in row_blocks(np.arange(size.queries), size.keys):
         cells = expression.allowed(Grid(block[:, None], size.keys, size.past or 0, size.queries, heads))
@@ -426,6 +414,19 @@ def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[
         allowed[..., block, :] = cells
     assert allowed is not None
     return allowed
+
+
+def _check_heads(heads: int) -> None:
+    if heads > _MOST_HEADS:
+        raise InputError(f"{heads} heads are too many to lay out; give at most {_MOST_HEADS}")
+
+
+def _check_cells(rows: int, heads: int, queries: int, keys: int) -> None:
+    """Raise InputError for more cells than are laid out."""
+    if rows * heads * queries * keys > _MOST_CELLS:
+        of_planes, fewer = (f"{heads} heads of ", "fewer heads or ") if heads > 1 else ("", "")
+        of_planes = f"{rows} batch rows of {of_planes}" if rows > 1 else of_planes
+        raise InputError(f"{of_planes}{queries} × {keys} cells are too many to lay out; give {fewer}a smaller size")
 
 
 def grid_rows(expression: Expression, mask: MaskGrid, rows: Int[np.ndarray, " R"]) -> Grid:

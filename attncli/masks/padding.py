@@ -1,4 +1,4 @@
-"""Padding in a mask: what the queries see that stand at padding, in the place of what the rule of the words says."""
+"""What the queries of padding see where the queries of words follow a rule, such as nothing or every key."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class RuleWithExceptions(NamedTuple):
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         inner = self.inner.allowed(grid)
-        own = (
-            None if self.exception == "others" else seen_by(self.exception, self.rule.allowed(grid), self.tokens, grid)
-        )
-        return inner if own is None else np.where(self.where[:, None, grid.queries[:, 0], None], own[:, None], inner)
+        if self.exception == "others":
+            return inner
+        own = exception_cells(self.exception, self.rule.allowed(grid), self.tokens, grid)
+        return np.where(self.where[:, None, grid.queries[:, 0], None], own[:, None], inner)
 
     def __str__(self) -> str:
         return f"{self.inner}, {self.who} queries {SEEN_BY_PADDING[self.exception]}"
 
 
-def seen_by(
+def exception_cells(
     exception: ExceptionKind, rule: Bool[np.ndarray, "Q K"], tokens: Bool[np.ndarray, "#B K"], grid: Grid
 ) -> Bool[np.ndarray, "#B Q K"]:
     """Return the cells of queries that see something else than a rule, which allows `rule` of them."""

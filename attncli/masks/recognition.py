@@ -16,8 +16,8 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, replaced
-from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, seen_by
+from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, map_leaves
+from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, exception_cells
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def rule_of(
         variants += [variant._replace(heads=alike) for variant in of_rows]
     variants = _without_names(variants)
     density = float(np.count_nonzero(cells) / cells.size)
-    return Rule(_worded(variants, shape, before, density), tuple(variants), shape, density)
+    return Rule(_rule_text(variants, shape, before, density), tuple(variants), shape, density)
 
 
 def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
@@ -150,10 +150,10 @@ def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression |
     return expression
 
 
-def padding_under(
+def infer_padding(
     expected: Expression, allowed: Bool[np.ndarray, "B Q K"], past: int, tokens: Bool[np.ndarray, "B K"]
 ) -> Bool[np.ndarray, "B K"]:
-    """Return which keys are no padding, where the queries of words follow an expression only with more of it.
+    """Infer which keys are no padding, from an expression that the queries of words follow only with more padding.
 
     Args:
         expected: the expression; how much its `pad` hides is to be found.
@@ -164,7 +164,7 @@ def padding_under(
     batch, queries, keys = allowed.shape
     if past + queries != keys or queries == 1:
         return tokens
-    rule = replaced(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
+    rule = map_leaves(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
     found = tokens.copy()
     for row, own in enumerate(tokens):
         planes = _Planes(allowed[row : row + 1], past)
@@ -292,7 +292,7 @@ class _Guess(NamedTuple):
         allowed = self.rule.allowed(grid)
         allowed = allowed.reshape(-1, *allowed.shape[-2:])[0]
         if is_exception and self.exception is not None:
-            return seen_by(self.exception, allowed, self.tokens, grid)
+            return exception_cells(self.exception, allowed, self.tokens, grid)
         return allowed[None] if self.tokens.all() else allowed & self.tokens[:, None]
 
 
@@ -308,7 +308,7 @@ class _Planes:
 
     def plain(self) -> RuleVariant | None:
         """Return the rule that all queries follow, without padding, else with the padding of each row."""
-        tokens = self._seen(self.every)
+        tokens = self._visible_keys(self.every)
         return self._followed(None, None) or (None if tokens.all() else self._followed(None, tokens))
 
     def padded(self) -> RuleVariant | None:
@@ -338,24 +338,24 @@ class _Planes:
         """Return the rule that all queries follow but some, which see nothing."""
         if not self._could_see["masked"].any():
             return None
-        return self._followed("masked", None, True) or self._followed("masked", self._seen(self.every), True)
+        return self._followed("masked", None, True) or self._followed("masked", self._visible_keys(self.every), True)
 
     def _followed(
-        self, exception: ExceptionKind | None, seen: Bool[np.ndarray, "B K"] | None, is_any: bool = False
+        self, exception: ExceptionKind | None, visible: Bool[np.ndarray, "B K"] | None, is_any: bool = False
     ) -> RuleVariant | None:
         """Return the simplest rule of all queries but those of padding that see something else.
 
         Args:
             exception: what.
-            seen: the keys of each row that may be no padding; None is that there is none.
+            visible: the keys of each row that may be no padding; None is that there is none.
             is_any: whether any query may see something else.
         """
-        for rule, past in self._plain_rules if seen is None or is_any else self._rules(self._at(seen)):
+        for rule, past in self._plain_rules if visible is None or is_any else self._rules(self._at_queries(visible)):
             guess = _Guess(rule, past, self.no_padding, exception)
             if not self._could_be(guess):
                 continue
-            if seen is not None:
-                tokens = self._tokens(guess, seen)
+            if visible is not None:
+                tokens = self._tokens(guess, visible)
                 if exception in _INFERRED and not is_any:
                     tokens = tokens | self._follow(guess)[:, None]
                     if tokens.all() or not tokens.any(axis=1).all():
@@ -432,24 +432,24 @@ class _Planes:
         """Return which keys are no padding, if the queries of padding see this."""
         if exception != "words":
             is_odd = self._could_see[exception]
-            tokens = self._seen(~is_odd | ~(~is_odd).any(axis=1, keepdims=True))
+            tokens = self._visible_keys(~is_odd | ~(~is_odd).any(axis=1, keepdims=True))
             return _at_one_end(tokens) if exception == "themselves" else tokens
         seen = np.count_nonzero(self.cells, axis=1)
         places = np.arange(self.past, min(self.past + self.queries, self.keys))
         seen[:, places] -= self.cells[:, places - self.past, places]
         return _at_one_end(seen > 0)
 
-    def _at(self, keys: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B Q"]:
+    def _at_queries(self, keys: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B Q"]:
         """Return what is said of keys for the queries at their positions; of none there is nothing."""
         places = np.minimum(np.arange(self.queries) + self.past, self.keys - 1)
         return keys[:, places]
 
-    def _seen(self, kept: Bool[np.ndarray, "B Q"]) -> Bool[np.ndarray, "B K"]:
-        """Return which keys any of the kept queries of each row sees."""
-        pairs = zip(self.cells, kept, strict=True)
+    def _visible_keys(self, queries: Bool[np.ndarray, "B Q"]) -> Bool[np.ndarray, "B K"]:
+        """Return which keys any of these queries of each row sees."""
+        pairs = zip(self.cells, queries, strict=True)
         return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
 
-    def _tokens(self, guess: _Guess, seen: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
+    def _tokens(self, guess: _Guess, visible: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
         """Return which keys are no padding: a key that nobody sees is, unless the rule itself hides it from all.
 
         Of keys that the rule hides at either end nothing is known; they are taken for what their neighbour is. Where
@@ -462,7 +462,7 @@ class _Planes:
             shown |= (allowed & (grid.i != grid.j) if guess.exception == "open" else allowed).any(axis=0)
             if shown.all():
                 break
-        tokens = seen | ~shown
+        tokens = visible | ~shown
         places = np.flatnonzero(shown)
         if places.size:
             tokens[:, : places[0]] = tokens[:, places[:1]]
@@ -562,9 +562,9 @@ def _at_one_end(tokens: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
 # --- what a plane could be ----------------------------------------------------------------------------------
 
 
-def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, kept: Bool[np.ndarray, " Q"]) -> Iterator[Expression]:
-    """Yield the rules that these cells could be, the simplest first, read from the queries that are kept."""
-    rows = np.flatnonzero(kept & plane.any(axis=1))
+def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarray, " Q"]) -> Iterator[Expression]:
+    """Yield the rules that these cells could be, the simplest first, read from the chosen queries."""
+    rows = np.flatnonzero(chosen & plane.any(axis=1))
     if not rows.size:
         return
     live = plane if rows.size == len(plane) else plane[rows]
@@ -659,23 +659,23 @@ def _without_names(variants: Sequence[RuleVariant]) -> list[RuleVariant]:
     return named + nameless
 
 
-def _worded(variants: Sequence[RuleVariant], shape: Shape, past: int, density: float) -> str:
+def _rule_text(variants: Sequence[RuleVariant], shape: Shape, past: int, density: float) -> str:
     """Return the rule in words."""
     if len(variants) == 1:
-        return _said(variants[0], shape, past, density)
+        return _variant_text(variants[0], shape, past, density)
     has_heads = len({variant.heads for variant in variants}) > 1
     has_rows = len({variant.rows for variant in variants}) > 1
     parts = []
     for variant in variants[:_MOST_VARIANTS]:
         rows, heads = (_places(places) for places in (variant.rows, variant.heads))
         where = f"rows {rows} heads {heads}" if has_rows and has_heads else rows if has_rows else heads
-        parts.append(f"{where} {_said(variant, shape, past, None)}")
+        parts.append(f"{where} {_variant_text(variant, shape, past, None)}")
     more = len(variants) - _MOST_VARIANTS
     what = "" if has_rows and has_heads else "rows " if has_rows else "heads "
     return what + ", ".join(parts) + (f" and {more} more" if more > 0 else "")
 
 
-def _said(variant: RuleVariant, shape: Shape, past: int, density: float | None) -> str:
+def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float | None) -> str:
     """Return the rule of some rows and heads, with which rows are padded, and how it is aligned."""
     if variant.expression is None:
         if not variant.tokens.any():

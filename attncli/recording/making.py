@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.call_site import Line, line_of
-from attncli.recording.provenance import version
-from attncli.recording.tracer import has_values
+from attncli.recording.readers.origins import has_values, version
 
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 _LOGIC = ("and", "or", "xor")

@@ -197,6 +197,8 @@ def _fills(call: AttentionCall, row: int) -> Float[np.ndarray, "#H #Q #K"] | Non
 
 def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
     """Return a layer with how far weights·V is from what the program's call returned."""
+    if call.proofs:
+        return replace(layer, proof=call.proofs[row])
     if layer.v is None or call.output is None or call.dropout:
         return layer
     expected = to_numpy(call.output[row])
@@ -206,4 +208,4 @@ def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
     errors = [max_abs_diff(each.output, expected[list(each.heads)][:, each.queries]) for each in made]
     worst = float(np.max(errors, initial=0.0))  # NaN, if one of them is
     largest = max(float(np.nanmax(np.abs(layer.v), initial=1.0)), 1.0)
-    return replace(layer, proof=Proof(worst, "what the program's call returned", magnitude=largest))
+    return replace(layer, proof=Proof(worst, call.output_of, magnitude=largest))

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import warnings
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -35,17 +35,16 @@ from attncli.recording.losses import Loss
 from attncli.recording.making import Making
 from attncli.recording.notes import Notes
 from attncli.recording.projections import Projected
-from attncli.recording.provenance import Nodes
 from attncli.recording.readers.flash_xformers import Fused
 from attncli.recording.readers.flex import Flex
-from attncli.recording.readers.handwritten import HandWritten
-from attncli.recording.readers.heads import Merging
 from attncli.recording.readers.linear import Linear
 from attncli.recording.readers.mha import Mha, forward_of, is_fused
 from attncli.recording.readers.objective import Objective
-from attncli.recording.readers.reader import Begins, Handler, ModuleHandler, Reader, is_of_nothing, may_look
+from attncli.recording.readers.origins import Origins
+from attncli.recording.readers.reader import Handler, ModuleHandler, Reader, is_of_nothing, may_look
 from attncli.recording.readers.rolling import Rolling
 from attncli.recording.readers.sdpa import Sdpa
+from attncli.recording.readers.softmax import Softmax
 from attncli.recording.replaced import BUILTIN, as_torch_runs
 from attncli.recording.unfollowed import Unfollowed
 from attncli.recording.windows import Folds
@@ -65,7 +64,7 @@ _WITHOUT_NUMBERS = (
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 _MOST_LINEAGES = 1024  # of calls, which a loss may come from
 
-READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, HandWritten, Objective, Merging, Linear, Rolling)
+READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective, Linear, Rolling)
 
 
 class Enough(Exception):  # noqa: N818  # nothing went wrong
@@ -297,19 +296,16 @@ class _Thread(TorchFunctionMode):
         self._running: list[_Running] = []
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
-        self.nodes, self.projected, self.folds = Nodes(), Projected(), Folds()
+        self.origins, self.projected, self.folds = Origins(), Projected(), Folds()
         self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
         readers = [reader(self) for reader in READERS]
         self._handlers = _handlers([reader.functions for reader in readers])
-        self._followed = _handlers([reader.followed for reader in readers])
-        self._begins: dict[Callable[..., Any], list[Begins]] = defaultdict(list)
-        for reader in readers:
-            for function, begins in reader.begins.items():
-                self._begins[function].append(begins)
-        self._wanted = {*self._handlers, *self._followed, *watch.making.functions}
+        self._follows = next((reader.follows for reader in readers if reader.follows is not None), None)
+        self._begins = {function: begins for reader in readers for function, begins in reader.begins.items()}
+        self._wanted = {*self._handlers, *self._begins, *watch.making.functions}
         self._by_code = {
             function.__code__: function
-            for function in (*self._handlers, *self._followed)
+            for function in (*self._handlers, *self._begins)
             if isinstance(function, FunctionType)
         }
         self._modules: Mapping[Callable[..., Any], ModuleHandler] = {
@@ -326,11 +322,11 @@ class _Thread(TorchFunctionMode):
         kwargs = kwargs or {}
         own = func if type(func) in BUILTIN else as_torch_runs(func, sys._getframe(1))
         result = own(*args, **kwargs)
-        if own is func and func not in self._wanted and not isinstance(func, _OPERATORS):
-            return result
         try:
             if self._sees_functions and self._watch.is_on:
-                self._see(func, own, args, kwargs, result)
+                is_followed = self._follows is not None and self._is_followed(args, kwargs)
+                if is_followed or own is not func or func in self._wanted or isinstance(func, _OPERATORS):
+                    self._see(func, own, args, kwargs, result, is_followed)
         except Exception as fault:
             self._watch.notes.failed(fault)
         return result
@@ -342,30 +338,29 @@ class _Thread(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
+        is_followed: bool,
     ) -> None:
-        """Let readers look at a function that ran, if it is one of theirs."""
-        if own is not func and func not in self._handlers and func not in self._followed:
+        """Let readers look at a function that ran, if it is one of theirs, or given a tensor that is followed."""
+        if own is not func and func not in self._wanted:
             # Else it stood in torch's place when the watch began.
             func = self._by_code.get(getattr(own, "__code__", None), own)  # type: ignore[arg-type]
         if func in self._making.functions and self._making.wants(func, args) and may_look():
             self._quietly(self._making.take, func, args, kwargs, result)
         handler = self._handlers.get(func)
-        if handler is None and (handler := self._followed.get(func)) is not None:
-            # Most calls are of nothing that is followed.
-            begins = self._begins.get(func, ())
-            if not self._is_followed(args, kwargs) and not any(each(args, result) for each in begins):
-                return
         if handler is None and isinstance(func, _OPERATORS):
             handler = self._operators
-        if handler is not None and self._is_told(func):
-            self._quietly(handler, func, args, kwargs, result)
+        if not is_followed and (begins := self._begins.get(func)) is not None:
+            is_followed = begins(args, result)
+        for each in (handler, self._follows if is_followed else None):
+            if each is not None and self._is_told(func):
+                self._quietly(each, func, args, kwargs, result)
 
     def _is_followed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether an argument is a tensor that is followed, or holds one."""
-        if self.nodes.holds(args) or (kwargs and self.nodes.holds(kwargs.values())):
+        """Return whether an argument is a tensor whose origin is known, or holds one."""
+        if self.origins.holds(args) or (kwargs and self.origins.holds(kwargs.values())):
             return True
         several = args[0] if args else None
-        return isinstance(several, tuple | list) and self.nodes.holds(several)
+        return isinstance(several, tuple | list) and self.origins.holds(several)
 
     def enter_module(self, module: torch.nn.Module, frame: FrameType) -> None:
         """Begin with a module; inside of a fused one no function is seen, but the modules that it calls are."""

@@ -48,16 +48,16 @@ class LazyArray:
 
     Args:
         shape: of the array.
-        made: makes the array; what that raises, reading raises.
+        make: makes the array; what that raises, reading raises.
     """
 
-    def __init__(self, shape: tuple[int, ...], made: Callable[[], Float[np.ndarray, " ..."]]) -> None:
+    def __init__(self, shape: tuple[int, ...], make: Callable[[], Float[np.ndarray, " ..."]]) -> None:
         self.shape = shape
-        self._made = made
+        self._make = make
 
     @cached_property
     def _array(self) -> Float[np.ndarray, " ..."]:
-        return self._made()
+        return self._make()
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -164,7 +164,7 @@ def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, 
 
 
 def merge_layers(layers: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
-    """Return layers with one mask as a single one that has the heads of all, if a block has room for these.
+    """Merge layers that share a mask into a single one that has the heads of all, if a block has room for these.
 
     What follows from many small layers is sooner made of one. They are returned as they are where they are computed in
     different ways.
@@ -228,7 +228,7 @@ class Proof(NamedTuple):
 
 
 def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"]) -> float:
-    """Return the largest difference; a query without keys is NaN in both, and NaN in one alone is of no known size."""
+    """Return the largest absolute difference; NaN in both, of a query without keys, is none, and in one alone NaN."""
     return float(np.where(np.isnan(ours) & np.isnan(theirs), 0, np.abs(ours - theirs)).max())
 
 
@@ -249,7 +249,7 @@ class Derived(NamedTuple):
 
 
 class LayerOwner(Protocol):
-    """What a layer is a part of, as a Trace is."""
+    """The Trace that a layer is part of, of which it may show itself alone."""
 
     def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> LayerOwner:
         """Return one layer alone, with some of its heads."""

@@ -1,4 +1,4 @@
-"""Which layers and heads, `0`, `2-4`, `0,3,-1`, `all`; which rows, `500:520`; and which names, `q,k`."""
+"""Choices of layers and heads (`0`, `2-4`, `0,3,-1`, `all`) and ranges of query rows (`500:520`)."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_checkpoint_in_the_local_cache_is_read_where_no_hub_can_be_reached(onl
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         nowhere = {"HF_ENDPOINT": f"http://127.0.0.1:{taken.getsockname()[1]}"}
-        assert program(*ask, env=os.environ | online | nowhere, timeout=60).stdout == there.stdout
+        assert program(*ask, env=os.environ | online | nowhere, timeout=300).stdout == there.stdout
 
 
 def test_a_hub_that_answers_was_reached(online: dict[str, str]) -> None:

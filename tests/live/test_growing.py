@@ -28,11 +28,9 @@ import attncli.recording.watch as watching_module
 from attncli.analysis.calls import looking
 from attncli.analysis.calls.calls import Calls
 from attncli.recording.cost import SECONDS
-from attncli.recording.provenance import Nodes
-from attncli.recording.readers import handwritten
-from attncli.recording.readers.handwritten import HandWritten
+from attncli.recording.readers.origins import Origins
 from attncli.recording.readers.sdpa import Sdpa
-from attncli.recording.tracer import Did
+from attncli.recording.readers.softmax import Softmax
 from attncli.recording.watch import watching
 
 FEW, MANY = 60, 240  # steps; 64 products and 16 numbers are followed at most
@@ -61,8 +59,8 @@ def reached(*roots: object) -> int:
 
 def held_of_each() -> list[int]:
     """How many objects are held of each tensor that is followed now."""
-    every = [each for each in gc.get_objects() if type(each) is Nodes]
-    return [reached(node.state.flow, node.layout) for nodes in every for _, node in nodes._known.values()]
+    every = [each for each in gc.get_objects() if type(each) is Origins]
+    return [reached(origin) for origins in every for _, origin in origins._known.values()]
 
 
 def storages() -> int:
@@ -257,12 +255,14 @@ class Clock:
     def following(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have following take so long for each function that is followed, by this clock."""
 
-        def did(*of: Any) -> Did:
-            self.now += seconds
-            return Did(*of)
+        follow = Softmax._follow
 
-        by_hand = partial(HandWritten, clock=self)
-        monkeypatch.setattr(handwritten, "Did", did)
+        def following(*of: Any) -> None:
+            self.now += seconds
+            follow(*of)
+
+        by_hand = partial(Softmax, clock=self)
+        monkeypatch.setattr(Softmax, "_follow", following)
         monkeypatch.setattr(watching_module, "READERS", [Sdpa, by_hand])
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from attncli import attention
 from attncli.errors import InputError, UsageError
 from attncli.masks.audit import audit, audit_fills
-from attncli.masks.conventions import LEAST, Reader, as_allowed, encoded, read_convention
+from attncli.masks.conventions import LEAST, Reader, as_allowed, encode_mask, read_convention
 from attncli.masks.expressions import ATOMS
 from attncli.masks.files import read_values, write_values
 from attncli.masks.findings import CODES, Finding, fails, parse_fail_on
@@ -376,7 +376,7 @@ WAYS: list[tuple[Reader, str]] = [("sdpa", "bool"), ("mha", "bool"), *(("additiv
 @pytest.mark.parametrize(("to", "dtype"), WAYS)
 def test_a_mask_survives_every_convention(to: Reader, dtype: str) -> None:
     allowed = mask("causal & window(3) | global(1)")
-    values = encoded(allowed, to, dtype)
+    values = encode_mask(allowed, to, dtype)
     np.testing.assert_array_equal(read_convention(values[None], "m", to).allowed[0], allowed)
 
 
@@ -389,7 +389,7 @@ def test_a_mask_survives_every_file(tmp_path: Path, ending: str) -> None:
             with pytest.raises(UsageError, match="has no bfloat16"):
                 write_values(tmp_path / f"other{ending}", np.zeros((2, 2), np.float32), "bfloat16")
             continue
-        values = encoded(allowed, to, dtype)
+        values = encode_mask(allowed, to, dtype)
         write_values(path, values, dtype)
         stored = read_values(path)
         assert stored.dtype in (dtype, None)
@@ -401,7 +401,7 @@ def test_a_mask_survives_every_file(tmp_path: Path, ending: str) -> None:
 def test_the_fill_is_the_least_number_of_the_type(tmp_path: Path, dtype: str) -> None:
     assert LEAST[dtype] == torch.finfo(getattr(torch, dtype)).min
     for ending in (".safetensors", ".pt"):
-        write_values(tmp_path / f"mask{ending}", encoded(mask("causal"), "additive", dtype), dtype)
+        write_values(tmp_path / f"mask{ending}", encode_mask(mask("causal"), "additive", dtype), dtype)
         assert read_values(tmp_path / f"mask{ending}").values.min() == LEAST[dtype]
     from safetensors.torch import load_file
 

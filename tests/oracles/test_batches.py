@@ -156,8 +156,7 @@ def test_padding_on_the_left_changes_nothing(name: str, checkpoint: Callable[[st
     check_batch(checkpoint(name), "left", TEXTS)
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize(("name", "side"), [("gpt2", "right"), ("llama", "left"), ("bert", "left")])
 def test_a_batch_of_pairs_shows_what_each_pair_shows_alone(
     name: str, side: str, checkpoint: Callable[[str], Checkpoint]
 ) -> None:
@@ -174,8 +173,7 @@ def test_a_real_encoder_with_segments_and_special_tokens_is_the_same_in_a_batch(
             assert (trace.key_tokens[0].text, trace.key_tokens[-1].text) == ("[CLS]", "[SEP]")
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
+@pytest.mark.parametrize(("name", "side"), [("gpt2", "left"), ("bert", "right"), ("llama", "left")])
 def test_a_batch_shows_what_the_model_itself_returns_for_the_batch(
     name: str, side: str, checkpoint: Callable[[str], Checkpoint]
 ) -> None:
@@ -215,8 +213,7 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("target", [0, 9], ids=["", "with a target"])
-@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize(("name", "target"), [*((name, 0) for name in LENGTHS), ("mixed", 9)])
 def test_every_sentence_is_in_one_batch_and_none_is_too_large(name: str, target: int) -> None:
     lengths = LENGTHS[name]
     found = list(batch.batches(encoded(lengths, target)))

@@ -38,7 +38,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaske
 
 import attncli
 from attncli.checkpoints.checkpoint_folder import CheckpointFolder
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.checkpoints.tensors.safetensors_store import Shards
 from attncli.engines import engine as engine_choice
 from attncli.engines.numpy import parallel
@@ -98,7 +98,7 @@ def test_fields_together_give_it_too_or_the_engine_declines(data: st.DataObject,
         assume(False)
     try:
         row = conform(family, changes, folder)
-    except DeclinedError:
+    except UnsupportedError:
         return
     except NotExposedError:  # as when a model of more key heads than heads is run
         assume(False)
@@ -161,7 +161,7 @@ def test_a_spec_names_the_tensors_that_are_read_whole_up_to_a_layer(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_field_that_a_recipe_reads_is_varied(family: str) -> None:
-    fields = Fields({"model_type": family})
+    fields = ConfigReader({"model_type": family})
     model_spec(fields)
     assert fields.read - {"model_type"} == set(VARIANTS[family])
 
@@ -169,7 +169,7 @@ def test_every_field_that_a_recipe_reads_is_varied(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_configuration_does_not_say_is_what_transformers_takes(family: str) -> None:
     said = json.loads(CONFIG_MAPPING[family]().to_json_string(use_diff=False))
-    assert repr(model_spec(Fields({"model_type": family}))) == repr(model_spec(Fields(said)))
+    assert repr(model_spec(ConfigReader({"model_type": family}))) == repr(model_spec(ConfigReader(said)))
 
 
 @pytest.mark.parametrize(
@@ -190,16 +190,16 @@ def test_what_a_configuration_does_not_say_is_what_transformers_takes(family: st
 def test_a_field_that_is_not_implemented_declines(name: str, value: Any) -> None:
     for family in FAMILIES:
         config = config_of(family, {})
-        model_spec(Fields(config))
-        with pytest.raises(DeclinedError):
-            model_spec(Fields({**config, name: value}))
+        model_spec(ConfigReader(config))
+        with pytest.raises(UnsupportedError):
+            model_spec(ConfigReader({**config, name: value}))
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope", "mrope", "proportional"])
 def test_a_rotary_embedding_that_is_not_implemented_declines(kind: str) -> None:
-    with pytest.raises(DeclinedError, match=kind):
+    with pytest.raises(UnsupportedError, match=kind):
         model_spec(
-            Fields(config_of("llama", {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, "factor": 2}}))
+            ConfigReader(config_of("llama", {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, "factor": 2}}))
         )
 
 
@@ -281,7 +281,7 @@ def test_weights_may_be_in_several_files_and_in_half_precision(
     model.save_pretrained(tmp_path, **{name: value for name, value in saved.items() if name != "dtype"})
     assert ("max_shard_size" in saved) == (tmp_path / "model.safetensors.index.json").is_file()
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    model_spec(Fields(config))
+    model_spec(ConfigReader(config))
     found, known = both(tmp_path)
     assert compared(family, found, known).is_exact
 
@@ -371,10 +371,10 @@ def test_a_segment_that_the_model_has_not_is_for_transformers_to_report(minilm: 
 def test_an_odd_configuration_is_declined_or_read(family: str, odd: dict[str, Any]) -> None:
     config = config_of(family, odd)
     if family == "llama" and odd["rope_parameters"]["rope_type"] == "linear":
-        model_spec(Fields(config))
+        model_spec(ConfigReader(config))
         return
-    with pytest.raises(DeclinedError):
-        model_spec(Fields(config))
+    with pytest.raises(UnsupportedError):
+        model_spec(ConfigReader(config))
 
 
 def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("family", PUBLISHED)
 def test_fields_of_published_checkpoints_that_matter_to_nothing_are_passed_over(family: str) -> None:
     config = config_of(family, {})
-    assert repr(model_spec(Fields(config | PUBLISHED[family]))) == repr(model_spec(Fields(config)))
+    assert repr(model_spec(ConfigReader(config | PUBLISHED[family]))) == repr(model_spec(ConfigReader(config)))
 
 
 @pytest.mark.parametrize("part", ["weight", "bias"])

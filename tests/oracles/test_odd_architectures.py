@@ -1,5 +1,6 @@
 """Architectures with a way of their own, in which a general method could go wrong without a word."""
 
+import ast
 import json
 import re
 import subprocess
@@ -35,6 +36,7 @@ from transformers import (
 )
 
 from attncli.engines import open_source
+from attncli.engines.torch import architectures
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.trace.layer import LayerTrace
 
@@ -154,6 +156,16 @@ def test_positions_are_counted_as_the_model_counts_them(tmp_path: Path) -> None:
         assert source.trace(" ".join(["w7"] * limit)).layers[0].num_queries == limit
         with pytest.raises(InputError, match=f"reads at most {limit}"):
             source.trace(" ".join(["w7"] * (limit + 1)))
+
+
+def test_no_other_module_names_an_architecture_that_has_a_file() -> None:
+    folder = Path(architectures.__file__).parent
+    names = set(architectures._ARCHITECTURES)
+    for path in folder.parent.rglob("*.py"):
+        if path.is_relative_to(folder) or path.name == "refused.py":
+            continue
+        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        assert not names & texts, path.name
 
 
 def test_an_architecture_is_refused_before_torch_is_imported(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def refuse(*_: Any) -> Any:
 
 
 def decline(*_: Any) -> Any:
-    raise numpy_engine.DeclinedError("not this time")
+    raise numpy_engine.UnsupportedError("not this time")
 
 
 def both(attn: Run, monkeypatch: pytest.MonkeyPatch, *arguments: Any, **more: Any) -> tuple[Any, Any]:
@@ -143,5 +143,5 @@ def test_neither_torch_nor_transformers_is_imported_where_they_are_not_needed(mi
 def test_code_that_a_checkpoint_brings_is_left_to_transformers(minilm: str, attn: Run) -> None:
     expected = attn("tokens", "time flies", "-m", minilm, "-F", "json")
     assert attn("tokens", "time flies", "-m", minilm, "-F", "json", "--trust-remote-code") == expected
-    with pytest.raises(numpy_engine.DeclinedError, match="no code that a checkpoint brings"):
+    with pytest.raises(numpy_engine.UnsupportedError, match="no code that a checkpoint brings"):
         numpy_engine.load_alone(resolve(minilm, LoadOptions()), LoadOptions(trust_remote_code=True))

@@ -37,7 +37,13 @@ EXCEPTIONS = {
     ("attncli.trace.trace", "attncli.trace.store"): "Trace.save",
 }
 # Who may name a library, wherever in the file.
-TRANSFORMERS = ("engines.torch", "encoding.auto_tokenizer", "checkpoints.hub", "analysis.check")
+TRANSFORMERS = (
+    "engines.torch",
+    "encoding.auto_tokenizer",
+    "checkpoints.hub",
+    "analysis.check",
+    "recording.readers.transformers",
+)
 LIBRARIES = {
     "transformers": TRANSFORMERS,
     "torch": (*TRANSFORMERS, "recording", "checkpoints.tensors.pickles", "masks.files", "engines.toy_init", "files"),

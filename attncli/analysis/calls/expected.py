@@ -18,7 +18,7 @@ from attncli.masks.comparison import Comparison
 from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskSize, materialise
-from attncli.masks.recognition import padding_under
+from attncli.masks.recognition import infer_padding
 from attncli.recording.call import CallSite
 from attncli.text import plural, visible
 
@@ -180,7 +180,7 @@ def _tokens(
     if any(one.who is None for one in padding) or len(mask.allowed) < batch:
         return tokens
     cells = np.broadcast_to(mask.allowed[:, 0], (batch, queries, keys))
-    return padding_under(expected, cells, mask.past, tokens)
+    return infer_padding(expected, cells, mask.past, tokens)
 
 
 def _findings(call: Taken, expected: Expression | None) -> list[Finding]:

@@ -25,15 +25,15 @@ class DerivedRows:
 
     Attributes:
         shape: `(H, Q, K)`.
-        made: gives some query rows of one head.
+        make: gives some query rows of one head.
     """
 
     shape: tuple[int, int, int]
-    made: Callable[[int, Int[np.ndarray, " Q"]], Float[np.ndarray, "Q K"]]
+    make: Callable[[int, Int[np.ndarray, " Q"]], Float[np.ndarray, "Q K"]]
 
     def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]], /) -> Float[np.ndarray, "Q K"]:
         """See `Rows`."""
-        return self.made(*place)
+        return self.make(*place)
 
 
 def derived_from(layer: LayerTrace, weights: RowSource, derived: Derived, **changed: Any) -> LayerTrace:

@@ -1,7 +1,8 @@
 """The tensors of a checkpoint on the hub, of whose files only the byte ranges that are read come to this machine.
 
-Ranges are read through huggingface_hub's file system, and are there as long as the process runs. A file that is small,
-or of which most is read, is downloaded whole, into the local cache of huggingface_hub.
+Ranges are read through huggingface_hub's file system into a scratch file of the same size, at their places, which is
+there as long as the process runs. A file that is small, or of which most is read, is downloaded whole, into the local
+cache of huggingface_hub.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
@@ -18,17 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.checkpoint_folder import WEIGHTS
+from attncli.checkpoints.checkpoint_folder import WEIGHTS, map_weights
 from attncli.checkpoints.hub import Download, is_offline, silence_hub, tell, translate_hub_errors
 from attncli.checkpoints.tensors import Stored
-from attncli.checkpoints.tensors.header import PREFIX, Entry, header_end, read_header
 from attncli.errors import LoadError
-from attncli.files import CODES, DTYPES
 from attncli.text import bytes_shown, visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.checkpoint_folder import CheckpointFolder
     from attncli.checkpoints.snapshot import RemoteFolder
+    from attncli.files import Tensors
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +37,12 @@ WHOLE = 1 << 25  # bytes of a file that is downloaded whole, whatever is read of
 NEAR = 1 << 16  # bytes between two rows, or two tensors, that cost less than a request
 LARGEST = 1 << 25  # bytes that several are fetched in together; more at once would run one after the other
 _HEAD = 1 << 16  # bytes that most headers fit into
+_LONGEST_HEAD = 100_000_000  # which safetensors reads
 _TOGETHER = 8  # requests, as many as the hub's client makes
 _WORTH_SAYING = 1_000_000  # bytes
 
 
-class _Part(NamedTuple):
+class _Range(NamedTuple):
     """Bytes of a file."""
 
     file: str
@@ -53,7 +55,7 @@ class HubStore:
 
     Args:
         name: of the checkpoint.
-        files: its small files, in the local cache.
+        files: those in the local cache.
         remote: where on the hub it is.
         offline: whether the hub may not be asked.
 
@@ -65,109 +67,175 @@ class HubStore:
 
     def __init__(self, name: str, files: CheckpointFolder, remote: RemoteFolder, offline: bool) -> None:
         self._name = visible(name)
-        self._folder = files
-        self._remote = remote
-        self._is_offline = is_offline(offline)
-        self._files: dict[str, _HubFile] = {}
+        self._hub = _HubFiles(self._name, files, remote, offline)
+        self._open: dict[str, _HubFile] = {}
         self._lock = RLock()  # transformers reads in threads of its own
-        silence_hub()
         has_one = WEIGHTS in remote.sizes
-        self._file_of = dict.fromkeys(self._file(WEIGHTS).entries, WEIGHTS) if has_one else files.shards()
+        self._file_of = dict.fromkeys(self._file(WEIGHTS).tensors.types, WEIGHTS) if has_one else files.shards()
         self.names: Collection[str] = self._file_of.keys()
 
     def stored(self, name: str) -> Stored:
         """See `attncli.checkpoints.tensors.Store.stored`."""
-        return Stored(*self._entry(name)[:2])
-
-    def read(self, name: str) -> np.ndarray[Any, Any]:
-        """See `attncli.checkpoints.tensors.Store.read`."""
-        entry = self._entry(name)
-        return self._numbers(name, entry.begin, entry.end).reshape(entry.shape)
-
-    def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
-        """See `attncli.checkpoints.tensors.Store.rows`."""
-        entry, file = self._entry(name), self._file_of[name]
-        if self._has(_Part(file, entry.begin, entry.end)):
-            return self.read(name)[list(indices)]
-        width = (entry.end - entry.begin) // entry.shape[0]
-        begins = [entry.begin + index * width for index in indices]
-        self._fetch([_Part(file, begin, begin + width) for begin in begins])
-        rows = [self._numbers(name, begin, begin + width).reshape(1, *entry.shape[1:]) for begin in begins]
-        return np.concatenate(rows)
+        tensors = self._tensors(name)
+        return Stored(tensors.types[name], tensors.shapes[name])
 
     def prepare(self, names: Collection[str]) -> None:
         """See `attncli.checkpoints.tensors.Store.prepare`."""
-        entries = {name: self._entry(name) for name in sorted(names) if name in self._file_of}
-        self._fetch(_Part(self._file_of[name], entry.begin, entry.end) for name, entry in entries.items())
+        self._fetch(self._range(name) for name in names if name in self._file_of)
 
-    def _entry(self, name: str) -> Entry:
-        file = self._file_of[name]
-        entries = self._file(file).entries
-        if name not in entries:
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """See `attncli.checkpoints.tensors.Store.read`."""
+        self._fetch([self._range(name)])
+        return self._mapped(name)
+
+    def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
+        """See `attncli.checkpoints.tensors.Store.rows`."""
+        whole, table = self._range(name), self._mapped(name)
+        if not self._has(whole):
+            begins = [whole.begin + index * table[0].nbytes for index in indices]
+            self._fetch(_Range(whole.file, begin, begin + table[0].nbytes) for begin in begins)
+        return table[list(indices)]
+
+    def _mapped(self, name: str) -> np.ndarray[Any, Any]:
+        """Return a tensor, whose bytes may not be here yet."""
+        tensors = self._tensors(name)
+        if name not in tensors.mapped:
+            raise LoadError(f"tensor {visible(name)} of {self._name} is {tensors.types[name]}, which is not read")
+        return tensors.mapped[name]
+
+    def _range(self, name: str) -> _Range:
+        start = self._tensors(name).starts[name]
+        return _Range(self._file_of[name], start, start + self._mapped(name).nbytes)
+
+    def _tensors(self, name: str) -> Tensors:
+        tensors = self._file(file := self._file_of[name]).tensors
+        if name not in tensors.types:
             raise LoadError(
                 f"the weights of {self._name} are damaged: {visible(file)} has no {visible(name)}, which the index "
                 "says is in it"
             )
-        return entries[name]
-
-    def _numbers(self, name: str, begin: int, end: int) -> np.ndarray[Any, Any]:
-        dtype = (DTYPES | CODES).get(kind := self.stored(name).type)
-        if dtype is None:
-            raise LoadError(f"tensor {visible(name)} of {self._name} is {kind}, which is not read")
-        file = self._file_of[name]
-        self._fetch([_Part(file, begin, end)])
-        return np.asarray(self._file(file).pages[begin:end]).view(dtype)
+        return tensors
 
     def _file(self, file: str) -> _HubFile:
         with self._lock:
-            if file not in self._files:
-                if file not in self._folder and file not in self._remote.sizes:
-                    raise LoadError(f"the weights of {self._name} are not complete: there is no {visible(file)}")
-                self._files[file] = _HubFile(self, self._folder, file)
-            return self._files[file]
+            if file not in self._open:
+                self._open[file] = _HubFile(self._hub, file)
+            return self._open[file]
 
-    def _has(self, part: _Part) -> bool:
-        return self._file(part.file).has(part)
+    def _has(self, part: _Range) -> bool:
+        file = self._file(part.file)
+        return file.is_whole or part in file.ranges
 
-    def _fetch(self, parts: Iterable[_Part]) -> None:
-        """Bring parts to this machine that are not here, several requests at once."""
+    def _fetch(self, parts: Iterable[_Range]) -> None:
+        """Bring ranges to this machine that are not here, several requests at once."""
         with self._lock:
             missing = sorted({part for part in parts if part.begin < part.end and not self._has(part)})
-            if not missing:
-                return
             for file in {part.file for part in missing}:
                 size = sum(part.end - part.begin for part in missing if part.file == file)
-                if 2 * size > self._remote.sizes[file]:
-                    self._file(file).download()
+                if 2 * size > self._hub.size(file):
+                    self._open[file] = _HubFile(self._hub, file, is_whole=True)
             missing = [part for part in missing if not self._has(part)]
+            if not missing:
+                return
             together = list(_joined(missing))
-            progress = _Progress(self._name, sum(part.end - part.begin for part in together))
+            total, done = sum(part.end - part.begin for part in together), 0
+            self._hub.check_online(total)
             with ThreadPoolExecutor(_TOGETHER) as pool:
-                for _ in pool.map(lambda part: self._files[part.file].fetch(part, progress), together):
-                    pass
+                for part, content in zip(together, pool.map(self._hub.get, together), strict=True):
+                    self._open[part.file].write(part, content)
+                    done += len(content)
+                    shown = bytes_shown(done), bytes_shown(total)
+                    _log.debug("fetching %s: %s of %s", self._name, *shown, extra={"share": done / total})
             for part in missing:
-                self._files[part.file].parts.add(part)
+                self._open[part.file].ranges.add(part)
+
+
+class _HubFile:
+    """One of the files: in the local cache as a whole, or by ranges in a scratch file.
+
+    Attributes:
+        tensors: of the file, mapped; those that are not fetched are zeros.
+        ranges: those that are here.
+        is_whole: whether all of it is.
+    """
+
+    def __init__(self, hub: _HubFiles, file: str, is_whole: bool = False) -> None:
+        self.ranges: set[_Range] = set()
+        self.is_whole = True
+        size = hub.size(file)
+        try:
+            if hub.is_here(file):
+                self.tensors = map_weights(hub.files.path / file)
+            elif is_whole or size <= WHOLE:
+                self.tensors = map_weights(hub.download(file))
+            else:
+                self.is_whole = False
+                self.tensors = self._scratch(hub, file, size)
+        except LoadError as error:
+            if why := str(error).partition("cannot be read: ")[2]:
+                raise LoadError(f"the weights {visible(file)} of {hub.name} cannot be read: {why}") from None
+            raise
+
+    def _scratch(self, hub: _HubFiles, file: str, size: int) -> Tensors:
+        """Make a file with the header alone, whose pages stay when its name is gone."""
+        hub.check_online(0)
+        descriptor, path = tempfile.mkstemp(suffix=".safetensors")
+        os.close(descriptor)
+        try:
+            os.truncate(path, size)
+            self._pages = np.memmap(path, np.uint8, "r+")
+            self.write(first := _Range(file, 0, min(size, _HEAD)), hub.get(first))
+            length = 8 + int.from_bytes(self._pages[:8].tobytes(), "little")
+            if first.end < length <= min(size, _LONGEST_HEAD):
+                self.write(rest := _Range(file, first.end, length), hub.get(rest))
+            return map_weights(Path(path))
+        finally:
+            with suppress(OSError):  # a system may keep what is mapped
+                os.unlink(path)
+
+    def write(self, part: _Range, content: bytes) -> None:
+        """Put bytes where they belong."""
+        self._pages[part.begin : part.end] = np.frombuffer(content, np.uint8)
+
+
+class _HubFiles:
+    """The files of a checkpoint in a repository, by huggingface_hub's file system and downloads."""
+
+    def __init__(self, name: str, files: CheckpointFolder, remote: RemoteFolder, offline: bool) -> None:
+        silence_hub()
+        self.name, self.files, self._remote = name, files, remote
+        self._is_offline = is_offline(offline)
+
+    def is_here(self, file: str) -> bool:
+        """Return whether the local cache has a whole file."""
+        return self.files.sizes.get(file, 0) > 0
+
+    def size(self, file: str) -> int:
+        """Return how many bytes a file has; LoadError if there is none."""
+        if self.is_here(file):
+            return self.files.sizes[file]
+        if file not in self._remote.sizes:
+            raise LoadError(f"the weights of {self.name} are not complete: there is no {visible(file)}")
+        return self._remote.sizes[file]
 
     def check_online(self, count: int) -> None:
         """Raise LoadError before bytes are fetched where nothing may be; say how many are, where it takes a while."""
-        shown = f"{bytes_shown(count)} of the weights of {self._name}"
         if self._is_offline:
             raise LoadError(
-                f"{shown} are not in the local cache, and offline nothing is fetched; `hf download` fetches them"
+                f"the weights of {self.name} are not in the local cache, or not all of them, and offline nothing is "
+                "fetched; `hf download` fetches them"
             )
         if count > _WORTH_SAYING:
-            tell(f"fetching {shown} from the hub")
-        elif count:
-            _log.info("fetching %s", shown)
+            tell(f"fetching {bytes_shown(count)} of the weights of {self.name} from the hub")
 
-    def get(self, part: _Part) -> bytes:
+    def get(self, part: _Range) -> bytes:
         """Return bytes of a file on the hub."""
         path = f"{self._repository}@{self._remote.commit}/{self._remote.inside}{part.file}"
-        with translate_hub_errors(self._name, "model"):
-            content: bytes = self._hub_files.cat_file(path, start=part.begin, end=part.end, cache_type="none")
+        with translate_hub_errors(self.name, "model"):
+            content: bytes = self._file_system.cat_file(path, start=part.begin, end=part.end, cache_type="none")
         if len(content) != part.end - part.begin:
             raise LoadError(
-                f"the server does not send the part of {visible(part.file)} of {self._name} that it was asked for; "
+                f"the server does not send the part of {visible(part.file)} of {self.name} that it was asked for; "
                 "`hf download` downloads it whole"
             )
         return content
@@ -178,13 +246,13 @@ class HubStore:
 
         self.check_online(self._remote.sizes[file])
         remote = self._remote
-        with translate_hub_errors(self._name, "model"):
+        with translate_hub_errors(self.name, "model"):
             return Path(
                 hf_hub_download(remote.repository, remote.inside + file, revision=remote.commit, tqdm_class=Download)
             )
 
     @cached_property
-    def _hub_files(self) -> Any:
+    def _file_system(self) -> Any:
         from huggingface_hub import HfFileSystem
 
         return HfFileSystem(skip_instance_cache=True)
@@ -195,91 +263,13 @@ class HubStore:
         from huggingface_hub import HfApi
 
         name = self._remote.repository
-        with translate_hub_errors(self._name, "model"):
+        with translate_hub_errors(self.name, "model"):
             return name if "/" in name else HfApi().model_info(name, revision=self._remote.commit).id
 
 
-class _HubFile:
-    """One of the files: in the local cache as a whole, or by parts in a file without a name, at their places.
-
-    Attributes:
-        pages: its bytes.
-        parts: those that are here.
-    """
-
-    def __init__(self, store: HubStore, folder: CheckpointFolder, file: str) -> None:
-        self._store, self._name = store, file
-        self.parts: set[_Part] = set()
-        self.size = folder.sizes.get(file) or store._remote.sizes[file]
-        self._is_whole = file in folder and folder.sizes[file] > 0
-        if self._is_whole:
-            self.pages = np.memmap(folder.path / file, np.uint8, "r")
-        elif 0 < self.size <= WHOLE:
-            self.download()
-        elif self.size:
-            scratch = tempfile.TemporaryFile()  # noqa: SIM115  its pages are used as long as the process runs
-            os.truncate(scratch.fileno(), self.size)
-            self.pages = np.memmap(scratch, np.uint8, "r+")
-
-    @cached_property
-    def entries(self) -> dict[str, Entry]:
-        """What the file says of its tensors.
-
-        Raises:
-            LoadError: it is damaged.
-        """
-        try:
-            if not self.size:
-                raise ValueError("it is empty")
-            self._read_to(min(self.size, _HEAD))
-            end = header_end(self.pages[:PREFIX].tobytes(), self.size)
-            self._read_to(end)
-            return read_header(self.pages[:end].tobytes(), self.size)
-        except ValueError as error:
-            raise LoadError(
-                f"the weights {visible(self._name)} of {self._store._name} cannot be read: {visible(str(error))}"
-            ) from None
-
-    def _read_to(self, end: int) -> None:
-        begin = max((part.end for part in self.parts), default=0)
-        if not self._is_whole and begin < end:
-            self._store.check_online(0)
-            self.fetch(part := _Part(self._name, begin, end))
-            self.parts.add(part)
-
-    def has(self, part: _Part) -> bool:
-        """Return whether a part is here."""
-        return self._is_whole or part in self.parts
-
-    def fetch(self, part: _Part, progress: _Progress | None = None) -> None:
-        """Bring a part here."""
-        self.pages[part.begin : part.end] = np.frombuffer(self._store.get(part), np.uint8)
-        if progress is not None:
-            progress.add(part.end - part.begin)
-
-    def download(self) -> None:
-        """Bring all of it here."""
-        path = self._store.download(self._name)
-        self.pages = np.memmap(path, np.uint8, "r")
-        self._is_whole, self.size = True, len(self.pages)
-
-
-class _Progress:
-    """Says how far a fetch is."""
-
-    def __init__(self, name: str, total: int) -> None:
-        self._name, self._total, self._done = name, total, 0
-
-    def add(self, count: int) -> None:
-        """Say that some more bytes have come."""
-        self._done += count
-        shown = bytes_shown(self._done), bytes_shown(self._total)
-        _log.debug("fetching %s: %s of %s", self._name, *shown, extra={"share": self._done / self._total})
-
-
-def _joined(parts: Iterable[_Part]) -> Iterator[_Part]:
-    """Join parts, in their order, that stand near each other in a file: the experts of a layer are many tensors."""
-    last: _Part | None = None
+def _joined(parts: Iterable[_Range]) -> Iterator[_Range]:
+    """Join ranges, in their order, that stand near each other in a file: the experts of a layer are many tensors."""
+    last: _Range | None = None
     for part in parts:
         if last is not None and _is_near(last, part):
             last = last._replace(end=max(last.end, part.end))
@@ -291,6 +281,6 @@ def _joined(parts: Iterable[_Part]) -> Iterator[_Part]:
         yield last
 
 
-def _is_near(one: _Part, next_one: _Part) -> bool:
+def _is_near(one: _Range, next_one: _Range) -> bool:
     is_near = one.file == next_one.file and next_one.begin - one.end <= NEAR
     return is_near and max(one.end, next_one.end) - one.begin <= LARGEST

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,13 +92,20 @@ class QuantizedTensors:
         return stored.shape
 
     def floats(self, name: str) -> Floats:
-        """Return a tensor of floats, also small ones, in float32."""
+        """Return a tensor of floats, also small ones, or of integers of eight bits, in float32."""
         kind, array = self.type(name), self.read(name)
         if kind == "F8_E4M3":
             return _E4M3[array]
+        if kind == "I8":
+            return array.astype(np.float32)
         if kind == "F8_E5M2":
             return (array.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
         return _powers_of_two(array) if kind in ("F8_E8M0", "U8") else to_float32(array)
+
+    def integers(self, name: str, bits: int, count: int, turned: bool = False) -> Floats:
+        """Return packed integers, each stored more by half of their range than it is; see `unpack_bits`."""
+        words = self.read(name)
+        return unpack_bits(words.T if turned else words, bits, count).astype(np.float32) - (1 << bits - 1)
 
     def misfit(self, what: str) -> LoadError:
         """Return the error for tensors that are not what their form says."""
@@ -184,49 +190,6 @@ def _is_block(value: Any) -> bool:
     return isinstance(value, list | tuple) and len(value) == 2 and all(type(side) is int and side > 0 for side in value)
 
 
-class _Scaled(NamedTuple):
-    """Codes with a scale for all of a tensor, for each row, or for each block, and perhaps zeros as many.
-
-    Attributes:
-        shape: of the tensor.
-        codes: name of the codes.
-        scale: name of the scales.
-        block: rows and columns that share a scale.
-        grid: the shape of the scales, an axis for rows and one for columns of blocks.
-        zeros: name of the zeros; empty if there are none.
-        bits: of a packed code; 0: they are not packed.
-    """
-
-    shape: Shape
-    codes: str
-    scale: str
-    block: Block
-    grid: Shape
-    zeros: str
-    bits: int
-
-    def numbers(self, tensors: QuantizedTensors) -> Floats:
-        """Return `(code - zero) * scale`."""
-        if self.bits:
-            numbers = unpack_bits(tensors.read(self.codes), self.bits, self.shape[1]).astype(np.float32)
-            numbers -= 1 << self.bits - 1
-        elif tensors.type(self.codes) == "I8":
-            numbers = tensors.read(self.codes).astype(np.float32)
-        else:
-            numbers = tensors.floats(self.codes)
-        if self.zeros:
-            numbers -= scale_blocks(np.ones_like(numbers), self._zeros(tensors), self.block)
-        return scale_blocks(numbers, tensors.floats(self.scale).reshape(self.grid), self.block)
-
-    def _zeros(self, tensors: QuantizedTensors) -> Floats:
-        kind, zeros = tensors.type(self.zeros), tensors.read(self.zeros)
-        if kind == "I32":
-            zeros = unpack_bits(zeros.T, self.bits, self.grid[0]).T.astype(np.float32) - (1 << self.bits - 1)
-        elif kind != "I8":
-            zeros = tensors.floats(self.zeros)
-        return np.asarray(zeros, np.float32).reshape(self.grid)
-
-
 def _scaled(
     tensors: QuantizedTensors,
     shape: Shape,
@@ -239,13 +202,28 @@ def _scaled(
     bits: int = 0,
     more: tuple[str, ...] = (),
 ) -> QuantizedTensor:
-    """Return a tensor of codes with scales, after checking that they fit; see `_Scaled`."""
+    """Return a tensor of codes with a scale for all of it, for each row, or for each block: `(code - zero) * scale`.
+
+    Args:
+        tensors: of the checkpoint.
+        shape: of the tensor.
+        codes: name of the codes.
+        scale: name of the scales.
+        blocks: the sizes that blocks may have.
+        scale_types: what scales may be stored as.
+        zeros: name of the zeros, as many as scales; there need be none of that name.
+        bits: of a packed code; 0: they are not packed.
+        more: other tensors that are read for it.
+
+    Raises:
+        LoadError: they do not fit each other.
+    """
     if len(shape) < 2:
         raise tensors.misfit(f"{codes} has shape {list(shape)}, expected two axes or more")
     ones = (1,) * len(shape)
     grids = {_grid(shape, block): block for block in blocks}
     grids |= {(*shape[:-1], 1): (1, shape[-1]), ones: (shape[-2], shape[-1])}
-    grid = tensors.expect(scale, scale_types)
+    stored = grid = tensors.expect(scale, scale_types)
     if math.prod(grid) == 1:
         grid = ones
     elif grid == shape[:1]:
@@ -255,10 +233,18 @@ def _scaled(
     parts = (codes, scale, *more)
     if zeros in tensors:
         packed = (-(-grid[0] * bits // 32), *grid[1:]) if tensors.type(zeros) == "I32" else grid
-        tensors.expect(zeros, ("I8", "I32" if bits else "F8_E4M3"), packed, tensors.expect(scale, scale_types))
+        tensors.expect(zeros, ("I8", "I32" if bits else "F8_E4M3"), packed, stored)
         parts += (zeros,)
-    how = _Scaled(shape, codes, scale, grids[grid], grid, zeros if zeros in tensors else "", bits)
-    return QuantizedTensor(shape, parts, partial(how.numbers, tensors))
+
+    def numbers() -> Floats:
+        values = tensors.integers(codes, bits, shape[1]) if bits else tensors.floats(codes)
+        if zeros in tensors:
+            is_packed = tensors.type(zeros) == "I32"  # along the rows
+            shift = tensors.integers(zeros, bits, grid[0], turned=True).T if is_packed else tensors.floats(zeros)
+            values -= scale_blocks(np.ones_like(values), shift.reshape(grid), grids[grid])
+        return scale_blocks(values, tensors.floats(scale).reshape(grid), grids[grid])
+
+    return QuantizedTensor(shape, parts, numbers)
 
 
 def _by_group(codes: Codes, zeros: Codes, scales: Floats, index: np.ndarray[Any, Any], zero_offset: int = 0) -> Floats:

@@ -246,7 +246,7 @@ def convert(
     attn mask convert mask.npy --to mha -o mha.npy
     attn mask convert "causal" --size 8 --to sdpa -o mask.json
     """
-    from attncli.masks.conventions import encoded
+    from attncli.masks.conventions import encode_mask
     from attncli.masks.files import write_values
     from attncli.masks.mask_grid import open_masks
 
@@ -257,7 +257,7 @@ def convert(
     kind = (dtype or "float32") if to == "additive" else "bool"
     # nn.MultiheadAttention takes key padding as it is, every other function with axes for heads and queries.
     shape = (len(subject.allowed), subject.shape[-1]) if subject.is_padding and to == "mha" else subject.shape
-    write_values(output, encoded(subject.allowed.reshape(shape), to, kind), kind)
+    write_values(output, encode_mask(subject.allowed.reshape(shape), to, kind), kind)
 
 
 def _words(text: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.checkpoints.tensors.open_store import open_store, rows_of_vocabulary
 from attncli.checkpoints.weight_checks import check_types, check_unread, without_quantization
 from attncli.encoding.encode import EncodedInput, InputEncoder
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from attncli.masks.expressions import Expression
     from attncli.trace.tokens import Tokens
 
-__all__ = ["DeclinedError", "NativeCheckpoint", "load_alone"]
+__all__ = ["NativeCheckpoint", "UnsupportedError", "load_alone"]
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class NativeCheckpoint:
     """A model and its tokenizer, opened once; see `attncli.engines.source.Source`.
 
     Raises:
-        DeclinedError: this engine does not compute it, or, from `trace`, does not compute a sentence.
+        UnsupportedError: this engine does not compute it, or, from `trace`, does not compute a sentence.
         LoadError: its files are damaged, or do not belong together.
         UsageError: there is no such layer, head or kind.
     """
@@ -72,7 +72,7 @@ class NativeCheckpoint:
         self.mask = _parse_mask(mask)
         files = _open(snapshot, options.offline)
         model, config = snapshot.name, files.config
-        spec = model_spec(Fields(config))
+        spec = model_spec(ConfigReader(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
         self.name = model
@@ -149,13 +149,13 @@ class NativeCheckpoint:
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
         for answer in self.answers(texts, pair, target):
-            if isinstance(answer, DeclinedError):
+            if isinstance(answer, UnsupportedError):
                 raise answer
             yield answer
 
     def answers(
         self, texts: Sequence[str], pair: str | None = None, target: str | None = None
-    ) -> Iterator[Trace | DeclinedError]:
+    ) -> Iterator[Trace | UnsupportedError]:
         """Yield the attention of each sentence, in order, or why it is declined, whatever stands beside it.
 
         Sentences that follow each other are packed (`ragged_batch`), and nothing but the texts and the
@@ -178,7 +178,7 @@ class NativeCheckpoint:
             tokens += length
         yield from self._answered(pack)
 
-    def _answered(self, pack: Sequence[EncodedInput]) -> Iterator[Trace | DeclinedError]:
+    def _answered(self, pack: Sequence[EncodedInput]) -> Iterator[Trace | UnsupportedError]:
         """Yield the attention of each sentence of a pack, or why it is declined."""
         if not pack:
             return
@@ -191,7 +191,7 @@ class NativeCheckpoint:
                 found = [self._prefix_cache.record(self.model, inputs[0], *what)]
             else:
                 found = self.model.record(inputs, *what)
-        except DeclinedError as error:
+        except UnsupportedError as error:
             if len(pack) == 1:
                 yield error
                 return
@@ -212,10 +212,10 @@ class NativeCheckpoint:
         for sentence, layers in zip(pack, found, strict=True):
             yield self._traced(sentence, layers)
 
-    def _traced(self, sentence: EncodedInput, layers: Sequence[LayerTrace]) -> Trace | DeclinedError:
+    def _traced(self, sentence: EncodedInput, layers: Sequence[LayerTrace]) -> Trace | UnsupportedError:
         arrays = (array for each in layers for array in (each.q, each.k, each.v) if isinstance(array, np.ndarray))
         if not all(map(_is_finite, arrays)):
-            return DeclinedError("some of its numbers are not finite")
+            return UnsupportedError("some of its numbers are not finite")
         found = {each.layer: each for each in layers}
         recorded = tuple(found[index] for index in self.layers)
         tokens = sentence.tokens
@@ -257,7 +257,7 @@ def _open(snapshot: Snapshot, offline: bool) -> _Opened:
     if snapshot.gguf is not None:
         return _open_gguf(snapshot.gguf)
     if snapshot.is_pickled:
-        raise DeclinedError(f"the weights of {'its base' if snapshot.adapter else 'it'} are in a pickle")
+        raise UnsupportedError(f"the weights of {'its base' if snapshot.adapter else 'it'} are in a pickle")
     config = without_quantization(snapshot.config)  # which the store undoes
     store = cache(partial(open_store, snapshot, offline))
     if snapshot.adapter is not None and "vocab_size" in config:
@@ -280,23 +280,23 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenize
     """Load a checkpoint's tokenizer alone; return it and how many tokens its model reads at most.
 
     Raises:
-        DeclinedError: this engine does not compute the checkpoint.
+        UnsupportedError: this engine does not compute the checkpoint.
         LoadError: a file is damaged.
     """
     check_options(options)
     if snapshot.gguf is not None:
         opened = _open_gguf(snapshot.gguf)
-        return opened.tokenizer(), model_spec(Fields(opened.config)).positions
+        return opened.tokenizer(), model_spec(ConfigReader(opened.config)).positions
     config = snapshot.config
-    limit = model_spec(Fields(without_quantization(config))).positions
+    limit = model_spec(ConfigReader(without_quantization(config))).positions
     return load_tokenizer(snapshot.model_name, snapshot.tokenizer, config), limit
 
 
 def check_options(options: LoadOptions) -> None:
-    """Raise DeclinedError for options that only transformers can fulfil."""
+    """Raise UnsupportedError for options that only transformers can fulfil."""
     if options.device != "cpu" or options.device_map is not None:
-        raise DeclinedError("it runs on the CPU alone")
+        raise UnsupportedError("it runs on the CPU alone")
     if options.dtype not in (None, "float32"):
-        raise DeclinedError("it computes in float32 alone")
+        raise UnsupportedError("it computes in float32 alone")
     if options.trust_remote_code:
-        raise DeclinedError("it runs no code that a checkpoint brings")
+        raise UnsupportedError("it runs no code that a checkpoint brings")

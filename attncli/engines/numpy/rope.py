@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.trace.selection import MOST
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ class Rope(NamedTuple):
         return np.arange(tokens, dtype=np.float32)[:, None] * self.frequencies
 
 
-def read_rope(fields: Fields, width: int, positions: int, theta: float = 10_000.0, part: float | None = None) -> Rope:
+def read_rope(
+    fields: ConfigReader, width: int, positions: int, theta: float = 10_000.0, part: float | None = None
+) -> Rope:
     """Return the rotation that a configuration describes, in the spelling of any version of transformers.
 
     Args:
@@ -42,11 +44,11 @@ def read_rope(fields: Fields, width: int, positions: int, theta: float = 10_000.
         part: the share of a head that is rotated, where it does not say; None: the family rotates all of it.
 
     Raises:
-        DeclinedError: this rotation is not implemented.
+        UnsupportedError: this rotation is not implemented.
     """
-    newer = fields.take("rope_parameters", None)
-    parameters = fields.take("rope_scaling", None) or newer or {}
-    defaults = {"rope_theta": fields.take("rope_theta", theta)}
+    newer = fields.get("rope_parameters", None)
+    parameters = fields.get("rope_scaling", None) or newer or {}
+    defaults = {"rope_theta": fields.get("rope_theta", theta)}
     if part is not None:
         defaults["partial_rotary_factor"] = part
     return rope_of(parameters, defaults, width, positions)
@@ -55,31 +57,31 @@ def read_rope(fields: Fields, width: int, positions: int, theta: float = 10_000.
 def rope_of(parameters: Any, defaults: Mapping[str, Any], width: int, positions: int) -> Rope:
     """Return the rotation that parameters describe, with defaults where they do not say; see `read_rope`."""
     if not isinstance(parameters, Mapping):
-        raise DeclinedError(f"its rotary parameters are {parameters!r}")
-    fields = Fields({**defaults, **parameters})
-    kind = fields.take("rope_type", fields.take("type", "default"))
+        raise UnsupportedError(f"its rotary parameters are {parameters!r}")
+    fields = ConfigReader({**defaults, **parameters})
+    kind = fields.get("rope_type", fields.get("type", "default"))
     if kind not in _KINDS:
-        raise DeclinedError(f"its rotary embedding is {kind!r}")
+        raise UnsupportedError(f"its rotary embedding is {kind!r}")
     base = fields.number("rope_theta")
     rotary_width = int(width * fields.number("partial_rotary_factor")) if "partial_rotary_factor" in defaults else width
     if rotary_width < 2 or rotary_width % 2 or rotary_width > min(width, MOST):
-        raise DeclinedError(f"it turns {rotary_width} of {width} dimensions")
+        raise UnsupportedError(f"it turns {rotary_width} of {width} dimensions")
     frequencies = 1 / np.float32(base) ** (np.arange(0, rotary_width, 2, dtype=np.float32) / np.float32(rotary_width))
     rope = _KINDS[kind](fields, frequencies.astype(np.float32), rotary_width, positions)
-    fields.check_all_read()
+    fields.reject_unknown()
     return rope
 
 
-def _default(_: Fields, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
+def _default(_: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
     return Rope(frequencies)
 
 
-def _linear(fields: Fields, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
+def _linear(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
     """Divide all frequencies by a factor (Chen et al. 2023, "Extending Context Window …")."""
     return Rope(frequencies / np.float32(fields.number("factor")))
 
 
-def _llama3(fields: Fields, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
+def _llama3(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
     """Stretch long waves, keep short ones, and interpolate between the two (Llama 3.1, 2024)."""
     factor, low, high = (fields.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     trained = fields.count("original_max_position_embeddings", positions)
@@ -90,15 +92,15 @@ def _llama3(fields: Fields, frequencies: Float[np.ndarray, " R"], width: int, po
     return Rope(np.where(waves < trained / high, frequencies, stretched).astype(np.float32))
 
 
-def _yarn(fields: Fields, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
+def _yarn(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
     """Keep dimensions that turn often within the trained length, stretch slow ones (YaRN, Peng et al. 2023)."""
     factor = fields.number("factor")
     trained = fields.count("original_max_position_embeddings", positions)
     ends = [
         width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(fields.number("rope_theta")))
-        for turns in (fields.take("beta_fast", None) or 32, fields.take("beta_slow", None) or 1)
+        for turns in (fields.get("beta_fast", None) or 32, fields.get("beta_slow", None) or 1)
     ]
-    if fields.take("truncate", True):
+    if fields.get("truncate", True):
         ends = [math.floor(ends[0]), math.ceil(ends[1])]
     low, high = max(ends[0], 0), min(ends[1], width - 1)
     high += 0.001 if low == high else 0
@@ -108,8 +110,8 @@ def _yarn(fields: Fields, frequencies: Float[np.ndarray, " R"], width: int, posi
     return Rope(mixed.astype(np.float32), _yarn_length(fields, factor))
 
 
-def _yarn_length(fields: Fields, factor: float) -> float:
-    length, over, under = (fields.take(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+def _yarn_length(fields: ConfigReader, factor: float) -> float:
+    length, over, under = (fields.get(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
     if length is not None:
         return float(length)
 

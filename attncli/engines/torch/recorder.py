@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +18,7 @@ from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
 from attncli.recording.call import AttentionCall
 from attncli.recording.to_trace import to_layer
-from attncli.trace.layer import LayerTrace, Proof
+from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 
 if TYPE_CHECKING:
@@ -76,6 +76,10 @@ class PaddedBatch(NamedTuple):
     whole: Span
 
 
+class UnknownPositionsError(NotExposedError):
+    """A layer has queries or keys that are neither tokens nor what its architecture is known to have."""
+
+
 class StopForward(Exception):  # noqa: N818
     """The last layer that was asked for has been recorded: no error, but the only way out of a forward pass."""
 
@@ -87,8 +91,6 @@ class _ModuleRun:
     module: Any
     sublayer: Sublayer | None = None
     calls: list[AttentionCall] = field(default_factory=list)
-    against: str = ""
-    proofs: Sequence[Proof] = ()
 
 
 @dataclass
@@ -119,7 +121,7 @@ class Recorder:
     returned: list[tuple[int, Sublayer]] = field(default_factory=list)
     outputs: dict[Sublayer, torch.Tensor] = field(default_factory=dict)
     _running: list[_ModuleRun] = field(default_factory=list)
-    _waiting: list[tuple[AttentionCall, _ModuleRun]] = field(default_factory=list)
+    _waiting: list[tuple[AttentionCall, Sublayer]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin with nothing recorded."""
@@ -164,19 +166,11 @@ class Recorder:
             raise NotExposedError(f"{name} has positions that are no tokens; --mask says nothing of them")
         return sublayer in self.requested
 
-    def emit(self, module: Any, call: AttentionCall, against: str, proofs: Sequence[Proof] = ()) -> None:
-        """Take what a module computed.
-
-        Args:
-            module: one whose attention is wanted; None is the innermost.
-            call: its attention.
-            against: what the call's output is.
-            proofs: of each batch row, where the reader compared more than weights·V.
-        """
+    def emit(self, module: Any, call: AttentionCall) -> None:
+        """Take what a module computed whose attention is wanted; None is the innermost."""
         run = self._run_of(module)
         assert run is not None
         run.calls.append(call)
-        run.against, run.proofs = against, proofs
 
     def _run_of(self, module: Any) -> _ModuleRun | None:
         inner = reversed(self._running)
@@ -202,9 +196,9 @@ class Recorder:
             self.outputs[run.sublayer] = output[0] if isinstance(output, list | tuple) else output
             call = joined(run.sublayer, run.calls)
             if _is_on_cpu(call):
-                self._record(call, run)
+                self._record(call, run.sublayer)
             else:  # a transfer waits for all that the device was asked before
-                self._waiting.append((call, run))
+                self._waiting.append((call, run.sublayer))
         if self.is_last(run.sublayer):
             raise StopForward
 
@@ -215,8 +209,8 @@ class Recorder:
     def flush(self) -> None:
         """Bring what waits on a device to the CPU and record it, after everything was asked of the device."""
         copies: dict[int, torch.Tensor] = {}  # layers share masks
-        for call, run in self._waiting:
-            self._record(_on_cpu(call, copies), run)
+        for call, sublayer in self._waiting:
+            self._record(_on_cpu(call, copies), sublayer)
         self._waiting.clear()
 
     # --- which positions are whose ---
@@ -236,8 +230,8 @@ class Recorder:
         """Return the heads asked for of a layer with these sizes.
 
         Raises:
-            NotExposedError: it has not one query and one key for every position that is known of: for the tokens of the
-                padded batch, where nothing else is.
+            UnknownPositionsError: it has not one query and one key for every position that is known of: for the tokens
+                of the padded batch, where nothing else is.
             UsageError: it has no such head.
         """
         rows, columns = (side.stop for side in self.batch.whole.of(sublayer[1]))
@@ -245,7 +239,7 @@ class Recorder:
         # A cache of a sliding window has dropped what no query will see.
         is_cut = self.batch.whole.past > 0 and keys < columns
         if queries != rows or (keys != columns and not is_cut):
-            raise NotExposedError(
+            raise UnknownPositionsError(
                 f"layer {sublayer[0]} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
                 "positions that are no tokens are not supported in it"
             )
@@ -253,25 +247,19 @@ class Recorder:
 
     # --- what was recorded ---
 
-    def _record(self, call: AttentionCall, run: _ModuleRun) -> None:
+    def _record(self, call: AttentionCall, sublayer: Sublayer) -> None:
         """Keep one layer of every sentence; of a model without weights its mask alone."""
-        assert run.sublayer is not None
-        heads = self._heads_of(run.sublayer, *call.shape[1:])
+        heads = self._heads_of(sublayer, *call.shape[1:])
         if self.request.audits:
-            self.calls[run.sublayer] = call
-        index, kind = run.sublayer
+            self.calls[sublayer] = call
         for number, layers in enumerate(self.layers):
-            layer = to_layer(_of_sentence(call, number, *self.sentence_slices(number, run.sublayer)), 0)
-            proof = layer.proof and layer.proof._replace(against=run.against)
-            layer = replace(
-                layer, layer=index, kind=kind, heads=heads, proof=run.proofs[number] if run.proofs else proof
-            )
-            if layer.scale is None:
-                layer = replace(layer, scale=fitted_scale(layer))
+            layer = to_layer(_of_sentence(call, number, *self.sentence_slices(number, sublayer)), 0)
+            mask = layer.mask
             if self.request.mask is not None:
-                size = layer.num_queries, layer.num_keys, layer.num_heads
-                layer = replace(layer, mask=RuleMask(self.request.mask, *size))
-            layers[run.sublayer] = _with_mask_alone(layer) if self.request.is_blank else layer
+                mask = RuleMask(self.request.mask, layer.num_queries, layer.num_keys, layer.num_heads)
+            scale = fitted_scale(layer) if layer.scale is None else layer.scale
+            layer = replace(layer, layer=sublayer[0], kind=sublayer[1], heads=heads, mask=mask, scale=scale)
+            layers[sublayer] = _with_mask_alone(layer) if self.request.is_blank else layer
 
     def check(self, architecture: str) -> None:
         """Raise NotExposedError unless every layer ran once, and in order, as far as the pass went."""
@@ -332,35 +320,41 @@ def _is_on_cpu(call: AttentionCall) -> bool:
 def _on_cpu(call: AttentionCall, copies: dict[int, torch.Tensor]) -> AttentionCall:
     """Return a call with its tensors on the CPU; `copies` are those that were brought before, by their `id`."""
 
-    def copy(tensor: torch.Tensor) -> torch.Tensor:
+    def copy(tensor: torch.Tensor, _: str) -> torch.Tensor:
         if id(tensor) not in copies:
             copies[id(tensor)] = tensor.cpu()
         return copies[id(tensor)]
 
-    names = ("q", "k", "v", "scores", "weights", "sinks", "output", "weight_sums")
-    tensors: dict[str, Any] = {name: copy(tensor) for name in names if (tensor := getattr(call, name)) is not None}
-    return replace(call, **tensors, masks=tuple(mask._replace(values=copy(mask.values)) for mask in call.masks))
+    return _with_tensors(call, copy)
 
 
 def _of_sentence(call: AttentionCall, number: int, rows: slice, columns: slice) -> AttentionCall:
     """Return one sentence's part of the attention of a padded batch."""
+    sides = {"Q": rows, "K": columns}
 
-    def part(tensor: torch.Tensor | None, *sides: slice) -> Any:
+    def part(tensor: torch.Tensor, axes: str) -> torch.Tensor:
         """Take a batch row, and of the axes behind the heads those positions; an axis of one stands for all."""
-        if tensor is None:
-            return None
         own = tensor[number : number + 1] if len(tensor) > 1 else tensor
-        index = (side if own.shape[axis] > 1 else slice(None) for axis, side in enumerate(sides, start=2))
+        index = [sides[name] if own.shape[axis] > 1 else slice(None) for axis, name in enumerate(axes, start=2)]
         return own[:, :, *index]
 
-    q, k, v = part(call.q, rows), part(call.k, columns), part(call.v, columns)
     queries, keys = (len(range(size)[side]) for size, side in zip(call.shape[2:], (rows, columns), strict=True))
-    masks = (mask._replace(values=part(mask.values, rows, columns)) for mask in call.masks)
-    scores, weights = part(call.scores, rows, columns), part(call.weights, rows, columns)
-    return replace(
-        call, shape=(1, call.shape[1], queries, keys), q=q, k=k, v=v, masks=tuple(masks), scores=scores,
-        weights=weights, sinks=part(call.sinks, rows), output=part(call.output, rows),
-    )  # fmt: skip
+    own = replace(call, shape=(1, call.shape[1], queries, keys), proofs=call.proofs[number : number + 1])
+    return _with_tensors(own, part)
+
+
+# The axes of a call's tensors behind the batch and the heads, as far as they are positions.
+_AXES = {
+    "q": "Q", "k": "K", "v": "K", "scores": "QK", "weights": "QK", "weight_sums": "Q", "sinks": "Q", "output": "Q",
+}  # fmt: skip
+
+
+def _with_tensors(call: AttentionCall, change: Callable[[torch.Tensor, str], torch.Tensor]) -> AttentionCall:
+    """Return a call with every tensor changed; what changes it is told their axes."""
+    tensors: dict[str, Any] = {
+        name: change(tensor, axes) for name, axes in _AXES.items() if (tensor := getattr(call, name)) is not None
+    }
+    return replace(call, **tensors, masks=tuple(mask._replace(values=change(mask.values, "QK")) for mask in call.masks))
 
 
 def _with_mask_alone(layer: LayerTrace) -> LayerTrace:

@@ -11,8 +11,8 @@ from typing import Any
 from attncli.engines.torch.architectures import MODULE_READERS, architecture_of
 from attncli.engines.torch.attention_backend import set_backend, translate_model_errors
 from attncli.engines.torch.attention_modules import find_attention_modules
-from attncli.engines.torch.recorder import PaddedBatch, Recorder, RecordRequest, StopForward
-from attncli.engines.torch.softmax_tracer import SoftmaxTracer
+from attncli.engines.torch.recorder import PaddedBatch, Recorder, RecordRequest, StopForward, UnknownPositionsError
+from attncli.engines.torch.softmax_tracer import tracing
 from attncli.engines.torch.unmodified_check import verify_unmodified
 from attncli.errors import NotExposedError
 from attncli.recording.readers import transformers as interface
@@ -47,16 +47,15 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
         set_backend(model, ours)
     if ours in (interface.ATTENTION, interface.EAGER_MASKS):
         recorder = Recorder(request, find_attention_modules(model), kinds, batch, model.config)
-        emit = partial(recorder.emit, against="what its attention function gave")
         reader = interface.InterfaceReader(
-            recorder.wants, emit, model._supports_sdpa, request.mask, request.is_blank, request.audits
+            recorder.wants, recorder.emit, model._supports_sdpa, request.mask, request.is_blank, request.audits
         )
         try:
             with interface.reading(reader), recorder.following():
                 forward()
             recorder.flush()
             recorder.check(architecture)
-        except interface.UnknownTensorError:
+        except (interface.UnknownTensorError, UnknownPositionsError):
             raise
         except NotExposedError:
             if request.mask is not None and any(recorder.order.values()):
@@ -72,9 +71,9 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
     recorder = Recorder(request, find_attention_modules(model), kinds, batch, model.config)
     with ExitStack() as readers:
         readers.enter_context(recorder.following())
-        readers.enter_context(SoftmaxTracer(recorder))
+        readers.enter_context(tracing(recorder.wants, recorder.emit, len(batch.inputs["input_ids"])))
         for reading in MODULE_READERS:
-            readers.enter_context(reading(model, recorder))
+            readers.enter_context(reading(model, recorder.wants, recorder.emit, batch.whole.text.stop))
         forward()
     recorder.flush()
     recorder.check(architecture)

@@ -1,129 +1,70 @@
 """Reads the attention of models that never call transformers' attention function: they write their softmax out.
 
-Such a model runs eagerly, unchanged, while every function that it calls is looked at: the product of queries and keys,
-whatever is done to it, the softmax that takes it and gives the weights, and the product of the weights with the values.
+Such a model runs eagerly, unchanged, and is watched as `attn run` watches any program.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakIdKeyDictionary
 
 from attncli.recording.call import AttentionCall, CallSite, MaskArgument
+from attncli.recording.notes import Notes
+from attncli.recording.watch import watching
 from attncli.trace.layer import LayerTrace
-
-if TYPE_CHECKING:
-    from attncli.engines.torch.recorder import Recorder
 
 # What a model adds to a forbidden score is −1e4 at the least, and no score comes near: below this it is masked.
 FORBIDDEN = -5e3
 
-_PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum"}
 
-
-class _Product(NamedTuple):
-    """A matrix product, with its operands as `[…, rows, width]` and `[…, width, columns]`."""
-
-    left: torch.Tensor
-    right: torch.Tensor
-    result: torch.Tensor
-
-
-class _Softmax(NamedTuple):
-    """A softmax over keys, and the product of queries and keys that its scores were made of, if there is one."""
-
-    scores: torch.Tensor
-    weights: torch.Tensor
-    product: _Product | None
-
-
-class SoftmaxTracer(TorchFunctionMode):
-    """Follows scores and weights through every function, and emits a call where weights meet values.
+@contextmanager
+def tracing(wants: Callable[[], bool], emit: Callable[[Any, AttentionCall], None], batch: int) -> Iterator[None]:
+    """Emit every attention that a model writes out.
 
     Args:
-        recorder: takes what the innermost attention module computed.
+        wants: says whether what the innermost attention module computes is to be emitted.
+        emit: takes it; the module is None.
+        batch: how many sentences run.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-        self._batch = len(recorder.batch.inputs["input_ids"])
-        self._origins: MutableMapping[torch.Tensor, Any] = (
-            WeakIdKeyDictionary()
-        )  # of a tensor, the product or the softmax that it was made of
+    def take(call: AttentionCall) -> None:
+        if call.api == "softmax" and call.scores is not None and call.weights is not None and wants():
+            emit(None, _by_scores(call, batch))
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """See torch.overrides."""
-        kwargs = kwargs or {}
-        result = function(*args, **kwargs)
-        if isinstance(result, torch.Tensor) and result.ndim >= 3:
-            self._follow(getattr(function, "__name__", ""), args, kwargs, result)
-        return result
-
-    def _follow(self, name: str, args: Any, kwargs: Any, result: torch.Tensor) -> None:
-        tensors = [tensor for tensor in (*args, *kwargs.values()) if isinstance(tensor, torch.Tensor)]
-        if name == "softmax" and kwargs.get("dim", args[1] if len(args) > 1 else -1) in (-1, result.ndim - 1):
-            origin = self._origin(tensors, result)
-            if not isinstance(origin, _Softmax):  # else it is one of weights
-                self._origins[result] = _Softmax(tensors[0], result, origin)
-        elif name in _PRODUCTS and len(tensors) > 1:
-            product = _product(name, args, tensors, result)
-            origins = (self._origins.get(tensor) for tensor in tensors)
-            softmax = next((origin for origin in origins if isinstance(origin, _Softmax)), None)
-            if softmax is None:
-                self._origins[result] = product
-            elif self._recorder.wants():
-                self._recorder.emit(None, _to_call(softmax, product, self._batch), "the model's own product")
-        elif (origin := self._origin(tensors, result)) is not None:
-            self._origins[result] = origin
-
-    def _origin(self, tensors: list[torch.Tensor], result: torch.Tensor) -> _Product | _Softmax | None:
-        """Return what a result was made of: the origin of its first operand with as many elements as it has."""
-        origins = (self._origins.get(tensor) for tensor in tensors if tensor.numel() == result.numel())
-        return next((origin for origin in origins if origin is not None), None)
+    notes = Notes()
+    with watching(take, notes=notes):
+        yield
+    if notes.fault is not None:
+        raise notes.fault
 
 
-def _product(name: str, args: Any, tensors: list[torch.Tensor], result: torch.Tensor) -> _Product:
-    """Return a product; of an einsum, batch and heads first, then rows, columns, and what is summed over."""
-    left, right = tensors[-2:]
-    if name != "einsum":
-        return _Product(left, right, result)
-    (first, second), output = args[0].replace(" ", "").split("->")[0].split(","), args[0].split("->")[1].strip()
-    shared = "".join(letter for letter in output if letter in first and letter in second)
-    summed = "".join(letter for letter in first if letter in second and letter not in output)
-    rows = "".join(letter for letter in output if letter not in second)
-    columns = "".join(letter for letter in output if letter not in first)
-    return _Product(
-        torch.einsum(f"{first}->{shared}{rows}{summed}", left),
-        torch.einsum(f"{second}->{shared}{summed}{columns}", right),
-        torch.einsum(f"{output}->{shared}{rows}{columns}", result),
-    )
+def _by_scores(call: AttentionCall, batch: int) -> AttentionCall:
+    """Return a call whose mask is what its scores say, and nothing else is read from them."""
+
+    def split(tensor: torch.Tensor | None) -> Any:
+        """Return `[B, heads, …]` of that or of `[B·heads, 1, …]`."""
+        return None if tensor is None else tensor.reshape(batch, -1, *tensor.shape[-2:])
+
+    # A copy of the output: Nystromformer adds to it in place.
+    output = None if call.output is None else call.output.clone()
+    own = softmax_call(*map(split, (call.scores, call.weights, call.q, call.k, call.v, output)))
+    if not _meets_values(own):
+        own = replace(own, unsupported="changes its weights after the softmax; that is not supported")
+    return own
 
 
-def _to_call(softmax: _Softmax, product: _Product, batch: int) -> AttentionCall:
-    """Return the attention of weights that met values."""
-    scores, weights = softmax.scores, softmax.weights
-    unsupported = None
-    if scores.ndim > 4 or (scores.ndim == 3 and len(scores) % batch):
-        unsupported = f"has scores of shape {list(scores.shape)}, not [heads, Q, K]"
-    elif not _is_same(product.left, weights):
-        unsupported = "changes its weights after the softmax; that is not supported"
-
-    def split(tensor: torch.Tensor) -> torch.Tensor:
-        """Return `[B, heads, …]` of that or of `[B·heads, …]`."""
-        return tensor.reshape(batch, -1, *tensor.shape[-2:])
-
-    q, k = (None, None) if softmax.product is None else (softmax.product.left, softmax.product.right.mT)
-    # A copy of the result: Nystromformer adds to it in place.
-    return softmax_call(
-        split(scores), split(weights), None if q is None else split(q), None if k is None else split(k),
-        split(product.right), split(product.result.clone()), unsupported,
-    )  # fmt: skip
+def _meets_values(call: AttentionCall) -> bool:
+    """Return whether the weights that the softmax gave are those that the values were multiplied with."""
+    if call.weights is None or call.v is None or call.output is None:
+        return True
+    values = call.v.repeat_interleave(call.shape[1] // call.v.shape[1], dim=1).float()
+    tolerance = 1e-2 * max(float(values.abs().nan_to_num().max()), 1.0)
+    return torch.allclose(call.weights.float() @ values, call.output.float(), rtol=0, atol=tolerance, equal_nan=True)
 
 
 def softmax_call(
@@ -133,7 +74,6 @@ def softmax_call(
     k: torch.Tensor | None,
     v: torch.Tensor | None,
     output: torch.Tensor | None,
-    unsupported: str | None = None,
 ) -> AttentionCall:
     """Return a call by what its softmax received, `[B, H, Q, K]`, with −inf or a large number where it is masked."""
     batch, heads, queries, keys = scores.shape
@@ -150,16 +90,8 @@ def softmax_call(
         scores=scores,
         weights=weights,
         output=output,
-        unsupported=unsupported,
+        output_of="the model's own product",
     )
-
-
-def _is_same(left: torch.Tensor, weights: torch.Tensor) -> bool:
-    """Whether the left operand of a product is the weights, in whatever shape and precision."""
-    shapes = left.reshape(-1, *left.shape[-2:]), weights.reshape(-1, *weights.shape[-2:])
-    if shapes[0].shape != shapes[1].shape:
-        return False
-    return torch.allclose(shapes[0].float(), shapes[1].float(), atol=1e-2, equal_nan=True)
 
 
 def fitted_scale(layer: LayerTrace) -> float | None:

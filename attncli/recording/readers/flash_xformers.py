@@ -15,7 +15,7 @@ import torch
 
 from attncli.recording.call import Api, AttentionCall, MaskArgument
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
-from attncli.recording.scale_checks import of_fused
+from attncli.recording.readers.scale_checks import of_fused
 
 # By namespace and name of the operator.
 _READ: dict[str, Api] = {
@@ -117,7 +117,7 @@ def _call(
         dropout=float(given.get("dropout_p") or 0.0),
         is_training=context.is_training(),
         output=result,
-        findings=of_fused(context.nodes, *asked, factor, heads),
+        findings=of_fused(context.origins, *asked, factor, heads),
         unsupported=", ".join(unread) or None,
     )
 

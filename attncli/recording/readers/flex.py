@@ -19,8 +19,9 @@ from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.lineage import lineage
 from attncli.recording.projections import swapped
 from attncli.recording.readers.heads import split_findings
+from attncli.recording.readers.origins import Output
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
-from attncli.recording.scale_checks import of_fused
+from attncli.recording.readers.scale_checks import of_fused
 
 # Scores at which a score_mod is tried: one that adds gives each of them the same number more.
 _TRIED = (1.0, -2.5)
@@ -37,7 +38,7 @@ class Flex(Reader):
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not is_of_nothing(*args[:3]):
             call = _call(self.context, result[0], *args, **kwargs)
-            self.context.nodes.keep_output(result[0], call.place)
+            self.context.origins.put(result[0], Output(call.place))
             self.context.emit(call)
 
 
@@ -78,8 +79,8 @@ def _call(
         is_training=context.is_training(),
         output=output,
         findings=(
-            *of_fused(context.nodes, query, key, float(scale), shape[1]),
-            *split_findings(context.nodes, query, key, value),
+            *of_fused(context.origins, query, key, float(scale), shape[1]),
+            *split_findings(context.origins, query, key, value),
             *swapped(context.projected, context.module(), query, key),
         ),
         unsupported=None if changed.is_known else "the score_mod, which does more than add to a score or cap it",

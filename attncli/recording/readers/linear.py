@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from attncli.recording.readers.origins import has_values
 from attncli.recording.readers.reader import Reader, ThreadContext
-from attncli.recording.tracer import has_values
 
 
 class Linear(Reader):

@@ -17,7 +17,7 @@ from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.lineage import Lineage
 from attncli.recording.projections import Projected
-from attncli.recording.provenance import Nodes
+from attncli.recording.readers.origins import Origins
 from attncli.recording.windows import Folds
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ class ThreadContext(Protocol):
     """The thread of the program that runs.
 
     Attributes:
-        nodes: its tensors that are followed.
+        origins: of its tensors.
         calls: what the last attention was computed from, where autograd records it.
         projected: what linear layers gave.
         folds: what batches of windows were made of.
     """
 
-    nodes: Nodes
+    origins: Origins
     calls: deque[Lineage]
     projected: Projected
     folds: Folds
@@ -100,15 +100,15 @@ class Reader:
 
     Attributes:
         functions: what takes the calls of which function of torch.
-        followed: likewise, of functions whose calls are told only if an argument is a tensor that is followed,
-        begins: or if this says of arguments and result that something is to be followed from here on.
+        follows: what takes the calls of any function that is given a tensor whose origin is known,
+        begins: and of these functions, if this says of arguments and result that an origin begins here.
         modules: what takes the modules that have which forward.
         operators: what takes the calls of all operators of torch, which libraries register, or None.
         sees_all: whether its functions are also those that run outside of a module that alone is watched.
     """
 
     functions: Mapping[Callable[..., Any], Handler] = {}
-    followed: Mapping[Callable[..., Any], Handler] = {}
+    follows: Handler | None = None
     begins: Mapping[Callable[..., Any], Begins] = {}
     modules: Mapping[Callable[..., Any], ModuleHandler] = {}
     operators: Handler | None = None

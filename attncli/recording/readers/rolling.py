@@ -17,8 +17,7 @@ class Rolling(Reader):
         super().__init__(context)
         views = torch.Tensor.view, torch.Tensor.reshape, torch.reshape
         self.functions = dict.fromkeys((torch.roll, torch.Tensor.roll), self._rolled)
-        self.followed = dict.fromkeys(views, self._reshaped)
-        self.begins = dict.fromkeys(views, _may_fold)
+        self.functions |= dict.fromkeys(views, self._reshaped)
 
     def _rolled(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         shifts = args[1] if len(args) > 1 else kwargs.get("shifts")

@@ -13,8 +13,9 @@ from attncli.recording.lineage import lineage
 from attncli.recording.nested_tensors import longest, own_tokens, padded
 from attncli.recording.projections import swapped
 from attncli.recording.readers.heads import split_findings
+from attncli.recording.readers.origins import Output
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
-from attncli.recording.scale_checks import of_fused
+from attncli.recording.readers.scale_checks import of_fused
 
 
 class Sdpa(Reader):
@@ -26,7 +27,7 @@ class Sdpa(Reader):
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if (call := _call(self.context, result, *args, **kwargs)) is not None:
-            self.context.nodes.keep_output(result, call.place)
+            self.context.origins.put(result, Output(call.place))
             self.context.emit(call)
 
 
@@ -62,8 +63,8 @@ def _call(
         findings=()
         if query.is_nested
         else (
-            *of_fused(context.nodes, query, key, factor, parts["shape"][1]),
-            *split_findings(context.nodes, query, key, value),
+            *of_fused(context.origins, query, key, factor, parts["shape"][1]),
+            *split_findings(context.origins, query, key, value),
             *swapped(context.projected, context.module(), query, key),
         ),
         lineage=lineage(query, key, output),

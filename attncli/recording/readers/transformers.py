@@ -121,6 +121,7 @@ class _Arguments:
             softcap=self.more.get("softcap"),
             sinks=self.sinks,
             output=None if output is None else output.transpose(1, 2),
+            output_of="what its attention function gave",
             weight_sums=sums,
         )
 

@@ -11,7 +11,7 @@ from live_calls import given
 
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expected import UnexpectedError
-from attncli.masks.expressions import Grid, Pad, replaced
+from attncli.masks.expressions import Grid, Pad, map_leaves
 from attncli.masks.padding import RuleWithExceptions
 from attncli.masks.recognition import Rule, RuleVariant, rule_of
 from attncli.recording.call import AttentionCall, CallSite
@@ -29,9 +29,9 @@ def of_words(variant: RuleVariant, mask: Drawn) -> np.ndarray:
     expression = variant.expression
     assert expression is not None
     if isinstance(expression, RuleWithExceptions):
-        expression = expression._replace(inner=replaced(expression.inner, lambda leaf: truly(leaf, true)))
+        expression = expression._replace(inner=map_leaves(expression.inner, lambda leaf: truly(leaf, true)))
     else:
-        expression = replaced(expression, lambda leaf: truly(leaf, true))
+        expression = map_leaves(expression, lambda leaf: truly(leaf, true))
     return np.broadcast_to(expression.allowed(grid), (len(rows), 1, queries, keys))
 
 

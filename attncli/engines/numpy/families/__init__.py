@@ -6,7 +6,7 @@ from importlib import import_module
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy.model_spec import ModelSpec
 
 # The module of each model type, imported where it is needed.
@@ -22,20 +22,20 @@ TOWERS = dict.fromkeys(
 )
 
 
-def model_spec(fields: Fields) -> ModelSpec:
+def model_spec(fields: ConfigReader) -> ModelSpec:
     """Return the spec of the model that a configuration describes.
 
     Raises:
-        DeclinedError: its family, or what one of its fields says, is not implemented.
+        UnsupportedError: its family, or what one of its fields says, is not implemented.
     """
-    family = fields.take("model_type")
+    family = fields.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES.keys() | TOWERS.keys():
-        raise DeclinedError(f"the architecture {family} is not among its own")
+        raise UnsupportedError(f"the architecture {family} is not among its own")
     module = import_module(f"{__name__}.{(FAMILIES | TOWERS)[family]}")
     try:
         with np.errstate(all="ignore"):  # an extreme number overflows here as it does in torch
             spec: ModelSpec = module.SPECS[family](fields)
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise DeclinedError(f"its config.json is odd: {error}") from None
-    fields.check_all_read()
+        raise UnsupportedError(f"its config.json is odd: {error}") from None
+    fields.reject_unknown()
     return spec

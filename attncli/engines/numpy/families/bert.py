@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy.model_spec import (
     Attention,
     Embedding,
@@ -23,7 +23,7 @@ from attncli.masks.expressions import Atom
 
 
 def bert(
-    fields: Fields,
+    fields: ConfigReader,
     prefix: str,
     vocabulary: int = 30522,
     width: int = 768,
@@ -75,11 +75,11 @@ def bert(
     )
 
 
-def distilbert(fields: Fields) -> ModelSpec:
+def distilbert(fields: ConfigReader) -> ModelSpec:
     """DistilBERT (Sanh et al. 2019): BERT without segments."""
     hidden, heads = fields.count("dim", 768), fields.count("n_heads", 12)
     positions = fields.count("max_position_embeddings", 512)
-    fields.take("sinusoidal_pos_embds", False, among=(False, True))  # the table is in the weights either way
+    fields.get("sinusoidal_pos_embds", False, among=(False, True))  # the table is in the weights either way
     return ModelSpec(
         prefix="distilbert.",
         layer="transformer.layer.{}.",
@@ -114,14 +114,14 @@ def distilbert(fields: Fields) -> ModelSpec:
     )
 
 
-def _padding_id(fields: Fields) -> int:
-    value = fields.take("pad_token_id", 1)
+def _padding_id(fields: ConfigReader) -> int:
+    value = fields.get("pad_token_id", 1)
     if type(value) is not int or value < 0:
-        raise DeclinedError(f"pad_token_id is {value!r}")
+        raise UnsupportedError(f"pad_token_id is {value!r}")
     return value
 
 
-SPECS: dict[str, Callable[[Fields], ModelSpec]] = {
+SPECS: dict[str, Callable[[ConfigReader], ModelSpec]] = {
     "bert": partial(bert, prefix="bert."),
     "roberta": partial(bert, prefix="roberta.", vocabulary=50265, is_roberta=True),
     "xlm-roberta": partial(bert, prefix="roberta.", is_roberta=True),

@@ -26,8 +26,7 @@ _ARCHITECTURES = {
 }
 _PLAIN = Architecture()
 
-# What reads modules that compute their scores in an order of their own, whatever model they stand in: context managers
-# that take the model and a recorder.
+# What reads modules that compute their scores in an order of their own, whatever model they stand in; see `read_bands`.
 MODULE_READERS = (read_bands,)
 
 

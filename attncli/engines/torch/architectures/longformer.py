@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -21,10 +22,8 @@ from torch.overrides import TorchFunctionMode
 from attncli.engines.torch.architectures.architecture import Architecture
 from attncli.engines.torch.softmax_tracer import FORBIDDEN, softmax_call
 from attncli.errors import NotExposedError
+from attncli.recording.call import AttentionCall
 from attncli.trace.layer import Proof
-
-if TYPE_CHECKING:
-    from attncli.engines.torch.recorder import Recorder
 
 
 class Led(Architecture):
@@ -38,7 +37,7 @@ class Led(Architecture):
                 f"no token sees the whole text: {config.model_type} has global tokens only where its caller chooses "
                 "them"
             )
-        elif choose in (_question, _choice):
+        elif choose is _question:
             yield "a part of the text sees the whole of it where there are three separators, as --pair makes them"
 
     def inputs(self, config: Any, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -82,15 +81,7 @@ def _question(config: Any, ids: torch.Tensor) -> torch.Tensor:
     return (is_separator.cumsum(dim=1) == 0) & (is_separator.sum(dim=1, keepdim=True) == 3)
 
 
-def _choice(config: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Return the tokens after the second separator, or none likewise."""
-    is_separator = ids == config.sep_token_id
-    second = is_separator.long().argmax(dim=1, keepdim=True) + 1
-    return (torch.arange(ids.shape[1]) > second) & (is_separator.sum(dim=1, keepdim=True) == 3)
-
-
 _CHOOSERS: Mapping[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
-    "LongformerForMultipleChoice": _choice,
     "LongformerForQuestionAnswering": _question,
     "LongformerForSequenceClassification": _first,
 }
@@ -127,27 +118,36 @@ class _SoftmaxLog(TorchFunctionMode):
 
 
 @contextmanager
-def read_bands(model: Any, recorder: Recorder) -> Iterator[None]:
-    """Emit what the modules of a model compute that attend in a band; it may be one that has such an encoder."""
+def read_bands(
+    model: Any, wants: Callable[[Any], bool], emit: Callable[[Any, AttentionCall], None], tokens: int
+) -> Iterator[None]:
+    """Emit what the modules of a model compute that attend in a band; it may be one that has such an encoder.
+
+    Args:
+        model: the model.
+        wants: says of a module whether what it computes is to be emitted.
+        emit: takes a module and its call.
+        tokens: how many there are, without what the model adds to fill its last block.
+    """
+
+    def run(module: Any, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with _SoftmaxLog() as log:
+            returned = forward(*args, **kwargs)
+        if wants(module):
+            options = signature(forward).bind(*args, **kwargs).arguments
+            whole, proofs = _band(module, options, log.calls, returned[0])
+            call = softmax_call(*_cut(whole, tokens))
+            emit(module, replace(call, output_of=_MODULE, proofs=tuple(proofs)))
+        return returned
+
     modules = [module for module in model.modules() if type(module).__name__ in _BANDED]
     for module in modules:
-        module.forward = partial(_run, module, module.forward, recorder)
+        module.forward = partial(run, module, module.forward)
     try:
         yield
     finally:
         for module in modules:
             del module.forward
-
-
-def _run(module: Any, forward: Callable[..., Any], recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
-    with _SoftmaxLog() as log:
-        returned = forward(*args, **kwargs)
-    if recorder.wants(module):
-        options = signature(forward).bind(*args, **kwargs).arguments
-        found, proofs = _band(module, options, log.calls, returned[0])
-        tokens = recorder.batch.whole.text.stop  # without what the model adds to fill its last block
-        recorder.emit(module, softmax_call(*_cut(found, tokens)), "what its attention module gave", proofs)
-    return returned
 
 
 def _band(
@@ -191,10 +191,11 @@ def _band(
         computed[number, :, rows] = own_weights[number, :, : len(rows)] @ own_v[number].to(weights.dtype)
     errors = (computed - output).abs().amax(dim=(1, 2, 3)).tolist()
     largest = max(float(v.abs().max()), float(own_v.abs().max()), 1.0)
-    proofs = [Proof(error, "what its attention module gave", magnitude=largest) for error in errors]
+    proofs = [Proof(error, _MODULE, magnitude=largest) for error in errors]
     return _Map(scores, weights), proofs
 
 
+_MODULE = "what its attention module gave"
 _BANDED = ("LEDEncoderSelfAttention", "LongformerSelfAttention")
 
 

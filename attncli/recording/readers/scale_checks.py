@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from attncli.masks.findings import Finding
-from attncli.recording.provenance import Nodes, Number
+from attncli.recording.readers.origins import Number, Origins
 
 _LEAST_WIDTH = 4  # of fewer numbers √D may be any factor
 _CONSTANT = 0.01  # how much the lengths of vectors vary at most that were normalised
@@ -37,11 +37,13 @@ def scaled_twice(sides: Sequence[Sequence[Number]], width: int, where: str) -> F
     return Finding("unscaled", "error", f"q·k is divided by √{width} twice, {where}")
 
 
-def of_fused(nodes: Nodes, query: torch.Tensor, key: torch.Tensor, scale: float, heads: int = 1) -> tuple[Finding, ...]:
+def of_fused(
+    origins: Origins, query: torch.Tensor, key: torch.Tensor, scale: float, heads: int = 1
+) -> tuple[Finding, ...]:
     """Return what is wrong with the scale of a function that scales by itself: 1 is said, or it was scaled before.
 
     Args:
-        nodes: what is followed.
+        origins: what is followed.
         query: `[…, D]`.
         key: `[…, D]`.
         scale: of the function.
@@ -50,7 +52,7 @@ def of_fused(nodes: Nodes, query: torch.Tensor, key: torch.Tensor, scale: float,
     width = query.shape[-1]
     if width == 1:
         return ()
-    before = nodes.steps(query), nodes.steps(key)
+    before = origins.factor(query).numbers, origins.factor(key).numbers
     if scale == 1 and not any(before):
         return (no_scale(width),)
     if (twice := scaled_twice((*before, (scale,)), width, "before the call and in it")) is not None:
