@@ -120,7 +120,6 @@ Answer = TypeVar("Answer")
 Metadata = Mapping[str, str | int | float | bool | None]  # what a file says of a sentence besides, by names
 NO_METADATA: Metadata = {}
 _ENDLESS = (float("inf"), float("-inf"))
-ERROR_SCHEMA = "attncli.error/1"
 
 
 def metadata_json(kept: Metadata) -> dict[str, Any]:
@@ -135,19 +134,13 @@ class Failure(NamedTuple):
 
     Attributes:
         reason: one sentence.
-        is_kept: whether an error document takes its place in JSON.
         kind: what is raised where there is no other sentence.
         kept: what its file says of it besides.
     """
 
     reason: str
-    is_kept: bool = False
     kind: type[AttnError] = InputError
     kept: Metadata = NO_METADATA
-
-    def as_dict(self, number: int) -> dict[str, Any]:
-        """Return the error document of the sentence with this number."""
-        return {"schema": ERROR_SCHEMA, "sentence": number, **metadata_json(self.kept), "error": self.reason}
 
     def of(self, number: int) -> str:
         """Return the reason, after the number of the sentence, and before that its file, where there are several."""

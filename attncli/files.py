@@ -61,7 +61,7 @@ def read_file(path: str | Path, most: int) -> bytes:
 
 
 @contextmanager
-def atomic_write(path: str | Path, suffix: str | None = None, goes_on: bool = False) -> Iterator[Path]:
+def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     """Write a file atomically: give the path of a side file, which is renamed to `path` when the block succeeds.
 
     A pipe, a device or an open stream is given itself; of a link, what it points to is written.
@@ -70,11 +70,9 @@ def atomic_write(path: str | Path, suffix: str | None = None, goes_on: bool = Fa
         path: the file to write.
         suffix: of a side file that stays when the block fails, unless it is empty, and that one run at a time may
             write; None is one that is removed.
-        goes_on: whether a side file that an interrupted run left is gone on with.
 
     Raises:
-        InputError: the folder does not exist or cannot be written to, or another run is writing the side file, or
-            has left one.
+        InputError: the folder does not exist or cannot be written to, or another run is writing the side file.
     """
     target = Path(path)
     try:
@@ -88,10 +86,6 @@ def atomic_write(path: str | Path, suffix: str | None = None, goes_on: bool = Fa
         # Every run has its own, also one with the same process id in another container.
         aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")
         with file_lock(aside) if is_kept else nullcontext(), OnInterrupt(partial(discard, aside, is_kept)):
-            if is_kept and not goes_on and aside.exists() and aside.stat().st_size:
-                way = "go on from it with inspect --resume if inspect wrote it, or "
-                way = "" if final.suffix.lower() == ".parquet" else way
-                raise InputError(f"{visible(str(aside))} is there, as an interrupted run leaves it; {way}remove it")
             try:
                 yield aside
                 replace(aside, final)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attncli.analysis.derive import derive
 from attncli.analysis.diff import diff
-from attncli.analysis.heads import Survey, survey
+from attncli.analysis.heads import HeadReport, survey
 from attncli.errors import AttnError
 from attncli.explore.computed import ComputedView
 from attncli.explore.view_state import Limits, ViewState
@@ -42,7 +42,7 @@ class _TextCache:
     tokens: tuple[Tokens, Tokens]
     trace: Trace | None = None
     computed: frozenset[int] = frozenset()
-    surveys: dict[int, Survey | None] = field(default_factory=dict)
+    surveys: dict[int, HeadReport | None] = field(default_factory=dict)
     changes: dict[tuple[Query, int], tuple[HeadDifference, ...]] = field(default_factory=dict)
 
     def part(self, layers: Collection[int]) -> Trace | None:
@@ -232,7 +232,7 @@ def _drawable(answer: ComputedView) -> ComputedView:
     return answer
 
 
-def _joined(surveys: Mapping[int, Survey | None]) -> Survey | None:
+def _joined(surveys: Mapping[int, HeadReport | None]) -> HeadReport | None:
     """Return the survey of all layers that were measured; None if none was."""
     parts = [one for _, one in sorted(surveys.items()) if one is not None]
     if not parts:

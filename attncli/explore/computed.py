@@ -10,7 +10,7 @@ from attncli.trace.trace import sequences
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import HeadDifference
-    from attncli.analysis.heads import Survey
+    from attncli.analysis.heads import HeadReport
     from attncli.render.explore.layer_view import LayerViewCache
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
@@ -42,7 +42,7 @@ class ComputedView:
     shown: Trace | None = None
     held: Trace | None = None
     sights: tuple[LayerViewCache, ...] = ()
-    survey: Survey | None = None
+    survey: HeadReport | None = None
     measured: frozenset[int] = frozenset()
     changes: tuple[HeadDifference, ...] = ()
     is_whole: bool = False

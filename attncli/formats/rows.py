@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import NO_METADATA, Failure, Metadata, UsageError
+from attncli.errors import NO_METADATA, Failure, Metadata
 from attncli.formats import gathered
+from attncli.formats.metric_rows import METRIC_TYPES, metric_rows
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
 from attncli.trace.layer import HeadTrace
@@ -43,22 +44,20 @@ def csv_rows(number: int, trace: Trace, view: View) -> Iterator[str]:
 
 
 def _with_header(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iterator[str]:
+    if view.is_of_metrics:
+        yield header(METRIC_TYPES, trace.kept, join)
+        kept = [field(value) for value in trace.kept.values()]
+        for first, *others in metric_rows(number, trace, view.precision):
+            yield join([str(first), *kept, *map(field, others)]) + "\n"
+        return
     columns = (*COLUMNS[:-1], "norm") if trace.layers[0].measure == "norms" else COLUMNS
     yield header(columns, trace.kept, join)
     yield from gathered(_rows(number, trace, view, join, comma))
 
 
 def header(columns: Iterable[str], kept: Metadata, join: Join) -> str:
-    """Return the line of the columns' names, with what is kept of a sentence behind its number.
-
-    Raises:
-        UsageError: two columns would have one name.
-    """
+    """Return the line of the columns' names, with what is kept of a sentence behind its number."""
     number, *others = columns
-    if clash := next((name for name in kept if name in (number, *others)), None):
-        raise UsageError(
-            f"--keep {visible(clash)}: the rows have a column {visible(clash)} of their own; --format jsonl has both"
-        )
     return join([number, *map(escaped, kept), *others]) + "\n"
 
 
@@ -83,7 +82,7 @@ def _written(answers: Parts, columns: Sequence[str], join: Join) -> Iterator[str
         if isinstance(answer, Failure):
             kept = answer.kept
             continue
-        pieces = iter(answer)
+        pieces: Iterator[str] = iter(answer)
         opening = next(pieces)  # the first one says what is measured
         yield from gathered(pieces if is_begun else chain([opening], pieces))
         is_begun = True

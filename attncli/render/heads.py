@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from textwrap import wrap
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attncli.analysis.heads import HeadSummary, Survey
+from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.labels import LEAST, MIXED
 from attncli.analysis.metric_names import Metric
-from attncli.analysis.statistics import QUANTILES
 from attncli.render.block import COMFORTABLE, Block, block, flowing, stack
 from attncli.render.fit import LINES
 from attncli.render.head_map import UNDEFINED, HeadMap, scale_of
@@ -29,14 +28,6 @@ from attncli.text import plural, span
 _NAMED = 3  # highest and lowest heads in words, below a map
 
 
-Spread = Literal["std", "ci95", "quantiles"]
-_SPREADS: dict[Spread, str] = {
-    "std": "mean ± standard deviation",
-    "ci95": "mean and its 95 % confidence interval",
-    "quantiles": "median and 5 % to 95 % quantile, to 1 %,",
-}
-
-
 class HeadTable(NamedTuple):
     """What a table has of the heads.
 
@@ -45,14 +36,12 @@ class HeadTable(NamedTuple):
         has_labels: whether it says what the heads do, in words.
         precision: digits after the point; None is as many, 4 to 2, as let the table stand in one piece.
         lines: of the screen that it is to fit, with all around it; None shows every head.
-        spread: what stands beside a mean over several sentences, or in its place.
     """
 
     sort: Metric | None = None
     has_labels: bool = False
     precision: int | None = None
     lines: int | None = None
-    spread: Spread = "std"
 
     @property
     def by_label(self) -> bool:
@@ -60,7 +49,7 @@ class HeadTable(NamedTuple):
         return self.has_labels and self.sort is None
 
 
-def table_parts(survey: Survey, shown: HeadTable, palette: Palette, width: int | None) -> list[RenderableType]:
+def table_parts(survey: HeadReport, shown: HeadTable, palette: Palette, width: int | None) -> list[RenderableType]:
     """Return what ran, a row for every head, and what the numbers are over.
 
     Args:
@@ -83,7 +72,7 @@ def table_parts(survey: Survey, shown: HeadTable, palette: Palette, width: int |
         rows = max(rows - excess, 1)
 
 
-def _first(survey: Survey, shown: HeadTable, rows: int) -> Survey:
+def _first(survey: HeadReport, shown: HeadTable, rows: int) -> HeadReport:
     """Return the survey with at most so many heads: the first ones, or where they stand by label, some of each."""
     if len(survey.heads) <= rows or not shown.by_label:
         return replace(survey, heads=survey.heads[:rows])
@@ -104,7 +93,7 @@ def _lines_of(parts: Sequence[RenderableType], width: int | None) -> int:
 
 
 def _parts(
-    survey: Survey, shown: HeadTable, palette: Palette, width: int | None, most: int, is_cut: bool = False
+    survey: HeadReport, shown: HeadTable, palette: Palette, width: int | None, most: int, is_cut: bool = False
 ) -> list[RenderableType]:
     """Return the parts of a table, which may be folded as long as it has so many lines at the most."""
     names: list[Metric] = sorted(survey.names, key=lambda name: name != shown.sort)
@@ -123,10 +112,9 @@ def _parts(
     return [*parts, Text(palette.fit("; ".join(notes)), DIM)] if notes else parts
 
 
-def _headline(survey: Survey, palette: Palette) -> Text:
+def _headline(survey: HeadReport, palette: Palette) -> Text:
     source, shown = survey.source, len(survey.heads)
-    facts = [] if survey.group is None else [f"{survey.group.by} {survey.group.value or UNDEFINED}"]
-    facts += architecture_of(source)
+    facts = [*architecture_of(source)]
     facts += [plural(source.layers, "layer")] if source.layers > 1 else []
     facts += [f"{shown} of " * (shown < survey.measured) + plural(survey.measured, "head")]
     facts += [f"mask {' and '.join(survey.masks)}", *numbers_of(source)]
@@ -136,7 +124,9 @@ def _headline(survey: Survey, palette: Palette) -> Text:
     return cautioned(joined(source.title, facts, palette), [source], palette)
 
 
-def _columns(survey: Survey, names: Sequence[Metric], shown: HeadTable, palette: Palette, digits: int) -> list[Column]:
+def _columns(
+    survey: HeadReport, names: Sequence[Metric], shown: HeadTable, palette: Palette, digits: int
+) -> list[Column]:
     """Return where each head is, what it does in words if that is shown, and a column of numbers for each name."""
     kinds = {head.kind for head in survey.heads}
     longest = max(map(len, kinds)) if kinds != {"self"} else 0
@@ -149,13 +139,13 @@ def _columns(survey: Survey, names: Sequence[Metric], shown: HeadTable, palette:
     columns = [Column(place("layer", "kind", "head"), places, BOLD)]
     columns += _label_columns(survey, palette, digits) if shown.has_labels else []
     for name in names:
-        texts = [palette.fit(_written(head, name, survey.sentences > 1, digits, shown.spread)) for head in survey.heads]
+        texts = [palette.fit(_written(head, name, survey.sentences > 1, digits)) for head in survey.heads]
         style = BOLD if name == shown.sort else None
         columns.append(Column(name, texts, style, title_style=style or DIM))
     return columns
 
 
-def _label_columns(survey: Survey, palette: Palette, digits: int) -> Iterator[Column]:
+def _label_columns(survey: HeadReport, palette: Palette, digits: int) -> Iterator[Column]:
     """Yield the strongest label of each head, the numbers that it follows from, and the other labels."""
     first = [head.labels[0] if head.labels else None for head in survey.heads]
     styles = [DIM if label is None else BOLD for label in first]
@@ -217,28 +207,20 @@ def _fitting(
     return drawn(next(filter(fits, shown), shown[-1]))
 
 
-def _is_defined(survey: Survey, name: Metric) -> bool:
+def _is_defined(survey: HeadReport, name: Metric) -> bool:
     return any(head.metrics[name] is not None for head in survey.heads)
 
 
-def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int, spread: Spread = "std") -> str:
+def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int) -> str:
     mean, std = head.metrics[name], head.std[name]
     if mean is None:
         return UNDEFINED
     if not has_several:
         return number_text(mean, digits)
-    if spread == "std":
-        return f"{number_text(mean, digits)} ±{UNDEFINED if std is None else number_text(std, digits)}"
-    if spread == "ci95":
-        middle, ends = mean, head.ci95[name]
-    else:
-        low, middle, high = (head.quantiles[share][name] or 0.0 for share in QUANTILES)  # which a mean has
-        ends = low, high
-    between = UNDEFINED if ends is None else ", ".join(number_text(end, digits) for end in ends)
-    return f"{number_text(middle, digits)} [{between}]"
+    return f"{number_text(mean, digits)} ±{UNDEFINED if std is None else number_text(std, digits)}"
 
 
-def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown: HeadTable) -> list[str]:
+def _notes(survey: HeadReport, names: Sequence[Metric], titles: Sequence[str], shown: HeadTable) -> list[str]:
     """Return what the numbers are over, where that is not plain, and what the table has no room for."""
     notes = _label_notes(survey) if shown.has_labels else []
     if shown.sort is not None and not _is_defined(survey, shown.sort):
@@ -255,7 +237,7 @@ def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown
         is_undefined = any(head.metrics[name] is None for head in survey.heads for name in names if name in titles)
         return [*notes, *[f"{UNDEFINED} not defined for this sentence"] * is_undefined]
     if names:
-        notes.append(f"{_SPREADS[shown.spread]} over {_over(survey)}")
+        notes.append(f"mean ± standard deviation over {_over(survey)}")
     fewer: dict[str, list[str]] = {}
     for name in names:
         counts = [head.counts[name] for head in survey.heads]
@@ -267,11 +249,11 @@ def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown
     return notes
 
 
-def _over(survey: Survey) -> str:
+def _over(survey: HeadReport) -> str:
     return f"{survey.sentences:,} {'sequences' if survey.is_test else 'sentences'}"
 
 
-def _label_notes(survey: Survey) -> list[str]:
+def _label_notes(survey: HeadReport) -> list[str]:
     """Return how a label is given, and what its numbers are where they are no weights."""
     notes = [
         "gain: share of the way from the baseline, a head that weighs all allowed keys alike, to the best head; "
@@ -292,7 +274,7 @@ def _label_notes(survey: Survey) -> list[str]:
 
 
 def grid_parts(
-    survey: Survey, metric: Metric, palette: Palette, width: int | None, precision: int | None
+    survey: HeadReport, metric: Metric, palette: Palette, width: int | None, precision: int | None
 ) -> Iterator[RenderableType]:
     """Yield what ran, one map of layers × heads for each kind of attention, and the heads at both ends."""
     yield _headline(survey, palette)
@@ -320,7 +302,7 @@ def grid_parts(
         yield _ends(replace(survey, heads=defined), metric, palette, width, DIGITS if precision is None else precision)
 
 
-def _kinds(survey: Survey) -> Iterable[str]:
+def _kinds(survey: HeadReport) -> Iterable[str]:
     return dict.fromkeys(head.kind for head in survey.heads)
 
 
@@ -339,7 +321,7 @@ def _map(map_: HeadMap, scale: Scale, palette: Palette, room: int, digits: int) 
     return stack(map_.drawn(rows, strip, width, names, scale, palette, digits) for strip in strips)
 
 
-def _ends(survey: Survey, metric: Metric, palette: Palette, width: int | None, digits: int) -> Block:
+def _ends(survey: HeadReport, metric: Metric, palette: Palette, width: int | None, digits: int) -> Block:
     """Return the heads with the highest and the lowest values, in words."""
     parts = []
     has_kinds = len(set(_kinds(survey))) > 1

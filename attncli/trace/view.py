@@ -72,6 +72,11 @@ class View(NamedTuple):
         """Return the parts to show, given a format's default."""
         return frozenset(default) if self.show is None else self.show
 
+    @property
+    def is_of_metrics(self) -> bool:
+        """Whether nothing but the metrics is shown, so that rows are heads and not cells."""
+        return self.show == frozenset({"metrics"})
+
     def check(self, trace: Trace) -> None:
         """Make sure that there is something to show.
 

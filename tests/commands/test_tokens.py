@@ -211,15 +211,6 @@ def test_bad_sentences_are_said_and_left_out(attn: Run) -> None:
     assert (ran.code, ran.out) == (5, attn("tokens", *GOOD.values()).out)
 
 
-def test_errors_are_kept_or_end_the_run(attn: Run) -> None:
-    ran = attn("tokens", "-F", "jsonl", "--keep-errors", stdin=LINES)
-    documents = [json.loads(line) for line in ran.out.splitlines()]
-    assert (ran.code, [one["sentence"] for one in documents]) == (5, [1, 3, 4, 5, 6, 8])
-    assert documents[1]["schema"] == "attncli.error/1"
-    ran = attn("tokens", "-F", "jsonl", "--fail-fast", stdin=LINES)
-    assert (ran.code, ran.err.splitlines(), ran.out.count("\n")) == (5, BAD[:1], 1)
-
-
 def test_a_file_of_sentences_or_of_one_text(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "sentences.txt"
     path.write_text("time flies\nan arrow\n", encoding="utf-8")
@@ -302,8 +293,6 @@ def test_a_dump_without_places_has_no_words(attn: Run, tmp_path: Path) -> None:
         ([TEXT, "--base", "main"], "--base does not apply to the toy layer's vocabulary"),
         ([TEXT, "--truncate"], "--truncate does not apply to the toy layer's vocabulary"),
         ([TEXT, "-m", "x", "--vocab", "words"], "--vocab does not apply to --model"),
-        ([TEXT, "--keep-errors"], "--keep-errors does not apply to table"),
-        ([TEXT, "--keep-errors", "--fail-fast", "-F", "json"], "--keep-errors does not apply to --fail-fast"),
         ([TEXT, "--whole"], "--whole applies to --file and standard input"),
         ([TEXT, "-F", "parquet"], "--format parquet writes a file"),
         ([TEXT, "-F", "json", "-o", "x.tsv"], "--format json contradicts the ending"),

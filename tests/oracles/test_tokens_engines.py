@@ -72,7 +72,7 @@ def test_every_option_gives_the_same(
 ) -> None:
     text = "\n".join(LINES)
     for options in OPTIONS:
-        arguments = ("tokens", "-", "-m", folders(family), "-F", "jsonl", "--keep-errors", *options)
+        arguments = ("tokens", "-", "-m", folders(family), "-F", "jsonl", *options)
         without, with_it = both(attn, monkeypatch, *arguments, stdin=text)
         assert without == with_it
         documents = list(map(json.loads, without.out.splitlines()))

@@ -51,7 +51,7 @@ LIBRARIES = {
     "matplotlib": ("formats.figures", "trace.display"),
     "pandas": ("trace.display",),
     "polars": ("trace.display",),
-    "ray": ("corpus.on_ray", "corpus.cluster"),
+    "ray": ("corpus.on_ray",),
     "textual": ("explore",),
     "typer": ("cli",),
     "click": ("cli",),

@@ -52,7 +52,7 @@ COMMANDS = {
     "NumPy's engine": ["inspect", "time flies", "-m", "tiny", "--engine", "native"],
     "transformers' engine": ["inspect", "time flies", "-m", "tiny", "--engine", "transformers"],
     "both engines": ["inspect", "time flies", "-m", "tiny", "--engine", "verify"],
-    "an interrupted run": ["inspect", "time", "flies", "--each", "-m", "tiny", "--resume", "-o", "rows.jsonl"],
+    "folder": ["inspect", "time", "flies", "-m", "tiny", "-o", "rows/"],
     "program": ["run", "program.py"],  # the last one: after a program there are no more threads
 }
 ENDS = {"explorer": 2, "broken": LOAD, "mask diff": 1}
@@ -82,8 +82,6 @@ def recorded(
     online |= {"HF_HOME": str(tmp_path / "hub")}
 
     monkeypatch.chdir(tmp_path)
-    lines = attn("inspect", "time", "flies", "--each", "-m", "tiny", "-F", "jsonl").out
-    (tmp_path / "rows.jsonl.part").write_text(lines[: len(lines) * 2 // 3])
     return partial(ran_apart, env=online, cwd=tmp_path)
 
 

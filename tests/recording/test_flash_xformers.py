@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attncli.recording.provenance import Nodes
 from flash_stand_in import flash_attn_forward, looped, rows
 from torch import Tensor
 
 from attncli.recording.call import AttentionCall, CallSite
-from attncli.recording.provenance import Nodes
 from attncli.recording.readers import flash_xformers
 from attncli.recording.readers.flash_xformers import Fused
 from attncli.recording.to_trace import traces

@@ -65,7 +65,7 @@ def test_every_result_is_one_line(trace: attncli.Trace) -> None:
         repr(trace): "Trace('time flies like an arrow', toy layer, 1 layer × 2 heads, 5 tokens)",
         repr(trace.layer(0)): "LayerTrace(layer 0, self, 2 heads, 5 queries × 5 keys)",
         repr(trace.layer(0).head(-1)): "HeadTrace(layer 0, head 1, 5 queries × 5 keys)",
-        repr(survey): "Survey(toy layer, 4 heads, 2 sentences of 2..5 tokens)",
+        repr(survey): "HeadReport(toy layer, 4 heads, 2 sentences of 2..5 tokens)",
         repr(attncli.diff(trace, other)).partition(", at")[0]: "Difference('time flies like an arrow' / 'fruit flies "
         "like a bana…', 2 heads",
         repr(cell).partition(", weight")[0]: "AttentionCell(layer 0, head 0, 'arrow' to 'flies'",

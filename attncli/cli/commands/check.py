@@ -35,9 +35,7 @@ def check(
     output: options.Document,
     text: Texts = None,
     file: options.File = None,
-    field: options.Field = None,
     column: options.Column = None,
-    each: options.Each = False,
     target: options.Target = None,
     docs: Annotated[
         bool, options.input_option("--docs", help="Pack the texts into one sequence too; none may attend to another.")
@@ -69,11 +67,9 @@ def check(
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
     codes = parse_fail_on(fail_on)
     chosen = output.chosen()
-    given = options.Texts(
-        text, file, field, column, each=each or (docs and bool(text)), prompt=prompt
-    )  # documents are several
+    given = options.Texts(text, file, column, prompt=prompt)
     check_chat(given, target)
-    texts = list(texts_of(given, environment)) if any((text, file, field, column, each)) else []
+    texts = list(texts_of(given, environment)) if any((text, file, column)) else []
     with status(environment, f"checking {model}"):
         report = check_model(
             model,

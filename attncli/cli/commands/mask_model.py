@@ -40,7 +40,6 @@ def model(
             metavar="TEXT", help="What the decoder of an encoder-decoder reads. Default: the sentence itself."
         ),
     ] = None,
-    each: options.Each = False,
     no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
 ) -> None:
@@ -62,9 +61,7 @@ def model(
     from attncli.trace.selection import Indices
 
     chosen = output.chosen()
-    given = options.Texts(text, each=each)
-    if not each:
-        say_how_taken(given, environment)
+    say_how_taken(options.Texts(text), environment)
     if prompt.chat:
         refuse_beside_chat(pair, target)
     with status(environment, f"loading {model}"):
@@ -77,7 +74,7 @@ def model(
 
         every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
         blank = BlankCheckpoint(snapshot, *every, kind=None, mask=None, special=special, options=loading)
-        sentences, notes = blank.masks(given.sentences, pair, target, pad, past or 0)
+        sentences, notes = blank.masks(text or [], pair, target, pad, past or 0)
     for one in notes:
         environment.note(one)
     if chosen == "json":

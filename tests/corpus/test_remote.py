@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 from corpora import EXPECTED, IDS, PACK, TEXTS, bad, read, texts, zstd
 from servers import serving
 
-from attncli.corpus.places import File
-from attncli.corpus.reading import Corpus
+from attncli.corpus.read import SentenceReader
+from attncli.corpus.remote import File
 from attncli.errors import Failure, InputError
 
 LINES = b"".join(b"line number %d\n" % number for number in range(1, 20_001))
@@ -57,13 +56,9 @@ def test_any_file_system_of_fsspec_is_read() -> None:
     memory.pipe("/corpus/c.parquet", frame.to_parquet())
     memory.pipe("/corpus/sub/_x", b"hidden")
     memory.pipe("/corpus/d.txt.zst", zstd(b"time\n\nflies"))
-    corpus = Corpus.of("memory://corpus", keep=None)
-    corpus = pickle.loads(pickle.dumps(corpus))  # as it is sent to other machines
+    corpus = SentenceReader.of("memory://corpus")
     assert [Path(file.name).name for file in corpus.files] == ["a.csv", "b.jsonl.gz", "c.parquet", "d.txt.zst"]
-    for index in range(3):
-        assert [(one.number, one.text) for one in corpus.sentences_of(index)] == EXPECTED
-    assert [(one.number, one.text) for one in corpus.sentences_of(3)] == [(1, "time"), (3, "flies")]
-    assert list(corpus.sentences()) == [one for index in range(4) for one in corpus.sentences_of(index)]
+    assert [(one.number, one.text) for one in corpus.sentences()] == [*3 * EXPECTED, (1, "time"), (3, "flies")]
     assert texts("memory://corpus/*.parquet") == EXPECTED
 
 
@@ -85,7 +80,7 @@ def test_a_bucket_is_read_as_a_folder_is(server: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     where = f"?endpoint_override={server}&scheme=http&region=x"
-    found = read(f"s3://bucket/corpus{where}", keep=None)
+    found = read(f"s3://bucket/corpus{where}")
     names = [f"s3://bucket/corpus/{name}" for name in ("a.csv", "b.jsonl.gz", "sub/c c.parquet", "sub/d.txt.zst")]
     assert list(dict.fromkeys(one.kept["file"] for one in found)) == names
     assert [(one.number, one.text) for one in found] == EXPECTED * 3 + [(1, "time"), (3, "flies")]

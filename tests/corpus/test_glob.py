@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from corpora import texts
 
-from attncli.corpus.listing import listed
-from attncli.corpus.reading import Corpus
+from attncli.corpus.glob import find_files
+from attncli.corpus.read import SentenceReader
 from attncli.errors import InputError
 
 
@@ -40,14 +40,14 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_files_are_sorted_and_hidden_ones_left_out(tree: Path, place: str, found: list[str]) -> None:
-    assert [file.path for file in listed(place)] == found
+    assert [file.path for file in find_files(place)] == found
 
 
 def test_elsewhere_they_are_found_as_here(tree: Path) -> None:
     url = tree.as_uri()
     for place in ("", "/sub", "/*.txt", "/**/*.txt", "/sub/*/*.txt", "/[b-z].txt", "/*", "/s*", "/_*", "/_temporary"):
-        here = [str(file.path) for file in listed(str(tree) + place)]
-        there = listed(url + place)
+        here = [str(file.path) for file in find_files(str(tree) + place)]
+        there = find_files(url + place)
         assert [file.path for file in there] == here
         assert [file.name for file in there] == [f"file://{path}" for path in here]
         assert texts(url + place) == texts(str(tree) + place)
@@ -63,9 +63,9 @@ def test_nothing_found_is_said(tmp_path: Path) -> None:
     (tmp_path / "_SUCCESS").touch()
     for place in (str(tmp_path), tmp_path.as_uri()):
         with pytest.raises(InputError, match=r"^the folder .* holds no file; "):
-            listed(place)
+            find_files(place)
         with pytest.raises(InputError, match=r"^no file fits .*/\*\.txt; "):
-            listed(place + "/*.txt")
+            find_files(place + "/*.txt")
 
 
 def test_a_glob_follows_no_links_around_and_opens_no_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +77,6 @@ def test_a_glob_follows_no_links_around_and_opens_no_pipes(tmp_path: Path, monke
     (tmp_path / "a" / "b" / "up").symlink_to("..")
     os.mkfifo(tmp_path / "a" / "pipe.txt")
     for place in ("**/*.txt", "a/**", "a/**/*", "**/**/*.txt", "./**/*.txt", f"{tmp_path}/*/**/*.txt"):
-        found = [os.path.relpath(file.path) for file in Corpus.of(place).files]
+        found = [os.path.relpath(file.path) for file in SentenceReader.of(place).files]
         assert found == ["a/b/two.txt", "a/one.txt"], place
-    assert [file.path for file in Corpus.of("a/*.txt").files] == ["a/one.txt"]
+    assert [file.path for file in SentenceReader.of("a/*.txt").files] == ["a/one.txt"]
