@@ -167,12 +167,13 @@ def traces_of(
     default_layers: str = "0",
     only: str | None = None,
     *,
+    texts: Iterable[CorpusItem] | None = None,
     values: bool = True,
 ) -> Iterator[tuple[int, Trace]]:
     """Yield the numbered traces up to the first bad sentence, which raises its error; computed in this process."""
     from attncli.corpus.jobs import Identity
 
-    results = results_of(environment, request, Task(Identity(), default_layers, values=values), only=only)
+    results = results_of(environment, request, Task(Identity(), default_layers, values=values), only=only, texts=texts)
     numbered = ((result.number, result.value) for result in results)
     return raise_on_failure(numbered, is_alone(request.computed.sentences, request.from_))
 

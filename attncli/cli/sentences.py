@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from attncli.cli.options import Texts
 
 
-def sentences(given: Texts, environment: Environment) -> Iterator[CorpusItem]:
+def sentences(given: Texts, environment: Environment, *, may_be_words: bool = True) -> Iterator[CorpusItem]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
+
+    Args:
+        given: where they are.
+        environment: that of the run.
+        may_be_words: whether several words as arguments may have been meant as one sentence, which is said.
 
     Raises:
         UsageError: there is no sentence, or there are two places to look for one.
@@ -44,18 +49,19 @@ def sentences(given: Texts, environment: Environment) -> Iterator[CorpusItem]:
         raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
         raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
-    say_how_taken(given, environment)
+    say_how_taken(given, environment, may_be_words)
     return (CorpusItem(number, text) for number, text in enumerate(texts, start=1))
 
 
-def texts_of(given: Texts, environment: Environment) -> Iterator[str]:
+def texts_of(given: Texts, environment: Environment, *, may_be_words: bool = True) -> Iterator[str]:
     """Yield the sentences up to the first bad one, which raises its error; see `sentences`."""
-    return (text for _, text in raise_on_failure((one.number, one.text) for one in sentences(given, environment)))
+    items = sentences(given, environment, may_be_words=may_be_words)
+    return (text for _, text in raise_on_failure((one.number, one.text) for one in items))
 
 
-def say_how_taken(given: Texts, environment: Environment) -> None:
+def say_how_taken(given: Texts, environment: Environment, may_be_words: bool = True) -> None:
     """Say what may not have been meant so: words without quotes, and the name of a file or a model that is a text."""
-    if given.are_words:
+    if given.are_words and may_be_words:
         environment.note(f"{len(given.text or ())} words were taken as a sentence each; quotes make them one")
     if name := next((text for text in given.text or () if os.path.isfile(text)), None):
         import shlex

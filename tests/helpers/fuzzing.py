@@ -105,7 +105,6 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
     "HEADS": _indices,
     "TEXT": (st.one_of(*[texts.map("time {}".format)] * 3, texts), ["", " ", "time " * 40, "a" * 5000]),
     "TOKEN": (["0", "-1", "time"], texts | st.sampled_from(["99", "x", "", _HUGE, "٣"])),
-    "START:STOP": (["0:1", ":", "-1:"], ["5:2", ":99", "x", "", "1", "1:2:3", "-9999999999999:", "٣:", _HUGE + ":"]),
     "PARTS": (
         st.lists(
             st.sampled_from("tokens shapes q k v scores mask weights heatmap output metrics".split()), min_size=1
@@ -113,6 +112,7 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
         ["", ",", "x", "embeddings", "proof", "q,q", "Q"],
     ),
     "METRICS": (["entropy", "self,previous", "sink"], ["", ",", "x", "entropy,", "self,self", "\x1b[2J"]),
+    "METRIC": (["entropy", "-sink", "previous"], ["", "-", "x", "entropy,self", "--self", "\x1b[2J"]),
     "CODES": (["leak", "leak,pad", "dead-row"], ["", ",", "x", "leak,"]),
     "EXPR": (st.one_of(grammatical, grammatical, grammatical, _files), masks),
     "PATH|URL": (
@@ -122,12 +122,10 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
             *("missing.gz", "text.txt/x", "x://y", "file:///missing", "a\nb.csv", "\x1b[2J.jsonl", "missing.parquet"),
         ],
     ),
-    "NAMES": (["id", "id,label"], ["", ",", "x", "id,", "file", "\udcff", "\x1b[2J"]),
     "FILE": (_names, ["out", "missing/out.json", ".", "", "a\nb.json", "\x1b[2J.json", "OUT.SVG", "/out.json/x.json"]),
     "FILE.safetensors": (["out.safetensors"], ["out", "missing/x", ".", ""]),
     "sqrt|none|NUMBER": (["sqrt", "none", "0.5"], _decimals[1]),
     "words|TOKENIZER": (["words", "tokenizer.json", "tiny"], [".", "missing", "no-one/nothing", "", "text.txt"]),
-    "heads|layers|heads,layers": (["heads", "layers", "heads,layers"], ["layers,heads", "", "x"]),
     "auto": (["auto", "cpu"], ["", "x"]),
     "SIZE": (
         ["20GB", "1 MB", "0", "3.3in", "84mmx2in"],
@@ -148,6 +146,7 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
     "ray|ray://HOST:PORT": (["ray://127.0.0.1:1"], ["", "ray:", "ray://x", "ray://\x1b[2J:1", "dask", _HUGE]),
     "DIR": (["saved"], ["text.txt", "text.txt/saved"]),
 }
+BY_METAVAR["FILE|FOLDER/"] = BY_METAVAR["FILE"]
 BY_METAVAR |= dict.fromkeys(("EXPR|FILE", "EXPR|FILE|none", "[PATTERN=]EXPR"), BY_METAVAR["EXPR"])
 _SAVED = (["trace.safetensors", "dump.safetensors"], ["missing", ".", "", "mask.npy", "text.txt", "mask.safetensors"])
 _SHELLS = (["bash", "zsh", "fish", "powershell"], ["sh", ""])

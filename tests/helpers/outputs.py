@@ -14,8 +14,9 @@ OK, FINDINGS, USAGE, LOAD, NOT_EXPOSED, INPUT = range(6)
 CODES = {OK, FINDINGS, USAGE, LOAD, NOT_EXPOSED, INPUT}
 
 _SGR = re.compile(r"\x1b\[[0-9;]*m")  # colours and bold, the only escape sequences that are ours
-# The mark that keeps columns in place beside right-to-left letters, wherever tables are drawn.
-_OURS = {"tsv": {"\t"}} | {drawn: {"\u200e"} for drawn in ("table", "svg", "md", "html")}
+# The mark that keeps columns in place beside right-to-left letters, wherever tables are drawn, and the one that tells
+# segments of an SVG apart.
+_OURS = {"tsv": {"\t"}} | {drawn: {"\u200e"} for drawn in ("table", "md", "html")} | {"svg": {"\u200e", "\u2060"}}
 _VOID = {"meta", "br", "hr", "img", "input", "link", "col", "wbr"}  # elements of HTML that have no end
 
 

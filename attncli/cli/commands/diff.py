@@ -201,6 +201,7 @@ def _traces(
         UsageError: the options do not name two things to compare, or name more.
     """
     from attncli.cli.request import traces_of
+    from attncli.engines.source import CorpusItem
 
     traces = partial(traces_of, environment, default_layers="all", values=False)
     if files:
@@ -212,7 +213,9 @@ def _traces(
         return _only(traces(one)), _only(traces(other))
     if len(models) > 2:
         raise UsageError(f"--model is given {_times(len(models))}; give it once, or twice to compare two checkpoints")
-    computed = _of_texts(computed, _texts(environment, computed.sentences, 1 if len(models) == 2 else 2))
+    texts = _texts(environment, computed.sentences, 1 if len(models) == 2 else 2)
+    computed = _of_texts(computed, texts)
+    traces = partial(traces, texts=[CorpusItem(number, text) for number, text in enumerate(texts, start=1)])
     if len(models) == 2:
         one, other = (options.Request(computed, selection, model=name) for name in models)
         return _only(traces(one)), _only(traces(other))
@@ -228,7 +231,7 @@ def _texts(environment: Environment, given: options.Sentences, wanted: int) -> l
     """Return as many sentences as are wanted, from wherever they are."""
     from attncli.cli.sentences import texts_of
 
-    texts = list(islice(texts_of(given, environment), wanted + 1))
+    texts = list(islice(texts_of(given, environment, may_be_words=wanted == 1), wanted + 1))
     if len(texts) == wanted:
         return texts
     found = "one sentence" if len(texts) == 1 else "more than two sentences"
