@@ -322,14 +322,6 @@ def words_with_their_mask():
     return step(Reading(REAL), words())
 
 
-def mapped():
-    """One sentence at a time, by `torch.vmap`."""
-    model = Reading(torch.ones(1, T, dtype=torch.bool)).requires_grad_(False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is slow, says torch
-        return [torch.vmap(lambda ids: model(ids[None]))(words())]
-
-
 def scripted():
     """Compiled by torch.jit, before an attention that is not."""
     first = torch.jit.script(nn.Linear(WIDTH, WIDTH))
