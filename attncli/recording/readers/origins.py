@@ -142,6 +142,15 @@ class Change(NamedTuple):
     version: int = 0
 
     @property
+    def factor(self) -> float | None:
+        """The number that scores were multiplied with; None where they were not."""
+        other = self.other
+        if self.name not in ("mul", "div") or other is None or (isinstance(other, Tensor) and other.numel() > 1):
+            return None
+        number = float(other)
+        return number if self.name == "mul" or not number else 1 / number
+
+    @property
     def ndim(self) -> int | None:
         """How many axes the tensor has; None where there is none."""
         return self.other.ndim if isinstance(self.other, Tensor) else None
@@ -331,6 +340,8 @@ class Origins:
         if self.is_over:
             return Factor((UNKNOWN,))
         origin = self.get(tensor)
+        if isinstance(origin, Scores):  # queries may be a product themselves
+            return Factor(tuple(change.factor for change in origin.changes if change.factor is not None))
         return origin if isinstance(origin, Factor) else Factor()
 
 

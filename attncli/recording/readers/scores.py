@@ -174,7 +174,7 @@ class _Call:
         number: float | None = 1.0
         cap: float | None = None
         for index, change in enumerate(self.before):
-            tensor, factor = self.tensors[index], -1.0 if change.name == "neg" else _factor(change)
+            tensor, factor = self.tensors[index], -1.0 if change.name == "neg" else change.factor
             is_negated = change.name == ("sub" if not change.is_first else "rsub")
             factor = -1.0 if is_negated else factor
             if factor is not None:
@@ -254,7 +254,7 @@ class _Call:
         width, heads = q.shape[-1], self.points.axes.shape[1]
         if width == 1:
             return
-        steps = [factor for change in self.before if (factor := _factor(change)) is not None]
+        steps = [factor for change in self.before if (factor := change.factor) is not None]
         before = [float(each) for side in self.numbers for each in side]
         wrong: Finding | None
         if not steps and not before:
@@ -426,15 +426,6 @@ def _ways(change: Change, mask: Tensor) -> Iterator[tuple[Tensor, Convention]]:
     """Yield what a mask may hide, by what it is filled with: what is True, or what is not."""
     ways: list[tuple[Tensor, Convention]] = [(mask, "masked"), (~mask, "attend")]
     yield from ways if change.name == "masked_fill" else reversed(ways)
-
-
-def _factor(change: Change) -> float | None:
-    """Return the number that scores were multiplied with; None where they were not."""
-    other = change.other
-    if change.name not in ("mul", "div") or other is None or (isinstance(other, Tensor) and other.numel() > 1):
-        return None
-    number = float(other)
-    return number if change.name == "mul" or not number else 1 / number
 
 
 def _is_binary(values: Tensor | None) -> bool:
