@@ -295,6 +295,7 @@ class _Thread(TorchFunctionMode):
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
         self.origins, self.projected = Origins(), Projected()
+        self._known = self.origins.known
         self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
         readers = [reader(self) for reader in READERS]
         self._attention = {each for reader in readers if reader.is_attention for each in reader.functions}
@@ -319,13 +320,21 @@ class _Thread(TorchFunctionMode):
     ) -> Any:
         """See torch.overrides."""
         kwargs = kwargs or {}
-        own = func if type(func) in BUILTIN else as_torch_runs(func, sys._getframe(1))
+        is_builtin = type(func) in BUILTIN
+        own = func if is_builtin else as_torch_runs(func, sys._getframe(1))
         result = own(*args, **kwargs)
+        # Most calls are of nothing that is followed: this is what watching costs.
+        known = self._known.keys()
+        is_followed = bool(known) and not (
+            known.isdisjoint(map(id, args))
+            and (not args or type(args[0]) not in (tuple, list) or known.isdisjoint(map(id, args[0])))
+            and (not kwargs or known.isdisjoint(map(id, kwargs.values())))
+        )
+        if not is_followed and func not in self._wanted and (is_builtin or own is func) and not _is_operator(func):
+            return result
         try:
             if self._sees_functions and self._watch.is_on:
-                is_followed = self._follows is not None and self._is_followed(args, kwargs)
-                if is_followed or own is not func or func in self._wanted or isinstance(func, _OPERATORS):
-                    self._see(func, own, args, kwargs, result, is_followed)
+                self._see(func, own, args, kwargs, result, is_followed and self._follows is not None)
         except Exception as fault:
             self._watch.notes.failed(fault)
         return result
@@ -346,20 +355,13 @@ class _Thread(TorchFunctionMode):
         if func in self._making.functions and self._making.wants(func, args) and may_look():
             self._quietly(self._making.take, func, args, kwargs, result)
         handler = self._handlers.get(func)
-        if handler is None and isinstance(func, _OPERATORS):
+        if handler is None and _is_operator(func):
             handler = self._operators
         if not is_followed and (begins := self._begins.get(func)) is not None:
             is_followed = begins(args, result)
         for each in (handler, self._follows if is_followed else None):
             if each is not None and self._is_told(func):
                 self._quietly(each, func, args, kwargs, result)
-
-    def _is_followed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether an argument is a tensor whose origin is known, or holds one."""
-        if self.origins.holds(args) or (kwargs and self.origins.holds(kwargs.values())):
-            return True
-        several = args[0] if args else None
-        return isinstance(several, tuple | list) and self.origins.holds(several)
 
     def enter_module(self, module: torch.nn.Module, frame: FrameType) -> None:
         """Begin with a module; inside of a fused one no function is seen, but the modules that it calls are."""
@@ -523,6 +525,10 @@ class _Thread(TorchFunctionMode):
             above.append(mode)
         for other in reversed(above):
             other.__enter__()  # type: ignore[no-untyped-call]
+
+
+def _is_operator(function: Any) -> bool:
+    return isinstance(function, _OPERATORS)
 
 
 def _has_numbers(result: Any) -> bool:

@@ -295,25 +295,22 @@ class Origins:
 
     Attributes:
         is_over: whether nothing is followed any more.
+        known: the origins by the identities of tensors.
     """
 
     def __init__(self) -> None:
         self.is_over = False
-        self._known: dict[int, tuple[ref[Tensor], Origin]] = {}
+        self.known: dict[int, tuple[ref[Tensor], Origin]] = {}
         self._products: deque[Product] = deque()
-
-    def holds(self, args: Iterable[object]) -> bool:
-        """Return whether one of some values is a tensor whose origin is known."""
-        return not self._known.keys().isdisjoint(map(id, args))
 
     def get(self, tensor: object) -> Origin | None:
         """Return the origin of a tensor; None where it is not known, and of all else."""
-        entry = self._known.get(id(tensor))
+        entry = self.known.get(id(tensor))
         return None if entry is None else entry[1]
 
     def put(self, tensor: Tensor, origin: Origin | None) -> None:
         """Know the origin of a tensor while it lives."""
-        known, key = self._known, id(tensor)
+        known, key = self.known, id(tensor)
         if origin is None or self.is_over:
             known.pop(key, None)
         else:
@@ -332,7 +329,7 @@ class Origins:
     def end(self) -> None:
         """Follow nothing any more, and let go of what is held."""
         self.is_over = True
-        self._known.clear()
+        self.known.clear()
         self._products.clear()
 
     def factor(self, tensor: object) -> Factor:

@@ -24,7 +24,7 @@ from attncli.recording.readers.scale_checks import is_root, no_scale, scaled_twi
 
 _NO_WEIGHT = 1e-6  # what a mask has to leave to a forbidden key at most, of the weight that it would have
 _HIDDEN = math.log(_NO_WEIGHT)
-_MOST_CELLS = 2**23  # of a call that are fitted
+_MOST_CELLS = 2**19  # of a call that are fitted
 _ZEROS = ("mul", "tril", "triu")  # what is 0 afterwards may be hidden by something else
 _FILLS = ("masked_fill", "where", *_ZEROS)
 _MIXING = ("mixed", "linear", "conv1d", "conv2d", "layer_norm", "batch_norm", "group_norm", "rms_norm")
@@ -324,12 +324,13 @@ class _Call:
 
 
 class _Cut:
-    """Cuts tensors of large calls to the first rows and heads."""
+    """Cuts tensors of large calls to some of their rows and heads."""
 
     def __init__(self, shape: torch.Size) -> None:
         batch, heads, queries, keys = shape
-        self.heads = max(min(heads, _MOST_CELLS // (queries * keys)), 1)
-        self.batch = max(min(batch, _MOST_CELLS // (self.heads * queries * keys)), 1)
+        most = max(_MOST_CELLS // (queries * keys), 1)
+        self.heads = max(min(heads, most // batch), min(heads, 2))  # masks differ by rows rather than by heads
+        self.batch = max(min(batch, most // self.heads), 1)
         self.is_cut = (self.batch, self.heads) != (batch, heads)
 
     def __call__(self, tensor: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Programs that call `F.scaled_dot_product_attention`."""
 
 import threading
-import warnings
 
 import torch
 import torch.nn.functional as F
