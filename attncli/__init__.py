@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from attncli._version import __version__ as __version__
 
-# `typing` would be imported before a Ctrl-C can be quiet; see `interruption`.
+# `typing` would be imported before a Ctrl-C can be quiet; see `signals`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -51,6 +51,13 @@ _HOMES = {
     "why": "attncli.analysis.why",
 }
 __all__ = sorted(["__version__", *_HOMES])
+
+
+def presentation() -> Any:
+    """Return the module that shows results in a notebook, as data frames and as figures; see `trace/display.py`."""
+    from importlib import import_module
+
+    return import_module("attncli.formats.python")
 
 
 def __getattr__(name: str) -> Any:

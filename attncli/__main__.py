@@ -1,8 +1,8 @@
 """The entry point. A Ctrl-C while the program is still importing itself ends it as quietly as one later on."""
 
-from attncli.interruption import settle_signals
+from attncli.signals import handle_signals
 
-settle_signals()
+handle_signals()
 
 import gc
 import os

@@ -46,7 +46,7 @@ class UsageError(AttnError):
     exit_code = ExitCode.USAGE
 
 
-class MisfitError(UsageError):
+class InputMismatchError(UsageError):
     """An option does not fit this sentence, such as a token that it does not have; it may fit another one."""
 
 
@@ -54,18 +54,6 @@ class LoadError(AttnError):
     """A model, a tokenizer or a package cannot be loaded."""
 
     exit_code = ExitCode.LOAD
-
-
-class UnconfirmedError(UsageError):
-    """More would be fetched than goes without asking.
-
-    Attributes:
-        said: what would be done.
-    """
-
-    def __init__(self, said: str) -> None:
-        self.said = said
-        super().__init__(f"{said}; --yes agrees to that")
 
 
 class NotExposedError(AttnError):
@@ -129,14 +117,13 @@ def require(what: str, *packages: str) -> None:
 
 
 Answer = TypeVar("Answer")
-Kept = Mapping[str, str | int | float | bool | None]  # what a file says of a sentence besides, by names
-NOTHING_KEPT: Kept = {}
+Metadata = Mapping[str, str | int | float | bool | None]  # what a file says of a sentence besides, by names
+NO_METADATA: Metadata = {}
 _ENDLESS = (float("inf"), float("-inf"))
-ERROR_SCHEMA = "attncli.error/1"
 
 
-def members_of(kept: Kept) -> dict[str, Any]:
-    """Return what a file says of a sentence besides, as a JSON document spells it: not at all if it says nothing."""
+def metadata_json(kept: Metadata) -> dict[str, Any]:
+    """Return the metadata of a sentence as the members of a JSON document; none without any."""
     # JSON has no other numbers than finite ones.
     spelled = {name: None if value in _ENDLESS or value != value else value for name, value in kept.items()}
     return {"kept": spelled} if kept else {}
@@ -147,19 +134,13 @@ class Failure(NamedTuple):
 
     Attributes:
         reason: one sentence.
-        is_kept: whether an error document takes its place in JSON.
         kind: what is raised where there is no other sentence.
         kept: what its file says of it besides.
     """
 
     reason: str
-    is_kept: bool = False
     kind: type[AttnError] = InputError
-    kept: Kept = NOTHING_KEPT
-
-    def as_dict(self, number: int) -> dict[str, Any]:
-        """Return the error document of the sentence with this number."""
-        return {"schema": ERROR_SCHEMA, "sentence": number, **members_of(self.kept), "error": self.reason}
+    kept: Metadata = NO_METADATA
 
     def of(self, number: int) -> str:
         """Return the reason, after the number of the sentence, and before that its file, where there are several."""
@@ -167,7 +148,9 @@ class Failure(NamedTuple):
         return f"{file}sentence {number}: {self.reason}"
 
 
-def refusing(numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = False) -> Iterator[tuple[int, Answer]]:
+def raise_on_failure(
+    numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = False
+) -> Iterator[tuple[int, Answer]]:
     """Yield numbered answers until one is a failure.
 
     Raises:

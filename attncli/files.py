@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from attncli.errors import ExitCode, InputError
-from attncli.interruption import Undoing
+from attncli.signals import OnInterrupt
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def read_file(path: str | Path, most: int) -> bytes:
 
 
 @contextmanager
-def written_aside(path: str | Path, suffix: str | None = None, goes_on: bool = False) -> Iterator[Path]:
-    """Give the path of a side file in the same folder; rename it to `path` when the block succeeds.
+def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
+    """Write a file atomically: give the path of a side file, which is renamed to `path` when the block succeeds.
 
     A pipe, a device or an open stream is given itself; of a link, what it points to is written.
 
@@ -70,28 +70,22 @@ def written_aside(path: str | Path, suffix: str | None = None, goes_on: bool = F
         path: the file to write.
         suffix: of a side file that stays when the block fails, unless it is empty, and that one run at a time may
             write; None is one that is removed.
-        goes_on: whether a side file that an interrupted run left is gone on with.
 
     Raises:
-        InputError: the folder does not exist or cannot be written to, or another run is writing the side file, or
-            has left one.
+        InputError: the folder does not exist or cannot be written to, or another run is writing the side file.
     """
-    given = Path(path)
+    target = Path(path)
     try:
-        if goes_straight(given):
-            yield given
+        if is_stream_path(target):
+            yield target
             return
-        final = Path(os.path.realpath(given)) if given.is_symlink() else given
+        final = Path(os.path.realpath(target)) if target.is_symlink() else target
         if final.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         is_kept = suffix is not None
         # Every run has its own, also one with the same process id in another container.
         aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")
-        with claimed(aside) if is_kept else nullcontext(), Undoing(partial(discard, aside, is_kept)):
-            if is_kept and not goes_on and aside.exists() and aside.stat().st_size:
-                way = "go on from it with inspect --resume if inspect wrote it, or "
-                way = "" if final.suffix.lower() == ".parquet" else way
-                raise InputError(f"{visible(str(aside))} is there, as an interrupted run leaves it; {way}remove it")
+        with file_lock(aside) if is_kept else nullcontext(), OnInterrupt(partial(discard, aside, is_kept)):
             try:
                 yield aside
                 replace(aside, final)
@@ -100,20 +94,20 @@ def written_aside(path: str | Path, suffix: str | None = None, goes_on: bool = F
     except BrokenPipeError:  # a pipe that nobody reads any more is no error, as on standard output
         raise SystemExit(ExitCode.CLOSED_PIPE) from None
     except OSError as error:
-        raise InputError(f"cannot write {visible(str(given))}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {visible(str(target))}: {error.strerror or error}") from None
 
 
 @contextmanager
-def text_aside(path: str | Path, suffix: str | None = None) -> Iterator[IO[str]]:
-    """Like `written_aside`, opened for UTF-8 text."""
-    with written_aside(path, suffix) as aside, open(aside, "w", encoding="utf-8", newline="") as stream:
+def atomic_write_text(path: str | Path, suffix: str | None = None) -> Iterator[IO[str]]:
+    """Like `atomic_write`, opened for UTF-8 text."""
+    with atomic_write(path, suffix) as aside, open(aside, "w", encoding="utf-8", newline="") as stream:
         yield stream
 
 
 DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/self/fd/")
 
 
-def goes_straight(path: Path) -> bool:
+def is_stream_path(path: Path) -> bool:
     """Return whether a path is a pipe, a device or an open stream: it takes what is written, and is never replaced."""
     if str(path).startswith(DESCRIPTORS):
         return True
@@ -125,15 +119,10 @@ def goes_straight(path: Path) -> bool:
 
 
 @contextmanager
-def claimed(aside: Path, waits: bool = False) -> Iterator[bool]:
-    """Hold a side file, creating it; it is let go when this process ends, however it does.
+def file_lock(aside: Path) -> Iterator[None]:
+    """Lock a file for this process, creating it; the lock ends with the process, however that ends.
 
-    Args:
-        aside: the file.
-        waits: whether another run that is writing it is waited for.
-
-    Yields:
-        Whether no other run can hold it too: not all systems have locks.
+    Not all systems and file systems have locks; where there are none, nothing is locked.
 
     Raises:
         InputError: another run is writing it.
@@ -142,21 +131,21 @@ def claimed(aside: Path, waits: bool = False) -> Iterator[bool]:
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
     except ImportError:  # Windows lets no other run rename what is open
-        yield False
+        yield
         return
     while True:
-        with open(aside, "ab") as held:
+        with open(aside, "ab") as file:
+            has_locks = True
             try:
-                flock(held, LOCK_EX if waits else LOCK_EX | LOCK_NB)
+                flock(file, LOCK_EX | LOCK_NB)
             except BlockingIOError:
                 raise InputError(
                     f"{visible(str(aside))} is being written by another run; wait for it, or give another file"
                 ) from None
-            except OSError:  # a file system without locks
-                yield False
-                return
-            if _is_still(held.fileno(), aside):
-                yield True
+            except OSError:
+                has_locks = False
+            if not has_locks or _is_still(file.fileno(), aside):
+                yield
                 return
         # The run that held it has just ended and renamed it: what was opened is its result.
 
@@ -200,7 +189,7 @@ class Tensors:
         shapes: of all tensors.
         starts: of all tensors, in bytes.
         pages: of the file.
-        mapped: those of types that are read, of whose numbers nothing is read yet; see `widened`.
+        mapped: those of types that are read, of whose numbers nothing is read yet; see `to_float32`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -220,11 +209,11 @@ class Tensors:
         self.types: dict[str, str] = {name: entry["dtype"] for name, entry in header.items()}
         self.shapes: dict[str, tuple[int, ...]] = {name: tuple(entry["shape"]) for name, entry in header.items()}
         self.starts: dict[str, int] = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
-        known = DTYPES | CODES
+        types = DTYPES | CODES
         self.mapped = {
-            name: np.ndarray(self.shapes[name], known[kind], self.pages, self.starts[name])
+            name: np.ndarray(self.shapes[name], types[kind], self.pages, self.starts[name])
             for name, kind in self.types.items()
-            if kind in known
+            if kind in types
         }
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
@@ -233,10 +222,10 @@ class Tensors:
             raise InputError(
                 f"tensor {visible(name)} is {kind}; expected floats of 16 bits or more, integers or booleans"
             )
-        return widened(self.mapped[name]) if kind == "BF16" else self.mapped[name].copy()
+        return to_float32(self.mapped[name]) if kind == "BF16" else self.mapped[name].copy()
 
 
-def widened(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+def to_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return an array as float32, exactly; 16 bits that are no float are a bfloat16, which NumPy lacks."""
     import numpy as np
 

@@ -61,22 +61,22 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 _One = TypeVar("_One", str, str | int)
 
 
-def several(given: _One | Iterable[_One]) -> Iterable[_One]:
-    """Return several sentences or tokens; a single one is wrapped, as a text is no list of characters."""
-    return given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+def as_list(value: _One | Iterable[_One]) -> Iterable[_One]:
+    """Return several values; a single one is wrapped, as a text is no list of characters."""
+    return value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
 
 
-def names_in(option: str, given: str, known: Collection[str]) -> frozenset[str]:
+def names_in(option: str, value: str, choices: Collection[str]) -> frozenset[str]:
     """Return the names that an option is given, separated by commas.
 
     Raises:
         UsageError: one of them does not exist.
     """
-    names = [name.strip() for name in given.split(",")]
+    names = [name.strip() for name in value.split(",")]
     for name in names:
-        if name not in known:
-            near = did_you_mean(name, known)
-            raise UsageError(f"{option} '{visible(name)}': expected some of {','.join(known)}{near}")
+        if name not in choices:
+            near = did_you_mean(name, choices)
+            raise UsageError(f"{option} '{visible(name)}': expected some of {','.join(choices)}{near}")
     return frozenset(names)
 
 
@@ -101,7 +101,7 @@ def layers_named(layers: Iterable[int], kind: str | None = None) -> str:
     return f"layer{'s' * (len(found) > 1)} {as_ranges(found)}" + (f" ({kind})" if kind else "")
 
 
-def counted(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     """Return a number of things: 1 head, 12 heads."""
     return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
@@ -114,7 +114,7 @@ def span(low: int, high: int) -> str:
     return str(low) if low == high else f"{low}..{high}"
 
 
-def listed(places: Sequence[int]) -> str:
+def join_ranges(places: Sequence[int]) -> str:
     """Return how many there are and which, consecutive ones as a range, and an ellipsis where there are too many."""
     if not places:
         return "none"

@@ -15,9 +15,9 @@ from typing import get_args
 import numpy as np
 
 import attncli
-from attncli.render.heatmap import picture_of
+from attncli.render.color_limits import scales_of
+from attncli.render.heatmap import heatmap_of
 from attncli.render.palette import Palette, Scale
-from attncli.render.ranges import scales_of
 from attncli.trace.view import Ramp, View
 
 VISIBLE = 2.3
@@ -80,7 +80,7 @@ def shares(model: str, texts: list[str], ramp: Ramp, tiers: tuple[str, ...]) -> 
     for text in texts:
         trace = attncli.inspect(text, model=model, layers="all")
         for layer in trace.layers:
-            pictures = {head: picture_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
+            pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
             for head, scale in scales_of(trace, view, layer, pictures).items():
                 for share in found:
                     share.add(pictures[head].values, pictures[head].allowed, scale)

@@ -161,7 +161,7 @@ def by_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     from attncli.engines import engine as engine_choice
 
     def declined(*_: Any, **__: Any) -> None:
-        raise engine_choice.DeclinedError("a test of the other engine")
+        raise engine_choice.UnsupportedError("a test of the other engine")
 
     monkeypatch.setattr(engine_choice, "NativeCheckpoint", declined)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli import attention
-from attncli.text import counted, quoted
+from attncli.text import plural, quoted
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.tokens import Token, Tokens
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Softmax:
+class SoftmaxTerms:
     """What a row's softmax divides by what.
 
     Attributes:
@@ -42,7 +42,7 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class Row:
+class AttentionRow:
     """How one query of one head divides its attention.
 
     Arrays are over the keys, `[K]`; an array that the layer cannot give is None.
@@ -58,7 +58,7 @@ class Row:
     keys: Tokens
 
     def __repr__(self) -> str:
-        return f"Row({_place(self)}, {quoted(self.query.text)} to {counted(len(self.keys), 'key')})"
+        return f"AttentionRow({_place(self)}, {quoted(self.query.text)} to {plural(len(self.keys), 'key')})"
 
     @property
     def layer(self) -> LayerTrace:
@@ -98,13 +98,13 @@ class Row:
         return attention.masked_scores(self.head.scores[None], self.head.mask[None], self.layer.fill)[0, 0]
 
     @cached_property
-    def softmax(self) -> Softmax | None:
+    def softmax(self) -> SoftmaxTerms | None:
         """Numerators and denominator; None where a watched model's row has no key, whose fill was not recorded."""
         if self.is_blind and self.layer.weights is not None:
             return None
         highest, exponentials, totals = attention.softmax_parts(self.masked[None, None], self.head.stages.sinks)
         sink = None if self.sink is None else np.exp(self.sink - highest[0, 0, 0])
-        return Softmax(highest[0, 0, 0], exponentials[0, 0], totals[0, 0, 0], sink)
+        return SoftmaxTerms(highest[0, 0, 0], exponentials[0, 0], totals[0, 0, 0], sink)
 
     @property
     def sink(self) -> np.floating | None:
@@ -158,12 +158,12 @@ class Row:
         return np.lexsort((~self.allowed, -weights))
 
 
-def _place(row: Row) -> str:
+def _place(row: AttentionRow) -> str:
     return f"layer {row.layer.layer}, head {row.head.head}"
 
 
 @dataclass(frozen=True)
-class Cell:
+class AttentionCell:
     """One query and one key of one head.
 
     Numbers are what the row has at this key; one that the layer cannot give is None.
@@ -173,12 +173,12 @@ class Cell:
         key: the token that is attended to.
     """
 
-    row: Row
+    row: AttentionRow
     key: Token
 
     def __repr__(self) -> str:
         tokens = f"{quoted(self.row.query.text)} to {quoted(self.key.text)}"
-        return f"Cell({_place(self.row)}, {tokens}, weight {self.weight:.4g})"
+        return f"AttentionCell({_place(self.row)}, {tokens}, weight {self.weight:.4g})"
 
     @property
     def q(self) -> Float[np.ndarray, " D"] | None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair, alignments, chosen_rows, layer_pairs, not_compared
-from attncli.analysis.cautions import warnings_of
 from attncli.analysis.derive.layer import check_tokens
 from attncli.analysis.metrics import counted_rows
-from attncli.analysis.statistics import QUANTILES, Statistics, settled
+from attncli.analysis.statistics import RunningMoments
+from attncli.analysis.warnings import warnings_of
 from attncli.errors import InputError
-from attncli.text import counted, quoted, several
+from attncli.text import as_list, plural, quoted
 from attncli.trace.display import Displayed
 from attncli.trace.layer import HeadTrace
 from attncli.trace.trace import Provenance, Trace
@@ -39,10 +39,10 @@ def jensen_shannon(first: Float[np.ndarray, "R O"], second: Float[np.ndarray, "R
     return np.clip((_bits(first, middle) + _bits(second, middle)) / 2, 0.0, 1.0)
 
 
-def _bits(given: Float[np.ndarray, "R O"], middle: Float[np.ndarray, "R O"]) -> Float[np.ndarray, " R"]:
+def _bits(shares: Float[np.ndarray, "R O"], middle: Float[np.ndarray, "R O"]) -> Float[np.ndarray, " R"]:
     # 0·log 0 is 0: an outcome without weight adds nothing.
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(given == 0, 0.0, given * np.log2(given / middle)).sum(axis=-1)
+        return np.where(shares == 0, 0.0, shares * np.log2(shares / middle)).sum(axis=-1)
 
 
 def shared_outcomes(
@@ -145,7 +145,7 @@ class Difference(Displayed):
         sides = " / ".join(quoted(trace.text or trace.target or "") for trace in (self.first, self.second))
         furthest = self.heads[0].jensen_shannon
         most = "" if furthest is None else f", at most {furthest:.3g} bits apart"
-        return f"Difference({sides}, {counted(len(self.heads), 'head')}{most})"
+        return f"Difference({sides}, {plural(len(self.heads), 'head')}{most})"
 
     def pair(self, of: HeadDifference | CellDifference) -> LayerPair:
         """Return the layer that a head or a cell belongs to."""
@@ -179,7 +179,7 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
     of_queries, of_keys = alignments(first, second)
     if not of_queries.pairs or not of_keys.pairs:
         raise InputError("the two share no token, so there is nothing to compare")
-    chosen = chosen_rows(of_queries, list(several(queries)))
+    chosen = chosen_rows(of_queries, list(as_list(queries)))
     layers = tuple(layer_pairs(first, second, (of_queries, of_keys), chosen))
     heads: list[HeadDifference] = []
     cells: list[CellDifference] = []
@@ -264,7 +264,7 @@ def warnings_of_both(difference: Difference) -> Iterator[str]:
 # --- over many sentences -----------------------------------------------------------------------------------
 
 
-class HeadPlace(NamedTuple):
+class HeadId(NamedTuple):
     """A head that both have.
 
     Attributes:
@@ -288,10 +288,6 @@ class HeadDifferences:
         head: the head, in both.
         jensen_shannon: the mean over the sentences in which it is defined; None where it never is.
         std: the sample standard deviation (n − 1) over these sentences; None for fewer than two.
-        ci95: the 95 % confidence interval of the mean; None as `std`.
-        least: of these sentences.
-        quantiles: for each of `QUANTILES` of `attncli.analysis.statistics` the number of that rank, to 1 %.
-        greatest: of these sentences.
         count: how many they are.
         elsewhere: mean weight in A and in B on tokens that are not shared, and in a sink; None as `jensen_shannon`.
     """
@@ -301,10 +297,6 @@ class HeadDifferences:
     head: int
     jensen_shannon: float | None
     std: float | None
-    ci95: tuple[float, float] | None
-    least: float | None
-    quantiles: Mapping[float, float | None]
-    greatest: float | None
     count: int
     elsewhere: tuple[float, float] | None
 
@@ -329,61 +321,63 @@ class Differences:
 
 
 @dataclass(frozen=True)
-class DifferencesState:
-    """What is known of the differences after some sentences; two states merge into that of all their sentences.
+class SentenceDifference:
+    """One sentence, of whose two traces the distances of heads alone are left.
 
     Attributes:
         first: A.
         second: B.
-        sentences: how many there were.
-        places: the heads, in order.
-        measured: of each its divergence and its weight elsewhere in A and in B, `[H, 3]`.
+        heads: in order of layers and heads.
+        numbers: of each its divergence and its weight elsewhere in A and in B; NaN where no row counts.
         notes: what was not compared.
     """
 
     first: Provenance
     second: Provenance
-    sentences: int
-    places: tuple[HeadPlace, ...]
-    measured: Statistics
+    heads: tuple[HeadId, ...]
+    numbers: Float[np.ndarray, "H 3"]
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, found: Difference) -> DifferencesState:
-        """Return the state after one sentence."""
-        heads = {HeadPlace(each.layer, each.kind, each.head): each for each in found.heads}
-        places = tuple(HeadPlace(*pair.place, head) for pair in found.layers for head in pair.heads)
-        values = np.array([[_numbers(heads[place]) for place in places]])
+    def of(cls, found: Difference) -> SentenceDifference:
+        """Return what is left of a comparison."""
+        measured = {HeadId(each.layer, each.kind, each.head): each for each in found.heads}
+        heads = tuple(HeadId(*pair.place, head) for pair in found.layers for head in pair.heads)
+        numbers = np.array([_numbers(measured[head]) for head in heads])
         notes = tuple(not_compared(found.first, found.second))
-        return cls(found.first.source, found.second.source, 1, places, Statistics.of(values), notes)
+        return cls(found.first.source, found.second.source, heads, numbers, notes)
 
-    def merged(self, other: DifferencesState) -> DifferencesState:
-        """Return the state after the sentences of both."""
-        measured = self.measured.merged(other.measured)
-        return replace(self, sentences=self.sentences + other.sentences, measured=measured)
+
+class DiffStats:
+    """How far two models are apart over sentences, none of which is kept."""
+
+    def __init__(self) -> None:
+        self._first: SentenceDifference | None = None
+        self._sentences = 0
+
+    def add(self, sentence: SentenceDifference) -> None:
+        """Count a sentence."""
+        if self._first is None:
+            self._first, self._moments = sentence, RunningMoments(sentence.numbers.shape)
+        self._sentences += 1
+        self._moments.add(sentence.numbers)
 
     def differences(self) -> Differences:
-        """Return what a person reads of it."""
-        moments = self.measured.moments
-        means, std = settled(moments.means), settled(moments.std)
-        low, high = (settled(moments.means + sign * moments.margin) for sign in (-1, 1))
-        quantiles = self.measured.quantiles()
+        """Return what a person reads of it.
+
+        Raises:
+            InputError: there is no sentence.
+        """
+        first = self._first
+        if first is None:
+            raise InputError("there is no sentence that both could be compared on")
+        means, stds, counts = self._moments.mean, self._moments.std[:, 0], self._moments.count[:, 0]
         heads = [
-            HeadDifferences(
-                *place,
-                _known(means[row, 0]),
-                _known(std[row, 0]),
-                None if np.isnan(low[row, 0]) else (float(low[row, 0]), float(high[row, 0])),
-                _known(self.measured.least[row, 0]),
-                {share: _known(values[row, 0]) for share, values in zip(QUANTILES, quantiles, strict=True)},
-                _known(self.measured.greatest[row, 0]),
-                int(moments.count[row, 0]),
-                None if np.isnan(means[row, 1]) else (float(means[row, 1]), float(means[row, 2])),
-            )
-            for row, place in enumerate(self.places)
+            HeadDifferences(*head, _known(mean[0]), _known(std), int(count), _both(mean[1], mean[2]))
+            for head, mean, std, count in zip(first.heads, means, stds, counts, strict=True)
         ]
         heads.sort(key=lambda each: -1.0 if each.jensen_shannon is None else each.jensen_shannon, reverse=True)
-        return Differences(self.first, self.second, self.sentences, tuple(heads), self.notes)
+        return Differences(first.first, first.second, self._sentences, tuple(heads), first.notes)
 
 
 def _numbers(head: HeadDifference) -> list[float]:
@@ -394,3 +388,7 @@ def _numbers(head: HeadDifference) -> list[float]:
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
+
+
+def _both(first: float, second: float) -> tuple[float, float] | None:
+    return None if np.isnan(first) else (float(first), float(second))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from attncli.analysis.cell import Row
+from attncli.analysis.cell import AttentionRow
 from attncli.analysis.why import explain
 from attncli.engines.toy import ToyLayer, Weights
 from attncli.errors import InputError
@@ -67,7 +67,7 @@ class Walk:
     trace: Trace
     embedded: Float[np.ndarray, "K E"]
     weights: Weights
-    rows: tuple[Row, ...]
+    rows: tuple[AttentionRow, ...]
 
     @property
     def query(self) -> Token:
@@ -106,4 +106,4 @@ def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 
         raise InputError(f"a lesson has room for {MOST_WORDS} words, and the text has {count}; give a shorter one")
     rows = explain(trace, len(trace.query_tokens) // 2 if query is None else query)
     embedded = source.embedded(trace.key_tokens, trace.source.details["vocab_size"])
-    return Walk(lesson, trace, embedded, source.weights, tuple(row for row in rows if isinstance(row, Row)))
+    return Walk(lesson, trace, embedded, source.weights, tuple(row for row in rows if isinstance(row, AttentionRow)))

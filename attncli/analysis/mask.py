@@ -11,20 +11,21 @@ import numpy as np
 
 from attncli.errors import InputError, UsageError
 from attncli.masks.audit import audit, audit_fills
-from attncli.masks.conventions import CONVENTIONS, LEAST, WRITTEN, Reader, encoded
+from attncli.masks.conventions import CONVENTIONS, LEAST, WRITTEN, Reader, encode_mask
 from attncli.masks.expressions import Expression
-from attncli.masks.files import Loaded, read_values
+from attncli.masks.files import StoredMask, read_values
 from attncli.masks.findings import Finding
-from attncli.masks.given import loaded_from, with_given_lengths
-from attncli.masks.layout import (
-    Size,
-    Subject,
+from attncli.masks.from_arrays import as_stored, bind_lengths
+from attncli.masks.mask_grid import (
+    GridOptions,
+    MaskGrid,
+    MaskSize,
+    as_expression,
     check_past,
-    expression_of,
-    filled,
+    grids_of_expression,
     is_file,
-    subject_of_values,
-    subjects_of_expression,
+    read_grid,
+    size_for,
 )
 from attncli.text import visible
 from attncli.trace.display import Displayed
@@ -42,7 +43,7 @@ def mask(
     api: Reader | None = "sdpa",
     lengths: Any = None,
     batch: bool = False,
-) -> GivenMask:
+) -> LabelledMask:
     """Return a mask: an expression over positions, or an array of yours.
 
         attncli.mask("causal & window(4)", queries=8).allowed      # NumPy booleans, [Q, K], True = attend
@@ -74,26 +75,27 @@ def mask(
     if isinstance(given, str) and not is_file(given):
         if api != "sdpa" or batch:
             raise UsageError("api and batch apply to arrays; in an expression True = attend, and lengths say the batch")
-        expression = expression_of(given)
+        expression = as_expression(given)
         if lengths is not None:
-            expression = with_given_lengths(expression, lengths)
-        size = filled(Size(queries, keys, past), expression)
-        return GivenMask(subjects_of_expression(expression, size)[-1])
+            expression = bind_lengths(expression, lengths)
+        size = size_for(MaskSize(queries, keys, past), expression)
+        return LabelledMask(grids_of_expression(expression, size)[-1])
     if api is not None and api not in CONVENTIONS:
         raise UsageError(f"api {api!r}: expected {', '.join(CONVENTIONS)} or None")
     if queries is not None or keys is not None or lengths is not None:
         raise UsageError("queries, keys and lengths apply to an expression; of an array, check takes the lengths")
     name = str(given) if isinstance(given, str | PathLike) else "the mask"
-    loaded = read_values(Path(given)) if isinstance(given, str | PathLike) else loaded_from(given, name)
-    shape = loaded.values.shape
-    if not 2 <= len(shape) <= 4 or not loaded.values.size:
+    stored = read_values(Path(given)) if isinstance(given, str | PathLike) else as_stored(given, name)
+    shape = stored.values.shape
+    if not 2 <= len(shape) <= 4 or not stored.values.size:
         raise InputError(
             f"{visible(name)} has shape {list(shape)}; expected two to four axes, of which the last is the keys"
         )
-    return GivenMask(subject_of_values(name, loaded, api, past, None, batch), loaded, api, batch)
+    options = GridOptions(MaskSize(past=past), api, None, batch)
+    return LabelledMask(read_grid(name, options, None, stored), stored, options)
 
 
-class GivenMask(Displayed):
+class LabelledMask(Displayed):
     """A mask, cell by cell; `attncli.mask` makes it, and NumPy takes it as the array `allowed`.
 
     A notebook shows it as `attn mask show` does.
@@ -104,13 +106,12 @@ class GivenMask(Displayed):
 
     def __init__(
         self,
-        subject: Subject,
-        loaded: Loaded | None = None,
-        api: Reader | None = None,
-        batch: bool = False,
+        subject: MaskGrid,
+        stored: StoredMask | None = None,
+        options: GridOptions | None = None,
     ) -> None:
         self.subject = subject
-        self._loaded, self._api, self._batch = loaded, api, batch
+        self._stored, self._options = stored, options or GridOptions()
 
     @property
     def allowed(self) -> Bool[np.ndarray, "*B Q K"]:
@@ -141,18 +142,18 @@ class GivenMask(Displayed):
             UsageError: what is expected is no expression, or has no `pad` for the lengths.
             InputError: the mask is of another size than the expression or the lengths.
         """
-        expected = expression_of(expect) if isinstance(expect, str) else expect
+        expected = as_expression(expect) if isinstance(expect, str) else expect
         if expected is not None and not callable(getattr(type(expected), "allowed", None)):
             raise UsageError(
                 f"what is expected is of type {type(expected).__name__}; expected an expression, such as "
                 "'causal & window(4)'. Of an array: attncli.mask(array).check('causal')"
             )
         if lengths is not None:
-            expected = with_given_lengths(expected, lengths)
+            expected = bind_lengths(expected, lengths)
         subject = self.subject
-        if self._loaded is not None:  # what is expected tells what True means, and how many rows the batch has
-            subject = subject_of_values(subject.name, self._loaded, self._api, subject.past, expected, self._batch)
-        return [*audit(subject, expected, Size()), *audit_fills(subject, None)]
+        if self._stored is not None:  # what is expected tells what True means, and how many rows the batch has
+            subject = read_grid(subject.name, self._options, expected, self._stored)
+        return [*audit(subject, expected, MaskSize()), *audit_fills(subject, None)]
 
     def to(self, api: Reader, dtype: str = "float32") -> np.ndarray[Any, Any]:
         """Return the mask as another function reads it, as `attn mask convert` writes it.
@@ -168,7 +169,7 @@ class GivenMask(Displayed):
         for name, chosen, known in (("api", api, list(CONVENTIONS)), ("dtype", dtype, list(LEAST))):
             if chosen not in known:
                 raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(known)}")
-        return encoded(self.allowed, api, dtype)
+        return encode_mask(self.allowed, api, dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.allowed, dtype, copy=copy)
@@ -176,10 +177,10 @@ class GivenMask(Displayed):
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.subject.shape))
         past = f", past {self.past}" if self.past else ""
-        if self._loaded is None:
+        if self._stored is None:
             return f"mask({self.subject.name!r}, {shape}{past})"
         reading = self.subject.reading
         means = (
             "ambiguous" if reading is None or reading.is_ambiguous else WRITTEN[reading.convention].partition(",")[0]
         )
-        return f"mask({self._loaded.dtype}, {shape}{past}, {means})"
+        return f"mask({self._stored.dtype}, {shape}{past}, {means})"

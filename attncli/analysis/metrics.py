@@ -16,7 +16,7 @@ import numpy as np
 from attncli import attention
 from attncli.analysis.metric_names import NAMES, Metric
 from attncli.masks.expressions import Atom, Expression, RuleMask, leaves
-from attncli.trace.layer import HeadTrace, LayerTrace, Stages, stacked, stages_of
+from attncli.trace.layer import HeadTrace, LayerTrace, Stages, merge_layers, stages_of
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
@@ -45,7 +45,7 @@ def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
     """Return every metric of every head, over all query rows or those that a view shows.
 
     Raises:
-        MisfitError: the view wants a query that does not exist, or leaves none.
+        InputMismatchError: the view wants a query that does not exist, or leaves none.
     """
     ends = np.cumsum([len(layer.heads) for layer in trace.layers])
     found = TraceMetrics(*np.empty((2, ends[-1], len(NAMES)), np.float32))
@@ -76,15 +76,15 @@ def _is_rule(expression: Expression) -> bool:
 
 def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray, " R"]) -> TraceMetrics:
     """Return the metrics of layers that see the same cells."""
-    one, parts = layers[0], stacked(layers)
+    one, parts = layers[0], merge_layers(layers)
     # Where the heads have masks of their own, so have the uniform ones in their places.
     of_uniform = one.heads if len(one.mask.rows(list(one.heads), rows[:1])) > 1 else one.heads[:1]
-    measured, uniform = _Sums(sum(len(layer.heads) for layer in layers)), _Sums(len(of_uniform))
+    measured, uniform = MetricSums(sum(len(layer.heads) for layer in layers)), MetricSums(len(of_uniform))
     together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * one.num_keys), 1))
     for some in attention.row_blocks(rows, one.num_keys * together):
-        cells = _Cells(trace, one, some)
+        cells = CellGeometry(trace, one, some)
         measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
-        uniform.add(cells, (_Uniform(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
+        uniform.add(cells, (UniformBaseline(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
     return TraceMetrics(measured.means, uniform.means)
 
 
@@ -96,9 +96,9 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     positions of one sequence, so they are None where queries and keys come from two. Where other keys stand behind
     those of the sequence they are weights on the sequence's own, and `distance` is None.
     """
-    sums = _Sums(1)
+    sums = MetricSums(1)
     for block in head.blocks():
-        sums.add(_Cells(trace, layer, block.queries), [block.stages])
+        sums.add(CellGeometry(trace, layer, block.queries), [block.stages])
     return by_name(NAMES, sums.means[0])
 
 
@@ -111,7 +111,7 @@ def by_name(names: Sequence[Metric], values: Float[np.ndarray, " M"]) -> dict[st
     return {name: None if text == "nan" else float(text) for name, text in zip(names, digits, strict=True)}
 
 
-class _Uniform(Stages):
+class UniformBaseline(Stages):
     """Heads that give every allowed key the same weight, and have no scores."""
 
     @cached_property
@@ -139,7 +139,7 @@ def _countable_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
     return has_key & ~layer.mask.padding()[block.queries]
 
 
-class _Cells:
+class CellGeometry:
     """What the cells of some query rows have by the tokens alone.
 
     Attributes:
@@ -189,7 +189,7 @@ def _factors(
         yield "induction", repeats, np.pad(earlier[:, :-1], ((0, 0), (1, 0)))
 
 
-class _Sums:
+class MetricSums:
     """The sums of the metrics of some heads over query rows, of which one block after the other is added."""
 
     def __init__(self, heads: int) -> None:
@@ -197,7 +197,7 @@ class _Sums:
         self._counts = np.zeros((heads, len(NAMES) - 1), int)
         self._highest = np.full(heads, -np.inf)
 
-    def add(self, cells: _Cells, blocks: Iterable[Stages]) -> None:
+    def add(self, cells: CellGeometry, blocks: Iterable[Stages]) -> None:
         """Take in some rows of all heads, some heads at a time."""
         start = 0
         for block in blocks:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Unpack
 
-from attncli.analysis.cell import Cell, Row
+from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.checkpoints.signatures import InspectKeywords, spelling_out
 from attncli.engines import inspect, open_source
-from attncli.errors import MisfitError, UsageError
+from attncli.errors import InputMismatchError, UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
 
-Explained = tuple[Row, ...] | tuple[Cell, ...]
+Explained = tuple[AttentionRow, ...] | tuple[AttentionCell, ...]
 
 
 @spelling_out(InspectKeywords, open_source)
@@ -40,7 +40,7 @@ def why(
         options: everything `attncli.inspect` takes, `model`, `layers`, `heads` and `mask` among it.
 
     Returns:
-        A `Cell`, or without a key a `Row`, for each head of each layer.
+        An `AttentionCell`, or without a key an `AttentionRow`, for each head of each layer.
 
     Raises:
         UsageError: no token, or several, are called that; or an option is given beside a trace.
@@ -66,10 +66,10 @@ def explain(trace: Trace, query: str | int, key: str | int | None = None) -> Exp
     rows = list(_rows(trace, query, key))
     if key is None:
         return tuple(row for row, _ in rows)
-    return tuple(Cell(row, token) for row, token in rows if token is not None)
+    return tuple(AttentionCell(row, token) for row, token in rows if token is not None)
 
 
-def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tuple[Row, Token | None]]:
+def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tuple[AttentionRow, Token | None]]:
     found = []
     first_error = None
     for layer in trace.layers:
@@ -77,10 +77,10 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
         try:
             place = _the_token(query_tokens, query, "query")
             other = None if key is None else _the_token(key_tokens, key, "key")
-        except MisfitError as error:  # another kind of attention may have such a token
+        except InputMismatchError as error:  # another kind of attention may have such a token
             first_error = first_error or error
             continue
-        found += [(Row(layer.head(head, [place.index]), place, key_tokens), other) for head in layer.heads]
+        found += [(AttentionRow(layer.head(head, [place.index]), place, key_tokens), other) for head in layer.heads]
     if not found and first_error is not None:
         raise UsageError(str(first_error))
     yield from found

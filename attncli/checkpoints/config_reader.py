@@ -46,11 +46,11 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 _ABSENT = object()
 
 
-class DeclinedError(Exception):
+class UnsupportedError(Exception):
     """This engine does not compute a checkpoint or a sentence; the message says why."""
 
 
-class Fields:
+class ConfigReader:
     """The fields of a config.json.
 
     Attributes:
@@ -64,7 +64,7 @@ class Fields:
         self._values = values
         self.read: set[str] = set()
 
-    def take(self, name: str, default: Any = _ABSENT, among: Collection[Any] | None = None) -> Any:
+    def get(self, name: str, default: Any = _ABSENT, among: Collection[Any] | None = None) -> Any:
         """Return a field.
 
         Args:
@@ -73,55 +73,55 @@ class Fields:
             among: the values that are implemented; None: all are.
 
         Raises:
-            DeclinedError: it is missing, or has another value than those.
+            UnsupportedError: it is missing, or has another value than those.
         """
         self.read.add(name)
         value = self._values.get(name, default)
         if value is _ABSENT:
-            raise DeclinedError(f"{self.where} has no {name}")
+            raise UnsupportedError(f"{self.where} has no {name}")
         if among is not None and value not in tuple(among):  # a list has no hash
-            raise DeclinedError(f"{name} is {value!r}")
+            raise UnsupportedError(f"{name} is {value!r}")
         return value
 
     def count(self, name: str, default: Any = _ABSENT) -> int:
         """Return a field that counts something.
 
         Raises:
-            DeclinedError: it is no whole number above 0.
+            UnsupportedError: it is no whole number above 0.
         """
-        value = self.take(name, default)
+        value = self.get(name, default)
         if type(value) is not int or value < 1:
-            raise DeclinedError(f"{name} is {value!r}")
+            raise UnsupportedError(f"{name} is {value!r}")
         return value
 
     def layers(self, name: str, default: Any) -> int:
         """Return how many layers there are.
 
         Raises:
-            DeclinedError: it is no whole number above 0, or one that no model has.
+            UnsupportedError: it is no whole number above 0, or one that no model has.
         """
         value = self.count(name, default)
         if value > MOST_LAYERS:
-            raise DeclinedError(f"{name} is {value}")
+            raise UnsupportedError(f"{name} is {value}")
         return value
 
     def number(self, name: str, default: Any = _ABSENT) -> float:
         """Return a field that is a number above 0.
 
         Raises:
-            DeclinedError: it is not.
+            UnsupportedError: it is not.
         """
-        value = self.take(name, default)
+        value = self.get(name, default)
         if type(value) not in (int, float) or not value > 0:
-            raise DeclinedError(f"{name} is {value!r}")
+            raise UnsupportedError(f"{name} is {value!r}")
         return value
 
-    def check_all_read(self) -> None:
-        """Raise DeclinedError for a field that nobody read and that may say something about the forward pass."""
+    def reject_unknown(self) -> None:
+        """Raise UnsupportedError for a field that nobody read and that may say something about the forward pass."""
         for name, value in self._values.items():
             if name in self.read or name in _IDLE:
                 continue
             if name not in _FIXED:
-                raise DeclinedError(f"it does not know the field {name}")
+                raise UnsupportedError(f"it does not know the field {name}")
             if value not in _FIXED[name]:
-                raise DeclinedError(f"{name} is {value!r}")
+                raise UnsupportedError(f"{name} is {value!r}")

@@ -6,8 +6,6 @@ What a source does not know is refused, with the option that was probably meant;
 from __future__ import annotations
 
 import math
-import os
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
@@ -44,8 +42,6 @@ def refuse_unknown(given: Mapping[str, Any], known: Any, place: str) -> None:
 
 Engine = Literal["auto", "native", "transformers", "verify"]
 ENGINES: tuple[str, ...] = get_args(Engine)
-_UNITS = ("", "k", "m", "g", "t")
-_SIZE = re.compile(r"(\d{1,12}(?:\.\d+)?) *([kmgt]?)b?", re.IGNORECASE)
 Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 
@@ -55,41 +51,27 @@ class LoadOptions:
     """How a checkpoint is loaded; the fields are the command's options.
 
     Attributes:
-        revision: branch, tag or commit on the hub.
         dtype: of the weights; None is float32 on the CPU and the checkpoint's own on an accelerator.
         device: where it runs.
         offline: use the local cache only.
         trust_remote_code: run the Python code that the checkpoint brings.
-        allow_pickle: read .bin weights too, with torch's restricted unpickler.
         device_map: how accelerate spreads the model over several devices, such as `auto`.
         truncate: cut a text to the tokens that the model has positions for.
         chat: read a sentence as a user's turn, through the checkpoint's chat template.
-        system: what the system's turn says, which stands before it.
         base: folder or hub name of the model under an adapter; None is the one that the adapter names.
-        whole_files: download a checkpoint whole, in place of what a run reads of it.
-        yes: whether as much is fetched from the hub as a run takes, however much that is.
-        cache_limit: how large the cache of fetched tensors may become, such as `20GB`.
     """
 
-    revision: str | None = None
     dtype: str | None = None
     device: str = "cpu"
     offline: bool = False
     trust_remote_code: bool = False
-    allow_pickle: bool = False
     device_map: str | None = None
     truncate: bool = False
     chat: bool = False
-    system: str | None = None
     base: str | None = None
-    whole_files: bool = False
-    yes: bool = False
-    cache_limit: str = "20GB"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
-        if self.system is not None and not self.chat:
-            raise UsageError("--system is the first turn of a chat; give --chat as well")
         if self.device_map is not None:
             if self.device != "cpu":
                 raise UsageError("--device and --device-map both say where the model runs; drop one of them")
@@ -97,15 +79,6 @@ class LoadOptions:
                 raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"--dtype '{visible(str(self.dtype))}': expected one of {', '.join(DTYPES)}")
-        self.most_cached  # noqa: B018  a size that is none is refused here
-
-    @property
-    def most_cached(self) -> int:
-        """The bytes that the cache of fetched tensors may have."""
-        said = _SIZE.fullmatch(str(self.cache_limit).strip())
-        if said is None:
-            raise UsageError(f"--cache-limit '{visible(str(self.cache_limit))}': expected a size such as 500MB or 20GB")
-        return int(float(said[1]) * 1000 ** _UNITS.index(said[2].lower()))
 
 
 @dataclass(frozen=True)
@@ -144,10 +117,6 @@ def checked_options(model: str, options: Mapping[str, Any], known: type[_Options
     refuse_unknown(options, known, place)
     if not isinstance(model, str):
         raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
-    from attncli.checkpoints.folder import opened  # which the toy layer does not need
-
-    if os.path.isdir(opened(model)) and "revision" in options:
-        raise UsageError("--revision names a version on the hub; it does not apply to a folder")
     return known(**options)
 
 
@@ -288,10 +257,8 @@ class VocabularyOptions:
 class TokenizerOptions:
     """How a checkpoint's tokenizer is loaded, and what it makes of a text; see `options.LoadOptions`."""
 
-    revision: str | None = None
     offline: bool = False
     trust_remote_code: bool = False
     truncate: bool = False
     chat: bool = False
-    system: str | None = None
     base: str | None = None

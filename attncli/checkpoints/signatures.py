@@ -25,20 +25,14 @@ Rng = Literal["numpy", "torch"]
 class LoadKeywords(TypedDict, total=False):
     """How a checkpoint is loaded; see `attncli.checkpoints.options.LoadOptions`."""
 
-    revision: str | None
     dtype: Dtype | None
     device: str
     offline: bool
     trust_remote_code: bool
-    allow_pickle: bool
     device_map: str | None
     truncate: bool
     chat: bool
-    system: str | None
     base: str | None
-    whole_files: bool
-    yes: bool
-    cache_limit: str
 
 
 class MakingKeywords(LoadKeywords, total=False):
@@ -81,12 +75,10 @@ class VocabularyKeywords(TypedDict, total=False):
     """How the toy layer's vocabulary, or a checkpoint's tokenizer, is read; see `attncli.checkpoints.options`."""
 
     vocab: str
-    revision: str | None
     offline: bool
     trust_remote_code: bool
     truncate: bool
     chat: bool
-    system: str | None
     base: str | None
 
 

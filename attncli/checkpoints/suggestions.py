@@ -8,20 +8,19 @@ from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 
-from attncli.checkpoints.folder import DEMO, cache
-from attncli.checkpoints.nested import ADAPTER, MOST
+from attncli.checkpoints.checkpoint_folder import ADAPTER, CONFIG, DEMO, MOST_ENTRIES, hub_cache
 from attncli.text import visible
 
-CONFIGS = ("config.json", ADAPTER)
+CONFIGS = (CONFIG, ADAPTER)
 _TELLING = (*CONFIGS, "modules.json", "model_index.json")
 _ALIKE = 0.6  # of 1, as difflib takes it: one letter in three may be another
 _SHORTEST = 3  # letters that a name has to hold, for the longer one to be meant by it
 
 
-def cached() -> list[str]:
+def cached_models() -> list[str]:
     """Return the names of the models and adapters in the hub's local cache."""
-    found = sorted(path for file in CONFIGS for path in cache().glob(f"models--*/snapshots/*/{file}"))
-    folders = dict.fromkeys(config.parents[2].name for config in found)
+    configs = sorted(path for file in CONFIGS for path in hub_cache().glob(f"models--*/snapshots/*/{file}"))
+    folders = dict.fromkeys(config.parents[2].name for config in configs)
     return [name.removeprefix("models--").replace("--", "/", 1) for name in folders]
 
 
@@ -34,17 +33,17 @@ def nearby(name: str) -> str:
     near = {
         "in the box": _nearest(name, [DEMO]),
         "a folder here": _nearest(name, (os.path.join(folder, one) for one in _checkpoints(folder or "."))),
-        "in the local cache": _nearest(name, cached()),
+        "in the local cache": _nearest(name, cached_models()),
     }
-    said = [f"'{visible(one)}', {where}" for where, one in near.items() if one and one != name]
-    return f"; did you mean {', or '.join(said)}?" if said else ""
+    words = [f"'{visible(one)}', {where}" for where, one in near.items() if one and one != name]
+    return f"; did you mean {', or '.join(words)}?" if words else ""
 
 
 def _checkpoints(folder: str) -> Iterator[str]:
     """Yield the names of the checkpoints in a folder."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in islice(entries, MOST))
+            names = sorted(entry.name for entry in islice(entries, MOST_ENTRIES))
     except (OSError, ValueError):
         return
     for name in names:
@@ -54,8 +53,8 @@ def _checkpoints(folder: str) -> Iterator[str]:
 
 
 def _nearest(name: str, others: Iterable[str]) -> str | None:
-    wanted = _letters(name)
-    alike = {other: _likeness(wanted, _letters(other)) for other in others}
+    letters = _letters(name)
+    alike = {other: _likeness(letters, _letters(other)) for other in others}
     best = max(alike, key=alike.__getitem__, default="")
     return best if best and alike[best] >= _ALIKE else None
 

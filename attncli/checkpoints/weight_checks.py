@@ -7,23 +7,23 @@ others, but they are not the model's.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.checkpoints.folder import check_folder, is_gguf
-from attncli.checkpoints.suggestions import nearby
-from attncli.checkpoints.weight_formats import other_form
+from attncli.checkpoints.checkpoint_folder import WEIGHTS, WEIGHTS_INDEX
+from attncli.checkpoints.snapshot import there_is
 from attncli.errors import LoadError
 from attncli.text import visible
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from attncli.checkpoints.checkpoint_folder import CheckpointFolder
     from attncli.checkpoints.tensors import Store
 
-_WEIGHTS = (".safetensors", ".bin")
 _FLOATS = ("F64", "F32", "F16", "BF16")  # that are the numbers themselves; F8_E4M3 and I8 are so many steps of a scale
+_FIELDS = ("quantization_config", "quantization")  # of a configuration; the second is that of MLX
 # hf_quant_config.json (ModelOpt), quantize_config.json (GPTQ), quant_config.json (AWQ), quanto_qmap.json (Quanto), …
 _QUANTIZATION = re.compile(r"(^|_)quant(o|ized?|izer|ization)?(_[^.]*)?\.json$|^smash_config\.json$")
 _OF_ONNX = {"per_model_config", "op_types", "op_types_to_quantize"}  # how transformers.js made other files, in onnx/
@@ -57,99 +57,48 @@ _ADVICE_BY_METHOD = {
 }
 
 
-def check_path(name: str) -> None:
-    """Raise LoadError for a path where there is nothing and that cannot be a name on the hub."""
-    if not os.path.exists(name) and name.lower().endswith(".gguf"):
-        near = nearby(name) or "; check the path"
-        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such file{near}")
-    if not os.path.exists(name) and (os.path.isabs(name) or name.startswith(("./", "../")) or not _is_name(name)):
-        near = nearby(name) or "; check the path"
-        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such folder{near}")
-
-
-def _is_name(name: str) -> bool:
-    """Return whether something can be a name on the hub, or that of a folder in a repository there."""
-    parts = name.split("/")
-    is_here = os.path.isdir("/".join(parts[:2]))  # where somebody looks for a folder that there is not
-    return len(parts) < 3 or (all(part.strip(".") for part in parts) and not is_here)
-
-
-def check_is_checkpoint(name: str) -> None:
-    """Refuse a path that is not the folder of a checkpoint; a name on the hub passes.
-
-    Raises:
-        LoadError: it is a file, a folder without a configuration, or a path where there is nothing.
-    """
-    check_path(name)
-    if is_gguf(name):
+def check_has_weights(name: str, files: CheckpointFolder) -> None:
+    """Raise LoadError for a folder without weights that can be read, with the files that it has."""
+    if not (WEIGHTS in files or WEIGHTS_INDEX in files or files.has_pickle):
         raise LoadError(
-            f"{visible(name)} is a GGUF file, which the native engine alone reads; this takes a checkpoint's folder"
+            f"{visible(name)} has a config.json and no weights that can be read{there_is(files)}: expected {WEIGHTS}, "
+            f"or {WEIGHTS_INDEX} and its files"
         )
-    if os.path.isfile(name):
-        raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
-    if os.path.isdir(name):
-        check_folder(Path(name))
-        if not os.path.isfile(os.path.join(name, "config.json")):
-            if files := [file for file in _files(Path(name)) if file.lower().endswith(".gguf")]:
-                raise LoadError(
-                    f"the folder {visible(name)} has no config.json but a GGUF file; give the file itself: "
-                    f"{visible(os.path.join(name, files[0]))}"
-                )
-            if said := other_form(Path(name)):
-                raise LoadError(f"the folder {visible(name)} has no config.json, and weights {said}")
-            raise LoadError(
-                f"the folder {visible(name)} is no checkpoint: it has no config.json; give the folder that "
-                "save_pretrained wrote"
-            )
 
 
-def check_beside(name: str, folder: Path) -> None:
-    """Refuse a checkpoint whose weights cannot be opened.
-
-    Args:
-        name: of the checkpoint.
-        folder: where its files are; one that is not there yet has nothing wrong with it.
-
-    Raises:
-        LoadError: there are weights that cannot be opened.
-    """
-    beside = _files(folder)
-    for file in beside:
-        if file.endswith(_WEIGHTS):  # safetensors says of one that it may not open that there is none
-            try:
-                (folder / file).open("rb").close()
-            except OSError as error:
-                raise LoadError(f"the weights {visible(str(folder / file))} cannot be read: {error.strerror}") from None
-
-
-def check_is_undone(name: str, folder: Path, store: Store) -> None:
+def check_dequantized(name: str, files: CheckpointFolder, store: Store) -> None:
     """Refuse a checkpoint where a file beside the weights tells of a quantization that its store does not undo.
 
     Raises:
         LoadError: there is such a file.
     """
-    for file in () if store.form else filter(_QUANTIZATION.search, _files(folder)):
-        if not _is_of_onnx(folder / file):
+    for file in () if store.form else filter(_QUANTIZATION.search, files.sizes):
+        if not _is_of_onnx(files.path / file):
             raise LoadError(
                 f"the weights of {visible(name)} are quantized, says {visible(file)} beside them, and its config.json "
                 f"does not say how; {_ADVICE}"
             )
 
 
-def _files(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
 def _is_of_onnx(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            said = json.loads(file.read(_MOST_BYTES))
+            content = json.loads(file.read(_MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(said, Mapping) and not _OF_ONNX.isdisjoint(said)
+    return isinstance(content, Mapping) and not _OF_ONNX.isdisjoint(content)
+
+
+def quantization_of(config: Mapping[str, Any]) -> Any:
+    """Return what a config.json says of how the weights are quantized; None if they are not."""
+    text = config.get("text_config")
+    places = [config, text] if isinstance(text, Mapping) else [config]
+    return next((place[field] for place in places for field in _FIELDS if place.get(field) is not None), None)
+
+
+def without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config.json says of the model, not of how its weights are stored."""
+    return {field: value for field, value in config.items() if field not in _FIELDS}
 
 
 def unknown_quantization(name: str, method: Any) -> LoadError:

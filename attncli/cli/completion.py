@@ -6,19 +6,17 @@ shell as they are, so that a name which the shell could expand is never offered.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 from typer import Context
 from typer._completion_shared import get_completion_script
 from typer.models import ParameterInfo
 
-from attncli.errors import LoadError, UsageError
+from attncli.errors import AttnError, UsageError
 
 VARIABLE = "_ATTN_COMPLETE"  # through which a script asks
 _PLAIN = re.compile(r"[\w@%+:,./-]+")
@@ -110,11 +108,11 @@ def _topics(ctx: Context, _: str) -> Iterator[tuple[str, str]]:
 
 def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
     """Yield the model in the box, and what models the hub's local cache has; folders are the shell's."""
-    from attncli.checkpoints.folder import DEMO
-    from attncli.checkpoints.suggestions import cached
+    from attncli.checkpoints.checkpoint_folder import DEMO
+    from attncli.checkpoints.suggestions import cached_models
 
     yield DEMO, "a small model in the box"
-    yield from ((name, "in the local cache") for name in cached() if _PLAIN.fullmatch(name))
+    yield from ((name, "in the local cache") for name in cached_models() if _PLAIN.fullmatch(name))
 
 
 def _masks(_: Context, typed: str) -> Iterator[tuple[str, str]]:
@@ -133,7 +131,7 @@ _MASK = re.compile(r"[\w\s&|~(),=-]*")
 def _sizes(ctx: Context) -> dict[str, int]:
     """Return how many layers and heads the checkpoint has, or the toy layer; 0 is unknown."""
     if model := ctx.params.get("base") or _model(ctx):
-        return sizes(model, ctx.params.get("revision") or "main")
+        return sizes(model)
     names = {parameter.name for parameter in ctx.command.params}
     if "from_" in ctx.params or "num_heads" not in names:
         return {"layer": 0, "head": 0}
@@ -154,30 +152,17 @@ def _model(ctx: Context) -> str:
     return str(setting.value) if setting else ""
 
 
-def sizes(name: str, revision: str) -> dict[str, int]:
+def sizes(name: str) -> dict[str, int]:
     """Return how many layers and heads a checkpoint has, from its config.json; 0 is unknown.
 
     Args:
         name: a folder, or a name in the local cache; an adapter has the layers of its base.
-        revision: which one of the cache.
     """
-    from attncli.checkpoints.folder import opened, snapshot, split_name
-    from attncli.checkpoints.nested import base_of, is_adapter, taken
-    from attncli.files import MOST_SETTINGS, read_file
+    from attncli.checkpoints.snapshot import resolve_here
 
-    folder = Path(opened(name)).expanduser()
     try:
-        if not folder.is_dir():
-            repository, within = split_name(name)
-            folder = snapshot(repository, revision) / within
-        path = Path(taken(str(folder)))
-        if is_adapter(path) and not (path / "config.json").is_file():
-            base, revision = base_of(path)
-            path = Path(base) if os.path.isdir(base) else snapshot(base, revision or "main")
-        config = json.loads(read_file(path / "config.json", MOST_SETTINGS))
-    except (LoadError, OSError, ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict):
+        config = resolve_here(os.path.expanduser(name)).config
+    except (AttnError, OSError, ValueError):
         config = {}
     parts = [config, *(config[name] for name in _NESTED if isinstance(config.get(name), dict))]
     return {"layer": _largest(parts, _LAYERS), "head": _largest(parts, _HEADS)}

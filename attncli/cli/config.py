@@ -23,13 +23,11 @@ from attncli.text import did_you_mean, visible
 # Each is a preference of a person, a project or a machine, and none is a question.
 DEFAULTS: dict[str, str | int | bool | None] = {
     "model": None,
-    "revision": None,
     "dtype": None,
     "device": "cpu",
     "device_map": None,
     "engine": "auto",
     "offline": False,
-    "cache_limit": "20GB",
     "jobs": "auto",
     "d_model": 32,
     "num_heads": 4,
@@ -44,8 +42,8 @@ DEFAULTS: dict[str, str | int | bool | None] = {
     "width": None,
 }
 
-# What runs code that a checkpoint brings, or could; a repository that somebody cloned must not be able to ask for it.
-FLAGS_ALONE = ("trust-remote-code", "allow-pickle")
+# What runs code that a checkpoint brings; a repository that somebody cloned must not be able to ask for it.
+FLAGS_ALONE = ("trust-remote-code",)
 
 PROJECT = "pyproject.toml"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # as some editors of Windows save; no TOML, which has to be said
@@ -169,8 +167,6 @@ def unfit(standing: Mapping[str, Setting], typed: Mapping[str, Any]) -> dict[str
         out |= dict.fromkeys(of_the_toy_layer - of_checkpoints, "does not apply to a checkpoint")
     else:
         out |= dict.fromkeys(of_checkpoints - of_the_toy_layer, "does not apply to the toy layer")
-    if "revision" in standing and ("model" in typed or (model and model.rank != standing["revision"].rank)):
-        out["revision"] = "is of another model: it stands in another place than the model"
     for one, other in (("device", "device_map"), ("device_map", "device")):
         is_nearer = one in standing and other in standing and standing[one].rank < standing[other].rank
         if one in typed or is_nearer:
@@ -186,7 +182,7 @@ def with_places(message: str, standing: Mapping[str, Setting]) -> str:
     for name, one in standing.items():
         value = visible(str(one.value))
         # A message about a checkpoint says its name, others say the option's.
-        words = [f"--{dashed(name)}", *([re.escape(value)] if name in ("model", "revision") else [])]
+        words = [f"--{dashed(name)}", *([re.escape(value)] if name == "model" else [])]
         if re.search(rf"(?<![\w/])(?:{'|'.join(words)})(?![\w/-])", message):
             said.append(f"--{dashed(name)} {value} comes from {one.label}")
     return f"{message} ({'; '.join(said)})" if said else message

@@ -191,14 +191,6 @@ class Environment:
             return "ACCESSIBLE says that it is read aloud"
         return ""
 
-    def agrees(self, question: str) -> bool:
-        """Ask the person at the terminal; nobody is there where standard input or stderr is something else."""
-        if is_piped_in() or sys.stdin is None or sys.stderr is None or not sys.stderr.isatty():
-            return False
-        sys.stderr.write(f"attn: {visible(question)} [y/N] ")
-        sys.stderr.flush()
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-
     def is_terminal(self, path: Path | None) -> bool:
         """Whether what is written to a file, or to standard output where it is None, is seen as it comes."""
         return path is None and self._data is not None and self._data.isatty()
@@ -220,17 +212,17 @@ class Environment:
             yield self._data
             self._data.flush()
             return
-        from attncli.files import text_aside
+        from attncli.files import atomic_write_text
 
-        with text_aside(path, ".part" if is_stream else None) as stream:
+        with atomic_write_text(path, ".part" if is_stream else None) as stream:
             yield stream
 
     @contextmanager
     def binary(self, path: Path) -> Iterator[IO[bytes]]:
         """Give a file of bytes that appears when it is whole."""
-        from attncli.files import written_aside
+        from attncli.files import atomic_write
 
-        with written_aside(path) as aside, open(aside, "wb") as file:
+        with atomic_write(path) as aside, open(aside, "wb") as file:
             yield file
 
     def write(self, pieces: Iterable[str], path: Path | None = None) -> None:

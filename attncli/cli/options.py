@@ -21,7 +21,7 @@ from attncli.errors import UsageError
 
 if TYPE_CHECKING:
     from attncli.cli.environment import Environment, PictureFile, Terminal
-    from attncli.corpus.reading import Corpus
+    from attncli.corpus.read import SentenceReader
 
 
 # An option in one of the panels of the help; commands make their own options of these too.
@@ -45,18 +45,9 @@ File = Annotated[
         help="Read the sentences from a file, a folder or a glob, one a line or a row; - is standard input.",
     ),
 ]
-Field = Annotated[
-    str | None,
-    input_option(metavar="NAME", help="Of JSON Lines, the field that holds the sentence. Default: text."),
-]
 Column = Annotated[
     str | None,
-    input_option(metavar="NAME", help="Of CSV, TSV and Parquet, the column that holds the sentence. Default: text."),
-]
-FailFast = Annotated[bool, input_option("--fail-fast", help="Stop at the first sentence that cannot be read.")]
-KeepErrors = Annotated[
-    bool,
-    input_option("--keep-errors", help="In json and jsonl, put an error document where a sentence cannot be read."),
+    input_option(metavar="NAME", help="The column of CSV, TSV and Parquet, or the field of JSON Lines. Default: text."),
 ]
 Jobs = Annotated[
     str | None,
@@ -73,7 +64,7 @@ On = Annotated[
     str | None,
     model_option(
         metavar="ray|ray://HOST:PORT",
-        help="Compute --file on Ray: here, or on every machine of the cluster that this one is a part of.",
+        help="Compute the parts of -o FOLDER/ on Ray: here, or on all machines of the cluster that this one is in.",
     ),
 ]
 Pair = Annotated[str | None, input_option(metavar="TEXT", help="A second text in the same sequence.")]
@@ -103,14 +94,6 @@ class Chat(Options):
             "list of messages.",
         ),
     ] = False
-    system: Annotated[
-        str | None, input_option(metavar="TEXT", help="With --chat: what the system's turn says, before it.")
-    ] = None
-
-
-Each = Annotated[
-    bool, input_option("--each", help="Take each text as a sentence of its own, also words without quotes.")
-]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -126,13 +109,7 @@ class Texts(Options):
         ),
     ] = None
     file: File = None
-    field: Field = None
     column: Column = None
-    keep: Annotated[
-        str | None,
-        input_option(metavar="NAMES", help="With commas: fields or columns of the file that the results carry too."),
-    ] = None
-    each: Each = False
     whole: Annotated[bool, input_option("--whole", help="A file or standard input is one text, newlines and all.")] = (
         False
     )
@@ -142,18 +119,13 @@ class Texts(Options):
 
     @property
     def are_words(self) -> bool:
-        """Whether the arguments are one sentence that somebody wrote without quotes: several, none with a blank."""
+        """Whether the sentences may be words of one that somebody wrote without quotes: several, none with a blank."""
         texts = self.text or []
-        return not self.each and len(texts) > 1 and "-" not in texts and all(map(_is_word, texts))
-
-    @property
-    def sentences(self) -> list[str]:
-        """The sentences of the command line."""
-        return [" ".join(self.text or [])] if self.are_words else self.text or []
+        return len(texts) > 1 and "-" not in texts and not any(map(str.isspace, "".join(texts)))
 
     @cached_property
-    def corpus(self) -> "Corpus | None":
-        """The files of sentences, looked for once; None where `--file` names none.
+    def reader(self) -> "SentenceReader | None":
+        """The reader of the files of sentences, which are looked for once; None where `--file` names none.
 
         Raises:
             UsageError: an option does not apply to what is there.
@@ -162,31 +134,20 @@ class Texts(Options):
         """
         if self.file in (None, "-"):
             return None
-        from attncli.corpus.reading import Corpus
+        from attncli.corpus.read import SentenceReader
 
-        return Corpus.of(
-            self.file,
-            field=self.field,
-            column=self.column,
-            keep=self.keep,
-            whole=self.whole,
-            chat=self.prompt.chat,
-        )
+        return SentenceReader.of(self.file, column=self.column, whole=self.whole, chat=self.prompt.chat)
 
     @property
     def files(self) -> list[str]:
         """The names of the files of sentences, where there are several."""
-        files = () if self.corpus is None else self.corpus.files
+        files = () if self.reader is None else self.reader.files
         return [file.name for file in files] if len(files) > 1 else []
 
     @property
     def is_one(self) -> bool:
         """Whether the file or standard input is one text, or one list of messages."""
-        return self.whole if self.corpus is None else self.corpus.is_one
-
-
-def _is_word(text: str) -> bool:
-    return text != "" and not any(map(str.isspace, text))
+        return self.whole if self.reader is None else self.reader.is_one
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -204,7 +165,7 @@ Model = Annotated[
         "--model",
         "-m",
         metavar="NAME_OR_FOLDER",
-        help="A checkpoint; demo is a small one in the box. Default: the toy layer.",
+        help="A checkpoint, also NAME@REVISION; demo is a small one in the box. Default: the toy layer.",
         envvar="ATTN_MODEL",
     ),
 ]
@@ -228,10 +189,6 @@ Vocab = Annotated[
 class Hub(Options):
     """Where a checkpoint comes from, and whether the code that it brings may run."""
 
-    revision: Annotated[
-        str | None,
-        model_option(metavar="NAME", help="Branch, tag or commit on the hub. Default: main.", envvar="ATTN_REVISION"),
-    ] = None
     offline: Annotated[bool, model_option("--offline", help="Use the local cache only.", envvar="ATTN_OFFLINE")] = False
     trust_remote_code: Annotated[
         bool, model_option("--trust-remote-code", help="Run the Python code that the checkpoint brings.")
@@ -265,24 +222,9 @@ class Load(Hub):
             metavar="auto", help="Spread the model over several devices, with accelerate.", envvar="ATTN_DEVICE_MAP"
         ),
     ] = None
-    allow_pickle: Annotated[
-        bool, model_option("--allow-pickle", help="Read .bin weights too, without running code in them.")
-    ] = False
     truncate: Annotated[
         bool, model_option("--truncate", help="Cut a text to the tokens that the model has positions for.")
     ] = False
-    whole_files: Annotated[
-        bool, model_option("--whole-files", help="Download a checkpoint whole, not only what the run reads of it.")
-    ] = False
-    yes: Annotated[bool, model_option("--yes", help="Fetch more than 1 GB from the hub without asking.")] = False
-    cache_limit: Annotated[
-        str | None,
-        model_option(
-            metavar="SIZE",
-            help="How large the cache of fetched tensors may become. Default: 20GB.",
-            envvar="ATTN_CACHE_LIMIT",
-        ),
-    ] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -409,24 +351,16 @@ class Request(Options):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Stream(Request):
-    """A request that may be of many sentences, some of which cannot be read."""
+    """A request that may be of many sentences."""
 
-    fail_fast: FailFast = False
     jobs: Jobs = None
-    on: On = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Inspection(Stream):
-    """A stream of documents, which may have been interrupted, of sentences that a model may write on."""
+    """A stream of sentences that a model may write on, whose parts may be computed elsewhere."""
 
-    keep_errors: KeepErrors = False
-    resume: Annotated[
-        bool,
-        output_option(
-            "--resume", help="Go on with --output FILE.jsonl, .tsv or .csv from FILE.part, if a run was interrupted."
-        ),
-    ] = False
+    on: On = None
     generate: Annotated[
         int | None,
         input_option(
@@ -567,9 +501,9 @@ def _file_option(default: str) -> Any:
 _FILE_OR_FOLDER = output_option(
     "--output",
     "-o",
-    metavar="FILE",
-    help="Write to a file, whose ending decides the format; or to a folder or bucket, a Parquet file for each 4,096 "
-    "sentences, which the same command goes on with. Default: standard output.",
+    metavar="FILE|FOLDER/",
+    help="Write to a file, whose ending decides the format; or to a folder or bucket, a file for each 4,096 sentences "
+    "(Parquet, or -F jsonl, tsv, csv), which the same command goes on with. Default: standard output.",
 )
 
 
@@ -652,7 +586,7 @@ class Rows(Output):
     format_: Annotated[
         Literal["table", "json", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
     ] = None
-    output: Annotated[str | None, _FILE_OR_FOLDER] = None
+    output: Annotated[str | None, _file_option("standard output")] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -684,14 +618,6 @@ class Picture(Output):
     format_: Annotated[Literal["table", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
-Compact = Annotated[
-    bool,
-    output_option(
-        "--compact",
-        help="In parquet, a row a head: all metrics, and its weights in float16 or, with --top-keys N, the heaviest of "
-        "each query; with --show metrics these alone.",
-    ),
-]
 Save = Annotated[Path | None, output_option(metavar="FILE.safetensors", help="Save the trace, for --from.")]
 
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from attncli.cli.environment import Environment, Stderr, listening, stderr_console
-from attncli.interruption import Undoing
+from attncli.signals import OnInterrupt
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_BAR_WIDTH = 30  # cells
+    from attncli.corpus.protocol import Result, Value
 
-Answer = TypeVar("Answer")
+_BAR_WIDTH = 30  # cells
 
 
 @contextmanager
@@ -43,46 +43,58 @@ def status(environment: Environment, text: str) -> Iterator[None]:
         spinner.update(text=shown)
         line.refresh()  # at once: a step may be over before the next frame
 
-    with Undoing(line.stop), line, listening(show, is_detailed=True):
+    with OnInterrupt(line.stop), line, listening(show, is_detailed=True):
         yield
 
 
-class Following:
-    """A bar that follows numbered answers, or nothing; a context that takes it away whatever happens.
+class ProgressBar:
+    """A bar that follows numbered results, or nothing; a context that takes it away whatever happens.
+
+    Where a signal ends the run, stderr says how far it came.
 
     Args:
         environment: that of the run.
         total: the number of the last sentence, if that is known.
-        shares_terminal: whether the answers are written to the terminal that the bar is on; it would be in the way.
+        shares_terminal: whether the results are written to the terminal that the bar is on; it would be in the way.
+        goes_on: whether the same command goes on where a run is stopped.
     """
 
-    def __init__(self, environment: Environment, total: int | None, shares_terminal: bool) -> None:
+    def __init__(self, environment: Environment, total: int | None, shares_terminal: bool, goes_on: bool) -> None:
         is_shown = environment.use_of_stderr() is not Stderr.ABSENT and not shares_terminal
-        self._total = total
+        self._environment, self._total, self._goes_on = environment, total, goes_on
         self._bar: Progress | None = _bar() if is_shown and total != 1 else None
+        self._count = 0
 
-    def __enter__(self) -> Following:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
-    def follow(self, numbered: Iterable[tuple[int, Answer]]) -> Iterator[tuple[int, Answer]]:
-        """Pass numbered answers on; the bar is there from the first one to the last."""
-        if self._bar is None:
-            yield from numbered
-            return
+    def track(self, results: Iterable[Result[Value]]) -> Iterator[Result[Value]]:
+        """Pass results on; the bar is there from the first one to the last."""
         task, last = None, 0
-        with Undoing(self._bar.stop):  # a Ctrl-C takes it away
-            for number, answer in numbered:
-                if task is None:
-                    self._bar.start()
-                    task, last = self._bar.add_task("", total=self._total, completed=number - 1), number - 1
-                self._bar.advance(task, number - last if number > last else number)  # another file begins anew
-                last = number
-                yield number, answer
-        self._bar.stop()
+        with OnInterrupt(self._say_stopped):
+            for result in results:
+                number = result.number
+                step = number - last if number > last else number  # another file begins anew
+                if self._bar is not None:
+                    if task is None:
+                        self._bar.start()
+                        task = self._bar.add_task("", total=self._total)
+                    self._bar.advance(task, step)
+                last, self._count = number, self._count + step
+                yield result
+        self.__exit__()
+
+    def _say_stopped(self) -> None:
+        """Take the bar away, and say how far the run came."""
+        self.__exit__()
+        if self._count and self._total != 1:
+            of = "" if self._total is None else f" of {self._total:,}"
+            hint = "; the same command goes on" if self._goes_on else ""
+            self._environment.note(f"stopped after {self._count:,}{of} sentences{hint}")
 
 
 def _bar() -> Progress:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.cli.sentences import sentences
-from attncli.errors import Answer, UnconfirmedError, UsageError, refusing
+from attncli.errors import UsageError, raise_on_failure
 from attncli.text import visible
 from attncli.trace.selection import Indices
 
@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
     from typer import Context
 
-    from attncli.cli.datasets import Writing
     from attncli.cli.environment import Environment
-    from attncli.cli.options import Derive, Load, Request, Texts
-    from attncli.cli.resume import Resumed
-    from attncli.corpus.tracing import Made, Tracing
-    from attncli.corpus.work import Answer as Answered
-    from attncli.engines.source import Sentence, Source
+    from attncli.cli.options import Derive, Request, Texts
+    from attncli.corpus.jobs import TraceJob, TraceTask
+    from attncli.corpus.protocol import Result
+    from attncli.engines.source import CorpusItem, Source
     from attncli.trace.trace import Derivation, Trace
 
 _MOST = 1024  # processes that anyone means
@@ -58,118 +56,98 @@ class Task:
     """What a command makes of traces, and what these have to have.
 
     Attributes:
-        made: of the traces of a batch.
-        usual: which layers are computed where `--layer` does not say.
-        layers: which layers are needed, whatever `--layer` says.
+        make: what is made of each.
+        default_layers: which are computed where `--layer` does not say.
+        layers: which are needed, whatever `--layer` says.
         generate: how many tokens the model writes.
         values: whether V is going to be read; see `open_source`.
     """
 
-    made: Made[Any]
-    usual: str
+    make: TraceTask[Any]
+    default_layers: str
     layers: Indices | None = None
     generate: int | None = None
     values: bool = True
 
 
-def made_of(
+def results_of(
     environment: Environment,
     request: Request,
     task: Task,
     *,
     only: str | None = None,
-    resumed: Resumed | None = None,
-    texts: Iterable[Sentence] | None = None,
+    texts: Iterable[CorpusItem] | None = None,
     jobs: int | None = 1,
-    on: str | None = None,
-    dataset: Writing | None = None,
-) -> Generator[Answered[Any], None, None]:
+) -> Generator[Result[Any], None, None]:
     """Yield what is made of the traces that a command is asked for; a bad request is refused before the first one.
-
-    A bad sentence is answered by a `Failure`.
 
     Args:
         environment: that of the run.
         request: the options.
         task: what is made.
         only: what takes a single trace, for the error; None takes any number.
-        resumed: the run that this one goes on from; sentences that it answered are not answered again.
         texts: in the place of the sentences that the options name.
-        jobs: how many processes work; see `corpus.local.answered`.
-        on: where else they work; see `--on`.
-        dataset: whose parts are written; nothing else is answered than bad sentences, and what is said of others.
+        jobs: how many processes work; see `corpus.run.run`.
 
     Raises:
         UsageError: options contradict each other, or do not apply.
         LoadError: the checkpoint cannot be loaded.
         InputError: a file cannot be read.
     """
-    from attncli.corpus.local import answered, together_from
-    from attncli.corpus.work import Batch, in_windows
-    from attncli.engines.source import Sentence
+    from attncli.corpus.run import batched, first_batched, run
 
-    chosen = request.selection
     if request.from_ is not None:
-        refuse_beside_saved(request.making())
-        if dataset is not None:
-            raise UsageError("a folder of parts is of sentences, and --from of one trace; give -o attention.parquet")
-        from attncli.trace.store import load
-
-        trace = load(request.from_, task.layers or chosen.layer, chosen.head, chosen.kind)
-        return (answer for answer in task.made(Batch("", [Sentence(1, trace.text)]), iter([(1, trace)])))
-    asked = request.computed
-    check_chat(asked.sentences, asked.sentences.target)
-    if on is not None:
-        from attncli.cli.cluster import answered_on
-
-        work = _work(request, task, dict(asked.load.said()))
-        return answered_on(environment, on, asked, work, jobs, dataset)
-    numbered = sentences(asked.sentences, environment) if texts is None else iter(texts)
+        return _of_saved(request, task)
+    check_chat(request.computed.sentences, request.computed.sentences.target)
+    numbered = sentences(request.computed.sentences, environment) if texts is None else iter(texts)
     if only is not None:
         numbered = _the_only(numbered, only)
-    work, source = work_of(environment, request, task)
-    shared_from = source.shared_from
-    if jobs is None and (asked.load.device not in (None, "cpu") or asked.load.device_map is not None):
-        jobs = 1  # there is one device, and one copy of the weights on it
-    if dataset is not None:
-        from attncli.corpus.parts import in_parts
-
-        parts, batches = dataset.parts(work), in_parts(numbered, asked.sentences.files)
-        return dataset.counted(answered(parts, batches, jobs, parts.on(lambda: work.on(source)), shared_from))
-    waits = source.runs_together or not task.made.by_sentence
-    batches = in_windows(numbered, 1 if waits else together_from(jobs, shared_from))
-    answers = answered(work, batches if resumed is None else resumed.left(batches), jobs, work.on(source), shared_from)
-    return answers if resumed is None else resumed.due(answers)
+    job, source = open_job(environment, request, task)
+    jobs = jobs or one_device(request)
+    first = 1 if source.can_batch else first_batched(jobs, source.parallel_from)
+    return run(job, batched(numbered, first), jobs, job.open(source), source.parallel_from)
 
 
-def work_of(environment: Environment, request: Request, task: Task) -> tuple[Tracing[Any], Source]:
-    """Return the work that a command asks for, and its source, which is open; see `made_of`."""
+def _of_saved(request: Request, task: Task) -> Generator[Result[Any], None, None]:
+    from attncli.corpus.jobs import TraceJob
+    from attncli.trace.store import load
+
+    assert request.from_ is not None
+    refuse_beside_saved(request.making())
+    chosen = request.selection
+    trace = load(request.from_, task.layers or chosen.layer, chosen.head, chosen.kind)
+    return (result for result in [TraceJob(task.make, {}).result(1, trace)])
+
+
+def one_device(request: Request) -> int | None:
+    """Return 1 where there is one device with one copy of the weights on it; None is any number of processes."""
+    load = request.computed.load
+    return 1 if load.device not in (None, "cpu") or load.device_map is not None else None
+
+
+def open_job(environment: Environment, request: Request, task: Task) -> tuple[TraceJob[Any], Source]:
+    """Return the job that a command asks for, and its source, which is open; see `results_of`."""
     from attncli.encoding.encode import check_texts
 
     asked = request.computed
 
-    def opened(load: dict[str, Any]) -> tuple[Tracing[Any], Source]:
-        own = _work(request, task, load)
-        with loading(environment, request.model, asked.toy.vocab):
-            return own, own.source()
-
-    work, source = agreed(environment, asked.load, opened)
+    job = build_job(request, task, dict(asked.load.said()))
+    with loading(environment, request.model, asked.toy.vocab):
+        source = job.source()
     if request.model is None:
         environment.tell(f"the toy layer: {source}")
-    else:  # what was agreed to here is not asked again
-        work = replace(work, options={**work.options, "yes": True})
-    check_texts(None, work.pair, work.target)
-    return work, source
+    check_texts(None, job.pair, job.target)
+    return job, source
 
 
-def _work(request: Request, task: Task, load: dict[str, Any]) -> Tracing[Any]:
-    """Return the work that a command asks for, nothing of which is open; see `made_of`."""
-    from attncli.corpus.tracing import Tracing
+def build_job(request: Request, task: Task, load: dict[str, Any]) -> TraceJob[Any]:
+    """Return the job that a command asks for, nothing of which is open."""
+    from attncli.corpus.jobs import TraceJob
 
     asked, chosen = request.computed, request.selection
     options = {
         "model": request.model,
-        "layers": task.layers or chosen.layer or task.usual,
+        "layers": task.layers or chosen.layer or task.default_layers,
         "heads": chosen.head,
         "kind": chosen.kind,
         "mask": asked.mask,
@@ -180,23 +158,28 @@ def _work(request: Request, task: Task, load: dict[str, Any]) -> Tracing[Any]:
         **dict(asked.toy.said()),
         **load,
     }
-    return Tracing(task.made, options, asked.sentences.pair, asked.sentences.target)
+    return TraceJob(task.make, options, asked.sentences.pair, asked.sentences.target)
 
 
 def traces_of(
-    environment: Environment, request: Request, usual: str, only: str | None = None, *, values: bool = True
+    environment: Environment,
+    request: Request,
+    default_layers: str = "0",
+    only: str | None = None,
+    *,
+    values: bool = True,
 ) -> Iterator[tuple[int, Trace]]:
     """Yield the numbered traces up to the first bad sentence, which raises its error; computed in this process."""
-    from attncli.corpus.tracing import AsTheyAre
+    from attncli.corpus.jobs import Identity
 
-    answers = made_of(environment, request, Task(AsTheyAre(), usual, values=values), only=only)
-    numbered = ((answer.number, answer.result) for answer in answers)
-    return refusing(numbered, is_alone(request.computed.sentences, request.from_))
+    results = results_of(environment, request, Task(Identity(), default_layers, values=values), only=only)
+    numbered = ((result.number, result.value) for result in results)
+    return raise_on_failure(numbered, is_alone(request.computed.sentences, request.from_))
 
 
 def is_alone(texts: Texts, saved: Path | None) -> bool:
     """Return whether there can be one sentence only, which need not be named by its number."""
-    return saved is not None or texts.is_one or (texts.text != ["-"] and len(texts.sentences) == 1)
+    return saved is not None or texts.is_one or (texts.text != ["-"] and len(texts.text or ()) == 1)
 
 
 def refuse_beside_saved(names: Iterable[str]) -> None:
@@ -245,14 +228,6 @@ def jobs_of(context: Context, given: str | None, what: str | None = None) -> int
     return 1
 
 
-def refuse_misplaced_errors(keeps_errors: bool, fail_fast: bool, chosen: str) -> None:
-    """Raise UsageError where `--keep-errors` has no errors to keep, or the format no place for them."""
-    if keeps_errors and fail_fast:
-        raise UsageError("--keep-errors does not apply to --fail-fast, which stops at an error; drop one of them")
-    if keeps_errors and chosen not in ("json", "jsonl"):
-        raise UsageError(f"--keep-errors does not apply to {chosen}, which has no place for them; give --format jsonl")
-
-
 def loading(environment: Environment, model: str | None, vocab: str | None) -> AbstractContextManager[None]:
     """Return the line of a terminal while what is named is loaded; `words` are a vocabulary that nobody loads."""
     from attncli.cli.progress import status
@@ -261,22 +236,7 @@ def loading(environment: Environment, model: str | None, vocab: str | None) -> A
     return nullcontext() if name == "words" else status(environment, f"loading {name}")
 
 
-def agreed(environment: Environment, load: Load, opened: Callable[[dict[str, Any]], Answer]) -> Answer:
-    """Return what is opened with the options of a checkpoint; a person is asked if much would be fetched for it.
-
-    Raises:
-        UnconfirmedError: nobody says yes.
-    """
-    options = dict(load.said())
-    try:
-        return opened(options)
-    except UnconfirmedError as error:
-        if not environment.agrees(f"{error.said}; go on?"):
-            raise
-    return opened(options | {"yes": True})
-
-
-def _the_only(texts: Iterator[Sentence], what: str) -> Iterator[Sentence]:
+def _the_only(texts: Iterator[CorpusItem], what: str) -> Iterator[CorpusItem]:
     first = list(islice(texts, 2))
     if len(first) > 1:
         raise UsageError(f"{what} one trace; give one sentence, or each in a run of its own")

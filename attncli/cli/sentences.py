@@ -3,64 +3,60 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Generic
+from typing import IO, TYPE_CHECKING
 
-from attncli.cli.environment import Environment, complain, is_piped_in, stdin_bytes
-from attncli.engines.source import Sentence
-from attncli.errors import Answer, Failure, InputError, UsageError, refusing
-from attncli.text import counted, visible
+from attncli.cli.environment import Environment, is_piped_in, stdin_bytes
+from attncli.engines.source import CorpusItem
+from attncli.errors import InputError, UsageError, raise_on_failure
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from attncli.cli.options import Texts
 
 
-def sentences(given: Texts, environment: Environment) -> Iterator[Sentence]:
+def sentences(given: Texts, environment: Environment) -> Iterator[CorpusItem]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
 
     Raises:
         UsageError: there is no sentence, or there are two places to look for one.
         InputError: the file cannot be read, or holds no sentence.
     """
-    texts, file = given.sentences, given.file
+    texts, file = given.text or [], given.file
     if texts and file is not None:
         # What a shell makes of a glob without quotes.
-        hint = "; a glob stands in quotes: --file 'corpus/*'" if all(map(os.path.exists, given.text or ())) else ""
+        hint = "; a glob stands in quotes: --file 'corpus/*'" if all(map(os.path.exists, texts)) else ""
         raise UsageError(f"give sentences or --file, not both{hint}")
     if file == "":
         raise UsageError("--file: the file name is empty")
-    corpus = given.corpus
+    reader = given.reader
     from_stdin = texts == ["-"] or file == "-" or (not texts and file is None and is_piped_in())
-    if given.whole and not (from_stdin or corpus):
+    if given.whole and not (from_stdin or reader):
         raise UsageError("--whole applies to --file and standard input; an argument is always one text")
-    if given.each and not (texts and not from_stdin):
-        raise UsageError("--each applies to sentences of the command line; a file or standard input has one a line")
-    if corpus is not None:
-        return _begun(corpus.sentences(environment.note))
-    for name, value in (("field", given.field), ("column", given.column), ("keep", given.keep)):
-        if value is not None:
-            raise UsageError(f"--{name} applies to --file NAME, which may be .jsonl, .csv, .tsv or .parquet")
+    if reader is not None:
+        return _begun(reader.sentences(environment.note))
+    if given.column is not None:
+        raise UsageError("--column applies to --file NAME, which may be .jsonl, .csv, .tsv or .parquet")
     if from_stdin:
         return _piped(stdin_bytes(), given.whole, environment)
     if not texts:
         raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
         raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
-    if not given.each:
-        say_how_taken(given, environment)
-    return (Sentence(number, text) for number, text in enumerate(texts, start=1))
+    say_how_taken(given, environment)
+    return (CorpusItem(number, text) for number, text in enumerate(texts, start=1))
 
 
 def texts_of(given: Texts, environment: Environment) -> Iterator[str]:
     """Yield the sentences up to the first bad one, which raises its error; see `sentences`."""
-    return (text for _, text in refusing((one.number, one.text) for one in sentences(given, environment)))
+    return (text for _, text in raise_on_failure((one.number, one.text) for one in sentences(given, environment)))
 
 
 def say_how_taken(given: Texts, environment: Environment) -> None:
-    """Say what may not have been meant so: words that became a sentence, and the name of a file that is a text."""
+    """Say what may not have been meant so: words without quotes, and the name of a file or a model that is a text."""
     if given.are_words:
-        environment.note(f"{len(given.text or ())} words were taken as one sentence; --each takes each as its own")
+        environment.note(f"{len(given.text or ())} words were taken as a sentence each; quotes make them one")
     if name := next((text for text in given.text or () if os.path.isfile(text)), None):
         import shlex
 
@@ -83,7 +79,7 @@ def _model_among(texts: Sequence[str]) -> str | None:
     if found := next((text for text in texts if text and os.path.isfile(os.path.join(text, "config.json"))), None):
         return found
     if len(texts) > 1:  # for a single word it is not worth the import
-        from attncli.checkpoints.folder import DEMO
+        from attncli.checkpoints.checkpoint_folder import DEMO
 
         return DEMO if DEMO in texts else None
     return None
@@ -92,25 +88,25 @@ def _model_among(texts: Sequence[str]) -> str | None:
 def last_number(given: Texts) -> int | None:
     """Return the number of the last sentence or empty line, if there is a quick way to know."""
     if given.file is None:
-        return len(given.sentences) if given.text and given.text != ["-"] else None
+        return len(given.text) if given.text and given.text != ["-"] else None
     if given.is_one:
         return 1
-    return None if given.corpus is None else given.corpus.last_number()
+    return None if given.reader is None else given.reader.last_number()
 
 
-def _begun(numbered: Iterator[Sentence]) -> Iterator[Sentence]:
+def _begun(numbered: Iterator[CorpusItem]) -> Iterator[CorpusItem]:
     """Read as far as the first sentence, so that what cannot be read is refused before a model is loaded."""
     return chain([next(numbered)], numbered)
 
 
-def _piped(stream: IO[bytes], whole: bool, environment: Environment) -> Iterator[Sentence]:
+def _piped(stream: IO[bytes], whole: bool, environment: Environment) -> Iterator[CorpusItem]:
     """Yield the lines of standard input that are not empty."""
-    from attncli.corpus.lines import sentences_in
+    from attncli.corpus.readers.text import read_text
 
     name, number, empty = "standard input", 0, 0
     try:
         with stream:
-            for sentence in sentences_in(stream, name, whole, is_file=False):
+            for sentence in read_text(stream, name, whole):
                 number = sentence.number
                 if sentence.text == "":
                     empty += 1
@@ -121,39 +117,4 @@ def _piped(stream: IO[bytes], whole: bool, environment: Environment) -> Iterator
     if empty == number:
         raise InputError(f"{name} holds no sentence; expected one a line")
     if empty:
-        environment.note(f"{name}: {counted(empty, 'empty line')} {'was' if empty == 1 else 'were'} skipped")
-
-
-class Answers(Generic[Answer]):
-    """Numbered answers; those that are failures are said on stderr as they come by.
-
-    Attributes:
-        failures: how many have come by so far.
-    """
-
-    def __init__(self, numbered: Iterable[tuple[int, Answer | Failure]], keeps_errors: bool = False) -> None:
-        self.failures = 0
-        self._numbered = numbered
-        self._keeps_errors = keeps_errors
-
-    def __iter__(self) -> Iterator[tuple[int, Answer | Failure]]:
-        """Yield all of them."""
-        for number, answer in self._numbered:
-            if isinstance(answer, Failure):
-                self.failures += 1
-                complain(answer.of(number))
-                yield number, answer._replace(is_kept=self._keeps_errors)
-            else:
-                yield number, answer
-
-    def good(self) -> Iterator[tuple[int, Answer]]:
-        """Yield those that are no failures."""
-        for number, answer in self:
-            if not isinstance(answer, Failure):
-                yield number, answer
-
-
-def warn(environment: Environment, warnings: Iterable[str], number: int, is_alone: bool) -> None:
-    """Say warnings about a sentence on stderr; one among several is named."""
-    for warning in warnings:
-        environment.note(f"warning: {warning}" if is_alone else f"warning: sentence {number}: {warning}")
+        environment.note(f"{name}: {plural(empty, 'empty line')} {'was' if empty == 1 else 'were'} skipped")

@@ -1,54 +1,205 @@
-"""A corpus as a folder of parts, so that any run goes on where one ended; `_attncli.json` says what makes them."""
+"""Writes a corpus as a folder of parts, each whole or absent, so that any run of a command goes on where one ended.
+
+Which sentences are in a part follows from their file and their numbers alone, and what it holds from them and the
+job: whoever writes it, and in whichever order, it is the same. `_attncli.json` says what makes the parts; beside each
+part stands a file of the same name that says of which sentences it is, and which of them are bad.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import chain, groupby
+from typing import Any, NamedTuple
 
 from attncli._version import __version__
-from attncli.corpus.folders import LOCK, Folder, folder_at
-from attncli.corpus.parts import Receipt, is_part
-from attncli.errors import InputError, UsageError
-from attncli.interruption import Undoing
-from attncli.text import counted, visible
+from attncli.corpus.folders import LOCK, Folder
+from attncli.corpus.protocol import Batch, BatchFn, Job, Result
+from attncli.corpus.run import batched
+from attncli.engines.source import CorpusItem
+from attncli.errors import Failure, InputError, UsageError
+from attncli.signals import OnInterrupt
+from attncli.text import plural, visible
 
-SCHEMA = "attncli.dataset/1"
+SHARD_SIZE = 4096
+"""Sentences of a part of a file."""
+
+SCHEMA = "attncli.dataset/2"
 MANIFEST = "_attncli.json"
 
 
-class Tally:
-    """What a run has written, from the receipts of its parts.
+def in_shards(sentences: Iterable[CorpusItem], files: Sequence[str] = ()) -> Iterator[Batch]:
+    """Yield the sentences part by part, as `part-00000-00000`: which file it is of, and which of its parts.
+
+    Args:
+        sentences: file by file.
+        files: the names of all files, as `kept["file"]` has them; none where there is one.
+    """
+    indices = {name: index for index, name in enumerate(files)}
+
+    def place(sentence: CorpusItem) -> tuple[int, int]:
+        return indices.get(str(sentence.kept.get("file")), 0), sentence.number // SHARD_SIZE
+
+    for (file, shard), own in groupby(sentences, place):
+        yield Batch(list(own), f"part-{file:05}-{shard:05}")
+
+
+class ShardInfo(NamedTuple):
+    """A part that is written.
 
     Attributes:
-        parts: how many there are.
-        before: how many of them were there before.
-        rows: of all.
-        sentences: of all.
-        failures: how many of these were bad.
+        name: of its file.
+        sentences: how many it is of.
+        was_there: whether an earlier run wrote it.
     """
 
-    def __init__(self) -> None:
-        self.parts = self.before = self.rows = self.sentences = self.failures = 0
-        self.names: set[str] = set()
+    name: str
+    sentences: int
+    was_there: bool
 
-    def add(self, receipt: Receipt) -> None:
+
+@dataclass(frozen=True)
+class ShardWriterJob:
+    """Writes what another job makes of the sentences of a part into its file; see `Job`.
+
+    A part that is there is not computed again, if it is of the same sentences. Its results are the same either way:
+    those sentences that are bad or warned of, and last the part.
+
+    Attributes:
+        job: what is done with the sentences, whose results are pieces of `form`.
+        folder: where parts are written: an absolute path, or a URL.
+        form: of their files: parquet, jsonl, tsv or csv.
+        types: of the columns of a part without rows.
+    """
+
+    job: Job[Any]
+    folder: str
+    form: str = "parquet"
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    def open(self, open_job: Callable[[], BatchFn[Any]] | None = None) -> BatchFn[ShardInfo | None]:
+        """Open the folder, and return the function from a part to its results.
+
+        The job is opened for the first part that is not there, by `open_job` where that is given.
+        """
+        folder = Folder(self.folder)
+        results_of: BatchFn[Any] | None = None
+
+        def results(shard: Batch) -> Iterator[Result[ShardInfo | None]]:
+            nonlocal results_of
+            name = f"{shard.name}.{self.form}"
+            note = _read_note(folder, name, shard)
+            was_there = note is not None
+            if note is None:
+                results_of = results_of or (open_job or self.job.open)()
+                note = self._write(folder, name, shard, results_of)
+            kept = {sentence.number: sentence.kept for sentence in shard.sentences}
+            for number, reason, warnings, notes in note["results"]:
+                value = None if reason is None else Failure(reason, kept=kept[number])
+                yield Result(number, value, tuple(warnings), tuple(notes))
+            yield Result(shard.sentences[-1].number, ShardInfo(name, len(shard.sentences), was_there))
+
+        return results
+
+    def _write(self, folder: Folder, name: str, shard: Batch, results_of: BatchFn[Any]) -> dict[str, Any]:
+        """Write a part, and then the note that says that it is whole; return the note."""
+        said: list[tuple[int, str | None, Sequence[str], Sequence[str]]] = []
+        known: tuple[str, ...] = ()
+
+        def values() -> Iterator[tuple[int, Any]]:
+            nonlocal known
+            for number, value, warnings, notes in chain.from_iterable(map(results_of, batched(shard.sentences))):
+                news, known = () if notes == known else notes, notes
+                reason = value.reason if isinstance(value, Failure) else None
+                if reason is not None or warnings or news:
+                    said.append((number, reason, warnings, news))
+                yield number, value
+
+        with folder.write(name) as path:
+            if self.form == "parquet":
+                from attncli.formats.parquet import write_parquet
+
+                write_parquet(values(), self.types, path)
+            else:
+                from attncli.formats import joined
+
+                with open(path, "w", encoding="utf-8", newline="") as stream:
+                    stream.writelines(joined(self.form, values(), self.types))
+            size = path.stat().st_size
+        note = {"digest": _digest(shard.sentences), "size": size, "results": said}
+        with folder.write(_note_name(name)) as path:
+            path.write_text(json.dumps(note) + "\n", encoding="utf-8")
+        return note
+
+
+def _note_name(part: str) -> str:
+    return f"_{part}.json"
+
+
+def _read_note(folder: Folder, part: str, shard: Batch) -> dict[str, Any] | None:
+    """Return the note of a part that is there; None where it is not, or not whole.
+
+    Raises:
+        InputError: it is of other sentences.
+    """
+    found = folder.read(_note_name(part))
+    try:
+        note = None if found is None else json.loads(found)
+        if note is None or folder.sizes().get(part) != note["size"]:
+            return None
+        digest = note["digest"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if digest != _digest(shard.sentences):
+        raise InputError(
+            f"{folder.name}/{part} is of other sentences; give another folder, or remove the file to compute it again"
+        )
+    return dict(note)
+
+
+def _digest(sentences: Sequence[CorpusItem]) -> str:
+    """Return what tells sentences from others."""
+    digest = blake2b(digest_size=16)
+    for number, text, kept in sentences:
+        said = (number, [text.reason] if isinstance(text, Failure) else text, dict(kept))
+        digest.update(repr(said).encode("utf-8", "replace"))
+    return digest.hexdigest()
+
+
+class DatasetSummary:
+    """What a run has written.
+
+    Args:
+        folder: what it is called.
+
+    Attributes:
+        names: of the parts.
+        before: how many of them were there before.
+        sentences: of all.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.names: set[str] = set()
+        self.before = self.sentences = 0
+
+    def add(self, shard: ShardInfo) -> None:
         """Count a part."""
-        self.parts += 1
-        self.before += receipt.was_there
-        self.rows += receipt.rows
-        self.sentences += receipt.sentences
-        self.failures += receipt.failures
-        self.names.add(receipt.name)
+        self.names.add(shard.name)
+        self.before += shard.was_there
+        self.sentences += shard.sentences
 
     def __str__(self) -> str:
         there = f", {self.before} of them there before" if self.before else ""
-        return f"{counted(self.sentences, 'sentence')} in {counted(self.parts, 'part')}{there}"
+        parts = plural(len(self.names), "part")
+        return f"{self._folder}: {plural(self.sentences, 'sentence')} in {parts}{there}"
 
 
 @contextmanager
-def dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()) -> Iterator[Tally]:
+def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()) -> Iterator[DatasetSummary]:
     """Hold a folder for the parts of a run, and say in it what makes them; it is whole once the block succeeds.
 
     Args:
@@ -57,118 +208,74 @@ def dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()) -> I
         files: the names of all files that are read, in order.
 
     Yields:
-        What takes the receipts of all parts.
+        What counts the parts.
 
     Raises:
         InputError: the folder holds something else, or parts of another run; or it cannot be written.
     """
-    folder = folder_at(place)
+    folder = Folder(place)
     manifest: dict[str, Any] = {"schema": SCHEMA, "attncli": __version__, "made": dict(made), "files": list(files)}
-    with folder.held():
-        names = folder.names() - {LOCK}
-        others = sorted(name for name in names if name != MANIFEST and not is_part(name))
-        if others:
+    with folder.hold():
+        names = folder.sizes().keys() - {LOCK, MANIFEST}
+        if others := sorted(name for name in names if not _is_part(name.removeprefix("_"))):
             raise InputError(f"{folder.name} holds {visible(others[0])}; give a folder that holds the parts alone")
-        has_parts = any(map(is_part, names))
-        if has_parts:
+        if names:
             _check_same(folder, manifest)
         else:
-            _say(folder, manifest)
-        tally = Tally()
+            _write_manifest(folder, manifest)
 
         def undo() -> None:
-            if not has_parts and not any(map(is_part, folder.names())):
+            if folder.sizes().keys() <= {LOCK, MANIFEST}:
                 folder.remove(MANIFEST)
 
+        summary = DatasetSummary(folder.name)
         try:
-            with Undoing(undo):
-                yield tally
+            with OnInterrupt(undo):
+                yield summary
         except BaseException:
             undo()
             raise
-        if odd := sorted(name for name in folder.names() if is_part(name) and name not in tally.names):
+        if odd := sorted(filter(_is_part, folder.sizes().keys() - summary.names)):
             raise InputError(f"{folder.name}/{odd[0]} is of sentences that are no longer there; remove it")
-        whole = {name: getattr(tally, name) for name in ("parts", "rows", "sentences", "failures")}
-        _say(folder, {**manifest, "whole": whole})
+        _write_manifest(folder, {**manifest, "whole": {"parts": len(summary.names), "sentences": summary.sentences}})
 
 
-def parts_of(place: str) -> list[str]:
-    """Return the names of the parts of a dataset, sorted.
-
-    Raises:
-        InputError: it is none, or the run that writes it has not ended.
-    """
-    folder = folder_at(place)
-    manifest = _manifest(folder)
-    parts = sorted(filter(is_part, folder.names()))
-    if manifest is None:
-        raise InputError(f"{folder.name} is no folder that attn has written parts into")
-    if "whole" not in manifest or manifest["whole"]["parts"] != len(parts):
-        raise InputError(
-            f"{folder.name} is not whole: {counted(len(parts), 'part')} of it {'is' if len(parts) == 1 else 'are'} "
-            "there; run the command that writes it again, which goes on, or name the parts that are to be read"
-        )
-    return parts
+def _is_part(name: str) -> bool:
+    return name.startswith("part-")
 
 
-def opened_parts(place: str) -> Iterator[tuple[IO[bytes], str]]:
-    """Yield the parts of a dataset, open to be read one after the other, with their names; see `parts_of`."""
-    folder = folder_at(place)
-    for name in parts_of(place):
-        file = folder.opened(name)
-        if file is not None:
-            with file:
-                yield file, f"{folder.name}/{name}"
-
-
-def _say(folder: Folder, manifest: Mapping[str, Any]) -> None:
-    with folder.written(MANIFEST) as path:
+def _write_manifest(folder: Folder, manifest: Mapping[str, Any]) -> None:
+    with folder.write(MANIFEST) as path:
         path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-
-
-def _manifest(folder: Folder) -> dict[str, Any] | None:
-    """Return what a folder says of its parts; None where it says nothing."""
-    file = folder.opened(MANIFEST)
-    if file is None:
-        return None
-    with file:
-        try:
-            found = json.loads(file.read())
-            whole = found.get("whole", {"parts": 0})
-            if found["schema"] != SCHEMA or type(whole["parts"]) is not int:
-                raise ValueError
-            said = [found["attncli"], *found["made"].values(), *found["files"]]
-            if not all(isinstance(each, str) for each in said):
-                raise TypeError
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise InputError(f"{folder.name}/{MANIFEST} is none that attn {__version__} writes") from None
-    return dict(found)
 
 
 def _check_same(folder: Folder, manifest: Mapping[str, Any]) -> None:
     """Make sure that the parts that are there are those of this run.
 
     Raises:
-        UsageError: they are of another one.
+        InputError: nothing says what they are of.
+        UsageError: they are of another run.
     """
-    there = _manifest(folder)
-    if there is None:
+    found = folder.read(MANIFEST)
+    if found is None:
         raise InputError(f"{folder.name} holds parts, and no {MANIFEST} that says what made them; give another folder")
-    old, new = map(_told, (there, manifest))
+    try:
+        there = json.loads(found)
+        if there["schema"] != SCHEMA:
+            raise ValueError
+        old, new = map(_as_named, (there, manifest))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise InputError(f"{folder.name}/{MANIFEST} is none that attn {__version__} writes") from None
     for name in {**old, **new}:
-        before, now = old.get(name), new.get(name)
-        if before != now:
+        if old.get(name) != new.get(name):
+            before, now = (visible(str(one.get(name, "not given"))) for one in (old, new))
             raise UsageError(
-                f"{folder.name} holds parts of another run: {visible(name)} was {_shown(before)} and is "
-                f"{_shown(now)}; give another folder, or the options of that run"
+                f"{folder.name} holds parts of another run: {visible(name)} was {before} and is {now}; give another "
+                "folder, or the options of that run"
             )
 
 
-def _told(manifest: Mapping[str, Any]) -> dict[str, str]:
+def _as_named(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a folder says of what made it, by names."""
     files = {f"file {number}": name for number, name in enumerate(manifest["files"])}
     return {"attn": manifest["attncli"], **manifest["made"], **files}
-
-
-def _shown(value: str | None) -> str:
-    return "not given" if value is None else visible(value)

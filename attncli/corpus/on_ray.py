@@ -1,218 +1,110 @@
-"""Batches on many machines: Ray Data reads a corpus, does a work with its parts, and brings the answers back in order.
-
-Where and when anything runs, what is done again after a process or a machine is lost, what is moved to disks, and how
-many machines there are, is Ray's. That nothing in the result tells of it is ours: what a batch is follows from the
-sentences alone, and each process multiplies on one core.
-"""
+"""Runs the parts of a dataset on Ray, one task a part: retries, and on which machine each runs, are Ray's."""
 
 from __future__ import annotations
 
 import logging
 import os
 import pickle
+import signal
 import socket
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import count, groupby
-from typing import Any, Protocol
-from warnings import catch_warnings, simplefilter
+from functools import lru_cache
+from typing import Any
 
 from attncli._version import __version__
-from attncli.corpus.cluster import joined
-from attncli.corpus.work import Answer, Batch, Result, Work, part_of
-from attncli.engines.cpu import ONE_THREAD
-from attncli.engines.source import Sentence
+from attncli.corpus.dataset import ShardInfo, ShardWriterJob
+from attncli.corpus.protocol import Batch, BatchFn, Result
+from attncli.engines.cpu import ONE_THREAD, cores
 from attncli.errors import AttnError, InputError, LoadError
 from attncli.text import visible
 
-_MESSAGE = 2**24  # bytes of answers that are sent back at a time
-_TRIES = 10  # processes that a part may take along; machines that are taken away on purpose do not count
-_READERS = 8  # processors for which one process reads
+_TRIES = 10  # processes or machines that a part may take along
+_TIMEOUT = 5  # seconds in which a machine answers that is there
 
 
-class Files(Protocol):
-    """A corpus, which can be sent to where one of its files is read."""
-
-    @property
-    def files(self) -> Sequence[object]:
-        """All files, in order."""
-
-    def sentences_of(self, index: int, leave_out: Callable[[], object]) -> Iterator[Sentence]:
-        """Yield the sentences of one of them; `leave_out` is called for those that are empty."""
-
-
-def answered(
-    work: Work[Result],
-    corpus: Files,
-    batched: Callable[[Iterable[Sentence]], Iterator[Batch]],
-    *,
-    address: str | None = None,
-    jobs: int | None = None,
-    gpus: int = 0,
-    leave_out: Callable[[int], object] = lambda _: None,
-) -> Generator[Answer[Result], None, None]:
-    """Yield the answers to the batches of a corpus, in order; see `local.answered`.
+def run_on_ray(
+    job: ShardWriterJob, shards: Iterable[Batch], address: str | None = None, jobs: int | None = None, gpus: int = 0
+) -> Generator[Result[ShardInfo | None], None, None]:
+    """Yield the results of parts, in order; see `corpus.run.run`.
 
     Args:
-        work: what is done with them.
-        corpus: the files, which every machine can read.
-        batched: makes batches of the sentences of a file, each within a part of it; can be sent too.
-        address: of a cluster that this machine is a part of, as `HOST:PORT`. None is what the variable RAY_ADDRESS
-            says, and without it processes on this machine.
-        jobs: how many processes work at most; None are as many as there are processors.
+        job: writes them.
+        shards: that are read here, a few ahead.
+        address: `HOST:PORT` of a cluster that this machine is in; None is RAY_ADDRESS, or else this machine alone.
+        jobs: how many parts are under way at most; None are half as many again as there are processors.
         gpus: how many each of them has for itself.
-        leave_out: is told how many sentences were empty, file by file.
 
     Raises:
         LoadError: Ray is not installed, the cluster is not reached, or its machines have another attncli.
-        AttnError: the work cannot be opened, or raises it.
+        AttnError: the job cannot be opened, or raises it.
     """
-    with joined(address, jobs) as ray:
-        from ray.data import ActorPoolStrategy, DataContext, from_items
-
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-        context = DataContext.get_current()
-        context.enable_progress_bars = context.print_on_execution_start = False
-        context.execution_options.preserve_order = True
-        context.target_max_block_size = 1  # what a process is given at a time is one part, however small
-        origin = _Origin(__version__, socket.gethostname(), os.getcwd())
-        processors = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1))
-        parts = from_items(list(range(len(corpus.files))), override_num_blocks=len(corpus.files)).flat_map(
-            _Reading(corpus, batched, origin), num_cpus=0, concurrency=1 + processors // _READERS
-        )
-        with catch_warnings():
-            # That tries can be counted goes with Ray 2.64, and has no successor so far: there would be no end to them.
-            simplefilter("ignore", DeprecationWarning)
-            answers = parts.flat_map(
-                _Working,
-                fn_constructor_args=(work, origin),
-                compute=ActorPoolStrategy(
-                    min_size=1, max_size=jobs, initial_size=max(1, min(processors, jobs or processors))
-                ),
-                num_cpus=1,
-                num_gpus=gpus or None,
-                runtime_env={"env_vars": ONE_THREAD},
-                max_task_retries=_TRIES,
-            )
-        for row in _rows(answers, ray):
-            message = pickle.loads(row["answers"])
-            if isinstance(message, Exception):
-                raise message
-            if isinstance(message, int):
-                leave_out(message)
-            else:
-                yield from message
+    ray = _join(address or os.environ.get("RAY_ADDRESS"), jobs)
+    options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": _TRIES, "runtime_env": {"env_vars": ONE_THREAD}}
+    task = ray.remote(**options)(_write_part)
+    work = ray.put((pickle.dumps(job), __version__, os.getcwd()))
+    processors = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1))
+    waiting: deque[Any] = deque()
+    for shard in shards:
+        waiting.append(task.remote(work, shard))
+        if len(waiting) >= (jobs or processors + processors // 2 + 1):
+            yield from _results_of(ray, waiting.popleft())
+    while waiting:
+        yield from _results_of(ray, waiting.popleft())
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """Where a run was started."""
-
-    version: str
-    host: str
-    folder: str
-
-    def enter(self) -> None:
-        """Be in the same folder, if it is there: names of files may begin in it."""
-        with suppress(OSError):
-            os.chdir(self.folder)
-
-    def told(self, error: AttnError) -> bytes:
-        """Return an error as it is sent, with the machine that it is from, if that is another one."""
-        host = socket.gethostname()
-        return pickle.dumps(error if host == self.host else type(error)(f"on {host}: {error}"))
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """Makes parts of a file: the batches that are sent together."""
-
-    corpus: Files
-    batched: Callable[[Iterable[Sentence]], Iterator[Batch]]
-    origin: _Origin
-
-    def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, bytes]]:
-        def part(batch: Batch) -> int:
-            return part_of(batch.sentences[0])
-
-        self.origin.enter()
-        empty = count()
-        sentences = self.corpus.sentences_of(row["item"], lambda: next(empty))
-        try:
-            for _, batches in groupby(self.batched(sentences), part):
-                yield {"batches": pickle.dumps(list(batches))}
-            if left_out := next(empty):
-                yield {"batches": pickle.dumps(left_out)}
-        except AttnError as error:
-            yield {"batches": self.origin.told(error)}
-
-
-class _Working:
-    """A process that has opened the work, and does part after part. What it raises it answers, in its turn."""
-
-    def __init__(self, work: Work[Any], origin: _Origin) -> None:
-        self._error: bytes | None = None
-        self._origin = origin
-        origin.enter()
-        try:
-            if origin.version != __version__:
-                raise LoadError(
-                    f"{socket.gethostname()} has attncli {__version__}, {origin.host} {origin.version}; install the "
-                    "same one on every machine of the cluster"
-                )
-            self._done = work.open()
-        except AttnError as error:
-            self._error = origin.told(error)
-
-    def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, bytes]]:
-        batches = pickle.loads(row["batches"])
-        if self._error or isinstance(batches, AttnError | int):  # which says how many sentences are none
-            yield {"answers": self._error or row["batches"]}
-            return
-        waiting: list[Answer[Any]] = []
-        size = 0
-        try:
-            for answer in (answer for batch in batches for answer in self._done(batch)):
-                result = answer.result
-                waiting.append(answer._replace(result=tuple(result)) if isinstance(result, Iterator) else answer)
-                # What is sent together follows from the answers alone: a part that is done again repeats its messages.
-                size += len(pickle.dumps(waiting[-1]))
-                if size >= _MESSAGE:
-                    yield {"answers": pickle.dumps(waiting)}
-                    waiting, size = [], 0
-        except AttnError as error:
-            yield {"answers": pickle.dumps(waiting)}
-            yield {"answers": self._origin.told(error)}
-            return
-        yield {"answers": pickle.dumps(waiting)}
-
-
-def _rows(answers: Any, ray: Any) -> Iterator[dict[str, bytes]]:
-    """Yield the messages of all parts, in order.
-
-    Raises:
-        LoadError: a machine has not what it takes.
-        InputError: a part ends every process that does it.
-    """
+def _write_part(work: tuple[bytes, str, str], shard: Batch) -> list[Result[ShardInfo | None]] | AttnError:
+    """Write a part, in a process of Ray's; what a run would say of it is the answer."""
+    pickled, version, folder = work
     try:
-        yield from answers.iter_rows()
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ImportError):
-            raise _lacking(error.cause) from None
-        raise
+        if version != __version__:
+            raise LoadError(
+                f"{socket.gethostname()} has attncli {__version__}, and the run {version}; install the same one on "
+                "every machine of the cluster"
+            )
+        with suppress(OSError):
+            os.chdir(folder)  # names of files may begin in it
+        return list(_open(pickled)(shard))
+    except AttnError as error:
+        return error
+
+
+@lru_cache(1)
+def _open(pickled: bytes) -> BatchFn[ShardInfo | None]:
+    job: ShardWriterJob = pickle.loads(pickled)
+    return job.open()
+
+
+def _results_of(ray: Any, answer: Any) -> list[Result[ShardInfo | None]]:
+    try:
+        found: list[Result[ShardInfo | None]] | AttnError = ray.get(answer)
     except ray.exceptions.RayError as error:
-        why = str(error).strip().splitlines()[-1].strip()
-        if why.startswith("ModuleNotFoundError"):
-            raise _lacking(why) from None
-        raise InputError(
-            f"Ray gave a part up, whose processes ended {1 + _TRIES} times: {visible(why)} If there is "
-            "too little memory, fewer --jobs take less"
-        ) from None
+        why = visible(str(error).strip().splitlines()[-1].strip())
+        raise InputError(f"Ray gave a part up: {why} The same command goes on") from None
+    if isinstance(found, AttnError):
+        raise found
+    return found
 
 
-def _lacking(why: object) -> LoadError:
-    return LoadError(
-        f"a machine of the cluster cannot run it: {visible(str(why))}; each of them needs attncli {__version__} and "
-        "the packages that the command takes"
-    )
+def _join(address: str | None, jobs: int | None) -> Any:
+    """Join a cluster, or be one until the program ends; return the module `ray`."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
+    try:
+        import ray
+    except ImportError as error:
+        raise LoadError(f"--on ray needs Ray ({error}); install it with: pip install 'attncli[ray]'") from None
+    options: dict[str, Any] = {"num_cpus": jobs or cores(), "include_dashboard": False}
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        if address is not None:  # for which Ray itself tries for minutes
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
+            options = {}
+        options |= {"log_to_driver": False, "logging_level": logging.CRITICAL, "ignore_reinit_error": True}
+        ray.init(address or "local", **options)
+    except (OSError, RuntimeError, ValueError, OverflowError, ray.exceptions.RayError) as error:
+        why = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
+        raise LoadError(f"cannot join the Ray cluster at {visible(address or 'local')}: {visible(why)}") from None
+    signal.signal(signal.SIGTERM, handler)  # which Ray has taken
+    return ray

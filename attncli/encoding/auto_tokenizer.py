@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer: the one that transformers makes of its files, with the model or alone, without torch.
+"""A checkpoint's tokenizer: the one that transformers makes of its files, with the model or alone.
 
 Many of transformers' classes build their pipeline themselves and take no more than the vocabulary from tokenizer.json
 (BertTokenizer, Qwen2Tokenizer), so that no other reader of this file can be trusted to give the same tokens.
@@ -6,102 +6,103 @@ Many of transformers' classes build their pipeline themselves and take no more t
 
 from __future__ import annotations
 
-import os
-import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.checkpoints.folder import check_folder, folder_of
-from attncli.checkpoints.hub import download_adapter, explained, hush, is_local
-from attncli.checkpoints.inside import download_inside
-from attncli.checkpoints.locating import locate
+from attncli.checkpoints.hub import BRINGS_CODE, silence_transformers, translate_errors
 from attncli.checkpoints.weight_checks import unknown_quantization
 from attncli.encoding.python_tokenizer import PythonTokenizer
-from attncli.encoding.tokenizer_files import check_files, no_tokenizer
-from attncli.encoding.vocabulary_files import check_vocabulary
-from attncli.errors import LoadError
+from attncli.encoding.vocabulary_files import check_vocabulary, is_tiktoken
+from attncli.errors import LoadError, require
+from attncli.text import visible
 
 if TYPE_CHECKING:
+    from attncli.checkpoints.checkpoint_folder import CheckpointFolder
     from attncli.checkpoints.options import LoadOptions
+    from attncli.checkpoints.snapshot import Snapshot
 
-_COMMIT = re.compile("[0-9a-f]{40}")
-_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+_LONGEST_LINE = 4096  # bytes of the first line of a vocabulary
+# Where the common classes keep their vocabulary, and what the files of all of them end in.
+_LOOKED_FOR = (
+    "tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "tiktoken.model",
+    "vocab.json", "vocab.txt",
+)  # fmt: skip
+_VOCABULARIES = (*_LOOKED_FOR, ".model", ".spm", ".tiktoken", ".tokenizer", ".codes", "dict.txt")
 
 # RoBERTa and its kin: they number their positions from the one after the padding's.
 _AFTER_PADDING = frozenset({
     "camembert", "data2vec-text", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
     "prophetnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 })  # fmt: skip
-
-
 _POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "max_text_positions")
 
 
-def load_tokenizer(name: str, options: LoadOptions, folder: Path | None = None, config: Any = None) -> Any:
+def load_tokenizer(snapshot: Snapshot, options: LoadOptions, config: Any = None) -> Any:
     """Load a checkpoint's tokenizer.
 
     Args:
-        name: folder or hub name.
+        snapshot: the checkpoint's files.
         options: how to load.
-        folder: where the tokenizer is, if it is in a folder of its own.
         config: of the model, for a tokenizer in a folder of its own.
 
     Raises:
         LoadError: it has none, or it cannot be read, or a package is missing that reads its files.
     """
-    with explained(name, "tokenizer", options):
+    name, files = snapshot.model_name, snapshot.tokenizer
+    with translate_errors(name, "tokenizer"):
         try:
-            own = hub_arguments(name, options) | ({} if folder is None else {"config": config})
-            tokenizer = _loaded(folder or name, own)
+            is_apart = files.path != snapshot.folder
+            tokenizer = _loaded(files, hub_arguments(options) | ({"config": config} if is_apart else {}))
         except Exception as error:  # of whatever reads the files
             if isinstance(error, AttributeError):
-                check_quantization(name, options)
-            check_files(name, folder or folder_of(name, options.revision), error)
+                check_quantization(snapshot)
+            _check_files(name, files, error)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
         for each in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
             if getattr(tokenizer, each, None) == "":
                 setattr(tokenizer, each, None)
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        raise no_tokenizer(name)  # transformers makes one up, of special tokens alone
+        raise _no_tokenizer(name)  # transformers makes one up, of special tokens alone
     return tokenizer if getattr(tokenizer, "is_fast", False) else PythonTokenizer(tokenizer)
 
 
-def _loaded(place: str | Path, options: dict[str, Any]) -> Any:
+def _loaded(files: CheckpointFolder, options: dict[str, Any]) -> Any:
     """Return the tokenizer that transformers makes without mistral-common, whether that is installed or not."""
     from transformers import AutoTokenizer, TokenizersBackend
 
-    with _checked():
-        tokenizer = AutoTokenizer.from_pretrained(place, mistral_format=False, **options)
-        if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
-            return TokenizersBackend.from_pretrained(place, **options)
+    for name in files.sizes:
+        check_vocabulary(files.path / name, read_sentencepiece)
+    tokenizer = AutoTokenizer.from_pretrained(files.path, mistral_format=False, **options)
+    if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
+        return TokenizersBackend.from_pretrained(files.path, **options)
     return tokenizer
 
 
-@contextmanager
-def _checked() -> Iterator[None]:
-    """Let transformers read no file of a vocabulary that is not checked, also of those that it has just downloaded."""
-    from transformers import PreTrainedTokenizerBase
+def read_sentencepiece(content: bytes) -> Any:
+    """Return the message of protobuf that a model of sentencepiece is; None where no package reads it.
 
-    own = vars(PreTrainedTokenizerBase)["_from_pretrained"]
+    Raises:
+        ValueError: it is none.
+    """
+    from transformers.convert_slow_tokenizer import import_protobuf
 
-    def read(kind: Any, files: dict[str, Any], *rest: Any, **options: Any) -> Any:
-        for path in files.values():
-            if isinstance(path, str):
-                check_vocabulary(Path(path))
-        return own.__func__(kind, files, *rest, **options)
-
-    PreTrainedTokenizerBase._from_pretrained = classmethod(read)
     try:
-        yield
-    finally:
-        PreTrainedTokenizerBase._from_pretrained = own
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+        model = import_protobuf().ModelProto()
+    except ImportError:
+        return None
+    try:
+        model.ParseFromString(content)
+    except DecodeError:
+        raise ValueError("it is damaged") from None
+    return model
 
 
-def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
+def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[Any, int | None]:
     """Load a checkpoint's tokenizer and nothing else; return it, and how many tokens its model reads at most.
 
     Without a configuration the tokenizer itself says how many; None is no limit.
@@ -109,67 +110,19 @@ def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
     Raises:
         LoadError: see `load_tokenizer`.
     """
-    if os.path.isdir(name):
-        check_folder(Path(name))
-    if options.trust_remote_code:  # whatever it imports
-        return _alone(name, options)
-    with _without_torch():
-        return _alone(name, options)
-
-
-def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
-    hush()
-    place = locate(name, options, for_tokenizer=True)
-    if place.lacks(options.base) and download_adapter(name, options):
-        place = locate(name, options, for_tokenizer=True)
-    own = place.options(options)
-    config = None if place.tokenizer is None else _config(place.model, own)
-    try:
-        with place.reading():
-            tokenizer = load_tokenizer(place.model, own, place.tokenizer, config)
-    except LoadError:
-        if os.path.isdir(place.model) or not download_inside(place.model, own, for_tokenizer=True):
-            raise
-        return _alone(name, options)
-    config = config or _config(place.model, own)
+    silence_transformers()
+    config = _config(snapshot, options)
+    tokenizer = load_tokenizer(snapshot, options, config)
     if config is not None:
         return tokenizer, limit_by(config)
     limit = tokenizer.model_max_length
     return tokenizer, limit if limit < sys.maxsize else None  # transformers writes "no limit" as 1e30
 
 
-@contextmanager
-def _without_torch() -> Iterator[None]:
-    """Let transformers be imported as if torch were not installed, which takes a third of the time; then forget it.
-
-    It imports torch where it finds it, for tokenizers too, which use none of it. What is loaded already stays as it is.
-    """
-    if "torch" in sys.modules or "transformers" in sys.modules:
-        yield
-        return
-    advice = os.environ.get(_ADVICE)
-    os.environ[_ADVICE] = "1"  # to install torch
-    sys.modules["torch"] = None  # type: ignore[assignment]  # so Python writes "there is no such module"
-    try:
-        yield
-    finally:
-        del sys.modules["torch"]
-        if advice is None:
-            del os.environ[_ADVICE]
-        else:
-            os.environ[_ADVICE] = advice
-        # A model that is loaded in the same process later needs one that has found torch.
-        for module in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
-            del sys.modules[module]
-
-
-def check_quantization(name: str, options: LoadOptions) -> None:
+def check_quantization(snapshot: Snapshot) -> None:
     """Raise LoadError where a config.json says something of its quantization that is no object."""
-    from transformers import PreTrainedConfig
-
-    said, _ = PreTrainedConfig.get_config_dict(name, **hub_arguments(name, options))
-    if not isinstance(said.get("quantization_config"), dict | None):
-        raise unknown_quantization(name, None)
+    if not isinstance(snapshot.config.get("quantization_config"), dict | None):
+        raise unknown_quantization(snapshot.model_name, None)
 
 
 def positions(config: Any) -> int | None:
@@ -187,12 +140,12 @@ def _counting(config: Any) -> Any:
     return config
 
 
-def _config(name: str, options: LoadOptions) -> Any:
+def _config(snapshot: Snapshot, options: LoadOptions) -> Any:
     """Return a checkpoint's configuration; None if it has none that transformers knows."""
     from transformers import AutoConfig
 
-    with suppress(OSError, ValueError, KeyError):
-        return AutoConfig.from_pretrained(name, **hub_arguments(name, options))
+    with suppress(OSError, ValueError, KeyError, AttributeError):  # the last of an odd quantization: see above
+        return AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
     return None
 
 
@@ -204,12 +157,53 @@ def limit_by(config: Any) -> int | None:
     return limit - config.pad_token_id - 1
 
 
-def hub_arguments(name: str, options: LoadOptions) -> dict[str, Any]:
-    """Return what transformers' `from_pretrained` takes of the options for a folder or a name on the hub."""
-    revision = options.revision or "main"
-    return {
-        "revision": revision,
-        # What is at a commit stays as it is, and is not asked for where it is here.
-        "local_files_only": options.offline if _COMMIT.fullmatch(revision) else is_local(name, options),
-        "trust_remote_code": options.trust_remote_code,
-    }
+def hub_arguments(options: LoadOptions) -> dict[str, Any]:
+    """Return what transformers' `from_pretrained` takes of the options for a folder.
+
+    Code that a checkpoint brings may be in another repository.
+    """
+    is_local = options.offline or not options.trust_remote_code
+    return {"local_files_only": is_local, "trust_remote_code": options.trust_remote_code}
+
+
+def _check_files(name: str, files: CheckpointFolder, error: Exception) -> None:
+    """Say what is missing where a tokenizer could not be loaded; return where nothing is, as far as one can see.
+
+    Transformers tries one reader after the other, and what it says of the last may not be the true cause.
+
+    Args:
+        name: of the checkpoint.
+        files: of its folder.
+        error: what transformers raised.
+
+    Raises:
+        LoadError: a package is missing, or there is no vocabulary.
+    """
+    if BRINGS_CODE in str(error):
+        return
+    if not any(file.endswith(_VOCABULARIES) for file in files.sizes):
+        raise _no_tokenizer(name)
+    if "tokenizer.json" in files:
+        return
+    for file in sorted(files.sizes):
+        if packages := _readers(files.path / file):
+            require(f"the tokenizer of {visible(name)} is in {visible(file)}, and reading that", *packages)
+    if "sacremoses" in str(error):  # which a class in pure Python imports
+        require(f"the tokenizer of {visible(name)}", "sacremoses")
+
+
+def _no_tokenizer(name: str) -> LoadError:
+    """Return the error of a checkpoint that brings no vocabulary."""
+    return LoadError(
+        f"{visible(name)} has no tokenizer: none of {', '.join(_LOOKED_FOR)} is there; put its tokenizer.json beside "
+        "config.json"
+    )
+
+
+def _readers(path: Path) -> tuple[str, ...]:
+    """Return the packages that read a file, by the names of their imports; none for what needs no package."""
+    if not path.name.endswith((".model", ".spm", ".tiktoken")):
+        return ()
+    with path.open("rb") as file:
+        first = file.readline(_LONGEST_LINE)
+    return ("tiktoken",) if is_tiktoken(first) else ("sentencepiece", "google.protobuf")

@@ -6,19 +6,26 @@ What stands between the messages' own characters is the template's, and its toke
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import InputError, LoadError, NotExposedError, UsageError, require
-from attncli.text import visible
-from attncli.trace.tokens import Token, Tokens
+from attncli.text import ADDRESS, visible
+from attncli.trace.tokens import Token, Tokens, brief
 
 if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
 
 _DEFAULT = "default"  # of several templates, the one for messages alone
 _MARKS = range(0x10FF00, 0x10FFFE)  # of the private-use characters, those that nobody writes
+_LEAST = (3, 1, 6)  # of Jinja, for a template of an older one can leave the sandbox: CVE-2025-27516
 _SHAPE = 'expected a list of messages: [{"role": "user", "content": "…"}, …]'
 
 
@@ -51,8 +58,8 @@ class Conversation(str):
                 raise InputError(f"message {number} of the conversation is {_kind(message)}; {_SHAPE}")
             for field in Message._fields:
                 if not isinstance(message.get(field), str):
-                    found = _kind(message[field]) if field in message else "missing"
-                    raise InputError(f"message {number} of the conversation: its {field} is {found}; expected text")
+                    kind = _kind(message[field]) if field in message else "missing"
+                    raise InputError(f"message {number} of the conversation: its {field} is {kind}; expected text")
             if odd := sorted(set(message) - set(Message._fields), key=str):
                 raise InputError(
                     f"message {number} of the conversation has a member {visible(str(odd[0]))}; expected its role and "
@@ -86,14 +93,14 @@ def _kind(value: Any) -> str:
 
 def refuse_beside_chat(pair: str | None, target: str | None) -> None:
     """Raise UsageError for a second text, which no chat template has a place for."""
-    for option, given in (("--pair", pair), ("--target", target)):
-        if given is not None:
+    for option, text in (("--pair", pair), ("--target", target)):
+        if text is not None:
             raise UsageError(
                 f"{option} does not apply to --chat, which makes one text of all messages; drop one of them"
             )
 
 
-class Written(NamedTuple):
+class RenderedChat(NamedTuple):
     """What a template wrote.
 
     Attributes:
@@ -105,6 +112,61 @@ class Written(NamedTuple):
     contents: list[tuple[int, int]] | None
 
 
+class TemplateError(Exception):
+    """A chat template cannot be read, or not be rendered; the message says why."""
+
+
+class TemplateProcess:
+    """The process that renders a chat template, started when it is needed; see `attncli.encoding.chat_template`."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._process: subprocess.Popen[str] | None = None
+
+    def render(self, **request: Any) -> str:
+        """Return what the template makes of messages; without any, compile it.
+
+        Raises:
+            TemplateError: it cannot be read, refuses the messages, or computes too much.
+        """
+        answer = self._answer(json.dumps({"source": self._source, **request}))
+        error = answer.get("error")
+        if error is not None:
+            raise TemplateError(visible(brief(ADDRESS.sub("", " ".join(error.split())))))
+        if any(address not in json.dumps(request) for address in ADDRESS.findall(answer["text"])):
+            raise TemplateError("it writes a function or another object that is no text")
+        return answer["text"]
+
+    def _answer(self, request: str) -> dict[str, str]:
+        if self._process is None:
+            script = Path(__file__).with_name("chat_template.py")
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                encoding="ascii",
+            )
+            self._end = weakref.finalize(self, _end, self._process)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        line = ""
+        with suppress(OSError):
+            self._process.stdin.write(request + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        self._end()
+        self._process = None
+        raise TemplateError("it computes without end, or something far too large")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with suppress(OSError):  # of what was not written before the process ended
+        process.communicate()
+
+
 @dataclass(frozen=True)
 class Chat:
     """A checkpoint's chat template, and how it is asked.
@@ -113,15 +175,13 @@ class Chat:
         name: of the checkpoint.
         render: makes a text of messages, as JSON has them.
         avoided: text in which the marks of `write` may not occur.
-        system: what a first turn of the system says.
     """
 
     name: str
     render: Callable[[Sequence[Mapping[str, Any]]], str]
     avoided: str
-    system: str | None
 
-    def write(self, text: str, pair: str | None = None, target: str | None = None) -> Written:
+    def write(self, text: str, pair: str | None = None, target: str | None = None) -> RenderedChat:
         """Return what the template makes of a sentence, or of a conversation.
 
         Raises:
@@ -130,71 +190,66 @@ class Chat:
         """
         refuse_beside_chat(pair, target)
         messages = text.messages if isinstance(text, Conversation) else [Message("user", text)]
-        if self.system is not None:
-            if messages[0].role == "system":
-                raise InputError("--system says what the conversation's own first turn says already; drop one of them")
-            messages.insert(0, Message("system", self.system))
         try:
-            written = self._written(messages, _plainly)
-        except InputError:
-            if found := self._in_parts(messages):
-                return found
-            raise
-        return written if written.contents != [] else self._in_parts(messages) or written
+            rendered = self._render(messages, Message._asdict)
+        except TemplateError as error:
+            if in_parts := self._render_in_parts(messages):
+                return in_parts
+            name = visible(self.name)
+            raise InputError(f"the chat template of {name} does not take these messages: {error}") from None
+        return rendered if rendered.contents != [] else self._render_in_parts(messages) or rendered
 
-    def _in_parts(self, messages: list[Message]) -> Written | None:
+    def _render_in_parts(self, messages: list[Message]) -> RenderedChat | None:
         """Return what a template writes that expects contents in parts, of which some may be pictures; None: not it."""
         try:
-            written = self._written(messages, _in_parts)
-        except InputError:
+            rendered = self._render(messages, _in_parts)
+        except TemplateError:
             return None
-        return written if written.contents else None
+        return rendered if rendered.contents else None
 
-    def _written(self, messages: list[Message], form: Callable[[Message], Mapping[str, Any]]) -> Written:
+    def _render(self, messages: list[Message], as_json: Callable[[Message], Mapping[str, Any]]) -> RenderedChat:
         """Return what a template writes, and which characters are the messages'.
 
         It is rendered once more with a mark before and after each content, and what it wrote without the marks has to
         be what it wrote at first. Many templates strip contents: there the marks stand within the blanks.
         """
-        text = self.render([form(message) for message in messages])
+        text = self.render([as_json(message) for message in messages])
         opening, closing = self._marks(text, messages)
         for marked in (_around, _within):
             some = [message._replace(content=marked(message.content, opening, closing)) for message in messages]
             try:
-                found = self.render([form(message) for message in some])
-            except InputError:
+                again = self.render([as_json(message) for message in some])
+            except TemplateError:
                 continue
-            spans = _spans(found, opening, closing)
-            if spans is not None and found.replace(opening, "").replace(closing, "") == text:
-                return Written(text, spans)
-        return Written(text, None)
+            spans = _spans(again, opening, closing)
+            if spans is not None and again.replace(opening, "").replace(closing, "") == text:
+                return RenderedChat(text, spans)
+        return RenderedChat(text, None)
 
     def _marks(self, text: str, messages: list[Message]) -> tuple[str, str]:
         """Return two characters that nobody has written."""
-        taken = {*self.avoided, *text, *(character for message in messages for character in message.content)}
-        free = (chr(code) for code in _MARKS if chr(code) not in taken)
+        written = {*self.avoided, *text, *(character for message in messages for character in message.content)}
+        free = (chr(code) for code in _MARKS if chr(code) not in written)
         return next(free), next(free)
 
-    def marked(self, tokens: Tokens, written: Written, controls: set[int]) -> tuple[Tokens, tuple[str, ...]]:
+    def mark_special(
+        self, tokens: Tokens, rendered: RenderedChat, controls: set[int]
+    ) -> tuple[Tokens, tuple[str, ...]]:
         """Return tokens of which the template's are special, with a note where these cannot be told.
 
         Args:
             tokens: of what was written.
-            written: from `write`.
+            rendered: from `write`.
             controls: the ids of the special tokens, which are the template's where nothing else is known.
         """
         why = f"the chat template of {visible(self.name)} changes what the messages say"
         if any(token.start is None for token in tokens):
             why = f"the tokenizer of {visible(self.name)} does not say where tokens stand in the text"
-        elif written.contents is not None:
-            spans = written.contents
+        elif rendered.contents is not None:
+            spans = rendered.contents
             return Tokens([replace(token, special=not _is_within(token, spans)) for token in tokens]), ()
         note = f"{why}, so that of the template's tokens the control tokens alone count as special"
         return Tokens([replace(token, special=token.id in controls) for token in tokens]), (note,)
-
-
-def _plainly(message: Message) -> Mapping[str, Any]:
-    return message._asdict()
 
 
 def _in_parts(message: Message) -> Mapping[str, Any]:
@@ -242,7 +297,7 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
     Args:
         name: of the checkpoint.
         tokenizer: has its template and its special tokens.
-        options: whether a chat is asked for, and what the system says.
+        options: whether a chat is asked for.
         special: whether special tokens were to be added.
         asks: whether the beginning of an answer follows the messages.
 
@@ -257,10 +312,18 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
         raise UsageError("--no-special does not apply to --chat, whose template writes the special tokens itself")
     source = _chosen(name, getattr(tokenizer, "chat_template", None))
     require("--chat", "jinja2")
-    from attncli.encoding.chat_template import compiled, rendered
-
-    template, tokens = compiled(source, name), dict(tokenizer.special_tokens_map)
-    return Chat(name, lambda messages: rendered(template, name, messages, tokens, asks), source, options.system)
+    installed = version("jinja2")
+    if tuple(int(part) for part in installed.split(".")[:3] if part.isdigit()) < _LEAST:
+        least = ".".join(map(str, _LEAST))
+        raise LoadError(
+            f"--chat takes jinja2 {least} or later, and {installed} is installed: pip install 'attncli[chat]'"
+        )
+    process, special_tokens = TemplateProcess(source), dict(tokenizer.special_tokens_map)
+    try:
+        process.render()
+    except TemplateError as error:
+        raise LoadError(f"the chat template of {visible(name)} cannot be read: {error}") from None
+    return Chat(name, lambda messages: process.render(messages=messages, special=special_tokens, asks=asks), source)
 
 
 def _chosen(name: str, templates: Any) -> str:

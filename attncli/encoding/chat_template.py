@@ -1,14 +1,21 @@
-"""Chat templates, run as transformers runs them: in Jinja's sandbox, with the same names and no others.
+"""Renders chat templates as transformers does, in a process of its own whose time and memory are limited.
 
 <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/utils/chat_template_utils.py>
+
+Jinja's sandbox keeps a template from files and code, not from loops and growing values: those end this process, not the
+one that asks (`attncli.encoding.chat.TemplateProcess`). It imports nothing of attncli, so that it starts soon.
+
+A line of standard input is a request in JSON: `source`, and to render it `messages`, `special` and `asks`; without
+messages the template is compiled alone. A line of standard output is the answer: `text`, or the `error`.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping, Sequence
+import signal
+import sys
+import time
+from contextlib import suppress
 from datetime import datetime
-from importlib.metadata import version
+from functools import lru_cache
 from typing import Any
 
 from jinja2 import Template, TemplateError, nodes
@@ -16,14 +23,11 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from attncli.encoding.template_limits import Given, LimitedEnvironment, limited
-from attncli.errors import InputError, LoadError
-from attncli.text import ADDRESS, visible
-from attncli.trace.tokens import brief
-
-_LEAST = (3, 1, 6)  # of Jinja, for a template of an older one can leave the sandbox: CVE-2025-27516
+SECONDS = 5  # of the processor, for each request
+MEMORY = 1 << 30
 _LONGEST = 1 << 18  # characters of a template; the longest of well-known checkpoints have some 30,000
 _LONGEST_TEXT, _EACH = 1 << 20, 16  # characters that one may write, and how many more for each of the messages
 
@@ -55,26 +59,18 @@ class _Dictionary:
 
 
 class _Names(Namespace):
-    """`namespace`, whose names may not begin with an underscore."""
+    """`namespace`, whose names may not begin with an underscore: they could be those of Python's inside."""
 
     def __init__(*items: Any, **named: Any) -> None:  # a template may call a name `self`
         self, *rest = items
-        attributes = dict(*rest, **named)
-        for name in attributes:
-            _check_name(name)
-        Namespace.__init__(self, attributes)
+        Namespace.__init__(self)
+        for name, value in dict(*rest, **named).items():
+            self[name] = value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
+        if isinstance(name, str) and name.startswith("_"):
+            raise SecurityError(f"a chat template may not keep the name {name!r}")
         super().__setitem__(name, value)
-
-    def __repr__(self) -> str:  # not what it holds, which may be itself
-        return "<Namespace>"
-
-
-def _check_name(name: Any) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a chat template may not keep the name {name!r}")
 
 
 def _raise(message: str) -> None:
@@ -91,68 +87,62 @@ def _as_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def compiled(source: str, name: str) -> Template:
-    """Return a chat template, ready to be rendered.
-
-    Raises:
-        LoadError: it is none, or Jinja is too old to run it safely.
-    """
-    found = version("jinja2")
-    if tuple(int(part) for part in found.split(".")[:3] if part.isdigit()) < _LEAST:
-        least = ".".join(map(str, _LEAST))
-        raise LoadError(f"--chat takes jinja2 {least} or later, and {found} is installed: pip install 'attncli[chat]'")
-    environment = LimitedEnvironment(
-        {"tojson": _as_json}, trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+@lru_cache(maxsize=1)
+def _compiled(source: str) -> Template:
+    if len(source) > _LONGEST:
+        raise TemplateError(f"it has {len(source):,} characters; at most {_LONGEST:,} are read")
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
+    environment.filters["tojson"] = _as_json
     environment.globals |= {
         "raise_exception": _raise,
         "strftime_now": lambda form: datetime.now().strftime(form),
         "dict": _Dictionary(),
         "namespace": _Names,
     }
-    try:
-        if len(source) > _LONGEST:
-            raise TemplateError(f"it has {len(source):,} characters; at most {_LONGEST:,} are read")
-        return environment.from_string(source)
-    except Exception as error:  # of Jinja, or of Python's compiler, of which it makes a program
-        raise LoadError(f"the chat template of {visible(name)} cannot be read: {_said(error)}") from None
+    return environment.from_string(source)
 
 
-def rendered(
-    template: Template, name: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str], asks: bool
+def _rendered(
+    source: str, messages: list[dict[str, Any]] | None = None, special: dict[str, str] | None = None, asks: bool = False
 ) -> str:
-    """Return the text that a template makes of messages.
-
-    Args:
-        template: from `compiled`.
-        name: of the checkpoint.
-        messages: each with a role and a content.
-        special: the special tokens by their names, such as `bos_token`.
-        asks: whether the beginning of an answer follows the messages.
-
-    Raises:
-        InputError: the template refuses the messages, or does not run on them.
-    """
-    given = {"tools": None, "documents": None, "add_generation_prompt": asks}
-    said = json.dumps(messages)
-    try:
-        with limited(len(said), len(messages)):
-            text = template.render(messages=[Given(message) for message in messages], **given, **special)
-        _check(text, said)
-    except Exception as error:  # it is a program, which may go wrong in any way
-        raise InputError(f"the chat template of {visible(name)} does not take these messages: {_said(error)}") from None
+    template = _compiled(source)
+    if messages is None:
+        return ""
+    options = {"tools": None, "documents": None, "add_generation_prompt": asks}
+    text = template.render(messages=messages, **options, **(special or {}))
+    if len(text) > (most := _LONGEST_TEXT + _EACH * len(json.dumps(messages))):
+        raise TemplateError(f"it writes {len(text):,} characters; at most {most:,} are read")
     return text
 
 
-def _check(text: str, said: str) -> None:
-    """Raise TemplateError for a text that is too long, or tells where in memory something is that is no text."""
-    if len(text) > (most := _LONGEST_TEXT + _EACH * len(said)):
-        raise TemplateError(f"it writes {len(text):,} characters; at most {most:,} are read")
-    if any(found not in said for found in ADDRESS.findall(text)):
-        raise TemplateError("it writes a function or another object that is no text")
+def _limit() -> None:
+    """Let the system end this process where the next request takes too long."""
+    with suppress(ImportError):  # which not every system has
+        import resource
+
+        seconds = int(time.process_time()) + 1 + SECONDS
+        for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, seconds)):
+            with suppress(ValueError, OSError):  # of a system that does not limit this, or has a lower limit
+                resource.setrlimit(what, (most, resource.getrlimit(what)[1]))
 
 
-def _said(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it nests too deeply, or calls itself without end"
-    return visible(brief(ADDRESS.sub("", " ".join(str(error).split()) or type(error).__name__)))
+def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks ends this process by ending its input
+    for line in sys.stdin:
+        _limit()
+        try:
+            answer = {"text": _rendered(**json.loads(line))}
+        except MemoryError:
+            answer = {"error": "it computes something far too large"}
+        except RecursionError:
+            answer = {"error": "it nests too deeply, or calls itself without end"}
+        except Exception as error:  # a template is a program, which may go wrong in any way
+            answer = {"error": str(error) or type(error).__name__}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _main()

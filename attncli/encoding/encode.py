@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attncli.encoding.induction_probe import Repeated
-from attncli.encoding.vocabulary import readable, tokens_of, unknown_notes
-from attncli.errors import InputError, LoadError, UsageError
+from attncli.errors import InputError, LoadError, UsageError, is_panic
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
+    from attncli.checkpoints.options import LoadOptions
     from attncli.encoding.chat import Chat
 
 
@@ -26,15 +25,15 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
     Raises:
         InputError: one is blank, or holds half of a character (bytes that were not UTF-8).
     """
-    for given, role in ((text, "the sentence"), (pair, "the pair"), (target, "the target")):
-        if given is None:
+    for each, role in ((text, "the sentence"), (pair, "the pair"), (target, "the target")):
+        if each is None:
             continue
-        if not isinstance(given, str):
-            raise InputError(f"{role} is {type(given).__name__}; expected text")
-        if not given.strip():
+        if not isinstance(each, str):
+            raise InputError(f"{role} is {type(each).__name__}; expected text")
+        if not each.strip():
             raise InputError(f"{role} is empty; expected at least one word")
         try:
-            given.encode("utf-8")
+            each.encode("utf-8")
         except UnicodeEncodeError as error:
             encoding = sys.getfilesystemencoding()
             if encoding == "utf-8":
@@ -44,7 +43,7 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
             raise InputError(f"{role} {why}") from None
 
 
-def asked(text: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
+def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
     """Return a text as sources take it: of a list of messages, the conversation.
 
     Raises:
@@ -60,7 +59,19 @@ def asked(text: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]) -
     return Conversation.of(text)
 
 
-class Sentence(NamedTuple):
+class TokenizerOutput(dict[str, list[int]]):
+    """What a tokenizer gives a model, by the names of its inputs.
+
+    Attributes:
+        encodings: one, with the tokens; see `tokenizers.Encoding`.
+    """
+
+    def __init__(self, inputs: Mapping[str, list[int]], encoding: Any) -> None:
+        super().__init__(inputs)
+        self.encodings = [encoding]
+
+
+class EncodedInput(NamedTuple):
     """A sentence as a model reads it.
 
     Attributes:
@@ -84,7 +95,7 @@ class Sentence(NamedTuple):
     generated: int = 0
 
 
-class Reader(NamedTuple):
+class InputEncoder(NamedTuple):
     """A checkpoint's tokenizer and what its model can read.
 
     Attributes:
@@ -107,13 +118,37 @@ class Reader(NamedTuple):
     start_id: int | None = None
     chat: Chat | None = None
 
+    def with_chat(self, options: LoadOptions) -> InputEncoder:
+        """Return the encoder that reads sentences through the chat template, if the options ask for it.
+
+        Raises:
+            AttnError: see `attncli.encoding.chat.open_chat`.
+        """
+        if not options.chat:
+            return self
+        from attncli.encoding.chat import open_chat
+
+        chat = open_chat(self.name, self.tokenizer, options, special=self.special, asks=False)
+        return self._replace(chat=chat)
+
     @property
     def padding_id(self) -> int:
         """The id that fills up a batch: that of the pad token, else of the end token, else 0."""
-        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
-        return next(each for each in known if each is not None)
+        ids = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
+        return next(id_ for id_ in ids if id_ is not None)
 
-    def read(self, text: str, pair: str | None, target: str | None) -> Sentence:
+    @property
+    def special_ids(self) -> set[int]:
+        """The ids of the special tokens."""
+        return {id_ for id_, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+
+    @property
+    def unknown_pieces(self) -> dict[int, str]:
+        """The id that stands for what the vocabulary lacks, with its piece; empty without an unknown token."""
+        id_ = self.tokenizer.unk_token_id
+        return {} if id_ is None else {id_: self.tokenizer.unk_token}
+
+    def encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Tokenize a sentence, with its pair and its target.
 
         Raises:
@@ -121,74 +156,57 @@ class Reader(NamedTuple):
             LoadError: the tokenizer has ids that the model has not.
             UsageError: a chat has a pair or a target; or what is given is not what the model reads.
         """
-        if isinstance(text, Repeated):
-            return self._read_repeated(text)
+        if hasattr(text, "encode_with"):  # random tokens in place of a text: see `induction_probe`
+            return text.encode_with(self)
         check_texts(text, pair, target)
-        written = None
+        rendered = None
         if self.chat is not None:
-            written = self.chat.write(text, pair, target)
-            text = written.text
+            rendered = self.chat.write(text, pair, target)
+            text = rendered.text
             check_texts(text)
-        encoding, inputs = self.encoded(text, pair, None)
+        encoding, inputs = self.tokenize(text, pair)
         notes = self._cut("the sentence", len(encoding.ids))
         if notes:
-            encoding, inputs = self.encoded(text, pair, self.limit)
-        tokens = self._known(tokens_of(encoding, text, pair))
-        if self.chat is not None and written is not None:
-            controls = {id_ for id_, token in self.tokenizer.added_tokens_decoder.items() if token.special}
-            tokens, more = self.chat.marked(tokens, written, controls)
+            encoding, inputs = self.tokenize(text, pair, self.limit)
+        tokens = self._check_ids(tokens_of(encoding, text, pair))
+        if self.chat is not None and rendered is not None:
+            tokens, more = self.chat.mark_special(tokens, rendered, self.special_ids)
             notes += more
         notes += unknown_notes((text, pair), tokens, self.unknown_pieces)
         query_tokens = tokens
         if target is not None:
-            query_tokens, more = self._of_target(target)
+            query_tokens, more = self._encode_target(target)
             notes += more
             inputs["decoder_input_ids"] = query_tokens.ids
-        return Sentence(text, pair, target, tokens, query_tokens, inputs, notes)
+        return EncodedInput(text, pair, target, tokens, query_tokens, inputs, notes)
 
-    def _read_repeated(self, text: Repeated) -> Sentence:
-        """Return random tokens twice, between what the tokenizer puts around a text.
+    def tokenize(self, text: str, pair: str | None, limit: int | None = None) -> tuple[Encoding, dict[str, list[int]]]:
+        """Return the tokens of a text, cut to a limit, and the inputs of the model."""
+        cut = {"truncation": limit is not None, "max_length": limit}
+        with translate_tokenizer_errors():
+            encoding = self.tokenizer(text, pair, **self._options(), **cut)
+        return encoding.encodings[0], {name: list(ids) for name, ids in encoding.items()}
 
-        Where it puts nothing before a text, the token for the beginning stands there, if there is one (GPT-2's has one
-        that it does not use).
-        """
-        if self.chat is not None:
-            raise UsageError("--chat does not apply to --induction, which draws its tokens; drop one of them")
-        encoding, inputs = self.encoded("a", None, None)
-        around = tokens_of(encoding, "a")
-        before = [token.id for token in takewhile(lambda token: token.special, around)]
-        behind = [token.id for token in around[len(before) :] if token.special]
-        ids = self.tokenizer.get_vocab()
-        if self.special and not before:
-            before = [ids[first] for first in [self.tokenizer.special_tokens_map.get("bos_token")] if first in ids]
-        special = {id_ for id_, token in self.tokenizer.added_tokens_decoder.items() if token.special}
-        known = [id_ for id_ in sorted(ids.values()) if id_ not in special and (self.rows is None or id_ < self.rows)]
-        room = (self.limit or sys.maxsize) - len(before) - len(behind)
-        read = [*before, *text.drawn(known, room), *behind]
-        tokens = Tokens(
-            Token(index, id_, self.tokenizer.convert_ids_to_tokens(id_) or "", None, None, special=id_ in special)
-            for index, id_ in enumerate(read)
-        )
-        alike = {name: values[:1] * len(read) for name, values in inputs.items()}
-        return Sentence(text, None, None, tokens, tokens, alike | {"input_ids": read}, ())
-
-    def _of_target(self, target: str) -> tuple[Tokens, tuple[str, ...]]:
+    def _encode_target(self, target: str) -> tuple[Tokens, tuple[str, ...]]:
         """Return what the decoder reads while it writes a target, and what the user should know of it."""
-        encoding = self.tokenizer(text_target=target, **self._plainly(), truncation=False)
-        shifted = self._known(self._decoder_tokens(list(tokens_of(encoding.encodings[0], target))))
+        encoding = self.tokenizer(text_target=target, **self._options(), truncation=False)
+        shifted = self._check_ids(self._shifted(list(tokens_of(encoding.encodings[0], target))))
         tokens = Tokens(shifted[: self.limit])
         notes = self._cut("the target", len(shifted)) + unknown_notes((target, None), tokens, self.unknown_pieces)
         return tokens, notes
 
-    def _plainly(self) -> dict[str, Any]:
-        return {"add_special_tokens": self.special and self.chat is None, "padding": False, "verbose": False}
+    def _shifted(self, tokens: list[Token]) -> Tokens:
+        """Return the start token, then a target without its end."""
+        if not self.special or self.start_id is None:
+            return Tokens(tokens)
+        if tokens[-1].id == self.tokenizer.eos_token_id:
+            tokens = tokens[:-1]
+        piece = self.tokenizer.convert_ids_to_tokens(self.start_id)
+        first = Token(0, self.start_id, piece, None, None, special=True)
+        return Tokens(replace(token, index=index) for index, token in enumerate([first, *tokens]))
 
-    def encoded(self, text: str, pair: str | None, limit: int | None) -> tuple[Encoding, dict[str, list[int]]]:
-        """Return the tokens of a text, cut to a limit, and the inputs of the model."""
-        cut = {"truncation": limit is not None, "max_length": limit}
-        with readable():
-            encoding = self.tokenizer(text, pair, **self._plainly(), **cut)
-        return encoding.encodings[0], {name: list(ids) for name, ids in encoding.items()}
+    def _options(self) -> dict[str, Any]:
+        return {"add_special_tokens": self.special and self.chat is None, "padding": False, "verbose": False}
 
     def _cut(self, role: str, count: int) -> tuple[str, ...]:
         """Return a note that a text of so many tokens is cut, or nothing where it fits.
@@ -205,7 +223,7 @@ class Reader(NamedTuple):
             )
         return (f"{role} has {count} tokens and is cut to the {self.limit} that {name} reads",)
 
-    def _known(self, tokens: Tokens) -> Tokens:
+    def _check_ids(self, tokens: Tokens) -> Tokens:
         if self.rows is not None and max(token.id for token in tokens) >= self.rows:
             raise LoadError(
                 f"the tokenizer of {visible(self.name)} has ids beyond the {self.rows} rows of the model's vocabulary; "
@@ -213,18 +231,72 @@ class Reader(NamedTuple):
             )
         return tokens
 
-    @property
-    def unknown_pieces(self) -> dict[int, str]:
-        """The id that stands for what the vocabulary lacks, with its piece; empty without an unknown token."""
-        known = self.tokenizer.unk_token_id
-        return {} if known is None else {known: self.tokenizer.unk_token}
 
-    def _decoder_tokens(self, tokens: list[Token]) -> Tokens:
-        """Return what a decoder reads while it writes a target: the start token, then the target without its end."""
-        if not self.special or self.start_id is None:
-            return Tokens(tokens)
-        if tokens[-1].id == self.tokenizer.eos_token_id:
-            tokens = tokens[:-1]
-        piece = self.tokenizer.convert_ids_to_tokens(self.start_id)
-        first = Token(0, self.start_id, piece, None, None, special=True)
-        return Tokens(replace(token, index=index) for index, token in enumerate([first, *tokens]))
+@contextmanager
+def translate_tokenizer_errors() -> Iterator[None]:
+    """Refuse a text that a tokenizer cannot read.
+
+    Raises:
+        InputError: it cannot.
+    """
+    try:
+        yield
+    except BaseException as error:  # the library raises bare Exception, for a word without an unknown token
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
+
+
+def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
+    """Return the tokens of one `tokenizers.Encoding` of a text, and of a second one in the same sequence.
+
+    Raises:
+        InputError: there are none.
+    """
+    from attncli.trace.byte_pieces import decode_pieces
+
+    if not encoding.ids:
+        raise InputError("the tokenizer made no token of the text; expected at least one")
+    names = ("ids", "tokens", "offsets", "special_tokens_mask", "sequence_ids", "word_ids")
+    columns = zip(*(getattr(encoding, name) for name in names), strict=True)
+    tokens = []
+    segment = 0
+    for index, (id_, piece, (start, end), special, sequence, word) in enumerate(columns):
+        if sequence is not None:
+            segment = sequence  # a separator belongs to the text it closes
+        if special:
+            start = end = word = None
+        tokens.append(Token(index, id_, piece, start, end, bool(special), segment, word))
+    return decode_pieces(tokens, text, pair)
+
+
+def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> dict[Token, str]:
+    """Return the tokens that stand for what the vocabulary lacks, with what each of them stands for, as far as known.
+
+    Args:
+        texts: the text and the second one of a pair.
+        tokens: their tokens.
+        pieces: see `Vocabulary.unknown_pieces`. What the text itself spells like its piece is not unknown.
+    """
+    lost = (token for token in tokens if token.id in pieces and not token.special)
+    words = {token: _word(texts[token.segment] or "", token, pieces[token.id]) for token in lost}
+    return {token: word for token, word in words.items() if word != pieces[token.id]}
+
+
+def _word(text: str, token: Token, piece: str) -> str:
+    """Return what the text has in the place of an unknown token; nothing where its place is not known."""
+    if token.start is None:
+        return piece if piece in text else ""
+    return text[token.start : token.end]
+
+
+def unknown_notes(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> tuple[str, ...]:
+    """Return a sentence about the words that the vocabulary lacks, for each piece; see `unknown_tokens`."""
+    words: dict[int, dict[str, None]] = {}
+    for token, word in unknown_tokens(texts, tokens, pieces).items():
+        words.setdefault(token.id, {})[f"'{visible(word)}'" if word else "some of the text"] = None
+    reads = {pieces[id_]: ", ".join(some) for id_, some in words.items()}
+    return tuple(
+        f"the model's vocabulary lacks {some}, read as {piece}; attention there is to the unknown token"
+        for piece, some in reads.items()
+    )

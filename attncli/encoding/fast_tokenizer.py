@@ -13,15 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Encoding, Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models
 
-from attncli.checkpoints.config_reader import DeclinedError
-from attncli.checkpoints.folder import TEMPLATE, TEMPLATES, read_json
-from attncli.encoding.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, bare_template
-from attncli.encoding.vocabulary import tokenizer_in
-from attncli.encoding.vocabulary_files import check_vocabulary
+from attncli.checkpoints.checkpoint_folder import TEMPLATE, TEMPLATES, CheckpointFolder
+from attncli.checkpoints.config_reader import UnsupportedError
+from attncli.encoding.encode import TokenizerOutput
+from attncli.encoding.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, text_template
+from attncli.encoding.vocabulary_files import check_vocabulary, read_tokenizer
 from attncli.errors import LoadError
-from attncli.files import MOST_TEXT, read_file
 from attncli.text import visible
 
 # The tokenizer class of a model type where the checkpoint names none.
@@ -85,21 +84,8 @@ _LISTED = re.compile(r'"added_tokens"\s*:\s*')
 _HEAD = 1 << 21  # characters of a tokenizer.json before which its added tokens have to end
 
 
-class Encoded(dict[str, list[int]]):
-    """What a model is given of a text.
-
-    Attributes:
-        encodings: one, with the tokens.
-    """
-
-    def __init__(self, encoding: Encoding, input_names: list[str]) -> None:
-        own = {"token_type_ids": encoding.type_ids, "attention_mask": encoding.attention_mask}
-        super().__init__({"input_ids": encoding.ids} | {name: own[name] for name in own if name in input_names})
-        self.encodings = [encoding]
-
-
 class NativeTokenizer:
-    """A tokenizer of the tokenizers library, which a `Reader` calls as it calls those of transformers.
+    """A tokenizer of the tokenizers library, which an `InputEncoder` calls as it calls those of transformers.
 
     Attributes:
         unk_token: the piece that stands for what the vocabulary lacks.
@@ -139,7 +125,7 @@ class NativeTokenizer:
         truncation: bool = False,
         max_length: int | None = None,
         **_: object,
-    ) -> Encoded:
+    ) -> TokenizerOutput:
         """Return what the model is given of a text and a second one; called as transformers' tokenizers are.
 
         Raises:
@@ -150,7 +136,9 @@ class NativeTokenizer:
         else:
             self._tokenizer.no_truncation()
         encoding = self._tokenizer.encode(text, pair or None, add_special_tokens=add_special_tokens)
-        return Encoded(encoding, self.input_names)
+        more = {"token_type_ids": encoding.type_ids, "attention_mask": encoding.attention_mask}
+        inputs = {"input_ids": encoding.ids} | {name: more[name] for name in more if name in self.input_names}
+        return TokenizerOutput(inputs, encoding)
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
@@ -169,69 +157,74 @@ class NativeTokenizer:
         return piece
 
 
-def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> NativeTokenizer:
+def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]) -> NativeTokenizer:
     """Load the tokenizer of a checkpoint.
 
     Args:
         name: of the checkpoint, as the user gave it.
-        folder: where its files are.
+        files: of its folder.
         config: its config.json.
 
     Raises:
-        DeclinedError: it is not sure what AutoTokenizer would make of it.
+        UnsupportedError: it is not sure what AutoTokenizer would make of it.
         LoadError: a file is damaged.
     """
-    path = folder / "tokenizer.json"
-    if not path.is_file() or not path.stat().st_size:
-        raise DeclinedError("it has no tokenizer.json")
-    fields = read_json(folder / "tokenizer_config.json")
-    kind = _class_of(name, path, config, fields)
-    loaded = _with_exact_scores(path) if kind.model is models.Unigram else tokenizer_in(path, visible(name))
+    if not files.sizes.get("tokenizer.json"):
+        raise UnsupportedError("it has no tokenizer.json")
+    path = files.path / "tokenizer.json"
+    content = path.read_bytes()
+    fields = files.read_json("tokenizer_config.json")
+    kind = _class_of(name, content, config, fields)
+    is_unigram = kind.model is models.Unigram
+    loaded = _with_exact_scores(files) if is_unigram else read_tokenizer(path, visible(name), content)
     if kind.model not in (None, type(loaded.model)):
-        raise DeclinedError(f"its class reads {kind.model.__name__}, tokenizer.json has {type(loaded.model).__name__}")
-    usual = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}
-    settings = _settings(folder, fields, usual, kind)
+        raise UnsupportedError(
+            f"its class reads {kind.model.__name__}, tokenizer.json has {type(loaded.model).__name__}"
+        )
+    of_padding = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}
+    settings = _settings(files, fields, of_padding | dict(kind.tokens), kind)
     tokenizer = _set_up(loaded, kind, settings)
-    tokenizer.post_processor = tokenizer.post_processor or loaded.post_processor or bare_template()
+    tokenizer.post_processor = tokenizer.post_processor or loaded.post_processor or text_template()(loaded)
     tokenizer.no_padding()
     side = fields.get("truncation_side", (loaded.truncation or {}).get("direction", "right"))
     if side not in ("left", "right"):
-        raise DeclinedError(f"truncation_side is {side!r}")
+        raise UnsupportedError(f"truncation_side is {side!r}")
     input_names = fields.get("model_input_names", ["attention_mask", *["token_type_ids"] * kind.has_segments])
     if type(input_names) is not list:
-        raise DeclinedError(f"model_input_names is {input_names!r}")
-    return NativeTokenizer(tokenizer, settings.tokens, input_names, side, _chat_template(folder, fields))
+        raise UnsupportedError(f"model_input_names is {input_names!r}")
+    return NativeTokenizer(tokenizer, settings.tokens, input_names, side, _chat_template(files, fields))
 
 
-def _chat_template(folder: Path, fields: Mapping[str, Any]) -> Any:
+def _chat_template(files: CheckpointFolder, fields: Mapping[str, Any]) -> Any:
     """Return a checkpoint's chat templates: files of their own go before the field of tokenizer_config.json.
 
     Raises:
         LoadError: a file is damaged.
     """
-    files = {path.stem: path for path in (folder / TEMPLATES).glob("*.jinja")}
-    if (folder / TEMPLATE).is_file():
-        files = {"default": folder / TEMPLATE} | files
+    names = {Path(name).stem: name for name in files.sizes if name.startswith(TEMPLATES) and name.endswith(".jinja")}
+    if TEMPLATE in files:
+        names = {"default": TEMPLATE} | names
     try:
-        found = {name: read_file(path, MOST_TEXT).decode("utf-8") for name, path in files.items()}
+        templates = {each: (files.path / name).read_bytes().decode("utf-8") for each, name in names.items()}
     except (OSError, ValueError) as error:
-        raise LoadError(f"the chat template of {visible(str(folder))} cannot be read: {visible(str(error))}") from None
-    return found or fields.get("chat_template")
+        folder = visible(str(files.path))
+        raise LoadError(f"the chat template of {folder} cannot be read: {visible(str(error))}") from None
+    return templates or fields.get("chat_template")
 
 
-def _class_of(name: str, path: Path, config: Mapping[str, Any], fields: Mapping[str, Any]) -> TokenizerClass:
+def _class_of(name: str, content: bytes, config: Mapping[str, Any], fields: Mapping[str, Any]) -> TokenizerClass:
     """Return the class that AutoTokenizer would choose for a checkpoint."""
-    kind, said = config.get("model_type"), fields.get("tokenizer_class") or config.get("tokenizer_class")
+    kind, stated = config.get("model_type"), fields.get("tokenizer_class") or config.get("tokenizer_class")
     if kind not in _CLASS_OF:
-        raise DeclinedError(f"the tokenizer of {kind!r} is not known")
+        raise UnsupportedError(f"the tokenizer of {kind!r} is not known")
     names = (name, config.get("_name_or_path"), config.get("name_or_path"))
     if "model_name" in config or any(str(each).lower().startswith(_APART) for each in names):
-        raise DeclinedError("transformers may have a tokenizer of its own for a checkpoint of that name")
-    chosen = str(said).removesuffix("Fast") if said and kind not in _ALWAYS else _CLASS_OF[kind]
+        raise UnsupportedError("transformers may have a tokenizer of its own for a checkpoint of that name")
+    chosen = str(stated).removesuffix("Fast") if stated and kind not in _ALWAYS else _CLASS_OF[kind]
     if chosen not in CLASSES:
-        raise DeclinedError(f"tokenizer_class is {said!r}")
+        raise UnsupportedError(f"tokenizer_class is {stated!r}")
     # So transformers tells Llama 3 from Llama 2.
-    if chosen == "LlamaTokenizer" and b'"ByteLevel"' in read_file(path, MOST_TEXT):
+    if chosen == "LlamaTokenizer" and b'"ByteLevel"' in content:
         return PLAIN
     return CLASSES[chosen]
 
@@ -243,7 +236,7 @@ def _set_up(loaded: Tokenizer, kind: TokenizerClass, settings: Settings) -> Toke
         return loaded
     model: Any = loaded.model
     if kind.model is models.BPE and (model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix):
-        raise DeclinedError("tokenizer.json has a dropout, a prefix or a suffix, which its class takes away")
+        raise UnsupportedError("tokenizer.json has a dropout, a prefix or a suffix, which its class takes away")
     pipeline = kind.build(loaded, settings)
     for name, value in pipeline.model.items():
         setattr(model, name, value)
@@ -256,64 +249,64 @@ def _set_up(loaded: Tokenizer, kind: TokenizerClass, settings: Settings) -> Toke
     return tokenizer
 
 
-def _with_exact_scores(path: Path) -> Tokenizer:
+def _with_exact_scores(files: CheckpointFolder) -> Tokenizer:
     """Return the tokenizer of a file whose vocabulary is Unigram.
 
     The library's reader of JSON is off by one unit in the last place of every eighth score or so, which decides between
     ways to cut a word that are alike (`aaaaa`); to its classes, transformers hands the scores as Python reads them.
 
     Raises:
-        DeclinedError: it holds no Unigram model, or none that can be read.
+        UnsupportedError: it holds no Unigram model, or none that can be read.
     """
-    content = read_json(path)
+    fields = dict(files.read_json("tokenizer.json"))
     try:
-        check_vocabulary(path)
-        if content["model"]["type"] != "Unigram":
-            raise DeclinedError(f"its class reads Unigram, tokenizer.json has {content['model']['type']}")
-        pieces = [(piece, score) for piece, score in content["model"]["vocab"]]
-        content |= {"added_tokens": [], "model": {"type": "Unigram", "unk_id": 0, "vocab": [["", 0.0]]}}
-        tokenizer = Tokenizer.from_str(json.dumps(content))
+        check_vocabulary(files.path / "tokenizer.json")
+        if fields["model"]["type"] != "Unigram":
+            raise UnsupportedError(f"its class reads Unigram, tokenizer.json has {fields['model']['type']}")
+        pieces = [(piece, score) for piece, score in fields["model"]["vocab"]]
+        fields |= {"added_tokens": [], "model": {"type": "Unigram", "unk_id": 0, "vocab": [["", 0.0]]}}
+        tokenizer = Tokenizer.from_str(json.dumps(fields))
         tokenizer.model = models.Unigram(pieces, unk_id=3, byte_fallback=False)
-    except DeclinedError:
+    except UnsupportedError:
         raise
     except Exception as error:  # the library raises bare Exception
-        raise DeclinedError(f"its tokenizer.json cannot be read: {error}") from None
+        raise UnsupportedError(f"its tokenizer.json cannot be read: {error}") from None
     return tokenizer
 
 
 def _settings(
-    folder: Path, fields: Mapping[str, Any], usual: Mapping[str, str | None], kind: TokenizerClass
+    files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapping[str, str | None], kind: TokenizerClass
 ) -> Settings:
     """Return what the files beside a vocabulary say.
 
     Raises:
-        DeclinedError: they say something unusual, such as a special token that is not among the added ones.
+        UnsupportedError: they say something unusual, such as a special token that is not among the added ones.
     """
-    said = {name: value for name, value in fields.items() if name.endswith("_token") and name not in _KNOWN}
+    named = {name: value for name, value in fields.items() if name.endswith("_token") and name not in _KNOWN}
     for name, value in fields.items():
-        if name not in said and name not in _KNOWN and value not in _FIXED.get(name, ()):
-            raise DeclinedError(f"it does not know the field {visible(name)} of tokenizer_config.json")
+        if name not in named and name not in _KNOWN and value not in _FIXED.get(name, ()):
+            raise UnsupportedError(f"it does not know the field {visible(name)} of tokenizer_config.json")
     extra = [fields[name] for name in _EXTRA if name in fields]
     if "added_tokens_decoder" in fields:
         added = _added(fields["added_tokens_decoder"])
     else:
-        mapped = read_json(folder / "special_tokens_map.json")
+        mapped = dict(files.read_json("special_tokens_map.json"))
         if odd := mapped.keys() - _NAMED - {"additional_special_tokens"}:
-            raise DeclinedError(f"it does not know the field {visible(min(odd))} of special_tokens_map.json")
-        if (folder / "added_tokens.json").exists():
-            raise DeclinedError("it has an added_tokens.json")
+            raise UnsupportedError(f"it does not know the field {visible(min(odd))} of special_tokens_map.json")
+        if "added_tokens.json" in files:
+            raise UnsupportedError("it has an added_tokens.json")
         extra += [mapped.pop(name) for name in _EXTRA if name in mapped]
-        said |= {
+        named |= {
             name: value | {"__type": "AddedToken"} if type(value) is dict else value for name, value in mapped.items()
         }
-        added = _added(_listed(folder / "tokenizer.json"))
-    tokens = {**usual, **kind.tokens, **{name: _text(value) for name, value in said.items()}}
+        added = _added(_listed(files.path / "tokenizer.json"))
+    tokens = {**defaults, **{name: _text(value) for name, value in named.items()}}
     if all(type(value) is dict for value in extra):  # a table of names, beside which the class's own are used
         added += [AddedToken(text, special=True) for text in kind.extra if text not in map(str, added)]
     special = {str(token) for token in added if token.special} - {str(token) for token in added if not token.special}
     for text in (*tokens.values(), *(text for value in extra for text in _texts(value))):
         if text is not None and text not in special:
-            raise DeclinedError(f"{visible(text)} is none of the special tokens among the added ones")
+            raise UnsupportedError(f"{visible(text)} is none of the special tokens among the added ones")
     return Settings(fields, tokens, added)
 
 
@@ -322,7 +315,7 @@ def _text(token: Any) -> str | None:
     if type(token) is dict and token.get("__type") == "AddedToken":
         token = token.get("content")
     if token is not None and type(token) is not str:
-        raise DeclinedError(f"a special token is {token!r}")
+        raise UnsupportedError(f"a special token is {token!r}")
     return token or None
 
 
@@ -331,7 +324,7 @@ def _texts(tokens: Any) -> list[str | None]:
     if type(tokens) is dict and not tokens.keys() & (_KNOWN | _NAMED):
         tokens = list(tokens.values())
     if tokens is not None and type(tokens) is not list:
-        raise DeclinedError(f"extra special tokens are {tokens!r}")
+        raise UnsupportedError(f"extra special tokens are {tokens!r}")
     return [_text(token) for token in tokens or ()]
 
 
@@ -340,7 +333,7 @@ def _added(by_id: Any) -> list[AddedToken]:
     try:
         tokens = {int(id_): AddedToken(**fields) for id_, fields in by_id.items()}
     except (AttributeError, TypeError, ValueError) as error:
-        raise DeclinedError(f"its added tokens cannot be read: {error}") from None
+        raise UnsupportedError(f"its added tokens cannot be read: {error}") from None
     return [tokens[id_] for id_ in sorted(tokens)]
 
 
@@ -348,13 +341,13 @@ def _listed(path: Path) -> dict[int, dict[str, Any]]:
     """Return the added tokens of a tokenizer.json by the ids there, which the library may change.
 
     Raises:
-        DeclinedError: they are not at its beginning, where the library writes them.
+        UnsupportedError: they are not at its beginning, where the library writes them.
     """
     with path.open(encoding="utf-8", errors="replace") as file:
         head = file.read(_HEAD)
-    found = _LISTED.search(head)
+    match = _LISTED.search(head)
     try:
-        tokens = json.JSONDecoder().raw_decode(head, found.end() if found else 0)[0]
+        tokens = json.JSONDecoder().raw_decode(head, match.end() if match else 0)[0]
         return {token.pop("id"): token for token in tokens}
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        raise DeclinedError("tokenizer.json does not list its added tokens at its beginning") from None
+        raise UnsupportedError("tokenizer.json does not list its added tokens at its beginning") from None

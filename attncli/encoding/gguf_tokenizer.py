@@ -6,16 +6,19 @@ the merges of a byte-level vocabulary, and the name of the way in which its text
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from attncli.checkpoints.config_reader import DeclinedError
+from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.checkpoints.tensors.gguf_file import GgufFile
 from attncli.encoding.fast_tokenizer import NativeTokenizer
-from attncli.encoding.tokenizer_classes import QWEN2_WORDS, bare_template
+from attncli.encoding.tokenizer_classes import QWEN2_WORDS, text_template
+
+_Field = Callable[..., Any]  # of a file: see `_field`
 
 _CONTROL, _OF_USER = 3, 4
 _ENDS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -43,57 +46,51 @@ def tokenizer_of(file: GgufFile) -> NativeTokenizer:
     """Return the tokenizer of a file.
 
     Raises:
-        DeclinedError: it has none, or one that is not known.
+        UnsupportedError: it has none, or one that is not known.
     """
-    fields = _Fields(file.metadata)
-    pieces = fields.get("tokens", list, [])
+    field = partial(_field, file)
+    pieces = field("tokens", list, [])
     if not pieces:
-        raise DeclinedError("the GGUF file has no tokenizer")
-    kinds = fields.get("token_type", np.ndarray, np.ones(len(pieces), int)).tolist()
+        raise UnsupportedError("the GGUF file has no tokenizer")
+    kinds = field("token_type", np.ndarray, np.ones(len(pieces), int)).tolist()
     if len(kinds) != len(pieces):
-        raise DeclinedError(f"its tokenizer has {len(pieces)} pieces of {len(kinds)} kinds")
-    named = {name: _piece(fields, pieces, name) for name in ("bos", "eos", "unknown", "padding")}
-    model = fields.get("model", str)
+        raise UnsupportedError(f"its tokenizer has {len(pieces)} pieces of {len(kinds)} kinds")
+    named = {name: _piece(field, pieces, name) for name in ("bos", "eos", "unknown", "padding")}
+    model = field("model", str)
     if model == "gpt2":
-        tokenizer, begins = _by_bytes(fields, pieces), fields.get("pre", str) in _BEGINS
+        tokenizer, begins = _by_bytes(field, pieces), field("pre", str) in _BEGINS
     elif model == "llama":
-        tokenizer, begins = _by_scores(fields, pieces, named["unknown"], _is_of_gemma(file)), True
+        tokenizer, begins = _by_scores(field, pieces, named["unknown"], _is_of_gemma(file)), True
     else:
-        raise DeclinedError(f"the tokenizer {model!r} of a GGUF file is not known")
+        raise UnsupportedError(f"the tokenizer {model!r} of a GGUF file is not known")
     tokenizer.add_tokens(_added(pieces, kinds))
-    first = named["bos"] if fields.get("add_bos_token", bool, begins) else None
-    last = named["eos"] if fields.get("add_eos_token", bool) else None
-    tokenizer.post_processor = _template(tokenizer, first, last)
+    first = named["bos"] if field("add_bos_token", bool, begins) else None
+    last = named["eos"] if field("add_eos_token", bool) else None
+    tokenizer.post_processor = text_template(first, last)(tokenizer)
     tokens = {"unk_token": named["unknown"] if model == "llama" else None, "bos_token": named["bos"],
               "eos_token": named["eos"], "pad_token": named["padding"]}  # fmt: skip
-    template = fields.get("chat_template", str)
+    template = field("chat_template", str)
     return NativeTokenizer(tokenizer, tokens, ["attention_mask"], "right", template)
 
 
-class _Fields:
-    """The fields of a file that tell of its tokenizer."""
+def _field(file: GgufFile, name: str, kind: type, default: Any = None) -> Any:
+    """Return a field that tells of the tokenizer.
 
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self._metadata = metadata
-
-    def get(self, name: str, kind: type, default: Any = None) -> Any:
-        """Return a field.
-
-        Raises:
-            DeclinedError: it is of another type.
-        """
-        full_name = f"tokenizer.{'' if name == 'chat_template' else 'ggml.'}{name}"
-        value = self._metadata.get(full_name)
-        if value is not None and type(value) is not kind:
-            raise DeclinedError(f"{full_name} is of another type than it has to be")
-        return default if value is None else value
+    Raises:
+        UnsupportedError: it is of another type.
+    """
+    full_name = f"tokenizer.{'' if name == 'chat_template' else 'ggml.'}{name}"
+    value = file.metadata.get(full_name)
+    if value is not None and type(value) is not kind:
+        raise UnsupportedError(f"{full_name} is of another type than it has to be")
+    return default if value is None else value
 
 
-def _piece(fields: _Fields, pieces: list[str], name: str) -> str | None:
+def _piece(field: _Field, pieces: list[str], name: str) -> str | None:
     """Return the piece that a special token is."""
-    id_ = fields.get(f"{name}_token_id", int)
+    id_ = field(f"{name}_token_id", int)
     if id_ is not None and not 0 <= id_ < len(pieces):
-        raise DeclinedError(f"{name}_token_id is {id_!r}")
+        raise UnsupportedError(f"{name}_token_id is {id_!r}")
     return None if id_ is None else pieces[id_]
 
 
@@ -101,11 +98,11 @@ def _is_of_gemma(file: GgufFile) -> bool:
     return str(file.metadata.get("general.architecture")).startswith("gemma")
 
 
-def _by_bytes(fields: _Fields, pieces: list[str]) -> Tokenizer:
+def _by_bytes(field: _Field, pieces: list[str]) -> Tokenizer:
     """Return a vocabulary whose alphabet is bytes."""
-    merges, cut = fields.get("merges", list, []), fields.get("pre", str)
+    merges, cut = field("merges", list, []), field("pre", str)
     if cut not in _PRE_TOKENIZERS:
-        raise DeclinedError(f"the tokenizer of a GGUF file cuts words in a way that is not known: {cut!r}")
+        raise UnsupportedError(f"the tokenizer of a GGUF file cuts words in a way that is not known: {cut!r}")
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     tokenizer = _bpe(pieces, pairs, ignore_merges=cut in _WHOLE_FIRST)
     tokenizer.pre_tokenizer = _PRE_TOKENIZERS[cut]
@@ -114,11 +111,11 @@ def _by_bytes(fields: _Fields, pieces: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def _by_scores(fields: _Fields, pieces: list[str], unknown: str | None, is_of_gemma: bool) -> Tokenizer:
+def _by_scores(field: _Field, pieces: list[str], unknown: str | None, is_of_gemma: bool) -> Tokenizer:
     """Return a vocabulary of sentencepiece, whose merges are in its scores."""
-    scores = fields.get("scores", np.ndarray)
-    if fields.get("remove_extra_whitespaces", bool) or unknown is None or scores is None or len(scores) != len(pieces):
-        raise DeclinedError("its sentencepiece vocabulary has no scores, or changes the blanks of a text")
+    scores = field("scores", np.ndarray)
+    if field("remove_extra_whitespaces", bool) or unknown is None or scores is None or len(scores) != len(pieces):
+        raise UnsupportedError("its sentencepiece vocabulary has no scores, or changes the blanks of a text")
     if is_of_gemma:  # whose merges are in the order of its pieces
         pieces = ["▁" * len(piece) if piece and not piece.strip(" ") else piece for piece in pieces]
         ranks = {piece: float(-index) for index, piece in enumerate(pieces)}
@@ -126,7 +123,7 @@ def _by_scores(fields: _Fields, pieces: list[str], unknown: str | None, is_of_ge
         ranks = {piece: float(score) for piece, score in zip(pieces, scores, strict=True)}
     ways = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True}
     tokenizer = _bpe(pieces, _merges(pieces, ranks), **ways)
-    first = [normalizers.Prepend("▁")] if fields.get("add_space_prefix", bool, True) else []
+    first = [normalizers.Prepend("▁")] if field("add_space_prefix", bool, True) else []
     tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", "▁")])
     return tokenizer
 
@@ -135,20 +132,20 @@ def _bpe(pieces: list[str], merges: list[tuple[str, str]], **ways: Any) -> Token
     try:
         return Tokenizer(models.BPE({piece: id_ for id_, piece in enumerate(pieces)}, merges, **ways))
     except Exception as error:  # the library raises bare Exception
-        raise DeclinedError(f"its tokenizer cannot be read: {error}") from None
+        raise UnsupportedError(f"its tokenizer cannot be read: {error}") from None
 
 
 def _merges(pieces: list[str], ranks: Mapping[str, float]) -> list[tuple[str, str]]:
     """Return every way to put a piece together from two, the highest rank first."""
     ids = {piece: id_ for id_, piece in enumerate(pieces)}
-    found = [
+    merges = [
         (ranks[piece], piece[:cut], piece[cut:])
         for piece in ids
         for cut in range(1, len(piece))
         if piece[:cut] in ids and piece[cut:] in ids
     ]
-    found.sort(key=lambda each: (-each[0], -len(each[1]), ids[each[1]], ids[each[2]]))
-    return [(left, right) for _, left, right in found]
+    merges.sort(key=lambda each: (-each[0], -len(each[1]), ids[each[1]], ids[each[2]]))
+    return [(left, right) for _, left, right in merges]
 
 
 def _added(pieces: list[str], kinds: list[int]) -> list[AddedToken]:
@@ -159,15 +156,3 @@ def _added(pieces: list[str], kinds: list[int]) -> list[AddedToken]:
         for piece, kind in both
         if kind in (_CONTROL, _OF_USER) and piece
     ]
-
-
-def _template(tokenizer: Tokenizer, first: str | None, last: str | None) -> Any:
-    """Return what puts a text between two tokens, of which either may be none."""
-    ends = [end for end in (first, last) if end is not None]
-    if not ends:
-        return bare_template()
-    single = [*[first] * (first is not None), "$A", *[last] * (last is not None)]
-    pair = [f"{each}:1" if each != "$A" else "$B:1" for each in single]
-    return processors.TemplateProcessing(
-        single, [*single, *pair], [(end, tokenizer.token_to_id(end)) for end in dict.fromkeys(ends)]
-    )

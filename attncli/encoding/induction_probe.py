@@ -7,26 +7,30 @@ does so by itself: Olsson et al. 2022, "In-context Learning and Induction Heads"
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from itertools import takewhile
 
+from attncli.encoding.encode import EncodedInput, InputEncoder, tokens_of
 from attncli.errors import InputError, UsageError
+from attncli.trace.tokens import Token, Tokens
 
 SEQUENCES = 10
 HALF = 50  # tokens that are drawn; fewer where the model has no room, or no vocabulary, for them
 
 
-class Repeated(str):
+class RepeatedTokens(str):
     """A sequence of random tokens that stands in the place of a sentence."""
 
     seed: int
 
-    def __new__(cls, seed: int) -> Repeated:
+    def __new__(cls, seed: int) -> RepeatedTokens:
         """Return the sequence of a seed."""
-        made = super().__new__(cls, f"repeated random tokens {seed}")
-        made.seed = seed
-        return made
+        self = super().__new__(cls, f"repeated random tokens {seed}")
+        self.seed = seed
+        return self
 
-    def drawn(self, vocabulary: Sequence[int], room: int) -> list[int]:
+    def draw(self, vocabulary: Sequence[int], room: int) -> list[int]:
         """Return random ids of a vocabulary, none of them twice, and then all of them again.
 
         Args:
@@ -47,8 +51,36 @@ class Repeated(str):
         half = np.random.default_rng(self.seed).choice(np.array(vocabulary), count, replace=False).tolist()
         return [*half, *half]
 
+    def encode_with(self, encoder: InputEncoder) -> EncodedInput:
+        """Return the tokens, between what a tokenizer puts around a text; see `InputEncoder.encode`.
 
-def repeated(model: str | None) -> list[Repeated]:
+        Where it puts nothing before a text, the token for the beginning stands there, if there is one (GPT-2's has one
+        that it does not use).
+        """
+        if encoder.chat is not None:
+            raise UsageError("--chat does not apply to --induction, which draws its tokens; drop one of them")
+        tokenizer, special = encoder.tokenizer, encoder.special_ids
+        encoding, inputs = encoder.tokenize("a", None)
+        around = tokens_of(encoding, "a")
+        before = [token.id for token in takewhile(lambda token: token.special, around)]
+        behind = [token.id for token in around[len(before) :] if token.special]
+        ids = tokenizer.get_vocab()
+        first = tokenizer.special_tokens_map.get("bos_token")
+        if encoder.special and not before and first in ids:
+            before = [ids[first]]
+        rows = sys.maxsize if encoder.rows is None else encoder.rows
+        vocabulary = [id_ for id_ in sorted(ids.values()) if id_ not in special and id_ < rows]
+        room = (encoder.limit or sys.maxsize) - len(before) - len(behind)
+        sequence = [*before, *self.draw(vocabulary, room), *behind]
+        tokens = Tokens(
+            Token(index, id_, tokenizer.convert_ids_to_tokens(id_) or "", None, None, special=id_ in special)
+            for index, id_ in enumerate(sequence)
+        )
+        alike = {name: values[:1] * len(sequence) for name, values in inputs.items()}
+        return EncodedInput(self, None, None, tokens, tokens, alike | {"input_ids": sequence}, ())
+
+
+def repeated_sequences(model: str | None) -> list[RepeatedTokens]:
     """Return the sequences of the test, which are the same in every run.
 
     Raises:
@@ -58,4 +90,4 @@ def repeated(model: str | None) -> list[Repeated]:
         raise UsageError(
             "--induction needs --model NAME_OR_FOLDER; the toy layer has drawn weights and no vocabulary of its own"
         )
-    return [Repeated(seed) for seed in range(SEQUENCES)]
+    return [RepeatedTokens(seed) for seed in range(SEQUENCES)]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from attncli.checkpoints.config_reader import DeclinedError
+from attncli.checkpoints.config_reader import UnsupportedError
 
 # <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2/tokenization_qwen2.py#L33>
 QWEN2_WORDS = (
@@ -36,22 +36,22 @@ class Settings(NamedTuple):
         """Return a field that is true or false.
 
         Raises:
-            DeclinedError: it is neither.
+            UnsupportedError: it is neither.
         """
         value = self.fields.get(name, default)
         if type(value) is not bool and not (may_be_none and value is None):
-            raise DeclinedError(f"{name} is {value!r}")
+            raise UnsupportedError(f"{name} is {value!r}")
         return value
 
     def token(self, name: str) -> str:
         """Return the text of a special token that the class cannot do without.
 
         Raises:
-            DeclinedError: there is none, or it holds a blank.
+            UnsupportedError: there is none, or it holds a blank.
         """
         text = self.tokens.get(name) or ""
         if text.split() != [text]:
-            raise DeclinedError(f"{name} is {text!r}")
+            raise UnsupportedError(f"{name} is {text!r}")
         return text
 
 
@@ -104,7 +104,9 @@ def _bert(_: Tokenizer, settings: Settings) -> Pipeline:
     model = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
     model |= {"unk_token": settings.token("unk_token")}
     first, last = settings.token("cls_token"), settings.token("sep_token")
-    return Pipeline(pre_tokenizers.BertPreTokenizer(), model, normalizer, _template(first, last, ["$B:1", f"{last}:1"]))
+    return Pipeline(
+        pre_tokenizers.BertPreTokenizer(), model, normalizer, text_template(first, last, ["$B:1", f"{last}:1"])
+    )
 
 
 def _gpt2(_: Tokenizer, settings: Settings) -> Pipeline:
@@ -125,14 +127,14 @@ def _roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
 
 def _gpt_neox(loaded: Tokenizer, settings: Settings) -> Pipeline:
     settings.flag("trim_offsets", True)  # of a part that trims none
-    return _gpt2(loaded, settings)._replace(normalizer=normalizers.NFC(), post_processor=lambda _: bare_template())
+    return _gpt2(loaded, settings)._replace(normalizer=normalizers.NFC(), post_processor=text_template())
 
 
 def _qwen2(_: Tokenizer, settings: Settings) -> Pipeline:
     if any(
         each.special and (each.lstrip or each.rstrip or each.single_word or each.normalized) for each in settings.added
     ):
-        raise DeclinedError("its special tokens are matched in a way that its class changes")
+        raise UnsupportedError("its special tokens are matched in a way that its class changes")
     has_prefix = settings.flag("add_prefix_space", None, may_be_none=True) or False
     splits = [
         pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated", invert=False),
@@ -158,31 +160,36 @@ def _gemma(_: Tokenizer, settings: Settings) -> Pipeline:
 
 def _xlm_roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
     if loaded.id_to_token(3) != settings.token("unk_token"):  # where this class supposes it; CamemBERT's looks for it
-        raise DeclinedError("its unknown token is not the fourth piece")
+        raise UnsupportedError("its unknown token is not the fourth piece")
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
     splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=True)]
-    said = loaded.normalizer
-    parts: Any = said if isinstance(said, normalizers.Sequence) else [said]
+    normalizer = loaded.normalizer
+    parts: Any = normalizer if isinstance(normalizer, normalizers.Sequence) else [normalizer]
     characters = next((part for part in parts if isinstance(part, normalizers.Precompiled)), None)
     first, last = settings.token("bos_token"), settings.token("eos_token")
-    return Pipeline(pre_tokenizers.Sequence(splits), {}, characters, _template(first, last, [last, "$B", last]))
+    return Pipeline(pre_tokenizers.Sequence(splits), {}, characters, text_template(first, last, [last, "$B", last]))
 
 
-def _template(first: str, last: str, pair: list[str]) -> Callable[[Tokenizer], Any]:
-    """Return what makes a post-processor: a text between two tokens, then the pieces that a pair adds."""
-    single = [first, "$A", last]
+def text_template(
+    first: str | None = None, last: str | None = None, pair: list[str] | None = None
+) -> Callable[[Tokenizer], Any]:
+    """Return what makes a post-processor: a text between two tokens, of which either may be none.
+
+    Args:
+        first: the token before a text.
+        last: the token behind it.
+        pair: the pieces that a second text adds; None: the same tokens around it.
+    """
+    ends = [end for end in (first, last) if end is not None]
+    single = [*[first] * (first is not None), "$A", *[last] * (last is not None)]
+    more = pair or [f"{each}:1" if each != "$A" else "$B:1" for each in single]
     return lambda tokenizer: processors.TemplateProcessing(
-        single, [*single, *pair], [_with_id(tokenizer, end) for end in (first, last)]
+        single, [*single, *more], [_with_id(tokenizer, end) for end in dict.fromkeys(ends)]
     )
 
 
 def _with_id(tokenizer: Tokenizer, token: str) -> Any:
     return token, tokenizer.token_to_id(token)
-
-
-def bare_template() -> Any:
-    """Return a post-processor that adds no token."""
-    return processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
 
 
 _BERT_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}

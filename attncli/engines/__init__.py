@@ -9,7 +9,7 @@ from attncli.checkpoints.options import EngineOptions, ToyOptions
 from attncli.checkpoints.signatures import Choice, InspectKeywords, Kind, MakingKeywords, spelling_out
 
 if TYPE_CHECKING:
-    from attncli.engines.source import Source
+    from attncli.engines.source import OpenModel
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Trace
 
@@ -26,7 +26,7 @@ def open_source(
     generate: int = 0,
     values: bool = True,
     **options: Unpack[MakingKeywords],
-) -> Source:
+) -> OpenModel:
     """Return the toy layer, or a checkpoint with its tokenizer, ready for sentences.
 
     Args:
@@ -85,7 +85,7 @@ def inspect(
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    from attncli.encoding.encode import asked
+    from attncli.encoding.encode import as_conversation
 
-    text = asked(text, options)
+    text = as_conversation(text, options)
     return open_source(**options).trace(text, pair, target)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.checkpoints.folder import is_gguf
 from attncli.checkpoints.options import EngineOptions, checked_options
-from attncli.engines.numpy import DeclinedError, NativeCheckpoint, NotCachedError
-from attncli.engines.source import SHARED_FROM, SHARED_LATE
+from attncli.checkpoints.snapshot import Snapshot, resolve
+from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
+from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE
 from attncli.errors import NotExposedError, require
-from attncli.text import several, visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace, Proof
 
 if TYPE_CHECKING:
@@ -60,76 +60,64 @@ def open_checkpoint(
     """
     chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
 
-    @cache
-    def by_transformers() -> Checkpoint:
-        from attncli.engines.torch import announce_import
-
-        announce_import("the transformers engine", model, chosen)
-        from attncli.engines.torch.engine import Checkpoint
-
-        how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
-        return Checkpoint(model, layers, heads, options=chosen, **how)
-
-    def by_numpy() -> NativeCheckpoint:
-        if generate:
-            raise DeclinedError("it writes no tokens")
-        how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "values": values}
-        return NativeCheckpoint(model, layers, heads, options=chosen, **how)
-
-    if is_gguf(model) and chosen.engine in ("transformers", "verify"):
+    snapshot = resolve(model, chosen, for_writing=generate > 0)
+    engine, name = chosen.engine, visible(snapshot.name)
+    is_gguf = snapshot.gguf is not None
+    if is_gguf and engine in ("transformers", "verify"):
         raise NotExposedError(
-            f"--engine {chosen.engine}: {visible(model)} is a GGUF file, which the native engine alone reads; "
-            "leave the option out"
+            f"--engine {engine}: {name} is a GGUF file, which the native engine alone reads; leave the option out"
         )
-    if chosen.engine == "transformers":
-        return by_transformers()
+    how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
+    in_torch = cache(partial(_open_torch, snapshot, layers, heads, generate=generate, **how))
+    if engine == "transformers":
+        return in_torch()
     try:
-        try:
-            native = by_numpy()
-        except NotCachedError as error:
-            _leave(model, error)
-            by_transformers()  # which downloads it, so that the first run gives the answers of those after it
-            native = by_numpy()
-    except DeclinedError as error:
-        if chosen.engine in ("native", "verify") or is_gguf(model):
-            raise _refusal(model, error, chosen.engine) from None
-        _leave(model, error)
-        return by_transformers()
-    if chosen.engine == "verify":
-        return _Verified(native, by_transformers())
-    return _Native(native, by_transformers if chosen.engine == "auto" and not is_gguf(model) else None)
+        if generate:
+            raise UnsupportedError("it writes no tokens")
+        native = NativeCheckpoint(snapshot, layers, heads, values=values, **how)
+    except UnsupportedError as error:
+        if engine in ("native", "verify") or is_gguf:
+            raise _refusal(name, error, engine, is_gguf) from None
+        _log_fallback(name, error)
+        return in_torch()
+    if engine == "verify":
+        return _Verified(native, in_torch())
+    return _Native(native, in_torch if engine == "auto" and not is_gguf else None)
 
 
-def _leave(model: str, reason: DeclinedError) -> None:
+def _open_torch(snapshot: Snapshot, layers: Indices, heads: Indices, **how: Any) -> Checkpoint:
+    from attncli.engines.torch import announce_import
+
+    announce_import("the transformers engine", snapshot)
+    from attncli.engines.torch.engine import Checkpoint
+
+    return Checkpoint(snapshot, layers, heads, **how)
+
+
+def _log_fallback(name: str, reason: UnsupportedError) -> None:
     """Log why transformers computes a checkpoint or a sentence.
 
     Raises:
         LoadError: it is not installed.
     """
-    why = f"the native engine does not compute {visible(model)}: {visible(str(reason))}"
-    if isinstance(reason, NotCachedError):
-        why = f"{visible(model)}: {visible(str(reason))}"
-    require(f"{why}. The transformers engine", "torch", "transformers")
+    why = visible(str(reason))
+    require(f"the native engine does not compute {name}: {why}. The transformers engine", "torch", "transformers")
     _log.info("left to transformers: %s", reason)
 
 
-def _refusal(model: str, reason: DeclinedError, engine: str) -> NotExposedError:
-    if is_gguf(model):
-        return NotExposedError(
-            f"{visible(model)} is a GGUF file, and the native engine does not compute it: {visible(str(reason))}"
-        )
-    return NotExposedError(
-        f"--engine {engine}: the native engine does not compute {visible(model)}: {visible(str(reason))}; "
-        "leave the option out"
-    )
+def _refusal(name: str, reason: UnsupportedError, engine: str, is_gguf: bool = False) -> NotExposedError:
+    why = f"compute {'it' if is_gguf else name}: {visible(str(reason))}"
+    if is_gguf:
+        return NotExposedError(f"{name} is a GGUF file, and the native engine does not {why}")
+    return NotExposedError(f"--engine {engine}: the native engine does not {why}; leave the option out")
 
 
 class _OfNative:
     """What both engines know of a checkpoint that the native one computes."""
 
-    runs_together = True
-    shared_from = SHARED_FROM
-    goes_on = True
+    can_batch = True
+    parallel_from = PARALLEL_FROM
+    is_incremental = True
 
     def __init__(self, native: NativeCheckpoint) -> None:
         self._native = native
@@ -170,21 +158,21 @@ class _Native(_OfNative):
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
-        texts = list(several(texts))
+        texts = list(as_list(texts))
         for place, answer in enumerate(self._native.answers(texts, pair, target)):
-            if not isinstance(answer, DeclinedError):
+            if not isinstance(answer, UnsupportedError):
                 yield answer
             elif self._other is None:
-                raise _refusal(self._native.name, answer, "native")
+                raise _refusal(visible(self.name), answer, "native", self.name.lower().endswith(".gguf"))
             else:
-                _leave(self._native.name, answer)
+                _log_fallback(visible(self.name), answer)
                 yield self._other().trace(texts[place], pair, target)
 
 
 class _Verified(_OfNative):
     """Both engines: the traces of the native one, whose proof is how far they are from those of transformers."""
 
-    shared_from = SHARED_LATE
+    parallel_from = PARALLEL_FROM_LATE
 
     def __init__(self, native: NativeCheckpoint, other: Checkpoint) -> None:
         super().__init__(native)
@@ -206,8 +194,8 @@ class _Verified(_OfNative):
                 layers = zip(trace.layers, other.layers, strict=True)
                 compared = tuple(_compared(layer, known, trace.source.dtype) for layer, known in layers)
                 yield replace(trace, layers=compared)
-        except DeclinedError as error:
-            raise _refusal(self._native.name, error, "verify") from None
+        except UnsupportedError as error:
+            raise _refusal(visible(self.name), error, "verify") from None
 
 
 def _compared(layer: LayerTrace, known: LayerTrace, dtype: str) -> LayerTrace:

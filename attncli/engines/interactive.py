@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from attncli.engines import open_source
 from attncli.errors import UsageError
 from attncli.text import as_ranges
 from attncli.trace.selection import Indices
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace
 
 
-class Question(NamedTuple):
+class Query(NamedTuple):
     """What the attention depends on, besides the model.
 
     Attributes:
@@ -35,7 +36,7 @@ class Question(NamedTuple):
     mask: str | None = None
 
 
-class Asked(Protocol):
+class InteractiveSource(Protocol):
     """A model, opened once, that answers questions about its layers, one thread at a time.
 
     Attributes:
@@ -44,7 +45,7 @@ class Asked(Protocol):
     """
 
     layers: Sequence[int]
-    own: Question | None
+    own: Query | None
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
         """Return layers in the groups that are best asked for together, the lowest first.
@@ -53,7 +54,7 @@ class Asked(Protocol):
         what they computed is kept.
         """
 
-    def tokens(self, question: Question) -> tuple[Tokens, Tokens]:
+    def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
         """Return what the queries and the keys of a question are, before any layer is computed.
 
         Raises:
@@ -61,7 +62,7 @@ class Asked(Protocol):
             UsageError: the source has no such question.
         """
 
-    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
         """Return the attention of some layers; what earlier questions share with this one is not computed again.
 
         Raises:
@@ -71,14 +72,14 @@ class Asked(Protocol):
         """
 
 
-def open_asked(
+def open_interactive(
     *,
     model: str | None = None,
     saved: str | Path | None = None,
     heads: Choice = None,
     special: bool = True,
     **options: Any,
-) -> Asked:
+) -> InteractiveSource:
     """Return the toy layer, a checkpoint with all its layers, or a saved trace, ready for questions.
 
     Args:
@@ -96,69 +97,61 @@ def open_asked(
     if saved is not None:
         from attncli.trace.store import load
 
-        return _Saved(load(saved, None, heads, None))
-    every, chosen = Indices.of("layer", None), Indices.of("head", heads)
-    if model is None:
-        from attncli.engines.toy import ToyLayer
-
-        return _Live(ToyLayer(every, chosen, kind=None, mask=None, special=special, **options))
-    from attncli.engines.engine import open_checkpoint
-
-    how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "generate": 0, "values": True}
-    return _Live(open_checkpoint(model, every, chosen, **how, **options))
+        return SavedSource(load(saved, None, heads, None))
+    return LiveSource(open_source(model=model, layers="all", heads=heads, special=special, **options))
 
 
-class _Live:
-    """A model that computes; see `Asked`."""
+class LiveSource:
+    """A model that computes; see `InteractiveSource`."""
 
-    own: Question | None = None
+    own: Query | None = None
 
     def __init__(self, model: OpenModel) -> None:
         self._model = model
         self.layers = model.attention_layers
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
-        """See `Asked.steps`: where a layer is not computed from the one below, all run together."""
+        """See `InteractiveSource.steps`: where a layer is not computed from the one below, all run together."""
         ordered = sorted(set(layers))
-        return [[layer] for layer in ordered] if self._model.goes_on else [ordered]
+        return [[layer] for layer in ordered] if self._model.is_incremental else [ordered]
 
-    def tokens(self, question: Question) -> tuple[Tokens, Tokens]:
-        """See `Asked.tokens`."""
+    def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
+        """See `InteractiveSource.tokens`."""
         return self._model.tokens(question.text, question.pair, question.target)
 
-    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
-        """See `Asked.trace`."""
+    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
+        """See `InteractiveSource.trace`."""
         source = self._model.recording(Indices.of("layer", layers), question.mask)
         return source.trace(question.text, question.pair, question.target)
 
 
-class _Saved:
-    """A trace that was saved; see `Asked`."""
+class SavedSource:
+    """A trace that was saved; see `InteractiveSource`."""
 
-    own: Question | None
+    own: Query | None
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self.layers: Sequence[int] = sorted({layer.layer for layer in trace.layers})
-        self.own = Question(trace.text, trace.pair, trace.target)
+        self.own = Query(trace.text, trace.pair, trace.target)
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
-        """See `Asked.steps`: all are there."""
+        """See `InteractiveSource.steps`: all are there."""
         return [sorted(set(layers))]
 
-    def tokens(self, question: Question) -> tuple[Tokens, Tokens]:
-        """See `Asked.tokens`."""
+    def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
+        """See `InteractiveSource.tokens`."""
         self._check(question)
         return self._trace.query_tokens, self._trace.key_tokens
 
-    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
-        """See `Asked.trace`."""
+    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
+        """See `InteractiveSource.trace`."""
         self._check(question)
         for layer in layers:
             if layer not in self.layers:
                 raise UsageError(f"layer {layer} is not in the saved trace; recorded: {as_ranges(self.layers)}")
         return replace(self._trace, layers=tuple(each for each in self._trace.layers if each.layer in layers))
 
-    def _check(self, question: Question) -> None:
+    def _check(self, question: Query) -> None:
         if question != self.own:
             raise UsageError("a saved trace has the attention of its own text alone; give --model to ask about another")

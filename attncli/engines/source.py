@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from attncli.encoding.encode import check_texts
-from attncli.errors import NOTHING_KEPT, Failure, InputError, Kept, MisfitError
-from attncli.text import several
+from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata
 
 if TYPE_CHECKING:
     from attncli.trace.selection import Indices
@@ -21,12 +19,12 @@ class Source(Protocol):
     """What turns one sentence after another into a trace.
 
     Attributes:
-        runs_together: whether several sentences may be computed side by side, so that more at once are faster.
-        shared_from: the number of the sentence from which on other processes pay for opening it once more.
+        can_batch: whether several sentences may be computed side by side, so that more at once are faster.
+        parallel_from: the number of the sentence from which on other processes pay for opening it once more.
     """
 
-    runs_together: bool
-    shared_from: int
+    can_batch: bool
+    parallel_from: int
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence.
@@ -51,11 +49,11 @@ class OpenModel(Source, Protocol):
     Attributes:
         name: what it is called.
         attention_layers: those that have softmax attention, in order.
-        goes_on: whether a layer is computed from the one below it, if that was asked for before.
+        is_incremental: whether a layer is computed from the one below it, if that was asked for before.
     """
 
     name: str
-    goes_on: bool
+    is_incremental: bool
 
     @property
     def attention_layers(self) -> Sequence[int]:
@@ -75,7 +73,7 @@ class OpenModel(Source, Protocol):
         """
 
 
-class Sentence(NamedTuple):
+class CorpusItem(NamedTuple):
     """A sentence of a file, or why a line is none.
 
     Attributes:
@@ -86,36 +84,18 @@ class Sentence(NamedTuple):
 
     number: int
     text: str | Failure
-    kept: Kept = NOTHING_KEPT
+    kept: Metadata = NO_METADATA
 
 
-MOST_TOGETHER = 256
-
-SHARED_FROM = 512
-"""The number from which on sentences are shared with other processes, which start in tenths of a second."""
-
-SHARED_LATE = 4096
-"""The number where such a start takes seconds, or a sentence next to nothing."""
+MAX_GROUP = 256  # sentences that are computed side by side
+# The number from which on sentences are shared with other processes, which start in tenths of a second; and where such
+# a start takes seconds, or a sentence next to nothing.
+PARALLEL_FROM = 512
+PARALLEL_FROM_LATE = 4096
 
 
-class OneByOne(ABC):
-    """A source that computes its sentences one after the other; see `attncli.engines.source.Source`."""
-
-    runs_together = False
-    shared_from = SHARED_FROM
-
-    @abstractmethod
-    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`."""
-
-    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; see `Source.traces`."""
-        for text in several(texts):
-            yield self.trace(text, pair, target)
-
-
-def traced(
-    source: Source, sentences: Iterable[Sentence], pair: str | None, target: str | None
+def trace_stream(
+    source: Source, sentences: Iterable[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the trace of each sentence with its number, or why it has none; computed in groups.
 
@@ -130,14 +110,14 @@ def traced(
     """
     check_texts(None, pair, target)
     # What runs each sentence by itself need not wait for others.
-    for window in windows(sentences) if source.runs_together else ([one] for one in sentences):
-        yield from answered(source, window, pair, target)
+    for window in windows(sentences) if source.can_batch else ([one] for one in sentences):
+        yield from trace_group(source, window, pair, target)
 
 
-def answered(
-    source: Source, group: Sequence[Sentence], pair: str | None, target: str | None
+def trace_group(
+    source: Source, group: Sequence[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield the trace of each sentence of a group that is computed together, or why it has none; see `traced`."""
+    """Yield the trace of each sentence of a group that is computed together, or why it has none; see `trace_stream`."""
     answers = _answers(source, [text for _, text, _ in group if isinstance(text, str)], pair, target)
     for number, text, kept in group:
         answer = next(answers) if isinstance(text, str) else text
@@ -156,7 +136,7 @@ def _answers(source: Source, texts: list[str], pair: str | None, target: str | N
                 count += 1
                 yield trace
             texts, together = texts[count:], len(texts)
-        except (InputError, MisfitError) as error:
+        except (InputError, InputMismatchError) as error:
             if count == 0 and together > 1 < len(texts):
                 together = 1  # any of them may be the one that does not fit into memory: the first one is tried alone
                 continue
@@ -164,13 +144,13 @@ def _answers(source: Source, texts: list[str], pair: str | None, target: str | N
             texts, together = texts[count + 1 :], len(texts)
 
 
-def windows(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
+def windows(sentences: Iterable[CorpusItem]) -> Iterator[list[CorpusItem]]:
     """Yield sentences in groups that a source may compute side by side: 1, 2–3, 4–7, … 128–255, 256–511, 512–767, ….
 
     The first groups are small, so that the first sentences need not wait for the last. Numbers and files alone say
     where a group ends: a run that goes on in the middle computes the groups of one that was never interrupted.
     """
-    window: list[Sentence] = []
+    window: list[CorpusItem] = []
     for sentence in sentences:
         if window and _window_of(window[0]) != _window_of(sentence):
             yield window
@@ -183,8 +163,8 @@ def windows(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
         yield window
 
 
-def _window_of(sentence: Sentence) -> tuple[object, int]:
-    """Return which group a sentence is in: by powers of two up to `MOST_TOGETHER`, and then so many at a time."""
+def _window_of(sentence: CorpusItem) -> tuple[object, int]:
+    """Return which group a sentence is in: by powers of two up to `MAX_GROUP`, and then so many at a time."""
     number = sentence.number
-    place = number.bit_length() if number < MOST_TOGETHER else MOST_TOGETHER + number // MOST_TOGETHER
+    place = number.bit_length() if number < MAX_GROUP else MAX_GROUP + number // MAX_GROUP
     return sentence.kept.get("file"), place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from attncli.checkpoints.options import (
     LoadOptions,
@@ -13,11 +13,14 @@ from attncli.checkpoints.options import (
     refuse_unknown,
 )
 from attncli.checkpoints.signatures import TokenizeKeywords, VocabularyKeywords, spelling_out
-from attncli.encoding.encode import Reader, asked, check_texts
-from attncli.encoding.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
+from attncli.encoding.encode import InputEncoder, as_conversation, check_texts, unknown_notes, unknown_tokens
+from attncli.encoding.vocabulary import open_vocabulary
 from attncli.errors import LoadError, require
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
+
+if TYPE_CHECKING:
+    from attncli.checkpoints.snapshot import Snapshot
 
 
 class Tokenizer(Protocol):
@@ -66,25 +69,24 @@ def tokenize(
     Args:
         text: the sentence; with `chat`, a user's turn, or a list of messages.
         pair: a second text in the same sequence.
-        options: what `attn tokens` takes, under the name of its long option: `model`, `vocab`, `special`, `revision`,
-            `offline`, `trust_remote_code`, `truncate`, `base`, `chat`, `system`.
+        options: what `attn tokens` takes, under the name of its long option: `model`, `vocab`, `special`, `offline`,
+            `trust_remote_code`, `truncate`, `base`, `chat`.
 
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    return open_tokenizer(**options).tokenize(asked(text, options), pair)
+    return open_tokenizer(**options).tokenize(as_conversation(text, options), pair)
 
 
 class _OfVocabulary:
     def __init__(self, options: VocabularyOptions, special: bool) -> None:
         self._name = options.vocab
-        tokenizer = open_vocabulary(options.vocab, special, options.offline)
-        self._trained = None if tokenizer is None else Trained(tokenizer, special, None)
+        self._vocabulary_of = open_vocabulary(options.vocab, special, options.offline)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         check_texts(text, pair)
         texts = (text, pair)
-        vocabulary: Vocabulary = self._trained or Words([each for each in texts if each is not None], None)
+        vocabulary = self._vocabulary_of(texts)
         tokens = vocabulary.encode(text, pair)
         pieces = vocabulary.unknown_pieces(tokens)
         unknown = frozenset(token.index for token in unknown_tokens(texts, tokens, pieces))
@@ -94,53 +96,43 @@ class _OfVocabulary:
 
 class _OfCheckpoint:
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
-        from attncli.checkpoints.locating import locate
-        from attncli.encoding.chat import open_chat
+        from attncli.checkpoints.snapshot import resolve
 
         load = LoadOptions(**vars(options))
-        tokenizer, self._limit = _loaded(model, load)
-        self._name = locate(model, load, for_tokenizer=True).name
+        snapshot = resolve(model, load, for_tokenizer=True)
+        tokenizer, self._limit = _loaded(snapshot, load)
         # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.
         limit = self._limit if options.truncate else None
-        chat = open_chat(model, tokenizer, load, special=special, asks=False)
-        self._reader = Reader(model, tokenizer, special, limit, options.truncate, chat=chat)
+        self._encoder = InputEncoder(snapshot.name, tokenizer, special, limit, options.truncate).with_chat(load)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
-        sentence = self._reader.read(text, pair, None)
-        tokens = sentence.tokens
-        text = sentence.text
-        lost = unknown_tokens((text, pair), tokens, self._reader.unknown_pieces)
-        unknown = frozenset(token.index for token in lost)
-        notes = sentence.notes + self._too_long(len(tokens))
-        return Tokenization("pretrained", self._name, None, text, pair, tokens, self._limit, unknown, notes)
-
-    def _too_long(self, count: int) -> tuple[str, ...]:
-        if self._limit is None or count <= self._limit:
-            return ()
-        name = visible(self._name)
-        return (f"the sentence has {count} tokens, {name} reads at most {self._limit}; --truncate cuts it",)
+        name, limit = self._encoder.name, self._limit
+        encoded = self._encoder.encode(text, pair, None)
+        text, tokens, notes = encoded.text, encoded.tokens, encoded.notes
+        if limit is not None and len(tokens) > limit:
+            count = len(tokens)
+            notes += (f"the sentence has {count} tokens, {visible(name)} reads at most {limit}; --truncate cuts it",)
+        unknown = frozenset(token.index for token in unknown_tokens((text, pair), tokens, self._encoder.unknown_pieces))
+        return Tokenization("pretrained", name, None, text, pair, tokens, limit, unknown, notes)
 
 
-def _loaded(model: str, load: LoadOptions) -> tuple[Any, int | None]:
+def _loaded(snapshot: Snapshot, load: LoadOptions) -> tuple[Any, int | None]:
     """Return a checkpoint's tokenizer, and how many tokens its model reads at most.
 
     It is transformers' own only where the native engine cannot say that its tokens are the same.
     """
-    from attncli.checkpoints.folder import is_gguf
     from attncli.engines import numpy as numpy_engine
 
+    name = visible(snapshot.name)
     try:
-        return numpy_engine.load_alone(model, load)
-    except numpy_engine.DeclinedError as error:
-        if is_gguf(model):
-            raise LoadError(f"the tokenizer of {visible(model)} cannot be read: {visible(str(error))}") from None
-        require(f"{visible(model)}: {visible(str(error))}. The tokenizer of transformers", "transformers")
-        from attncli.checkpoints.hub_snapshot import check_there
-
-        check_there(model, "tokenizer", load)
+        return numpy_engine.load_alone(snapshot, load)
+    except numpy_engine.UnsupportedError as error:
+        if snapshot.gguf is not None:
+            raise LoadError(f"the tokenizer of {name} cannot be read: {visible(str(error))}") from None
+        require(f"{name}: {visible(str(error))}. The tokenizer of transformers", "transformers")
         import logging  # no other run says anything
 
         logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", visible(str(error)))
         from attncli.encoding.auto_tokenizer import load_alone
 
-        return load_alone(model, load)
+        return load_alone(snapshot, load)

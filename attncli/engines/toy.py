@@ -7,6 +7,7 @@ seed again: W_q, W_k, W_v of each head, then W_o.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.options import PROJECTS, ToyOptions, refuse_unknown
-from attncli.encoding.encode import check_texts
-from attncli.encoding.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes
-from attncli.engines.source import OneByOne
+from attncli.encoding.encode import check_texts, unknown_notes
+from attncli.encoding.vocabulary import Vocabulary, open_vocabulary
+from attncli.engines.source import PARALLEL_FROM
 from attncli.engines.toy_init import INITS, RNGS, Linear
 from attncli.errors import UsageError
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.masks.parser import parse
-from attncli.text import visible
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from attncli.trace.selection import Indices
 
 
-class ToyLayer(OneByOne):
+class ToyLayer:
     """One attention layer with drawn weights, for sentences that each have a vocabulary of their own."""
 
+    can_batch = False
+    parallel_from = PARALLEL_FROM
     name = "the toy layer"
     attention_layers = (0,)
-    goes_on = False
+    is_incremental = False
 
     def __init__(
         self,
@@ -51,12 +54,12 @@ class ToyLayer(OneByOne):
     ) -> None:
         refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
         self.options = ToyOptions(**options)
-        layers.among(1, self.name)
-        self.heads = heads.among(self.options.heads, self.name)
+        layers.resolve(1, self.name)
+        self.heads = heads.resolve(self.options.heads, self.name)
         self.mask = None if mask is None else parse(mask, states_true=False)
         self.kind = kind
-        self.special = special
-        self._tokenizer = open_vocabulary(self.options.vocab, special, self.options.offline)
+        vocab, size = self.options.vocab, self.options.vocab_size
+        self._vocabulary_of = open_vocabulary(vocab, special, self.options.offline, size)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in vars(self.options).items() if value is not None)
@@ -94,13 +97,17 @@ class ToyLayer(OneByOne):
             notes += unknown_notes((target, None), query_tokens, vocabulary.unknown_pieces(query_tokens))
         return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
 
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        return (self.trace(text, pair, target) for text in as_list(texts))
+
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return what the queries and the keys of a sentence are; see `OpenModel.tokens`."""
         return self._read(text, pair, target)[1:]
 
     def recording(self, layers: Indices, mask: str | None) -> ToyLayer:
         """Return the layer under another mask; see `OpenModel.recording`."""
-        layers.among(1, self.name)
+        layers.resolve(1, self.name)
         other = copy(self)
         other.mask = None if mask is None else parse(mask, states_true=False)
         return other
@@ -108,7 +115,7 @@ class ToyLayer(OneByOne):
     def _read(self, text: str, pair: str | None, target: str | None) -> tuple[Vocabulary, Tokens, Tokens]:
         """Return the vocabulary of a sentence, and the tokens of its queries and its keys."""
         check_texts(text, pair, target)
-        vocabulary = self._vocabulary(text, pair, target)
+        vocabulary = self._vocabulary_of((text, pair, target))
         keys = vocabulary.encode(text, pair)
         return vocabulary, keys if target is None else vocabulary.encode(target, None), keys
 
@@ -116,11 +123,6 @@ class ToyLayer(OneByOne):
     def weights(self) -> Weights:
         """The weights of the layer, the same for every sentence."""
         return Weights.draw(self.options)
-
-    def _vocabulary(self, *texts: str | None) -> Vocabulary:
-        if self._tokenizer is None:
-            return Words([text for text in texts if text is not None], self.options.vocab_size)
-        return Trained(self._tokenizer, self.special, self.options.vocab_size)
 
     def embedded(self, tokens: Tokens, size: int) -> Float[np.ndarray, "T E"]:
         """Return what the projections of some tokens are made of, out of a vocabulary of that size."""

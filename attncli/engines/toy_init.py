@@ -80,7 +80,7 @@ class _NumpyDraws:
 
 
 class _TorchDraws:
-    """Draws with torch's default CPU generator, as a notebook does, and leaves its state as it was."""
+    """Draws with torch's generator on the CPU, seeded like that of a notebook, whose own it leaves alone."""
 
     def __init__(self, seed: int) -> None:
         require("--rng torch", "torch")
@@ -88,35 +88,26 @@ class _TorchDraws:
 
         self._torch = torch
         # Whatever default dtype and device the process has set.
-        self._kind = {"dtype": torch.float32, "device": "cpu"}
-        self._state = torch.Generator().manual_seed(seed).get_state()
-
-    def _drawn(self, draw: Callable[[], Any]) -> Any:
-        generator = self._torch.default_generator
-        before = generator.get_state()
-        generator.set_state(self._state)
-        try:
-            with self._torch.no_grad():
-                result = draw()
-            self._state = generator.get_state()
-        finally:
-            generator.set_state(before)
-        return result
+        self._options: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+        self._generator = torch.Generator().manual_seed(seed)
 
     def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        return self._drawn(lambda: self._torch.randn(rows, columns, **self._kind)).numpy()
+        return self._torch.randn(rows, columns, generator=self._generator, **self._options).numpy()
 
     def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        return self._drawn(lambda: self._torch.rand(rows, columns, **self._kind)).numpy()
+        return self._torch.rand(rows, columns, generator=self._generator, **self._options).numpy()
 
     def embedding(self, tokens: Sequence[Token], size: int, width: int) -> Float[np.ndarray, "T E"]:
-        """Draw the whole table, a row for each id, as a notebook does."""
-        table = self._drawn(lambda: self._torch.nn.Embedding(size, width, **self._kind))
-        return table.weight.detach().numpy()[[token.id for token in tokens]]
+        """Draw the whole table as nn.Embedding does, a row for each id."""
+        table = self._torch.empty(size, width, **self._options).normal_(generator=self._generator)
+        return table.numpy()[[token.id for token in tokens]]
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
-        linear = self._drawn(lambda: self._torch.nn.Linear(fan_in, fan_out, **self._kind))
-        return Linear(linear.weight.detach().numpy().T, linear.bias.detach().numpy())
+        weight = self._torch.empty(fan_out, fan_in, **self._options)
+        self._torch.nn.init.kaiming_uniform_(weight, math.sqrt(5), generator=self._generator)
+        bound = 1 / math.sqrt(fan_in)
+        bias = self._torch.empty(fan_out, **self._options).uniform_(-bound, bound, generator=self._generator)
+        return Linear(weight.numpy().T, bias.numpy())
 
 
 RNGS: dict[str, Callable[[int], Draws]] = {"numpy": _NumpyDraws, "torch": _TorchDraws}

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Lock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from textual import events
+from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.driver import Driver
@@ -21,35 +21,35 @@ from textual.layout import Layout, WidgetPlacement
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.worker import get_current_worker
 from threadpoolctl import threadpool_limits
 
-from attncli.explore.answering import reason
-from attncli.explore.command import Seen, What
+from attncli.explore.command import ViewSnapshot, What
+from attncli.explore.computation import IncrementalComputation, reason
 from attncli.explore.keys import KEYS
-from attncli.explore.layout import MAPS, Pane, Place, help_places, places
-from attncli.explore.panes import BlockPane, Line
-from attncli.explore.picture import Picture, Said, Scene
-from attncli.explore.worker import Worker
+from attncli.explore.layout import MAPS, Pane, PaneRect, help_places, places
+from attncli.explore.panes import BlockWidget, LineInput
+from attncli.explore.renderer import PaneRenderer, RenderInput, StatusMessage
 from attncli.masks.parser import Mistake, mistake_in
 
 if TYPE_CHECKING:
-    from attncli.engines.interactive import Asked
-    from attncli.explore.answer import Answer
-    from attncli.explore.look import Look, Numbers, Room
+    from attncli.engines.interactive import InteractiveSource
+    from attncli.explore.computed import ComputedView
+    from attncli.explore.view_state import Limits, Numbers, ViewState
     from attncli.render.palette import Palette
 
-Save = Callable[[Seen, Path], str]  # writes what is seen, and says in a sentence what it wrote
+Save = Callable[[ViewSnapshot, Path], str]  # writes what is seen, and says in a sentence what it wrote
 _ALWAYS = {name for key in KEYS if not key.is_typed for name in key.names}
 _OF_HELP = ("in_maps", "move", "end", "layer", "help", "escape", "leave", "suspend_process")
 _LEAVING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
 
 
-def run(asked: Asked, look: Look, palette: Palette, save: Save) -> tuple[Seen, bool]:
+def run(model: InteractiveSource, look: ViewState, palette: Palette, save: Save) -> tuple[ViewSnapshot, bool]:
     """Let a person look around until they leave; return what they saw last, and whether the model still computes.
 
     Args:
-        asked: the model.
+        model: the model.
         look: what they see first.
         palette: how cells look on their terminal.
         save: writes what is seen; what it raises on purpose is told.
@@ -57,32 +57,26 @@ def run(asked: Asked, look: Look, palette: Palette, save: Save) -> tuple[Seen, b
     Raises:
         RuntimeError: it failed, which Textual has said on stderr.
     """
-    explorer = Explorer(asked, look, palette, save)
+    explorer = Explorer(model, look, palette, save)
     settled = {number: signal.getsignal(number) for number in _LEAVING}
+    loop = asyncio.new_event_loop()  # `asyncio.run` would wait for the thread of the model
     try:
-        asyncio.run(explorer.run_until_signalled())
+        loop.run_until_complete(explorer.run_until_signalled())
     finally:
+        loop.close()
         for number, handler in settled.items():
             signal.signal(number, handler)
     if explorer.return_code:
         raise RuntimeError("the explorer failed")
-    return explorer.seen, not explorer.worker.has_ended()
+    return explorer.seen, explorer.is_computing()
 
 
-class Answered(Message):
-    """An answer has grown."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__()
-        self.answer = answer
-
-
-class Saved(Message):
+class FileSaved(Message):
     """What was asked to be saved is saved, or not."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.said = said
+        self.text = text
 
 
 class Prompt(NamedTuple):
@@ -94,10 +88,10 @@ class Prompt(NamedTuple):
     """
 
     name: str
-    before: Look
+    before: ViewState
 
 
-class _Reading:
+class _TolerantDriver:
     """A driver that outlives bytes that are no text, such as half a letter that was pasted; they are lost."""
 
     def run_input_thread(self) -> None:
@@ -115,12 +109,12 @@ class _Placed(Layout):
 
     name = "placed"
 
-    def __init__(self, placed: Callable[[tuple[int, int]], dict[Pane, Place]]) -> None:
+    def __init__(self, placed: Callable[[tuple[int, int]], dict[Pane, PaneRect]]) -> None:
         self._placed = placed
 
     def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> list[WidgetPlacement]:
         """Return where the widgets stand; those that are not among the places are not seen."""
-        placed: dict[Any, Place] = {**self._placed((size.width, size.height))}
+        placed: dict[Any, PaneRect] = {**self._placed((size.width, size.height))}
         return [
             WidgetPlacement(Region(*placed[child.id]), NULL_OFFSET, Spacing(), child)
             for child in children
@@ -146,14 +140,15 @@ class Explorer(App[None]):
 
     Attributes:
         look: what is looked at.
-        worker: asks the model.
     """
 
     CSS = """
     Screen { overflow: hidden; background: ansi_default; color: ansi_default; }
-    Line { border: none; padding: 0; background: ansi_default; color: ansi_default; background-tint: ansi_default 0%; }
-    Line > .input--cursor { background: ansi_default; color: ansi_default; text-style: reverse; }
-    Line > .input--selection { background: ansi_default; color: ansi_default; text-style: reverse; }
+    LineInput {
+        border: none; padding: 0; background: ansi_default; color: ansi_default; background-tint: ansi_default 0%;
+    }
+    LineInput > .input--cursor { background: ansi_default; color: ansi_default; text-style: reverse; }
+    LineInput > .input--selection { background: ansi_default; color: ansi_default; text-style: reverse; }
     """
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = "#text"
@@ -165,22 +160,21 @@ class Explorer(App[None]):
         for key in KEYS
     ]
 
-    def __init__(self, asked: Asked, look: Look, palette: Palette, save: Save) -> None:
+    def __init__(self, model: InteractiveSource, look: ViewState, palette: Palette, save: Save) -> None:
         super().__init__(ansi_color=True)
         self.look = look
         self._save = save
-        self.worker = Worker(asked, self._hear)
-        self._heard: Answer | None = None  # the last answer of the worker
-        self._drawn = Event()
-        self._picture = Picture(palette)
+        self._computation = IncrementalComputation(model)
+        self._model = Lock()  # of whoever computes
+        self._renderer = PaneRenderer(palette)
         self._pane: Pane = "text"
         self._map: Pane = "head"  # the last pane of these that was chosen
         self._prompt: Prompt | None = None
-        self._said = Said()
+        self._status = StatusMessage()
         self._saving = ""  # the name of a file that is being written
         self._has_why = False
         self._help_from: int | None = None  # the first line of the help that is shown
-        self._placed: dict[Pane, Place] = {}
+        self._placed: dict[Pane, PaneRect] = {}
         self._is_due = False
         self._patient_until = 0.0
 
@@ -196,7 +190,7 @@ class Explorer(App[None]):
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver of this terminal."""
-        return type("Driver", (_Reading, super().get_driver_class()), {})
+        return type("Driver", (_TolerantDriver, super().get_driver_class()), {})
 
     def get_default_screen(self) -> Screen[None]:
         """Return the one screen."""
@@ -204,10 +198,10 @@ class Explorer(App[None]):
 
     def compose(self) -> ComposeResult:
         """Yield the panes; where they stand is the layout's."""
-        yield Line("text", self.look.of(self.look.question))
-        yield Line("line")
-        for name in ("mark", "tokens", *MAPS, "why", "cell", "label", "status", "foot", "help"):
-            yield BlockPane(name)
+        self._text, self._line = LineInput("text", self.look.of(self.look.question)), LineInput("line")
+        names: tuple[Pane, ...] = ("mark", "tokens", *MAPS, "why", "cell", "label", "status", "foot", "help")
+        self._panes = {name: BlockWidget(name) for name in names}
+        yield from (self._text, self._line, *self._panes.values())
 
     def on_mount(self) -> None:
         """Ask for the first look."""
@@ -216,76 +210,77 @@ class Explorer(App[None]):
         self._one_thread = threadpool_limits(1, user_api="blas")
         # Who comes back from the shell finds an empty screen.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-        self.worker.start()
         self._ask()
         self._draw()
 
     def on_unmount(self) -> None:
-        """Leave the model alone."""
-        self.worker.close()
+        """Let BLAS have its threads again."""
         self._one_thread.restore_original_limits()
 
     def on_resize(self) -> None:
         """Draw for the new size, which the application has when this event is over."""
         self._redraw()
 
-    def _hear(self, answer: Answer) -> None:
-        """Take an answer in the worker's thread, which then waits until it is drawn: both need the interpreter."""
-        self._heard = answer
-        self._drawn.clear()
-        self._tell(Answered(answer))
-        if answer.shown is not None:
-            self._drawn.wait(_PATIENCE)
+    @work(thread=True, exclusive=True)
+    def _compute(self, look: ViewState) -> None:
+        """Compute what is looked at, stage by stage; what was computed before ends after the stage that it is in."""
+        worker = get_current_worker()
+        with self._model:
+            results = self._computation.results(look)
+            while not worker.is_cancelled and (result := next(results, None)):
+                with suppress(RuntimeError):  # the application is over
+                    self.call_from_thread(self._take, result)  # type: ignore[arg-type]
 
-    def _go_on(self, drawn: Answer | None) -> None:
-        """Let the worker go on if what is drawn is what it said."""
-        if drawn is self._heard:
-            self._drawn.set()
+    async def _take(self, result: ComputedView) -> None:
+        """Take what is computed so far, and keep the cursor on the tokens that it stands on.
 
-    def _tell(self, message: Message) -> None:
-        """Post a message from another thread; nobody hears it any more when the application is over."""
-        with suppress(RuntimeError):
-            self.post_message(message)
+        The thread that computes goes on when numbers are drawn, which needs the interpreter too.
+        """
+        before = self.room
+        self._renderer.take(result)
+        if result.look.question == self.look.question:
+            self.look = self.look.carried(before, self.room)
+        self._redraw()
+        if result.shown is not None:
+            drawn = asyncio.Event()
+            self.call_after_refresh(drawn.set)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(drawn.wait(), _PATIENCE)
+
+    def is_computing(self) -> bool:
+        """Return whether the model still computes, and does not end within a moment."""
+        return not self._model.acquire(timeout=_PATIENCE)
 
     # --- looking
 
-    def go(self, look: Look | None) -> None:
+    def go(self, look: ViewState | None) -> None:
         """Look at something else; None is that there is nothing there."""
         if look is None or look == self.look:
             return
         is_asked = look.needs != self.look.needs
         self.look = look
         if self._prompt is None:
-            self._said = Said()
+            self._status = StatusMessage()
         if is_asked:
             self._ask()
         self._redraw()
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> ViewSnapshot:
         """What the person sees, or saw before something went wrong."""
-        look = self._picture.seen(self.look)
+        look = self._renderer.seen(self.look)
         of_pane: dict[Pane, What] = {"heads": "heads", "map": "map"}
-        return Seen(look, "why" if self._has_why else of_pane.get(self._pane, "head"))
+        return ViewSnapshot(look, "why" if self._has_why else of_pane.get(self._pane, "head"))
 
     def _ask(self) -> None:
-        self.worker.ask(self.look)
-        self._drawn.set()
+        self._compute(self.look)
         self._patient_until = monotonic() + _PATIENCE
         self.set_timer(_PATIENCE, self._redraw)
 
     @property
-    def room(self) -> Room:
+    def room(self) -> Limits:
         """How far one can look, as far as it is known."""
-        return self._picture.room(self.look.kind)
-
-    def on_answered(self, message: Answered) -> None:
-        """Take what the model has said so far, and keep the cursor on the tokens that it stands on."""
-        before = self.room
-        self._picture.take(message.answer)
-        if message.answer.look.question == self.look.question:
-            self.look = self.look.carried(before, self.room)
-        self._redraw()
+        return self._renderer.room(self.look.kind)
 
     # --- drawing
 
@@ -300,30 +295,29 @@ class Explorer(App[None]):
         placed = self._place((self.size.width, self.size.height))
         if placed != self._placed:
             self._placed = placed
-            self.query_one("#foot").refresh(layout=True)
-        scene = Scene(
+            self._panes["foot"].refresh(layout=True)
+        scene = RenderInput(
             self.look,
             placed,
             self._pane,
-            self.query_one("#text", Line).cursor_position if self._pane == "text" else None,
-            self._said,
+            self._text.cursor_position if self._pane == "text" else None,
+            self._status,
             "" if self._prompt is None else self._prompt.name,
             self._help_from,
             monotonic() < self._patient_until,
         )
-        for name, block in self._picture.drawn(scene):
-            self.query_one(f"#{name}", BlockPane).show(block)
-        self.call_after_refresh(self._go_on, self._picture.answer)
+        for name, block in self._renderer.drawn(scene):
+            self._panes[name].show(block)
 
-    def _place(self, size: tuple[int, int]) -> dict[Pane, Place]:
+    def _place(self, size: tuple[int, int]) -> dict[Pane, PaneRect]:
         if self._help_from is not None:
             return help_places(size)
-        found = places(size, self._picture.map_lines, self._map, self._has_why)
+        found = places(size, self._renderer.map_lines, self._map, self._has_why)
         if self._prompt is not None and "cell" in found:
             cell = found.pop("cell")
             label = len(self._prompt.name) + 2
             found["label"] = cell._replace(width=label, height=1)
-            found["line"] = Place(label, cell.y, cell.width - label, 1)
+            found["line"] = PaneRect(label, cell.y, cell.width - label, 1)
         return found
 
     # --- what is typed
@@ -337,7 +331,7 @@ class Explorer(App[None]):
         try:
             line = self.focused
             is_typed = isinstance(event, events.Paste) or event.key not in _ALWAYS
-            if is_typed and isinstance(line, Line) and await line.takes(event):
+            if is_typed and isinstance(line, LineInput) and await line.takes(event):
                 self._typed(line.value)
             else:
                 await super().on_event(event)
@@ -359,12 +353,12 @@ class Explorer(App[None]):
                 self.go(self.look.masked(value))
             self._say("" if mistake is None else mistake.reason, mistake)
         elif self._prompt.name != "save":
-            self.go(self.look.beside(self._prompt.name, value))
+            self.go(self.look.with_text(self._prompt.name, value))
 
     def action_enter(self) -> None:
         """Take what is typed: leave the text, find the next token, keep the mask, or save; in the maps type."""
         line = self.focused
-        if not isinstance(line, Line):
+        if not isinstance(line, LineInput):
             self._enter("text")
         elif self._prompt is None:
             self._enter(self._map)
@@ -372,7 +366,7 @@ class Explorer(App[None]):
             self.go(self.look.finding(self.room, line.value))
         elif self._prompt.name == "save":
             self._save_as(line.value.strip())
-        elif self._said.mistake is None:
+        elif self._status.mistake is None:
             self._enter(self._map)
 
     def _close_prompt(self) -> None:
@@ -398,7 +392,7 @@ class Explorer(App[None]):
         self._pane = pane
         if pane in MAPS:
             self._map = pane
-        self.set_focus(self.query_one("#text") if pane == "text" else None)
+        self.set_focus(self._text if pane == "text" else None)
         self._redraw()
 
     def action_turn(self, by: int) -> None:
@@ -431,9 +425,9 @@ class Explorer(App[None]):
         elif self._pane == "map":
             self.go(self.look.next_layer(self.room, rows) if rows else self.look.next_head(self.room, columns))
         elif self._pane == "heads":
-            self.go(self.look.next_head(self.room, columns + rows * self._picture.heads_in_a_line))
+            self.go(self.look.next_head(self.room, columns + rows * self._renderer.heads_in_a_line))
         else:
-            queries, keys = self._picture.shown  # of which a cell of a long text has several
+            queries, keys = self._renderer.shown  # of which a cell of a long text has several
             self.go(self.look.moved(self.room, rows * queries.step, columns * keys.step))
 
     def action_end(self, side: int) -> None:
@@ -473,7 +467,7 @@ class Explorer(App[None]):
 
     def action_zoom(self, by: int) -> None:
         """Show less of a long text, or more of it."""
-        self.go(self.look.zoomed(self._picture.shown, self._picture.zooms, by))
+        self.go(self.look.zoomed(self._renderer.shown, self._renderer.zooms, by))
 
     def action_why(self) -> None:
         """Say why the query attends to the key, or say no more of it."""
@@ -494,7 +488,7 @@ class Explorer(App[None]):
         """Open the line that edits the mask."""
         self._open("mask", self.look.question.mask or "")
 
-    def action_beside(self, name: str) -> None:
+    def action_edit(self, name: str) -> None:
         """Open the line that edits the pair or the target; one that stands alone is typed in the first line."""
         if self.look.typed != name:
             self._open(name, getattr(self.look.question, name) or "")
@@ -505,28 +499,29 @@ class Explorer(App[None]):
 
     def _open(self, name: str, value: str) -> None:
         self._prompt = Prompt(name, self.look)
-        line = self.query_one("#line", Line)
+        line = self._line
         line.value = value
         line.cursor_position = len(value)
         self.set_focus(line)
         self._say()
 
-    def _saved(self, seen: Seen, path: Path) -> None:
+    def _saved(self, seen: ViewSnapshot, path: Path) -> None:
         """Save, in a thread of its own: it may take as long as computing what is looked at."""
         try:
-            said = self._save(seen, path)
+            text = self._save(seen, path)
         except Exception as error:
-            said = reason(error)
-        self._tell(Saved(said))
+            text = reason(error)
+        with suppress(RuntimeError):  # the application is over
+            self.post_message(FileSaved(text))
 
-    def on_saved(self, message: Saved) -> None:
+    def on_file_saved(self, message: FileSaved) -> None:
         """Say what was saved."""
         self._saving = ""
-        self._say(message.said)
+        self._say(message.text)
 
     def _say(self, text: str = "", mistake: Mistake | None = None) -> None:
-        self._said = Said(text, mistake)
-        self.query_one("#line", Line).point(range(0) if mistake is None else range(mistake.start, mistake.end))
+        self._status = StatusMessage(text, mistake)
+        self._line.point(range(0) if mistake is None else range(mistake.start, mistake.end))
         self._redraw()
 
     # --- the help
@@ -546,14 +541,14 @@ class Explorer(App[None]):
         self._enter(self._pane)
 
     def _turn_help(self, by: int) -> None:
-        most = max(self._picture.help_lines - self.size.height + 1, 0)
+        most = max(self._renderer.help_lines - self.size.height + 1, 0)
         self._help_from = min(max((self._help_from or 0) + by, 0), most)
         self._redraw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Return whether a key does what it does: letters are those of a line while one is typed in."""
         if action == "in_maps":
-            return not isinstance(self.focused, Line)
+            return not isinstance(self.focused, LineInput)
         # While the help is shown, that is turned or closed.
         return self._help_from is None or action in _OF_HELP
 
@@ -568,16 +563,16 @@ class Explorer(App[None]):
         if event.widget.id == "text" and event.widget is self.focused and self._pane != "text":
             self._enter("text")
 
-    def on_block_pane_clicked(self, message: BlockPane.Clicked) -> None:
+    def on_block_widget_clicked(self, message: BlockWidget.Clicked) -> None:
         """Go to what was clicked."""
         pane = next((pane for pane in ("tokens", *MAPS) if pane == message.pane.id), None)
         if pane is None:
             return
         if pane in MAPS and self._prompt is None:
             self._enter(pane)
-        self.go(self._picture.at(self.look, pane, message.y, message.x))
+        self.go(self._renderer.at(self.look, pane, message.y, message.x))
 
-    def on_block_pane_turned(self, message: BlockPane.Turned) -> None:
+    def on_block_widget_turned(self, message: BlockWidget.Turned) -> None:
         """Move through a long text, or the layers; with Ctrl zoom."""
         if message.is_zoom:
             self.action_zoom(-message.by)
@@ -589,4 +584,4 @@ class Explorer(App[None]):
             self.go(self.look.next_head(self.room, message.by))
         else:
             rows, columns = (0, message.by) if message.is_sideways else (message.by, 0)
-            self.go(self.look.scrolled(self.room, self._picture.shown, rows, columns))
+            self.go(self.look.scrolled(self.room, self._renderer.shown, rows, columns))

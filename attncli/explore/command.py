@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from attncli.engines.interactive import Question
-from attncli.explore.look import FIRST_METRIC, Look
+from attncli.engines.interactive import Query
+from attncli.explore.view_state import FIRST_METRIC, ViewState
 
 What = Literal["head", "heads", "map", "why"]
 
 
-class Seen(NamedTuple):
+class ViewSnapshot(NamedTuple):
     """What a person has in front of them.
 
     Attributes:
@@ -21,11 +21,11 @@ class Seen(NamedTuple):
         what: what of it: a head, all heads of its layer, the map of all layers, or why the query attends to the key.
     """
 
-    look: Look
+    look: ViewState
     what: What = "head"
 
 
-class Given(NamedTuple):
+class InputSource(NamedTuple):
     """What a command line says that no key changes.
 
     Attributes:
@@ -38,7 +38,7 @@ class Given(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Command:
+class ReplayCommand:
     """A command of `attn`.
 
     Attributes:
@@ -68,15 +68,15 @@ class Command:
         return f"echo - | {line}" if self.reads_itself else line
 
 
-def command_of(seen: Seen, given: Given) -> Command:
+def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
     """Return the command that gives what is seen.
 
     No command compares norms, rollouts or two masks: where one of these is held, it is the command that gives the
     other, which is looked at.
     """
     look, what = seen
-    texts = () if given.is_saved else _texts(look.question)
-    asked = given.options if given.is_saved else (*given.options, *_asked(look.question))
+    texts = () if source.is_saved else _texts(look.question)
+    options = source.options if source.is_saved else (*source.options, *_question_options(look.question))
     layer, head = ("--layer", str(look.layer)), ("--head", str(look.head))
     place = layer if look.layer or (look.numbers == "rollout" and what != "why") else ()  # which ends in the last one
     kind = () if look.kind is None else ("--kind", look.kind)
@@ -84,34 +84,34 @@ def command_of(seen: Seen, given: Given) -> Command:
     both = _compared(look)
     if what == "map":
         if look.metric is None and both:
-            return Command("diff", both, (*asked, *kind, *ramp))
-        return Command("heads", texts, (*asked, *kind, "--grid", look.metric or FIRST_METRIC))
+            return ReplayCommand("diff", both, (*options, *kind, *ramp))
+        return ReplayCommand("heads", texts, (*options, *kind, "--grid", look.metric or FIRST_METRIC))
     if what == "why":
         cell = ("--query", str(look.query), "--key", str(look.key))
-        return Command("why", texts, (*asked, *place, *kind, *head, *cell, *ramp))
+        return ReplayCommand("why", texts, (*options, *place, *kind, *head, *cell, *ramp))
     if both and look.numbers == "weights":
-        return Command("diff", both, (*asked, *layer, *kind, *(head if what == "head" else ()), *ramp))
+        return ReplayCommand("diff", both, (*options, *layer, *kind, *(head if what == "head" else ()), *ramp))
     numbers = () if look.numbers == "weights" else (f"--{look.numbers}",)
     which = head if what == "head" and look.numbers != "rollout" else ()  # which is one map of all heads
-    return Command("inspect", texts, (*asked, *place, *kind, *which, *numbers, *ramp))
+    return ReplayCommand("inspect", texts, (*options, *place, *kind, *which, *numbers, *ramp))
 
 
-def _texts(question: Question) -> tuple[str, ...]:
+def _texts(question: Query) -> tuple[str, ...]:
     return () if not question.text and question.target is not None else (question.text,)
 
 
-def _asked(question: Question) -> Iterator[str]:
+def _question_options(question: Query) -> Iterator[str]:
     for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
         if value is not None:
             yield from (f"--{name}", value)
 
 
-def _compared(look: Look) -> tuple[str, ...]:
+def _compared(look: ViewState) -> tuple[str, ...]:
     """Return the held text and this one, where a command compares the two."""
-    held, asked = look.held, look.question
-    if held is None or held._replace(text="") != asked._replace(text=""):
+    held, question = look.held, look.question
+    if held is None or held._replace(text="") != question._replace(text=""):
         return ()
-    texts = held.text, asked.text
+    texts = held.text, question.text
     return texts if all(texts) and "-" not in texts else ()
 
 

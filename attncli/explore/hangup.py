@@ -8,7 +8,7 @@ import signal
 from threading import Thread
 from time import sleep
 
-from attncli.interruption import end
+from attncli.signals import end
 
 _PATIENCE = 2  # seconds for ending as a person who leaves does
 

@@ -11,7 +11,7 @@ _FIRST = ("help", "leave")
 _EVERYWHERE = ("turn(1)",)
 
 
-class Key(NamedTuple):
+class KeyBinding(NamedTuple):
     """What some keys do.
 
     Attributes:
@@ -31,50 +31,50 @@ class Key(NamedTuple):
     is_typed: bool = True
 
 
-def _always(names: tuple[str, ...], action: str, shown: str, does: str, short: str = "") -> Key:
-    return Key(names, action, shown, does, short, is_typed=False)
+def _always(names: tuple[str, ...], action: str, shown: str, does: str, short: str = "") -> KeyBinding:
+    return KeyBinding(names, action, shown, does, short, is_typed=False)
 
 
 KEYS = (
     _always(("tab",), "turn(1)", "Tab", "to the next pane: text, head, heads, map", "panes"),
     _always(("shift+tab",), "turn(-1)", "Shift-Tab", "to the pane before"),
     _always(("escape",), "escape", "Esc", "from the text to the maps; closes what is open", "maps"),
-    Key(("i",), "type", "i", "back to the text", "type"),
+    KeyBinding(("i",), "type", "i", "back to the text", "type"),
     _always(("enter",), "enter", "Enter", "from the text to the maps, and back; takes what is typed below them"),
-    Key(("left", "h"), "move(0, -1)", "← h", "the key before; in the heads and the map the head before"),
-    Key(("right", "l"), "move(0, 1)", "→ l", "the next key, or head"),
+    KeyBinding(("left", "h"), "move(0, -1)", "← h", "the key before; in the heads and the map the head before"),
+    KeyBinding(("right", "l"), "move(0, 1)", "→ l", "the next key, or head"),
     _always(("up",), "move(-1, 0)", "↑", "the query before; in the map the layer before"),
     _always(("down",), "move(1, 0)", "↓", "the next query, or layer"),
-    Key(("k",), "move(-1, 0)", "k", "the same as ↑"),
-    Key(("j",), "move(1, 0)", "j", "the same as ↓"),
-    Key(("home", "g"), "end(-1)", "Home g", "the first query"),
-    Key(("end", "G"), "end(1)", "End G", "the last query"),
+    KeyBinding(("k",), "move(-1, 0)", "k", "the same as ↑"),
+    KeyBinding(("j",), "move(1, 0)", "j", "the same as ↓"),
+    KeyBinding(("home", "g"), "end(-1)", "Home g", "the first query"),
+    KeyBinding(("end", "G"), "end(1)", "End G", "the last query"),
     _always(("pageup",), "layer(-1)", "PgUp", "the layer before"),
     _always(("pagedown",), "layer(1)", "PgDn", "the next layer"),
-    Key(("left_square_bracket",), "layer(-1)", "[", "the layer before"),
-    Key(("right_square_bracket",), "layer(1)", "]", "the next layer", "layer"),
-    Key(("comma", "left_curly_bracket"), "head(-1)", ", {", "the head before"),
-    Key(("full_stop", "right_curly_bracket"), "head(1)", ". }", "the next head", "head"),
-    Key(("e",), "kind", "e", "the next kind of attention: encoder, decoder, cross"),
-    Key(("slash",), "find", "/", "find a token; Enter finds the next one", "find"),
-    Key(("m",), "mask", "m", "edit the mask; an empty one is the model's own", "mask"),
-    Key(("p",), "beside('pair')", "p", "edit the second text; an empty one is none", "pair"),
-    Key(("P",), "beside('target')", "P", "edit the target, which attends to the text; an empty one is none"),
-    Key(("d",), "hold", "d", "hold this text and see what changes against it; again lets it go", "hold"),
-    Key(("w",), "why", "w", "why this query attends to this key; again closes it", "why"),
-    Key(("n",), "numbers('norms')", "n", "norms of what the values add, in place of weights", "norms"),
-    Key(("r",), "numbers('rollout')", "r", "rollout: attention from the first layer to this one", "rollout"),
-    Key(("t",), "metric(1)", "t", "another metric in the map of layers × heads", "metric"),
-    Key(("T",), "metric(-1)", "T", "the metric before"),
-    Key(("c",), "ramp", "c", "how far along the colours a weight stands: log, sqrt, linear", "colours"),
-    Key(("plus", "equals_sign"), "zoom(1)", "+", "zoom into a long text", "zoom"),
-    Key(("minus",), "zoom(-1)", "-", "zoom out"),
-    Key(("0",), "zoom(-99)", "0", "the whole text again"),
-    Key(("s",), "save", "s", "save what is shown: .svg, .html, .safetensors, …", "save"),
-    Key(("question_mark",), "help", "?", "this help", "help"),
+    KeyBinding(("left_square_bracket",), "layer(-1)", "[", "the layer before"),
+    KeyBinding(("right_square_bracket",), "layer(1)", "]", "the next layer", "layer"),
+    KeyBinding(("comma", "left_curly_bracket"), "head(-1)", ", {", "the head before"),
+    KeyBinding(("full_stop", "right_curly_bracket"), "head(1)", ". }", "the next head", "head"),
+    KeyBinding(("e",), "kind", "e", "the next kind of attention: encoder, decoder, cross"),
+    KeyBinding(("slash",), "find", "/", "find a token; Enter finds the next one", "find"),
+    KeyBinding(("m",), "mask", "m", "edit the mask; an empty one is the model's own", "mask"),
+    KeyBinding(("p",), "edit('pair')", "p", "edit the second text; an empty one is none", "pair"),
+    KeyBinding(("P",), "edit('target')", "P", "edit the target, which attends to the text; an empty one is none"),
+    KeyBinding(("d",), "hold", "d", "hold this text and see what changes against it; again lets it go", "hold"),
+    KeyBinding(("w",), "why", "w", "why this query attends to this key; again closes it", "why"),
+    KeyBinding(("n",), "numbers('norms')", "n", "norms of what the values add, in place of weights", "norms"),
+    KeyBinding(("r",), "numbers('rollout')", "r", "rollout: attention from the first layer to this one", "rollout"),
+    KeyBinding(("t",), "metric(1)", "t", "another metric in the map of layers × heads", "metric"),
+    KeyBinding(("T",), "metric(-1)", "T", "the metric before"),
+    KeyBinding(("c",), "ramp", "c", "how far along the colours a weight stands: log, sqrt, linear", "colours"),
+    KeyBinding(("plus", "equals_sign"), "zoom(1)", "+", "zoom into a long text", "zoom"),
+    KeyBinding(("minus",), "zoom(-1)", "-", "zoom out"),
+    KeyBinding(("0",), "zoom(-99)", "0", "the whole text again"),
+    KeyBinding(("s",), "save", "s", "save what is shown: .svg, .html, .safetensors, …", "save"),
+    KeyBinding(("question_mark",), "help", "?", "this help", "help"),
     _always(("f1",), "help", "F1", "the same while a text is typed", "help"),
     _always(("ctrl+z",), "suspend_process", "Ctrl-Z", "back to the shell for a while; fg returns"),
-    Key(("q",), "leave", "q", "leave", "leave"),
+    KeyBinding(("q",), "leave", "q", "leave", "leave"),
     _always(("ctrl+c", "ctrl+q"), "leave", "Ctrl-C", "leave, from anywhere", "leave"),
 )
 
@@ -88,11 +88,11 @@ MOUSE = (
 def foot(is_typing: bool, width: int) -> str:
     """Return as many keys, with a word for what each does, as a line has room for; how to leave comes first."""
     here = [key for key in KEYS if key.short and (key.is_typed is not is_typing or key.action in _EVERYWHERE)]
-    said = ""
+    line = ""
     for key in sorted(here, key=lambda key: key.action not in _FIRST):
-        longer = f"{said}  {key.shown} {key.short}".strip()
-        said = longer if cell_len(longer) <= width else said
-    return said
+        longer = f"{line}  {key.shown} {key.short}".strip()
+        line = longer if cell_len(longer) <= width else line
+    return line
 
 
 def help_rows() -> list[tuple[str, str]]:

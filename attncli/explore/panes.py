@@ -25,7 +25,7 @@ _EMPTY = Strip([])
 _EDITING = {binding.key: binding.action for binding in Binding.make_bindings(Input.BINDINGS) if binding.key != "enter"}
 
 
-class BlockPane(Widget):
+class BlockWidget(Widget):
     """A rectangle that shows a block, and says where it was clicked and how the wheel was turned over it."""
 
     ALLOW_SELECT = False
@@ -33,14 +33,14 @@ class BlockPane(Widget):
     class Clicked(Message):
         """A place was clicked."""
 
-        def __init__(self, pane: BlockPane, x: int, y: int) -> None:
+        def __init__(self, pane: BlockWidget, x: int, y: int) -> None:
             super().__init__()
             self.pane, self.x, self.y = pane, x, y
 
     class Turned(Message):
         """The wheel was turned, down (1) or up (-1), with Ctrl held down or sideways too."""
 
-        def __init__(self, pane: BlockPane, by: int, is_zoom: bool, is_sideways: bool) -> None:
+        def __init__(self, pane: BlockWidget, by: int, is_zoom: bool, is_sideways: bool) -> None:
             super().__init__()
             self.pane, self.by, self.is_zoom, self.is_sideways = pane, by, is_zoom, is_sideways
 
@@ -89,7 +89,7 @@ class _Pointing(Highlighter):
         text.stylize(_UNDERLINE, self.places.start, self.places.stop)
 
 
-class Line(Input):
+class LineInput(Input):
     """A line to type in."""
 
     def __init__(self, name: str, value: str = "") -> None:

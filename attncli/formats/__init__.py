@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
-from attncli.files import goes_straight
+from attncli.files import is_stream_path
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from attncli.trace.view import View
 
     Part = Callable[[int, Trace, View], Iterator[Any]]
-    Parts = Iterable[tuple[int, Iterable[str] | Failure]]
+    Parts = Iterable[tuple[int, Any | Failure]]
     PictureWriter = Callable[[Sequence[Drawing], str], Iterator[str]]
 
 # name: the function that makes a sentence's part of it, and the one that joins them; the name is also the ending of its
@@ -34,7 +34,6 @@ _WRITERS = {
     "tsv": ("attncli.formats.rows:tsv_rows", "attncli.formats.rows:write_tsv"),
     "csv": ("attncli.formats.rows:csv_rows", "attncli.formats.rows:write_csv"),
     "parquet": ("attncli.formats.parquet:tables", ""),
-    "compact": ("attncli.formats.compact:tables", ""),  # parquet too, with a row a head
 }
 
 # What a terminal shows, as a file to hand to somebody.
@@ -50,8 +49,7 @@ MEANINGS = {
     "jsonl": "the same, one document a line, each written as soon as it is ready",
     "tsv": "tidy rows with tabs, the header first: one row a cell, or a head",
     "csv": "the same with commas, quoted where it must be",
-    "parquet": "the rows of tsv with types, to a file; of attn heads, statistics for --merge; needs the extra "
-    "attncli[parquet]",
+    "parquet": "the rows of tsv with types, to a file; needs the extra attncli[parquet]",
     "svg": "the table as a picture",
     "html": "the table as a page; of attn inspect, a page to look around in",
     "md": "the table for a Markdown document",
@@ -60,6 +58,7 @@ MEANINGS = {
 }
 FIGURES = frozenset({"pdf", "png"})  # bytes that are no text
 DRAWN = frozenset({"table", *_PICTURES, *FIGURES})
+DATASETS = ("parquet", "jsonl", "tsv", "csv")  # what a folder of parts may be of
 STREAMS = frozenset({"jsonl", "tsv", "csv"})  # whole lines at any moment, so an interrupted file is still of use
 
 _PIECE = 1_000_000  # characters
@@ -70,9 +69,16 @@ def part_of(name: str) -> Part:
     return _found(_WRITERS[name][0])
 
 
-def joined(name: str, parts: Parts) -> Iterator[str]:
-    """Yield a text in a machine format, given the parts of its sentences."""
-    return _found(_WRITERS[name][1])(parts)
+def joined(name: str, parts: Parts, columns: Iterable[str]) -> Iterator[str]:
+    """Yield a text in a machine format, given the parts of its sentences.
+
+    Args:
+        name: of the format.
+        parts: of each sentence, or why it has none.
+        columns: those of rows where no sentence has any.
+    """
+    join = _found(_WRITERS[name][1])
+    return join(parts) if name.startswith("json") else join(parts, columns)
 
 
 def picture_writer(name: str) -> PictureWriter:
@@ -100,7 +106,7 @@ def gathered(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def choose_format(given: str | None, output: Path | None, choices: Sequence[str], is_folder: bool = False) -> str:
-    """Return the format that `--format` and the ending of `--output` agree on; that of a folder is `parquet`.
+    """Return the format that `--format` and the ending of `--output` agree on; that of a folder is one of `DATASETS`.
 
     Args:
         given: `--format`, if it was given.
@@ -111,12 +117,12 @@ def choose_format(given: str | None, output: Path | None, choices: Sequence[str]
     Raises:
         UsageError: they contradict each other, or the ending is unknown.
     """
-    if output is None or (not output.suffix and goes_straight(output)):
+    if output is None or (not output.suffix and is_stream_path(output)):
         return given or "table"
     if is_folder:
-        if given not in (None, "parquet"):
-            raise UsageError(f"--format {given} does not apply to a folder, whose parts are parquet; drop one of them")
-        return "parquet"
+        if given not in (None, *DATASETS):
+            raise UsageError(f"--format {given} does not apply to a folder, whose parts are {', '.join(DATASETS)}")
+        return given or "parquet"
     ending = output.suffix.lower().removeprefix(".")
     by_ending = "table" if ending == "txt" else ending
     if by_ending not in choices:

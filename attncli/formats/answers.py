@@ -14,18 +14,18 @@ Answered = tuple[int, Iterable[str] | Failure]  # a sentence's number, and the p
 
 
 def write_array(answers: Iterable[Answered]) -> Iterator[str]:
-    """Write one document for one sentence, an array of documents for several; it may lack those of failures.
+    """Write one document for one sentence, an array of documents for several; failures have none.
 
     An error that ends the answers ends the array first, which is whole in any case.
     """
     failure: list[AttnError] = []
     waiting = _until(answers, failure)
     first = list(islice(waiting, 2))  # answers whose documents are still to be made, if they are made here
-    is_array = len(first) > 1 or bool(failure) or any(_is_left_out(answer) for _, answer in first)
+    is_array = len(first) > 1 or bool(failure) or any(isinstance(answer, Failure) for _, answer in first)
     opening, closing = ("[", "]\n") if is_array else ("", "\n")
-    for sentence, answer in chain(first, waiting):
-        if not _is_left_out(answer):
-            yield from gathered(chain([opening], _document(sentence, answer)))
+    for _, answer in chain(first, waiting):
+        if not isinstance(answer, Failure):
+            yield from gathered(chain([opening], answer))
             opening = ",\n"
     if first:
         yield closing if opening != "[" else opening + closing
@@ -43,9 +43,9 @@ def _until(answers: Iterable[Answered], failure: list[AttnError]) -> Iterator[An
 
 def write_each(answers: Iterable[Answered]) -> Iterator[str]:
     """Write one document a line."""
-    for sentence, answer in answers:
-        if not _is_left_out(answer):
-            yield from gathered(chain(_document(sentence, answer), ["\n"]))
+    for _, answer in answers:
+        if not isinstance(answer, Failure):
+            yield from gathered(chain(answer, ["\n"]))
 
 
 def dumped(value: Any) -> str:
@@ -67,11 +67,3 @@ def array(items: Iterable[Iterable[str]], comma: str = ", ") -> Iterator[str]:
         yield from item
         opening = comma
     yield "]" if opening != "[" else "[]"
-
-
-def _is_left_out(answer: object) -> bool:
-    return isinstance(answer, Failure) and not answer.is_kept
-
-
-def _document(sentence: int, answer: Iterable[str] | Failure) -> Iterable[str]:
-    return [dumped(answer.as_dict(sentence))] if isinstance(answer, Failure) else answer

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.analysis.cell import Cell, Row
+from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.check.report import Invariance, Report
 from attncli.analysis.diff import CellDifference, Difference, Differences, HeadDifference, HeadDifferences
-from attncli.analysis.heads import HeadSummary, Survey
+from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.why import Explained
 from attncli.attention import row_blocks
 from attncli.formats.answers import array, dumped, opened
+from attncli.formats.columns import head_columns
 from attncli.formats.json import described
 from attncli.formats.numbers import matrix, number, proven
-from attncli.formats.rows import comma_separated, escaped
+from attncli.formats.rows import comma_separated
 from attncli.masks.alibi import biases
 from attncli.masks.findings import Finding
-from attncli.masks.layout import Subject
+from attncli.masks.mask_grid import MaskGrid
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -58,16 +59,16 @@ def _compared(invariance: Invariance) -> dict[str, Any]:
     return named | {"change": number(invariance.change, None), "changes": changes}
 
 
-def what_was_read(subject: Subject) -> dict[str, Any]:
+def what_was_read(subject: MaskGrid) -> dict[str, Any]:
     """Return what the document of a mask's check says besides the findings."""
     return {
         "convention": None if subject.reading is None or subject.is_ambiguous else subject.reading.convention,
-        "dtype": subject.loaded and subject.loaded.dtype,
+        "dtype": subject.stored and subject.stored.dtype,
         "shape": list(subject.shape),
     }
 
 
-def write_masks(subjects: Sequence[Subject], more: Sequence[dict[str, Any]] | None = None) -> Iterator[str]:
+def write_masks(subjects: Sequence[MaskGrid], more: Sequence[dict[str, Any]] | None = None) -> Iterator[str]:
     """Yield one document for one mask; an array of them for two alignments, or masks that differ by head.
 
     Args:
@@ -82,7 +83,7 @@ def write_masks(subjects: Sequence[Subject], more: Sequence[dict[str, Any]] | No
     yield "\n"
 
 
-def _mask(subject: Subject, plane: int, more: dict[str, Any]) -> Iterator[str]:
+def _mask(subject: MaskGrid, plane: int, more: dict[str, Any]) -> Iterator[str]:
     allowed = subject.allowed[plane]
     queries, keys = allowed.shape
     visible = allowed.sum(axis=1)
@@ -109,95 +110,57 @@ def _mask(subject: Subject, plane: int, more: dict[str, Any]) -> Iterator[str]:
     yield "}"
 
 
-def write_heads(surveys: Sequence[Survey], precision: int | None) -> str:
-    """Return the document; with several sentences every metric is a mean, and how they are spread stands beside it.
+def write_heads(report: HeadReport, precision: int | None) -> str:
+    """Return the document; over several sentences every metric is a mean, beside its deviation and count.
 
     Args:
-        surveys: of all sentences, or one of each of their groups.
+        report: the heads.
         precision: digits after the point; None is all of them.
     """
-    first = surveys[0]
-    groups: dict[str, Any] = {}
-    sentences = sum(survey.sentences for survey in surveys)
-    if first.group is not None:
-        named = [{"group": survey.group and survey.group.value, "sentences": survey.sentences} for survey in surveys]
-        groups = {"by": first.group.by, "groups": named}
     return dumped({
         "schema": "attncli.heads/1",
-        "source": first.source.as_dict(),
-        "sentences": sentences,
-        **groups,
-        "heads": [_head_entry(survey, head, sentences > 1, precision) for survey in surveys for head in survey.heads],
+        "source": report.source.as_dict(),
+        "sentences": report.sentences,
+        "heads": [_head_entry(report, head, precision) for head in report.heads],
     }) + "\n"  # fmt: skip
 
 
-def _head_entry(survey: Survey, head: HeadSummary, has_several: bool, precision: int | None) -> dict[str, Any]:
+def _head_entry(report: HeadReport, head: HeadSummary, precision: int | None) -> dict[str, Any]:
     def numbers(values: Mapping[str, float | None]) -> dict[str, Any]:
-        return {name: number(values[name], precision) for name in survey.names}
+        return {name: number(values[name], precision) for name in report.names}
 
     labels = [
-        {
-            "label": label.name,
-            "score": number(label.score, precision),
-            "baseline": number(label.baseline, precision),
-            "gain": number(label.gain, precision),
-        }
+        {"label": label.name, **{name: number(getattr(label, name), precision) for name in _OF_LABELS}}
         for label in head.labels
     ]
-    group = {} if survey.group is None else {"group": survey.group.value}
-    entry = {**group, "layer": head.layer, "kind": head.kind, "head": head.head, **numbers(head.metrics)}
-    if has_several:
-        entry |= {
-            "std": numbers(head.std),
-            "counts": {name: head.counts[name] for name in survey.names},
-            "ci95": {name: _interval(head.ci95[name], precision) for name in survey.names},
-            "min": numbers(head.least),
-            "quantiles": {f"{share:g}": numbers(values) for share, values in head.quantiles.items()},
-            "max": numbers(head.greatest),
-        }
+    entry = {"layer": head.layer, "kind": head.kind, "head": head.head, **numbers(head.metrics)}
+    if report.sentences > 1:
+        entry |= {"std": numbers(head.std), "counts": {name: head.counts[name] for name in report.names}}
     return entry | {"label": labels[0]["label"] if labels else None, "labels": labels}
 
 
-def _interval(ends: tuple[float, float] | None, precision: int | None) -> list[Any] | None:
-    return None if ends is None else [number(end, precision) for end in ends]
+_OF_LABELS = ("score", "baseline", "gain")
 
 
-def write_head_rows(surveys: Sequence[Survey], comma: str, precision: int | None) -> str:
-    """Return a header and a row a head; what is not defined is an empty field.
-
-    With several sentences `METRIC_std` and `METRIC_count` of every metric follow the means, and then how else they are
-    spread. The columns of the label are those of the strongest one; `labels` are all of them. Of groups, the first
-    column is which.
+def write_head_rows(report: HeadReport, comma: str, precision: int | None) -> str:
+    """Return a header and a row a head, see `head_columns`; what is not defined is an empty field.
 
     Args:
-        surveys: of all sentences, or one of each of their groups.
+        report: the heads.
         comma: what stands between two fields.
         precision: digits after the point; None is all of them.
     """
-    first = surveys[0]
-    has_several, names = sum(survey.sentences for survey in surveys) > 1, first.names
-    spreads = list(first.heads[0].spreads) if has_several and first.heads else []
-    columns = ["group"] * (first.group is not None) + ["layer", "kind", "head", *names]
-    columns += [f"{name}_{what}" for what in ("std", "count", *spreads) for name in names] if has_several else []
-    lines = [[*columns, "label", "label_score", "label_baseline", "label_gain", "labels"]]
+    columns = head_columns(report)
     join = comma_separated if comma == "," else comma.join
-    for group, head in ((survey.group, head) for survey in surveys for head in survey.heads):
-        fields = [] if group is None else [escaped(group.value or "")]
-        fields += [str(head.layer), head.kind, str(head.head)]
-        for values in (head.metrics, head.std) if has_several else (head.metrics,):
-            fields += [_head_field(values[name], precision) for name in names]
-        fields += [str(head.counts[name]) for name in names] if has_several else []
-        fields += [_head_field(head.spreads[what][name], precision) for what in spreads for name in names]
-        name, *numbers = head.labels[0] if head.labels else ("", None, None, None)
-        fields += [name, *(_head_field(value, precision) for value in numbers)]
-        lines.append([*fields, ";".join(label.name for label in head.labels)])
+    rows = zip(*columns.values(), strict=True)
+    lines = [list(columns), *([_head_field(value, precision) for value in row] for row in rows)]
     return "".join(join(line) + "\n" for line in lines)
 
 
-def _head_field(value: float | None, precision: int | None) -> str:
+def _head_field(value: str | float | None, precision: int | None) -> str:
     if value is None:
         return ""
-    return str(value) if precision is None else f"{value:.{precision}f}"
+    return f"{value:.{precision}f}" if isinstance(value, float) and precision is not None else str(value)
 
 
 def write_why(trace: Trace, explained: Explained, precision: int | None) -> Iterator[str]:
@@ -207,12 +170,12 @@ def write_why(trace: Trace, explained: Explained, precision: int | None) -> Iter
     yield "\n"
 
 
-def _one(trace: Trace, one: Row | Cell, precision: int | None) -> str:
-    members = _cell(one, precision) if isinstance(one, Cell) else _row(one, precision)
+def _one(trace: Trace, one: AttentionRow | AttentionCell, precision: int | None) -> str:
+    members = _cell(one, precision) if isinstance(one, AttentionCell) else _row(one, precision)
     return dumped({"schema": "attncli.why/1", **described(trace), **members})
 
 
-def _row(row: Row, precision: int | None) -> dict[str, Any]:
+def _row(row: AttentionRow, precision: int | None) -> dict[str, Any]:
     """Return the document of a row: its keys by weight, all of them."""
     columns = {
         "score": row.scores,
@@ -230,7 +193,7 @@ def _row(row: Row, precision: int | None) -> dict[str, Any]:
     return {**_place(row), "key": None, "keys": keys, **_totals(row, precision)}
 
 
-def _cell(cell: Cell, precision: int | None) -> dict[str, Any]:
+def _cell(cell: AttentionCell, precision: int | None) -> dict[str, Any]:
     """Return the document of a cell: its dimensions by their product, all of them, and every stage."""
     layer, parts = cell.row.layer, cell.row.softmax
     q, k, products = cell.q, cell.k, cell.products
@@ -268,7 +231,7 @@ def _cell(cell: Cell, precision: int | None) -> dict[str, Any]:
     }
 
 
-def _place(row: Row) -> dict[str, Any]:
+def _place(row: AttentionRow) -> dict[str, Any]:
     return {
         "layer": row.layer.layer,
         "kind": row.layer.kind,
@@ -280,7 +243,7 @@ def _place(row: Row) -> dict[str, Any]:
     }
 
 
-def _totals(row: Row, precision: int | None) -> dict[str, Any]:
+def _totals(row: AttentionRow, precision: int | None) -> dict[str, Any]:
     """Return what belongs to the whole row: the sink's logit and weight, and the length of the output."""
     return {
         "sink": number(row.sink, precision),
@@ -334,11 +297,7 @@ def _changed_over_sentences(head: HeadDifferences, precision: int | None) -> dic
         "jensen_shannon": number(head.jensen_shannon, precision),
         "std": number(head.std, precision),
         "count": head.count,
-        "ci95": _interval(head.ci95, precision),
-        "min": number(head.least, precision),
-        "quantiles": {f"{share:g}": number(value, precision) for share, value in head.quantiles.items()},
-        "max": number(head.greatest, precision),
-        "elsewhere": _interval(head.elsewhere, precision),
+        "elsewhere": _both(head.elsewhere, precision),
     }
 
 
@@ -351,8 +310,12 @@ def _compared_trace(trace: Trace) -> dict[str, Any]:
 
 
 def _changed_head(head: HeadDifference, precision: int | None) -> dict[str, Any]:
-    elsewhere = None if head.elsewhere is None else [number(weight, precision) for weight in head.elsewhere]
-    return {**vars(head), "jensen_shannon": number(head.jensen_shannon, precision), "elsewhere": elsewhere}
+    numbers = {"jensen_shannon": number(head.jensen_shannon, precision), "elsewhere": _both(head.elsewhere, precision)}
+    return vars(head) | numbers
+
+
+def _both(weights: tuple[float, float] | None, precision: int | None) -> list[Any] | None:
+    return None if weights is None else [number(weight, precision) for weight in weights]
 
 
 def _changed_cell(cell: CellDifference, precision: int | None) -> dict[str, Any]:

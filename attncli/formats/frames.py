@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.errors import UsageError
+from attncli.formats.columns import head_columns
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Int
 
-    from attncli.analysis.heads import Survey
+    from attncli.analysis.heads import HeadReport
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
 
@@ -124,29 +125,12 @@ def _joined(parts: Sequence[Any]) -> Any:
     )
 
 
-def columns_of_heads(survey: Survey) -> dict[str, Any]:
-    """Return the heads of a survey, a row a head, as `attn heads -F tsv` writes them; what is not defined is NaN."""
-    heads = survey.heads
-    columns: dict[str, Any] = {
-        "layer": np.array([head.layer for head in heads], int),
-        "kind": Texts([head.kind for head in heads], np.arange(len(heads))),
-        "head": np.array([head.head for head in heads], int),
-    }
-    names = survey.names
+def columns_of_heads(report: HeadReport) -> dict[str, Any]:
+    """Return a row a head, as `attn heads -F tsv` writes them; what is not defined is NaN."""
 
-    def numbers(values: Sequence[float | None]) -> Any:
+    def column(values: list[Any]) -> Any:
+        if values and isinstance(values[0], str):
+            return Texts(values, np.arange(len(values)))
         return np.array([np.nan if value is None else value for value in values])
 
-    columns |= {name: numbers([head.metrics[name] for head in heads]) for name in names}
-    if survey.sentences > 1:
-        columns |= {f"{name}_std": numbers([head.std[name] for head in heads]) for name in names}
-        columns |= {f"{name}_count": np.array([head.counts[name] for head in heads]) for name in names}
-        spreads = [head.spreads for head in heads]
-        for what in spreads[0]:
-            columns |= {f"{name}_{what}": numbers([spread[what][name] for spread in spreads]) for name in names}
-    strongest = [head.labels[0] if head.labels else None for head in heads]
-    columns["label"] = Texts(["" if label is None else label.name for label in strongest], np.arange(len(heads)))
-    for name in ("score", "baseline", "gain"):
-        columns[f"label_{name}"] = numbers([None if label is None else getattr(label, name) for label in strongest])
-    listed = [";".join(label.name for label in head.labels) for head in heads]
-    return columns | {"labels": Texts(listed, np.arange(len(heads)))}
+    return {name: column(values) for name, values in head_columns(report).items()}

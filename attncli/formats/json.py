@@ -12,13 +12,13 @@ import numpy as np
 
 from attncli.analysis.metrics import head_metrics
 from attncli.attention import row_blocks
-from attncli.errors import members_of
+from attncli.errors import metadata_json
 from attncli.formats import gathered
 from attncli.formats.answers import array, dumped, opened
 from attncli.formats.numbers import matrix, number, proven, rows_as_numbers
 from attncli.trace.layer import HeadTrace, LayerTrace
-from attncli.trace.ranking import Heaviest, top_keys
 from attncli.trace.tokens import Tokens
+from attncli.trace.top_keys import top_keys
 from attncli.trace.trace import SCHEMA, Trace
 from attncli.trace.view import Cells, View
 
@@ -40,7 +40,7 @@ def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
     yield opened({
         "schema": SCHEMA,
         "sentence": sentence,
-        **members_of(trace.kept),
+        **metadata_json(trace.kept),
         **described(trace),
         **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
     })  # fmt: skip
@@ -103,9 +103,9 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     head = layer.head(index, cells.rows)
     columns = cells.of_columns
     yield opened({"head": layer.head_label(index)})
-    if view.heaviest is not None:
+    if view.top_keys is not None:
         yield ', "top_keys": '
-        yield from array(_ranked(head, cells, view.heaviest, view))
+        yield from array(_ranked(head, cells, view.top_keys, view))
     if "q" in parts:
         yield from _matrix("q", _blocks(head.q), view)
     if "k" in parts:
@@ -126,12 +126,12 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
 
 
 def _parts(view: View) -> frozenset[str]:
-    return view.parts(DEFAULT if view.heaviest is None else _OF_TOP_KEYS)
+    return view.parts(DEFAULT if view.top_keys is None else _OF_TOP_KEYS)
 
 
-def _ranked(head: HeadTrace, cells: Cells, wanted: Heaviest, view: View) -> Iterator[Iterator[str]]:
+def _ranked(head: HeadTrace, cells: Cells, most: int, view: View) -> Iterator[Iterator[str]]:
     """Yield the heaviest keys of each query, by their index in the sequence, heaviest first."""
-    for places, weights in top_keys(head, cells.of_columns, wanted):
+    for places, weights in top_keys(head, cells.of_columns, most):
         keys = [cells.columns[place] for place in places.tolist()]
         numbers = rows_as_numbers(weights[None], view.precision)[1:-1]
         yield iter([f'{{"keys": {keys}, "{head.layer.measure}": {numbers}}}'])

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import AttnError, Failure, InputError, Kept, UsageError
-from attncli.files import written_aside
+from attncli.errors import Failure, Metadata, UsageError
+from attncli.files import atomic_write
+from attncli.formats.columns import head_columns, head_types
+from attncli.formats.metric_rows import METRIC_TYPES, metric_rows
 from attncli.formats.rows import COLUMNS
-from attncli.text import visible
-from attncli.trace.ranking import top_keys
+from attncli.trace.top_keys import top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Cells, View
 
 if TYPE_CHECKING:
+    from attncli.analysis.heads import HeadReport
     from attncli.trace.layer import HeadTrace, LayerTrace
 
 _ROWS = 2**18  # of a row group, at the most about twice as many
@@ -31,6 +32,20 @@ CELLS = dict(
         strict=True,
     )
 )
+
+
+def row_types(view: View) -> dict[str, str]:
+    """Return the columns of a file without rows."""
+    return METRIC_TYPES if view.is_of_metrics else CELLS
+
+
+def write_head_table(report: HeadReport, path: Path) -> None:
+    """Write a row a head; see `head_columns`."""
+    import pyarrow
+
+    columns = head_columns(report)
+    schema = typed(head_types(columns))
+    write_tables([pyarrow.table(columns, schema)], lambda: schema, path)
 
 
 def check_parquet(output: Path | None) -> None:
@@ -56,8 +71,17 @@ def write_parquet(answers: Iterable[tuple[int, Iterable[Any] | Failure]], types:
     Raises:
         InputError: the file cannot be written.
     """
-    good = (tables for _, tables in answers if not isinstance(tables, Failure))
-    write_tables(chain.from_iterable(good), typed(types), path)
+    kept: Metadata = {}
+
+    def good() -> Iterator[Any]:
+        nonlocal kept
+        for _, tables in answers:
+            if isinstance(tables, Failure):
+                kept = tables.kept
+            else:
+                yield from tables
+
+    write_tables(good(), lambda: with_kept(typed(types).empty_table(), kept).schema, path)
 
 
 def typed(types: Mapping[str, str]) -> Any:
@@ -67,97 +91,51 @@ def typed(types: Mapping[str, str]) -> Any:
     return pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])
 
 
-def with_kept(table: Any, kept: Kept) -> Any:
-    """Return a table with what a file says of its sentence besides, in columns behind `sentence`.
-
-    Raises:
-        UsageError: the table has a column of such a name.
-    """
+def with_kept(table: Any, kept: Metadata) -> Any:
+    """Return a table with what a file says of its sentence besides, in columns behind `sentence`."""
     import pyarrow
 
     for place, (name, value) in enumerate(kept.items(), start=1):
-        if name in table.schema.names:
-            raise UsageError(
-                f"--keep {visible(name)}: the rows have a column {visible(name)} of their own; --format jsonl has both"
-            )
-        table = table.add_column(place, name, pyarrow.repeat(pyarrow.scalar(_storable(value)), len(table)))
+        table = table.add_column(place, name, pyarrow.repeat(pyarrow.scalar(value), len(table)))
     return table
 
 
-def _storable(value: str | int | float | bool | None) -> str | int | float | bool | None:
-    """Return a value as a column holds it: halves of characters as escapes, a number of more than 64 bits as a text."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
+def write_tables(tables: Iterable[Any], empty: Callable[[], Any], path: Path) -> None:
+    """Write tables of one schema to a file, in row groups as they come.
 
-
-def write_tables(tables: Iterable[Any], empty: Any, path: Path) -> None:
-    """Write tables to a file, in row groups as they come; see `Rows`.
+    Args:
+        tables: of pyarrow.
+        empty: gives the schema of a file without any row.
+        path: of the file.
 
     Raises:
         InputError: the file cannot be written.
     """
+    import pyarrow
+
     # Opened here: of paths, the library takes those in UTF-8 alone.
-    with written_aside(path, ".part") as aside, open(aside, "wb") as sink, Rows(sink, empty) as rows:
-        for table in tables:
-            rows.add(table)
+    with atomic_write(path) as aside, open(aside, "wb") as sink, ExitStack() as stack:
+        writer: Any = None
+        for group in _row_groups(tables):
+            whole = pyarrow.concat_tables(group)
+            writer = writer or stack.enter_context(_writer(sink, whole.schema))
+            writer.write_table(whole, row_group_size=2 * _ROWS)
+        if writer is None:
+            stack.enter_context(_writer(sink, empty()))
 
 
-class Rows(AbstractContextManager["Rows"]):
-    """A Parquet file that tables of the same columns are written to one after the other, in row groups as they come.
-
-    What a file says of its sentences may differ in type: whole numbers become floats beside floats, and anything a text
-    beside texts, as the first row group has them. An `AttnError` ends the file after the rows that there are.
-
-    Args:
-        sink: what is written to.
-        empty: the schema of a file without any row.
-
-    Attributes:
-        count: how many rows there are.
-        notes: what the file says of itself; it may be said as long as the file is open.
-    """
-
-    def __init__(self, sink: IO[bytes], empty: Any) -> None:
-        self.count = 0
-        self.notes: dict[str, str] = {}
-        self._sink, self._schema = sink, empty
-        self._file: Any = None
-        self._waiting: list[Any] = []
-        self._waiting_rows = self._waiting_bytes = 0
-
-    def add(self, table: Any) -> None:
-        """Write rows, with those that come next.
-
-        Raises:
-            InputError: what a file says of a sentence is of another type than what it says of those before it.
-        """
-        self._waiting.append(table)
-        self._waiting_rows += len(table)
-        self._waiting_bytes += table.nbytes
-        if self._waiting_rows >= _ROWS or self._waiting_bytes >= _BYTES:
-            self._write()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write what is waiting, and end the file; one without rows is written where nothing went wrong."""
-        try:
-            if self._waiting and (kind is None or issubclass(kind, AttnError)):
-                self._write()
-            elif kind is None and self._file is None:
-                self._file = _writer(self._sink, self._schema)
-        finally:
-            if self._file is not None:
-                self._file.add_key_value_metadata(self.notes)
-                self._file.close()
-
-    def _write(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        whole = _joined(waiting, None if self._file is None else self._schema)
-        if self._file is None:
-            self._file, self._schema = _writer(self._sink, whole.schema), whole.schema
-        self._file.write_table(whole, row_group_size=2 * _ROWS)
-        self.count += len(whole)
-        self._waiting_rows = self._waiting_bytes = 0
+def _row_groups(tables: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield tables that are together large enough for a row group."""
+    waiting: list[Any] = []
+    rows = size = 0
+    for table in tables:
+        waiting.append(table)
+        rows, size = rows + len(table), size + table.nbytes
+        if rows >= _ROWS or size >= _BYTES:
+            yield waiting
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield waiting
 
 
 def _writer(sink: IO[bytes], schema: Any) -> Any:
@@ -165,55 +143,25 @@ def _writer(sink: IO[bytes], schema: Any) -> Any:
     from pyarrow import types
     from pyarrow.parquet import ParquetWriter
 
-    few, split = [], {}
-    for field in schema:
-        is_list = types.is_list(field.type)
-        kind = field.type.value_type if is_list else field.type
-        place = f"{field.name}.list.element" if is_list else field.name
-        # DuckDB reads no float16 in this encoding, and lists of tokens repeat whole, which zstd sees if they are plain.
-        if types.is_float32(kind) or types.is_float64(kind) or (is_list and types.is_integer(kind)):
-            split[place] = "BYTE_STREAM_SPLIT"
-        elif not (is_list and types.is_string(kind)):
-            few.append(place)
+    floats = [field.name for field in schema if types.is_floating(field.type)]
+    few = [name for name in schema.names if name not in floats]
+    split = dict.fromkeys(floats, "BYTE_STREAM_SPLIT")
     return ParquetWriter(
         sink, schema, compression="zstd", use_dictionary=few, column_encoding=split, write_page_checksum=True
     )
 
 
-def _joined(group: list[Any], schema: Any) -> Any:
-    """Return tables as one, of the types of a schema; where there is none yet, of types that hold all of them."""
-    import pyarrow
-
-    if schema is None:
-        kinds: dict[str, list[Any]] = {}
-        for known in dict.fromkeys(table.schema for table in group):
-            for field in known:
-                kinds.setdefault(field.name, []).append(field.type)
-        schema = pyarrow.schema([(name, _common(found)) for name, found in kinds.items()])
-    try:
-        return pyarrow.concat_tables([table if table.schema == schema else table.cast(schema) for table in group])
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(
-            f"sentences {group[0]['sentence'][0]} to {group[-1]['sentence'][-1]}: what is kept of them is of another "
-            f"type than of those before them: {visible(str(error))}"
-        ) from None
-
-
-def _common(kinds: list[Any]) -> Any:
-    """Return the type that holds the values of some."""
-    from pyarrow import float64, null, string, types
-
-    distinct = {kind for kind in kinds if kind != null()}
-    if len(distinct) == 1:
-        return distinct.pop()
-    is_number = bool(distinct) and all(types.is_integer(kind) or types.is_floating(kind) for kind in distinct)
-    return float64() if is_number else string()
-
-
 def tables(number: int, trace: Trace, view: View) -> Iterator[Any]:
-    """Yield the cells of a block of query rows at a time."""
+    """Yield the cells of a block of query rows at a time, or the metrics of all heads."""
     import pyarrow
 
+    if view.is_of_metrics:
+        schema, rows = typed(METRIC_TYPES), metric_rows(number, trace, None)
+        arrays = [
+            pyarrow.array(values, each.type) for values, each in zip(zip(*rows, strict=True), schema, strict=True)
+        ]
+        yield with_kept(pyarrow.table(arrays, schema), trace.kept)
+        return
     for layer in trace.layers:
         cells = view.cells(trace, layer)
         for index in layer.heads:
@@ -264,9 +212,9 @@ def _columns(number: int, layer: LayerTrace, index: int, block: HeadTrace, cells
 
 def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the row and the column of each cell that is shown."""
-    if view.heaviest is None:
+    if view.top_keys is None:
         places = [np.arange(len(cells.columns))] * len(block.queries)
     else:
-        places = [found for found, _ in top_keys(block, cells.of_columns, view.heaviest)]
+        places = [found for found, _ in top_keys(block, cells.of_columns, view.top_keys)]
     rows = np.repeat(np.arange(len(places)), [len(found) for found in places])
     return rows, np.concatenate(places)

@@ -57,21 +57,21 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.check.report import Report
     from attncli.analysis.diff import TOP, Difference
-    from attncli.analysis.heads import Survey
-    from attncli.analysis.mask import GivenMask
+    from attncli.analysis.heads import HeadReport
+    from attncli.analysis.mask import LabelledMask
     from attncli.trace.tokenization import Choice, Tokenization
 
     match result:
-        case Survey():
-            from attncli.render.heads import Shown, table_parts
+        case HeadReport():
+            from attncli.render.heads import HeadTable, table_parts
 
-            return table_parts(result, Shown(), palette, None)
+            return table_parts(result, HeadTable(), palette, None)
         case Difference():
-            from attncli.render.diff import Changes
+            from attncli.render.diff import DiffView
             from attncli.render.matrix import DIGITS
 
-            return Changes(result, palette, _ROOM, DIGITS, TOP).renderables()
-        case GivenMask():
+            return DiffView(result, palette, _ROOM, DIGITS, TOP).renderables()
+        case LabelledMask():
             from attncli.render.masks import MaskView
 
             return None if result.subject.is_ambiguous else MaskView(palette, _ROOM).shown([result.subject])
@@ -107,11 +107,11 @@ def _part(result: object) -> _Part | None:
 
 def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any:
     """Return the rows of a result as a data frame; see `attncli.trace.display.Tabular`."""
-    from attncli.analysis.heads import Survey
+    from attncli.analysis.heads import HeadReport
     from attncli.formats.frames import columns_of, columns_of_heads, framed, library_of
 
     chosen = library_of(library)
-    if isinstance(result, Survey):
+    if isinstance(result, HeadReport):
         return framed(columns_of_heads(result), chosen, nan_to_null=True)
     part = _known(result)
     return framed(columns_of(part.trace, part.view), chosen)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import NOTHING_KEPT, Failure, Kept, UsageError
+from attncli.errors import NO_METADATA, Failure, Metadata
 from attncli.formats import gathered
+from attncli.formats.metric_rows import METRIC_TYPES, metric_rows
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
 from attncli.trace.layer import HeadTrace
-from attncli.trace.ranking import Heaviest, Places, top_keys
+from attncli.trace.top_keys import Places, top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Columns, View
 
@@ -43,22 +44,20 @@ def csv_rows(number: int, trace: Trace, view: View) -> Iterator[str]:
 
 
 def _with_header(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iterator[str]:
+    if view.is_of_metrics:
+        yield header(METRIC_TYPES, trace.kept, join)
+        kept = [field(value) for value in trace.kept.values()]
+        for first, *others in metric_rows(number, trace, view.precision):
+            yield join([str(first), *kept, *map(field, others)]) + "\n"
+        return
     columns = (*COLUMNS[:-1], "norm") if trace.layers[0].measure == "norms" else COLUMNS
     yield header(columns, trace.kept, join)
     yield from gathered(_rows(number, trace, view, join, comma))
 
 
-def header(columns: Iterable[str], kept: Kept, join: Join) -> str:
-    """Return the line of the columns' names, with what is kept of a sentence behind its number.
-
-    Raises:
-        UsageError: two columns would have one name.
-    """
+def header(columns: Iterable[str], kept: Metadata, join: Join) -> str:
+    """Return the line of the columns' names, with what is kept of a sentence behind its number."""
     number, *others = columns
-    if clash := next((name for name in kept if name in (number, *others)), None):
-        raise UsageError(
-            f"--keep {visible(clash)}: the rows have a column {visible(clash)} of their own; --format jsonl has both"
-        )
     return join([number, *map(escaped, kept), *others]) + "\n"
 
 
@@ -78,12 +77,12 @@ def write_csv(answers: Parts, columns: Sequence[str] = COLUMNS) -> Iterator[str]
 
 
 def _written(answers: Parts, columns: Sequence[str], join: Join) -> Iterator[str]:
-    kept, is_begun = NOTHING_KEPT, False
+    kept, is_begun = NO_METADATA, False
     for _, answer in answers:
         if isinstance(answer, Failure):
             kept = answer.kept
             continue
-        pieces = iter(answer)
+        pieces: Iterator[str] = iter(answer)
         opening = next(pieces)  # the first one says what is measured
         yield from gathered(pieces if is_begun else chain([opening], pieces))
         is_begun = True
@@ -110,7 +109,7 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
         flags = {False: f"{comma}false{comma}", True: f"{comma}true{comma}"}
         for index in layer.heads:
             for block in layer.head(index, cells.rows).blocks():
-                heaviest = _heaviest(block, columns, view.heaviest)
+                heaviest = _heaviest(block, columns, view.top_keys)
                 rows = zip(block.queries.tolist(), heaviest, _scores(block), block.mask, block.weights, strict=True)
                 for query, own, scores, allowed, weights in rows:
                     token = escaped(cells.row_tokens[query].text)
@@ -135,11 +134,11 @@ def _scores(block: HeadTrace) -> Iterable[Float[np.ndarray, " K"] | None]:
     return repeat(None, len(block.queries)) if "scores" in block.layer.missing else block.scores
 
 
-def _heaviest(head: HeadTrace, columns: Columns, wanted: Heaviest | None) -> Iterable[slice | Places]:
+def _heaviest(head: HeadTrace, columns: Columns, most: int | None) -> Iterable[slice | Places]:
     """Return which of the columns each query has a line for: all of them, or the heaviest ones, heaviest first."""
-    if wanted is None:
+    if most is None:
         return [slice(None)] * len(head.queries)
-    return (places for places, _ in top_keys(head, columns, wanted))
+    return (places for places, _ in top_keys(head, columns, most))
 
 
 def field(value: Any) -> str:

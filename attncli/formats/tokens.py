@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import Failure, members_of
+from attncli.errors import metadata_json
 from attncli.formats.answers import dumped, write_array, write_each
 from attncli.trace.tokenization import SCHEMA, Choice, Tokenization
 
@@ -40,16 +39,15 @@ def joined(chosen: str, parts: Parts, choice: Choice) -> Iterator[str]:
     return (write_csv if chosen == "csv" else write_tsv)(parts, tuple(_columns(choice)))
 
 
-def write_parquet(parts: Iterable[tuple[int, Iterable[Any] | Failure]], choice: Choice, path: Path) -> None:
+def write_parquet(parts: Parts, choice: Choice, path: Path) -> None:
     """Write the rows with types, of all sentences but those that failed.
 
     Raises:
         InputError: the file cannot be written.
     """
-    from attncli.formats.parquet import typed, write_tables
+    from attncli.formats.parquet import write_parquet as write
 
-    good = (tables for _, tables in parts if not isinstance(tables, Failure))
-    write_tables(chain.from_iterable(good), typed(_columns(choice)), path)
+    write(parts, _columns(choice), path)
 
 
 def _tables(number: int, tokenization: Tokenization, choice: Choice) -> Iterator[Any]:
@@ -65,7 +63,7 @@ def _document(sentence: int, tokenization: Tokenization, choice: Choice) -> Iter
     yield dumped({
         "schema": SCHEMA,
         "sentence": sentence,
-        **members_of(tokenization.kept),
+        **metadata_json(tokenization.kept),
         "source": {name: getattr(tokenization, name) for name in ("kind", "model", "vocab")},
         "text": tokenization.text,
         "pair": tokenization.pair,

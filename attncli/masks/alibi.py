@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.attention import row_blocks
-from attncli.masks.expressions import Expression, conjuncts, named
+from attncli.masks.expressions import Expression, atoms_named, conjuncts
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -32,7 +32,7 @@ def slopes(heads: int) -> list[float]:
 
 def bias_heads(expression: Expression) -> int | None:
     """Return how many heads the bias of an expression has; None is no bias."""
-    return next((bias.arguments[0] for bias in named("alibi", conjuncts(expression))), None)
+    return next((bias.arguments[0] for bias in atoms_named("alibi", conjuncts(expression))), None)
 
 
 def biases(heads: int, keys: int, past: int) -> Iterator[Callable[[Int[np.ndarray, " R"]], Float[np.ndarray, "R K"]]]:
@@ -72,14 +72,14 @@ def slopes_in(
     bias = np.broadcast_to(bias, (*bias.shape[:3], keys))
     found: list[float] = []
     tells = False
-    for head, usual in enumerate(slopes(heads)):
+    for head, by_definition in enumerate(slopes(heads)):
         planes = [
             _Plane(bias[row, min(head, bias.shape[1] - 1)], each[min(head, len(each) - 1)], i)
             for row, each in enumerate(np.broadcast_to(allowed, (len(bias), *allowed.shape[1:])))
         ]
         span, steepest = max((plane.widest() for plane in planes), default=(0.0, 0.0))
         tells |= span > 0
-        slope = next((one for one in (usual, steepest) if all(plane.has(one) for plane in planes)), None)
+        slope = next((one for one in (by_definition, steepest) if all(plane.has(one) for plane in planes)), None)
         if slope is None:
             return None
         found.append(slope)
@@ -87,13 +87,7 @@ def slopes_in(
 
 
 class _Plane(NamedTuple):
-    """The bias of a head in a batch row.
-
-    Attributes:
-        bias: what is added; one row where it is the same for all queries.
-        allowed: where.
-        i: positions of the queries.
-    """
+    """The bias of a head in a batch row, where it is allowed, for queries at positions i."""
 
     bias: Float[np.ndarray, "#Q K"]
     allowed: Bool[np.ndarray, "Q K"]

@@ -15,64 +15,80 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.alone import LAID_ALONG_QUERIES, WHAT_BECOMES, suspicions
 from attncli.masks.conventions import LEAST
 from attncli.masks.expressions import (
+    And,
     Atom,
     Expression,
     Grid,
+    Not,
     Or,
     Pad,
+    atoms_named,
     batch_rows,
     conjuncts,
     leaves,
-    named,
-    replaced,
+    map_leaves,
 )
-from attncli.masks.files import Loaded
+from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.masks.layout import Size, Subject, rows_of
+from attncli.masks.intrinsic_checks import LAID_ALONG_QUERIES, WHAT_BECOMES, intrinsic_findings
+from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows, materialise
+from attncli.masks.notation import MOST
 from attncli.masks.recognition import Shape, rule_of, shape_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool
 
 _FURTHEST = 8  # keys that a window is looked for to either side
 _MOST_WINDOWS = 8  # of an expectation whose windows are looked for; each is tried with all the others
 
 
-def explained(subject: Subject, expected: Expression, wrong: list[int]) -> dict[str, str]:
+def explained(subject: MaskGrid, expected: Expression, wrong: list[int]) -> dict[str, str]:
     """Return what explains the wrong cells, by the code of the finding that it belongs to.
 
     Each is tried on the whole mask, the rows that are known to be wrong first, and named only where it explains
     every cell.
     """
-    for changed, said in _other_windows(expected):
-        if _is_laid_out(changed, subject, wrong):
-            return dict.fromkeys(("window", "missing", "leak"), said)
-    queries, keys = subject.allowed.shape[1:]
-    has_padding = queries == keys and any(map(_is_pad, leaves(expected)))
-    if has_padding and _is_laid_out(_laid_along_queries(expected), subject, wrong):
-        return {"broadcast": LAID_ALONG_QUERIES}
-    transposed = subject._replace(allowed=subject.allowed.swapaxes(1, 2))
-    if queries == keys and _is_laid_out(expected, transposed, wrong):
-        return {"shape": "the mask is the transpose of what is expected: queries and keys are swapped"}
-    for shifted, said in _other_diagonals(expected):
-        if _is_laid_out(shifted, subject, wrong):
-            return dict.fromkeys(("leak", "missing"), said)
-    for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
-        if past >= 0 and past != subject.past and _is_laid_out(expected, subject._replace(past=past), wrong):
-            return {"shape": f"the mask is aligned {side} (past {past}), expected past {subject.past}"}
+    for codes, hint, expression, mask in _explanations(subject, expected):
+        if _is_laid_out(expression, mask, wrong):
+            return dict.fromkeys(codes, hint)
     return {}
 
 
-def _is_laid_out(expression: Expression, subject: Subject, wrong: list[int]) -> bool:
+def _explanations(
+    subject: MaskGrid, expected: Expression
+) -> Iterator[tuple[tuple[str, ...], str, Expression, MaskGrid]]:
+    """Yield the codes and the sentence of each mistake, and what holds of which mask where it was made."""
+    queries, keys = subject.allowed.shape[1:]
+    for changed, hint in _other_windows(expected):
+        yield ("window", "missing", "leak"), hint, changed, subject
+    if queries == keys:
+        if any(map(_is_pad, leaves(expected))):
+            along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if _is_pad(leaf) else leaf)
+            yield ("broadcast",), LAID_ALONG_QUERIES, along, subject
+        hint = "the mask is the transpose of what is expected: queries and keys are swapped"
+        yield ("shape",), hint, expected, subject._replace(allowed=subject.allowed.swapaxes(1, 2))
+    if (causal := Atom("causal")) in leaves(expected):
+        later, earlier = Atom("band", (MOST, 1)), And((causal, Not(Atom("window", (1,)))))
+        for shifted, which in (
+            (later, "+1, a query sees the key after itself"),
+            (earlier, "-1, a query does not see itself"),
+        ):
+            yield ("leak", "missing"), f"the diagonal is shifted by {which}", _with(expected, causal, shifted), subject
+    for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
+        if past >= 0 and past != subject.past:
+            hint = f"the mask is aligned {side} (past {past}), expected past {subject.past}"
+            yield ("shape",), hint, expected, subject._replace(past=past)
+
+
+def _is_laid_out(expression: Expression, subject: MaskGrid, wrong: list[int]) -> bool:
     """Return whether an expression gives exactly this mask, trying the rows that are known to be wrong first."""
     planes, queries, keys = subject.allowed.shape
     blocks = [np.array(wrong), *row_blocks(np.arange(queries), planes * keys)]
     with suppress(InputError):  # what does not fit at another alignment explains nothing
         for rows in blocks:
-            grid = rows_of(expression, subject, rows)
+            grid = grid_rows(expression, subject, rows)
             wanted, cells = expression.allowed(grid), subject.cells[..., rows, :]
             if ((cells != wanted) & word_queries(expression, grid)).any():
                 return False
@@ -82,7 +98,7 @@ def _is_laid_out(expression: Expression, subject: Subject, wrong: list[int]) -> 
 
 def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
     """Yield the expression with a window of it wider or narrower, then shifted, the smallest change first."""
-    windows = dict.fromkeys(named("window", leaves(expression)))
+    windows = dict.fromkeys(atoms_named("window", leaves(expression)))
     if len(windows) > _MOST_WINDOWS:
         return
     for window in windows:
@@ -97,17 +113,9 @@ def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
             yield _with(expression, window, moved), f"the window is shifted by {step:+d}"
 
 
-def _other_diagonals(expression: Expression) -> Iterator[tuple[Expression, str]]:
-    """Yield the expression with its causal part shifted by a key to either side."""
-    causal = Atom("causal")
-    if causal in leaves(expression):
-        yield _with(expression, causal, _Shifted(1)), "the diagonal is shifted by +1, a query sees the key after itself"
-        yield _with(expression, causal, _Shifted(-1)), "the diagonal is shifted by -1, a query does not see itself"
-
-
 def _with(expression: Expression, old: Atom, new: Expression) -> Expression:
     """Return the expression with `new` wherever it says `old`."""
-    return replaced(expression, lambda leaf: new if leaf == old else leaf)
+    return map_leaves(expression, lambda leaf: new if leaf == old else leaf)
 
 
 # The code of a cell that is allowed and should not be, by the atom that forbids it.
@@ -130,7 +138,7 @@ _SAYS = {
 
 
 @dataclass
-class _Place:
+class _CellTally:
     """Cells of one kind: how many, where the first ones are, and in which rows of the batch, if there are several."""
 
     count: int = 0
@@ -154,7 +162,7 @@ class _Place:
         return ("1 cell" if self.count == 1 else f"{self.count} cells") + in_batch(self.batch)
 
 
-def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator[Finding]:
+def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Iterator[Finding]:
     """Yield what is wrong with a mask, given what it should say and how many queries and keys it should have.
 
     What is not known of these is not checked. Of a mask that could mean either, it is what is wrong whatever it means.
@@ -178,7 +186,7 @@ def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator
     if rule is None or rule.expression is None:  # rows with padding of their own follow one rule
         yield from _varies(subject, None)
     if rule is not None:
-        yield from suspicions(cells, rule, subject.past, _becomes(subject))
+        yield from intrinsic_findings(cells, rule, subject.past, _becomes(subject))
 
 
 def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: Expression) -> Iterator[Finding]:
@@ -198,20 +206,15 @@ def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: 
         raise InputError(f"the attention has {batch} batch rows, and the lengths are those of {rows}")
     planes = np.broadcast_to(allowed, (*allowed.shape[:2], queries, keys))
     past = max(keys - queries, 0)
-    subject = Subject("the mask", planes.reshape(-1, queries, keys), past, None, Loaded(planes, "bool"))
+    subject = MaskGrid("the mask", planes.reshape(-1, queries, keys), past, None, StoredMask(planes, "bool"))
     yield from audit(subject, expected, subject.size)
 
 
-def _is_of_keys(expected: Expression, subject: Subject) -> bool:
+def _is_of_keys(expected: Expression, subject: MaskGrid) -> bool:
     """Return whether an expectation is the same for every query, over as many queries as there are keys."""
     keys = subject.allowed.shape[2]
-    first = None
-    for rows in row_blocks(np.arange(keys), keys):
-        cells = expected.allowed(Grid(rows[:, None], keys, 0, keys, subject.heads))
-        first = cells[..., :1, :] if first is None else first
-        if (cells != first).any():
-            return False
-    return True
+    cells = materialise(expected, MaskSize(keys, keys, 0), subject.heads)
+    return bool((cells == cells[..., :1, :]).all())
 
 
 def word_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
@@ -228,16 +231,6 @@ def word_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
     return (tokens | ~of_words)[..., grid.i[:, 0], None]
 
 
-class _Shifted(NamedTuple):
-    """A causal mask whose diagonal is some keys too far to the right, or to the left."""
-
-    step: int
-
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, "Q K"]:
-        """See `Expression.allowed`."""
-        return grid.j <= grid.i + self.step
-
-
 class _AlongQueries(NamedTuple):
     """Padding that is laid along the queries by mistake: it hides queries and leaves the keys at their places."""
 
@@ -247,11 +240,6 @@ class _AlongQueries(NamedTuple):
         """See `Expression.allowed`."""
         keys = self.pad.allowed(grid._replace(queries=np.zeros((1, 1), int)))
         return np.broadcast_to(keys[..., 0, grid.i[:, 0], None], (*keys.shape[:-2], len(grid.queries), grid.keys))
-
-
-def _laid_along_queries(expected: Expression) -> Expression:
-    """Return an expectation whose padding is laid along the queries."""
-    return replaced(expected, lambda leaf: _AlongQueries(leaf) if _is_pad(leaf) else leaf)
 
 
 def _is_pad(leaf: Expression) -> bool:
@@ -278,12 +266,12 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
 # --- cells -------------------------------------------------------------------------------------------------
 
 
-def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
+def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     """Yield what differs from the expectation, in any plane."""
     queries, keys = subject.allowed.shape[1:]
-    places: dict[str, _Place] = defaultdict(_Place)
+    places: dict[str, _CellTally] = defaultdict(_CellTally)
     for rows in row_blocks(np.arange(queries), keys * len(subject.allowed)):
-        grid = rows_of(expected, subject, rows)
+        grid = grid_rows(expected, subject, rows)
         wanted = expected.allowed(grid)
         block = subject.cells[..., rows[0] : rows[-1] + 1, :]
         weighed = word_queries(expected, grid)
@@ -312,12 +300,12 @@ def _in_any_plane(cells: Bool[np.ndarray, "*P Q K"]) -> Bool[np.ndarray, "Q K"]:
 # --- shape, planes, rows -----------------------------------------------------------------------------------
 
 
-def _is_misshapen(subject: Subject, size: Size) -> bool:
+def _is_misshapen(subject: MaskGrid, size: MaskSize) -> bool:
     queries, keys = subject.allowed.shape[1:]
     return (size.queries or queries) != queries or (size.keys or keys) != keys
 
 
-def _shape(subject: Subject, size: Size) -> Iterator[Finding]:
+def _shape(subject: MaskGrid, size: MaskSize) -> Iterator[Finding]:
     queries, keys = subject.allowed.shape[1:]
     if keys == 1 and queries > 1 and size.keys != 1:
         message = (
@@ -327,31 +315,31 @@ def _shape(subject: Subject, size: Size) -> Iterator[Finding]:
         yield Finding("shape", "error", message, queries)
     elif _is_misshapen(subject, size):
         wanted = [size.queries or queries, size.keys or keys]
-        said = f"the mask is [{queries}, {keys}], expected [queries, keys] = {wanted}"
+        message = f"the mask is [{queries}, {keys}], expected [queries, keys] = {wanted}"
         if [keys, queries] == wanted:
-            said += "; it is transposed"
+            message += "; it is transposed"
         elif queries == 1 and keys == wanted[1]:
-            said += "; broadcast, every query gets the same keys"
-        yield Finding("shape", "error", said)
+            message += "; broadcast, every query gets the same keys"
+        yield Finding("shape", "error", message)
 
 
-def _ambiguous(subject: Subject) -> Iterator[Finding]:
+def _ambiguous(subject: MaskGrid) -> Iterator[Finding]:
     """Yield a finding if it is not known what True means: an error, or a note where one reading is nearer."""
     reading = subject.reading
     if reading is not None and (reading.is_ambiguous or reading.is_nearer):
         severity: Severity = "note" if reading.is_nearer else "error"
-        said = f"read as True = {reading.convention}: {reading.why}" if reading.is_nearer else reading.why
-        yield Finding("ambiguous", severity, f"{said}; --for sdpa or --for mha decides")
+        message = f"read as True = {reading.convention}: {reading.why}" if reading.is_nearer else reading.why
+        yield Finding("ambiguous", severity, f"{message}; --for sdpa or --for mha decides")
 
 
-def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
+def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]:
     """Yield which heads, or batch rows, have another mask; where each batch row is expected to, only heads."""
     if subject.is_padding:
         return
     count = len(subject.allowed)
     has_rows = expected is not None and (batch_rows(expected) or 1) > 1 and subject.cells.ndim == 4
     alike = count // subject.shape[0] if has_rows else count  # planes that are compared with the first one of them
-    place, different = _Place(), []
+    place, different = _CellTally(), []
     for plane, cells in enumerate(subject.allowed):
         first = subject.allowed[plane - plane % alike]
         if not np.array_equal(cells, first):
@@ -370,32 +358,30 @@ def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
         )
 
 
-def _is_one_plane(expected: Expression, subject: Subject) -> bool:
+def _is_one_plane(expected: Expression, subject: MaskGrid) -> bool:
     """Return whether an expectation is the same for all heads."""
-    row = expected.allowed(rows_of(expected, subject, np.arange(1)))
+    row = expected.allowed(grid_rows(expected, subject, np.arange(1)))
     return row.ndim == 2 or row.shape[-3] == 1
 
 
-def _dead_rows(subject: Subject, expected: Expression) -> Iterator[Finding]:
+def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     """Yield the fully masked rows; those that the expectation masks too are a note."""
     dead = ~np.any(subject.cells, axis=-1, keepdims=True)
     rows = np.flatnonzero(_in_any_plane(dead))
     if not rows.size:
         return
-    grid = rows_of(expected, subject, rows)
+    grid = grid_rows(expected, subject, rows)
     attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & word_queries(expected, grid)
     wrong = _in_any_plane(dead[..., rows, :] & attends)[:, 0]
-    found: list[tuple[Severity, Int[np.ndarray, " R"], str]] = [
-        ("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected"),
-    ]  # fmt: skip
-    for severity, some, addition in found:
+    severity: Severity
+    for severity, some, addition in (("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected")):
         if some.size:
             who = "1 row is" if len(some) == 1 else f"{len(some)} rows are"
             message = f"{who} fully masked{addition}: {_becomes(subject)}"
             yield Finding("dead-row", severity, message, len(some), rows=tuple(some[:MOST_CELLS].tolist()))
 
 
-def _becomes(subject: Subject) -> str:
+def _becomes(subject: MaskGrid) -> str:
     """Return what the APIs make of a fully masked row."""
     fills = () if subject.reading is None else subject.reading.fills
     if not fills:
@@ -403,7 +389,7 @@ def _becomes(subject: Subject) -> str:
     if fills == (-np.inf,):
         return "softmax over −inf gives NaN, scaled_dot_product_attention 0"
     # A fill hides the scores in its own rounding where neighbouring numbers of its size are further apart than scores.
-    dtype = "" if subject.loaded is None else subject.loaded.dtype
+    dtype = "" if subject.stored is None else subject.stored.dtype
     if -max(fills) * _ROUNDING.get(dtype or "", 2**-23) < _SCORES_APART:
         return f"{max(fills):g} added to every score of a row changes no weight: it attends as if nothing were masked"
     return "adding this fill rounds every score away, so the row is uniform over all keys, which looks fine"
@@ -412,7 +398,7 @@ def _becomes(subject: Subject) -> str:
 _CLOSE = 1e-2  # −1e4 is −9984 in bfloat16
 
 
-def audit_fills(subject: Subject, dtype: str | None) -> Iterator[Finding]:
+def audit_fills(subject: MaskGrid, dtype: str | None) -> Iterator[Finding]:
     """Yield what is wrong with the forbidding values of an additive mask, in the type that a model computes in."""
     if subject.reading is None or not subject.reading.fills:
         return
@@ -435,13 +421,13 @@ def audit_fills(subject: Subject, dtype: str | None) -> Iterator[Finding]:
         yield Finding("overflow", "error", message, _count(subject, fill))
 
 
-def _stand_apart(subject: Subject, fill: float, other: float) -> bool:
+def _stand_apart(subject: MaskGrid, fill: float, other: float) -> bool:
     """Return whether two numbers hide keys of two kinds, in masks laid side by side: none of them was added twice.
 
     A key that `other` hides is then seen by some query, as padding is not, and no query has `fill` there.
     """
-    assert subject.loaded is not None
-    values = subject.loaded.values
+    assert subject.stored is not None
+    values = subject.stored.values
     of_fill, of_other, seen = ((values == each).any(axis=-2) for each in (fill, other, 0))
     return bool((of_other & seen).any() and not (of_fill & of_other).any())
 
@@ -453,6 +439,6 @@ def _is_twice(value: float, fill: float) -> bool:
     return math.isclose(value, 2 * fill, rel_tol=_CLOSE)
 
 
-def _count(subject: Subject, fill: float) -> int:
-    assert subject.loaded is not None
-    return int((subject.loaded.values == fill).sum())
+def _count(subject: MaskGrid, fill: float) -> int:
+    assert subject.stored is not None
+    return int((subject.stored.values == fill).sum())

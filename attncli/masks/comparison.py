@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.errors import InputError
-from attncli.masks.layout import Subject, is_broadcast
+from attncli.masks.mask_grid import MaskGrid, is_broadcast
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Comparison:
         return int(np.count_nonzero(self.only_first | self.only_second))
 
 
-def compare(first: Subject, second: Subject) -> Comparison:
+def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
     """Compare two masks, head by head and batch row by batch row where one of them has several.
 
     Raises:

@@ -53,7 +53,7 @@ RIGHT_FOR: dict[Convention, str] = {
 
 
 class Reading(NamedTuple):
-    """A mask's values, understood.
+    """What the values of a mask mean, and how that is known.
 
     Attributes:
         convention: what the values mean.
@@ -81,7 +81,7 @@ def read_convention(
     says: str = "--expect",
     is_padding: bool = False,
 ) -> Reading:
-    """Return what the values of a mask say.
+    """Read the values of a mask: find out what True, 0 and numbers mean, and which keys are allowed.
 
     Booleans and 0/1 do not say what True means. The first of these decides that says something:
 
@@ -152,7 +152,7 @@ def read_added(values: np.ndarray[Any, Any]) -> Reading:
 
 
 def as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H Q K"]:
-    """Return a mask as `True` = attend, from additive numbers, or from booleans and 0/1 that are stated to say so.
+    """Convert a mask of additive numbers, booleans or 0/1 (1 = attend) to booleans: True = attend.
 
     Raises:
         InputError: its values are none of these.
@@ -166,8 +166,8 @@ def as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H 
     raise InputError(_no_mask(values, f"the mask {name}"))
 
 
-def encoded(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> np.ndarray[Any, Any]:
-    """Return a mask as an API expects it.
+def encode_mask(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> np.ndarray[Any, Any]:
+    """Write a mask as an API expects it: booleans, or numbers that are added to the scores.
 
     Args:
         allowed: True = attend.

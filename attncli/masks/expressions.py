@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Grid(NamedTuple):
-    """The cells a mask is asked for.
+    """The cells that a mask is computed for: some query rows, all keys, all heads.
 
     Attributes:
         queries: indices of the query rows, `[Q, 1]`.
@@ -180,13 +180,13 @@ class Pad(NamedTuple):
         Raises:
             UsageError: nobody said.
         """
-        told = self.lengths if self.real is None else self.real
-        if told is None:
+        lengths = self.lengths if self.real is None else self.real
+        if lengths is None:
             raise UsageError(
                 f"{self} is the padding of each row of a batch; say how many tokens the rows have by --lengths 5,2 "
                 "(in Python lengths=[5, 2]), or write pad(left=n) or pad(right=n)"
             )
-        return len(told)
+        return len(lengths)
 
     @property
     def longest(self) -> int:
@@ -239,17 +239,17 @@ def conjuncts(expression: Expression) -> list[Expression]:
     return [part for side in expression.sides for part in conjuncts(side)]
 
 
-def named(name: str, parts: Iterable[Expression]) -> list[Atom]:
+def atoms_named(name: str, parts: Iterable[Expression]) -> list[Atom]:
     """Return the atoms of this name among the parts of an expression."""
     return [part for part in parts if isinstance(part, Atom) and part.name == name]
 
 
-def replaced(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+def map_leaves(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
     """Return the expression with `change` of every atom, file and function in its place."""
     if isinstance(expression, And | Or):
-        return type(expression)(tuple(replaced(side, change) for side in expression.sides))
+        return type(expression)(tuple(map_leaves(side, change) for side in expression.sides))
     if isinstance(expression, Not):
-        return Not(replaced(expression.inner, change))
+        return Not(map_leaves(expression.inner, change))
     return change(expression)
 
 
@@ -273,7 +273,7 @@ def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[n
             raise UsageError("pad(left) beside a mask whose rows are not padded on the left; write pad")
         return leaf._replace(real=lengths.astype(bool))
 
-    return replaced(expression, bound)
+    return map_leaves(expression, bound)
 
 
 def batch_rows(expression: Expression) -> int | None:
@@ -398,7 +398,7 @@ class RuleMask(NamedTuple):
     def padding(self) -> Bool[np.ndarray, " K"]:
         """Return the keys that `pad` forbids to every query, whatever else the expression says."""
         grid = Grid(np.zeros((1, 1), int), self.keys, self.past, self.queries, self.heads)
-        pads = named("pad", conjuncts(self.expression))
+        pads = atoms_named("pad", conjuncts(self.expression))
         return reduce(operator.or_, (~pad.allowed(grid)[0] for pad in pads), np.zeros(self.keys, bool))
 
     @property

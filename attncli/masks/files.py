@@ -9,12 +9,12 @@ import zipfile
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.errors import InputError, LoadError, UsageError, require
-from attncli.files import MOST_PACKED, MOST_TEXT, Tensors, check_file, written_aside
+from attncli.files import MOST_PACKED, MOST_TEXT, Tensors, atomic_write, check_file
 from attncli.masks.conventions import Reading, as_allowed, read_convention
 from attncli.masks.notation import ENDINGS
 from attncli.text import visible
@@ -29,7 +29,7 @@ _LARGEST = 2**31  # bytes that a mask may take which takes more than its file, a
 _BESIDE = 7  # bytes a cell that its readings, what is expected and their differences take besides
 
 
-class Loaded(NamedTuple):
+class StoredMask(NamedTuple):
     """What a mask file holds.
 
     Attributes:
@@ -60,7 +60,7 @@ def read_unstated(path: Path) -> Reading:
     return read_convention(read_values(path, most_axes=3).values, f"file {visible(str(path))}")
 
 
-def read_values(path: Path, most_axes: int = 4) -> Loaded:
+def read_values(path: Path, most_axes: int = 4) -> StoredMask:
     """Read a mask file as it is.
 
     Args:
@@ -81,7 +81,7 @@ def read_values(path: Path, most_axes: int = 4) -> Loaded:
     return loaded
 
 
-def read_array(path: Path) -> Loaded:
+def read_array(path: Path) -> StoredMask:
     """Read the array of a file with one of `ENDINGS`, whatever it is.
 
     Raises:
@@ -100,49 +100,41 @@ def read_array(path: Path) -> Loaded:
         raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
 
 
-def _read(path: Path) -> Loaded:
+def _read(path: Path) -> StoredMask:
     check_file(path, _MOST.get(path.suffix.lower()))
     match path.suffix.lower():
         case ".npy":
             # Mapped, so that a header that claims more than the file holds is refused before memory is taken.
-            return _typed(np.array(np.load(path, mmap_mode="r", allow_pickle=False)))
+            values = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+            return StoredMask(values, values.dtype.name)
         case ".npz":
-            return _typed(_unpacked(path))
+            values = _unpacked(path)
+            return StoredMask(values, values.dtype.name)
         case ".json":
-            return Loaded(np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig")))), None)
+            return StoredMask(np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig")))), None)
         case ".csv":
             lines = [line.split(",") for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-            return Loaded(np.array([[_csv_number(cell) for cell in line] for line in lines]), None)
+            return StoredMask(np.array([[_csv_number(cell) for cell in line] for line in lines]), None)
         case ".safetensors":
             tensors = Tensors(path)
             name = _the_mask(list(tensors.types))
             values = tensors.read(name)
-            return Loaded(values, "bfloat16" if tensors.types[name] == "BF16" else values.dtype.name)
+            return StoredMask(values, "bfloat16" if tensors.types[name] == "BF16" else values.dtype.name)
         case ".pt":
             return _read_torch(path)
     raise ValueError(f"its ending is none of {', '.join(ENDINGS)}")
 
 
-def _typed(values: np.ndarray[Any, Any]) -> Loaded:
-    return Loaded(values, values.dtype.name)
-
-
 def _unpacked(path: Path) -> np.ndarray[Any, Any]:
     with zipfile.ZipFile(path) as archive:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-        member = members[_the_mask(list(members))]
+        member, headers = members[_the_mask(list(members))], np.lib.format
         with archive.open(member) as stream:
-            _check_size(*_claimed(stream), path)
+            is_first = headers.read_magic(stream) == (1, 0)
+            shape, _, dtype = (headers.read_array_header_1_0 if is_first else headers.read_array_header_2_0)(stream)
+        _check_size(shape, dtype.itemsize, path)
         with archive.open(member) as stream:
-            return np.lib.format.read_array(stream, allow_pickle=False)
-
-
-def _claimed(stream: IO[bytes]) -> tuple[Sequence[int], int]:
-    """Return the shape and the bytes per value that the header of an array claims."""
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    return shape, dtype.itemsize
+            return headers.read_array(stream, allow_pickle=False)
 
 
 def _check_size(shape: Sequence[int], itemsize: int, path: Path) -> None:
@@ -173,7 +165,7 @@ def _csv_number(cell: str) -> float:
     return float(word) if whole is None else whole
 
 
-def _read_torch(path: Path) -> Loaded:
+def _read_torch(path: Path) -> StoredMask:
     with path.open("rb") as stream:  # a file that is not there is said so before torch says it at length
         if zipfile.is_zipfile(stream):  # torch writes its parts as they are, and unpacks those that are not
             with zipfile.ZipFile(stream) as archive:
@@ -182,16 +174,16 @@ def _read_torch(path: Path) -> Loaded:
     import torch
 
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch's own advice is to switch the protection off
         raise ValueError("it holds no tensors, or more than tensors, and nothing else is unpickled") from None
-    if isinstance(held, dict):
-        held = held[_the_mask([name for name, value in held.items() if isinstance(value, torch.Tensor)])]
-    if not isinstance(held, torch.Tensor):
-        raise ValueError(f"it holds a {type(held).__name__}, not a tensor")
-    dtype = str(held.dtype).removeprefix("torch.")
-    _check_size(held.shape, held.itemsize, path)  # one value can stand in many places
-    return Loaded((held.float() if dtype == "bfloat16" else held).detach().numpy(), dtype)
+    if isinstance(loaded, dict):
+        loaded = loaded[_the_mask([name for name, value in loaded.items() if isinstance(value, torch.Tensor)])]
+    if not isinstance(loaded, torch.Tensor):
+        raise ValueError(f"it holds a {type(loaded).__name__}, not a tensor")
+    dtype = str(loaded.dtype).removeprefix("torch.")
+    _check_size(loaded.shape, loaded.itemsize, path)  # one value can stand in many places
+    return StoredMask((loaded.float() if dtype == "bfloat16" else loaded).detach().numpy(), dtype)
 
 
 # --- writing -----------------------------------------------------------------------------------------------
@@ -216,7 +208,7 @@ def write_values(path: Path, values: np.ndarray[Any, Any], dtype: str) -> None:
         raise UsageError(f"--output {name}: {ending} has no bfloat16; {' and '.join(_WITH_BFLOAT16)} have")
     if ending == ".csv" and values.ndim != 2:
         raise UsageError(f"--output {name}: .csv holds one matrix, the mask has {values.ndim} axes; use .npy")
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         # Through bytes: the libraries' own errors about a file do not say what the system said.
         aside.write_bytes(_written(ending, values, dtype))
 
@@ -251,7 +243,6 @@ def _safetensors(values: np.ndarray[Any, Any], dtype: str) -> bytes:
         values = (values.astype("<f4").view(np.uint32) >> 16).astype("<u2")
     data = np.ascontiguousarray(values).tobytes()
     kind = {"bool": "BOOL", "bfloat16": "BF16"}.get(dtype, f"F{8 * values.itemsize}")
-    entry = {"dtype": kind, "shape": values.shape, "data_offsets": [0, len(data)]}
-    header = json.dumps({"mask": entry}).encode()
+    header = json.dumps({"mask": {"dtype": kind, "shape": values.shape, "data_offsets": [0, len(data)]}}).encode()
     header += b" " * (-len(header) % 8)  # tensors are aligned
     return len(header).to_bytes(8, "little") + header + data

@@ -61,13 +61,13 @@ class Finding:
         return f"; mask{'s' * (len(self.made_at) > 1)} made at {lines}" if lines else ""
 
 
-def parse_fail_on(given: str | None) -> frozenset[str] | None:
+def parse_fail_on(codes: str | None) -> frozenset[str] | None:
     """Return the codes that `--fail-on` names, separated by commas; None is every error.
 
     Raises:
         UsageError: one of them does not exist.
     """
-    return None if given is None else names_in("--fail-on", given, CODES)
+    return None if codes is None else names_in("--fail-on", codes, CODES)
 
 
 def fails(findings: Iterable[Finding], fail_on: frozenset[str] | None) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FUNCTION = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)")
 
 
-class Function(NamedTuple):
+class MaskFunction(NamedTuple):
     """A `mask_mod(b, h, q, kv)` of plain Python operators; it gets arrays of indices that broadcast."""
 
     written: str
@@ -33,16 +33,16 @@ class Function(NamedTuple):
         """See `Expression.allowed`; the batch index is 0, the query index counts the past."""
         shape = (len(grid.queries), grid.keys)
         try:
-            told = self._told(np.int64(0), np.arange(grid.heads)[:, None, None], grid.i[None], grid.j[None])
-            told = np.broadcast_to(told, (max(told.shape[0] if told.ndim == 3 else 1, 1), *shape))
+            allowed = self._cells(np.int64(0), np.arange(grid.heads)[:, None, None], grid.i[None], grid.j[None])
+            allowed = np.broadcast_to(allowed, (max(allowed.shape[0] if allowed.ndim == 3 else 1, 1), *shape))
         except (Exception, SystemExit) as error:
             hint = "; write & | ~ instead of and, or, not, if" if "truth value" in str(error) else ""
-            raise InputError(f"{visible(self.written)} fails: {_said(error)}{hint}") from None
-        if told.dtype != bool:
-            raise InputError(f"{visible(self.written)} returns {told.dtype}, not booleans; True = attend")
-        return told
+            raise InputError(f"{visible(self.written)} fails: {_named(error)}{hint}") from None
+        if allowed.dtype != bool:
+            raise InputError(f"{visible(self.written)} returns {allowed.dtype}, not booleans; True = attend")
+        return allowed
 
-    def _told(self, *indices: Any) -> np.ndarray[Any, Any]:
+    def _cells(self, *indices: Any) -> np.ndarray[Any, Any]:
         """Return what the function says of indices.
 
         One that holds tensors of torch gets tensors: an operator between an array and a tensor fails, or gives
@@ -51,24 +51,24 @@ class Function(NamedTuple):
         torch = sys.modules.get("torch")  # who holds tensors has imported it
         first: BaseException | None = None
         try:
-            told = self.call(*indices)
-            if torch is None or not isinstance(told, torch.Tensor):
-                return np.asarray(told)
+            cells = self.call(*indices)
+            if torch is None or not isinstance(cells, torch.Tensor):
+                return np.asarray(cells)
         except (Exception, SystemExit) as error:
             if torch is None:
                 raise
             first = error
         try:
-            told = self.call(*map(torch.as_tensor, indices))
+            cells = self.call(*map(torch.as_tensor, indices))
         except (Exception, SystemExit) as error:
             raise error if first is None or "Tensor" in str(first) else first from None
-        return told.numpy(force=True) if isinstance(told, torch.Tensor) else np.asarray(told)
+        return cells.numpy(force=True) if isinstance(cells, torch.Tensor) else np.asarray(cells)
 
     def __str__(self) -> str:
         return self.written
 
 
-def load_function(written: str) -> Function:
+def load_function(written: str) -> MaskFunction:
     """Execute the file of `file.py:function` and return the function.
 
     Raises:
@@ -85,12 +85,12 @@ def load_function(written: str) -> Function:
     try:
         exec(compile(source, match["path"], "exec"), names)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{shown} fails: {_said(error)}") from None
+        raise InputError(f"{shown} fails: {_named(error)}") from None
     call = names.get(match["name"])
     if not callable(call):
         raise InputError(f"{shown} has no function '{match['name']}'")
-    return Function(written, call)
+    return MaskFunction(written, call)
 
 
-def _said(error: BaseException) -> str:
+def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {visible(str(error))[:200]}"

@@ -167,9 +167,9 @@ class _Parser:
             self.position = match.end()
             return Pad("left" if match["side"] == "left" else "right")
         if name not in ATOMS:
-            known = [atom for atom, kind in ATOMS.items() if self.bias_left or not kind.is_bias]
-            known += ["file"] if self.allow_files else []
-            hint = did_you_mean(name, known) or f"; the masks are: {', '.join(known)}"
+            names = [atom for atom, kind in ATOMS.items() if self.bias_left or not kind.is_bias]
+            names += ["file"] if self.allow_files else []
+            hint = did_you_mean(name, names) or f"; the masks are: {', '.join(names)}"
             raise self.error(f"unknown mask '{name}'{hint}", start)
         kind = ATOMS[name]
         if kind.is_bias:

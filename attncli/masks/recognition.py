@@ -7,17 +7,17 @@ which nothing changes is looked at once, and cells are compared a block of rows 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves
-from attncli.masks.padding import SEEN_BY_PADDING, Odd, OddQueries, seen_by
+from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, map_leaves
+from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, exception_cells
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
@@ -32,25 +32,26 @@ _SAMPLED = 16  # rows that a rule is tried on before all others
 _MOST_VARIANTS = 3  # that are named
 _MOST_NUMBERS = 4  # of a list that is longer than twice as much
 _MANY = re.compile(r"\d+(?:,\d+){8,}")
-_INFERRED: tuple[Odd, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
+_INFERRED: tuple[ExceptionKind, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
+_WHATEVER_MANY: tuple[ExceptionKind | None, ...] = (None, "each other", "padding")  # that show it however few words
 
 
-class Variant(NamedTuple):
+class RuleVariant(NamedTuple):
     """The rule of some batch rows and heads.
 
     Attributes:
-        rows: these batch rows.
-        heads: these heads.
         expression: exactly their cells, those of `rows` where it has a batch; None where no rule is known.
         past: how many keys stand before the first query for it to do so.
         tokens: which keys are tokens; one row where all of `rows` agree.
+        rows: these batch rows.
+        heads: these heads.
     """
 
-    rows: tuple[int, ...]
-    heads: tuple[int, ...]
     expression: Expression | None
     past: int
     tokens: Bool[np.ndarray, "#R K"]
+    rows: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Rule:
     """
 
     text: str
-    variants: tuple[Variant, ...]
+    variants: tuple[RuleVariant, ...]
     shape: Shape
     density: float
 
@@ -123,12 +124,13 @@ def rule_of(
     _, heads, queries, keys = shape
     before = max(keys - queries, 0) if past is None else past
     cells = _collapsed(allowed)
-    variants: list[Variant] = []
+    variants: list[RuleVariant] = []
     for alike in _alike_heads(cells, heads):
-        variants += _of_rows(cells[:, alike[0] % cells.shape[1]], shape, before, alike, tokens)
+        of_rows = _of_rows(cells[:, alike[0] % cells.shape[1]], shape, before, tokens)
+        variants += [variant._replace(heads=alike) for variant in of_rows]
     variants = _without_names(variants)
     density = float(np.count_nonzero(cells) / cells.size)
-    return Rule(_worded(variants, shape, before, density), tuple(variants), shape, density)
+    return Rule(_rule_text(variants, shape, before, density), tuple(variants), shape, density)
 
 
 def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
@@ -137,14 +139,46 @@ def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
     return batch, heads, queries, keys
 
 
-def recognized(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
+def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
     """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
     if not allowed.any():
         return None
     found = _Planes(allowed[None], past).plain()
-    if found is None or found.past != past or any(isinstance(leaf, Pad) for leaf in leaves(found.expression)):
+    expression = None if found is None or found.past != past else found.expression
+    if expression is None or any(isinstance(leaf, Pad) for leaf in leaves(expression)):
         return None  # it could not be written
-    return found.expression
+    return expression
+
+
+def infer_padding(
+    expected: Expression, allowed: Bool[np.ndarray, "B Q K"], past: int, tokens: Bool[np.ndarray, "B K"]
+) -> Bool[np.ndarray, "B K"]:
+    """Infer which keys are no padding, from an expression that the queries of words follow only with more padding.
+
+    Args:
+        expected: the expression; how much its `pad` hides is to be found.
+        allowed: True = attend.
+        past: how many keys stand before the first query.
+        tokens: which keys are taken for no padding; a row that follows the expression with them keeps them.
+    """
+    batch, queries, keys = allowed.shape
+    if past + queries != keys or queries == 1:
+        return tokens
+    rule = map_leaves(expected, lambda leaf: Atom("full") if isinstance(leaf, Pad) else leaf)
+    found = tokens.copy()
+    for row, own in enumerate(tokens):
+        planes = _Planes(allowed[row : row + 1], past)
+        where = planes.exceptions(_Guess(rule, past, own[None], "others"))
+        if where is None or not (where & own[past:]).any():
+            continue
+        for words in planes.words_of(rule):
+            few = batch == 1 and 4 * int(words.sum()) < keys  # to which anything may come down
+            ways = _WHATEVER_MANY if few else (None, *SEEN_BY_PADDING)
+            guesses = (_Guess(rule, past, words[None], way) for way in ways if way != "others")
+            if any(planes.exceptions(guess) is not None for guess in guesses):
+                found[row] = words
+                break
+    return found if 2 * int(found.sum(axis=1).max()) >= keys else tokens
 
 
 # --- planes that are alike ----------------------------------------------------------------------------------
@@ -164,76 +198,51 @@ def _alike_heads(cells: Bool[np.ndarray, "_ _ _ _"], heads: int) -> list[tuple[i
     """Return the heads, those together whose masks are equal in all batch rows."""
     if cells.shape[1] == 1:
         return [tuple(range(heads))]
-    middle = cells.shape[2] // 2
-    groups: list[list[int]] = []
-    for head in range(heads):
-        for group in groups:
-            one, other = cells[:, group[0]], cells[:, head]
-            if np.array_equal(one[:, middle], other[:, middle]) and np.array_equal(one, other):
-                group.append(head)
-                break
-        else:
-            groups.append([head])
-    return [tuple(group) for group in groups]
+    return _grouped(range(heads), lambda head: cells[:, head].tobytes())
 
 
 def _of_rows(
-    cells: Bool[np.ndarray, "_ _ _"],
-    shape: Shape,
-    past: int,
-    heads: tuple[int, ...],
-    tokens: Bool[np.ndarray, "B K"] | None,
-) -> list[Variant]:
-    """Return the rule of all batch rows, or those that they have each for itself."""
+    cells: Bool[np.ndarray, "_ _ _"], shape: Shape, past: int, tokens: Bool[np.ndarray, "B K"] | None
+) -> list[RuleVariant]:
+    """Return the rule of all batch rows; else of those together that differ in their padding alone, else of each."""
     batch, _, queries, keys = shape
     everyone = tuple(range(batch))
+
+    @cache
+    def joint(rows: tuple[int, ...]) -> RuleVariant:
+        some = cells if len(rows) == batch else cells[list(rows)]
+        return _of_planes(some, queries, keys, past)._replace(rows=rows)
+
     found = None if tokens is None else _of_words(cells, queries, keys, past, tokens)
-    found = found or _of_planes(cells, queries, keys, past)
-    if found is not None:
-        return [Variant(everyone, heads, *found)]
-    if len(cells) == 1:
-        return [Variant(everyone, heads, None, past, np.full((1, keys), bool(cells.any())))]
-    alone = [_of_planes(cells[row : row + 1], queries, keys, past) for row in everyone]
-    groups: dict[tuple[str, int], list[int]] = {}
-    for row, rule in enumerate(alone):
-        key = ("" if cells[row].any() else "nothing", past) if rule is None else (_unpadded(rule.expression), rule.past)
-        groups.setdefault(key, []).append(row)
-    variants: list[Variant] = []
-    for rows in groups.values():
-        variants += _together(cells, shape, past, heads, rows, alone)
+    found = joint(everyone) if found is None else found._replace(rows=everyone)
+    if found.expression is not None or len(cells) == 1:
+        return [found]
+    alone = [joint((row,)) for row in everyone]
+    variants: list[RuleVariant] = []
+    for rows in _grouped(everyone, lambda row: (_unpadded(alone[row].expression), alone[row].past)):
+        together = joint(rows)
+        if together.expression is not None:
+            variants.append(together)
+        else:
+            texts = _grouped(rows, lambda row: (str(alone[row].expression), bool(alone[row].tokens.any())))
+            variants += [alone[same[0]]._replace(rows=same) for same in texts]
     return sorted(variants, key=lambda variant: variant.rows)
 
 
-def _together(
-    cells: Bool[np.ndarray, "_ _ _"],
-    shape: Shape,
-    past: int,
-    heads: tuple[int, ...],
-    rows: list[int],
-    alone: Sequence[_Found | None],
-) -> Iterator[Variant]:
-    """Yield one variant for batch rows that differ in their padding alone; else one for all that are equal."""
-    _, _, queries, keys = shape
-    first = alone[rows[0]]
-    if first is None:
-        yield Variant(tuple(rows), heads, None, past, np.full((1, keys), bool(cells[rows[0]].any())))
-        return
-    texts = [str(rule.expression) for row in rows if (rule := alone[row])]
-    found = first if len(set(texts)) == 1 else _of_planes(cells[rows], queries, keys, past)
-    if found is not None:
-        yield Variant(tuple(rows), heads, *found)
-        return
-    for text in dict.fromkeys(texts):
-        same = [row for row, other in zip(rows, texts, strict=True) if other == text]
-        one = alone[same[0]]
-        assert one is not None
-        yield Variant(tuple(same), heads, *one)
+def _grouped(places: Sequence[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
+    """Return the places, those together that have the same key."""
+    groups: dict[Hashable, list[int]] = {}
+    for place in places:
+        groups.setdefault(key(place), []).append(place)
+    return [tuple(group) for group in groups.values()]
 
 
-def _unpadded(expression: Expression) -> str:
+def _unpadded(expression: Expression | None) -> str:
     """Return a rule without its padding."""
-    if isinstance(expression, OddQueries):
-        return f"{_unpadded(expression.inner)}, {expression.see}"
+    if expression is None:
+        return ""
+    if isinstance(expression, RuleWithExceptions):
+        return f"{_unpadded(expression.inner)}, {expression.exception}"
     parts = [part for part in conjuncts(expression) if not _is_padding(part)]
     return " & ".join(map(str, parts)) or "full"
 
@@ -244,22 +253,23 @@ def _is_padding(part: Expression) -> bool:
     return isinstance(part, Pad) or (isinstance(part, Atom) and part.name == "pad")
 
 
-def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: int) -> _Found | None:
-    """Return the one rule of these planes, `[#B, #Q, #K]`, or None where none gives them all."""
+def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: int) -> RuleVariant:
+    """Return the one rule of these planes, `[#B, #Q, #K]`; its expression is None where no rule gives them all."""
+    none = RuleVariant(None, past, np.full((1, keys), bool(cells.any())))
     if not cells.any():
-        return None
+        return none
     if cells.all():
-        return _Found(Atom("full"), past, np.ones((1, keys), bool))
+        return none._replace(expression=Atom("full"))
     if cells.shape[1] == 1 < queries:  # the same keys for every query
         tokens = np.broadcast_to(cells[:, 0], (len(cells), keys))
-        return _Found(_padded(Atom("full"), tokens), past, tokens)
+        return RuleVariant(_padded(Atom("full"), tokens), past, tokens)
     planes = _Planes(np.broadcast_to(cells, (len(cells), queries, keys)), past)
-    return planes.plain() or planes.padded() or planes.masked()
+    return planes.plain() or planes.padded() or planes.masked() or none
 
 
 def _of_words(
     cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: int, tokens: Bool[np.ndarray, "B K"]
-) -> _Found | None:
+) -> RuleVariant | None:
     """Return the one rule that the queries of words follow in these planes, or None where none gives them all."""
     if tokens.all() or not tokens.any(axis=1).all() or past + queries != keys:
         return None
@@ -269,12 +279,21 @@ def _of_words(
 # --- one rule for some planes -------------------------------------------------------------------------------
 
 
-class _Found(NamedTuple):
-    """A rule, as `Variant` has it."""
+class _Guess(NamedTuple):
+    """What a mask could be: a rule of the queries of words, which keys are words, and what other queries see."""
 
-    expression: Expression
+    rule: Expression
     past: int
     tokens: Bool[np.ndarray, "#B K"]
+    exception: ExceptionKind | None = None
+
+    def expected(self, grid: Grid, is_exception: bool) -> Bool[np.ndarray, "#B Q K"]:
+        """Return the cells of queries that follow the rule, or of those that are an exception from it."""
+        allowed = self.rule.allowed(grid)
+        allowed = allowed.reshape(-1, *allowed.shape[-2:])[0]
+        if is_exception and self.exception is not None:
+            return exception_cells(self.exception, allowed, self.tokens, grid)
+        return allowed[None] if self.tokens.all() else allowed & self.tokens[:, None]
 
 
 class _Planes:
@@ -285,95 +304,98 @@ class _Planes:
         self.past = past
         self.batch, self.queries, self.keys = cells.shape
         self.every: Bool[np.ndarray, "B Q"] = np.ones((self.batch, self.queries), bool)
+        self.no_padding: Bool[np.ndarray, "1 K"] = np.ones((1, self.keys), bool)
 
-    def plain(self) -> _Found | None:
+    def plain(self) -> RuleVariant | None:
         """Return the rule that all queries follow, without padding, else with the padding of each row."""
-        tokens = self._seen(self.every)
+        tokens = self._visible_keys(self.every)
         return self._followed(None, None) or (None if tokens.all() else self._followed(None, tokens))
 
-    def padded(self) -> _Found | None:
+    def padded(self) -> RuleVariant | None:
         """Return the rule that the queries of words follow, where those of padding see something else.
 
         Which keys are padding is what they show that are no word: a key that no other query sees.
         """
-        for see in _INFERRED:
-            if self._is_odd[see].any() and (found := self._followed(see, self._inferred(see))) is not None:
+        for exception in _INFERRED:
+            if self._could_see[exception].any() and (found := self._followed(exception, self._inferred(exception))):
                 return found
         return None
 
-    def of_words(self, tokens: Bool[np.ndarray, "B K"]) -> _Found | None:
+    def of_words(self, tokens: Bool[np.ndarray, "B K"]) -> RuleVariant | None:
         """Return the rule that the queries of words follow, where it is known which keys are words."""
         words = tokens[:, self.past : self.past + self.queries]
-        for rule, past in self._rules(words):
-            if past != self.past:
-                continue
-            if self._exceptions(rule, past, np.ones((1, self.keys), bool), None) is not None:
-                return _Found(rule, past, np.ones((1, self.keys), bool))
-            for see in (None, *SEEN_BY_PADDING):
-                where = self._exceptions(rule, past, tokens, see)
+        for rule in (rule for rule, past in self._rules(words) if past == self.past):
+            if self.exceptions(_Guess(rule, self.past, self.no_padding)) is not None:
+                return RuleVariant(rule, self.past, self.no_padding)
+            for exception in (None, *SEEN_BY_PADDING):
+                guess = _Guess(rule, self.past, tokens, exception)
+                where = self.exceptions(guess)
                 if where is not None and not (where & words).any():
-                    return self._found(rule, past, tokens, where, see)
+                    return self._variant(guess, where)
         return None
 
-    def masked(self) -> _Found | None:
+    def masked(self) -> RuleVariant | None:
         """Return the rule that all queries follow but some, which see nothing."""
-        if not self._is_odd["masked"].any():
+        if not self._could_see["masked"].any():
             return None
-        return self._followed("masked", None, True) or self._followed("masked", self._seen(self.every), True)
+        return self._followed("masked", None, True) or self._followed("masked", self._visible_keys(self.every), True)
 
-    def _followed(self, see: Odd | None, seen: Bool[np.ndarray, "B K"] | None, is_any: bool = False) -> _Found | None:
+    def _followed(
+        self, exception: ExceptionKind | None, visible: Bool[np.ndarray, "B K"] | None, is_any: bool = False
+    ) -> RuleVariant | None:
         """Return the simplest rule of all queries but those of padding that see something else.
 
         Args:
-            see: what.
-            seen: the keys of each row that may be no padding; None is that there is none.
+            exception: what.
+            visible: the keys of each row that may be no padding; None is that there is none.
             is_any: whether any query may see something else.
         """
-        for rule, past in self._plain_rules if seen is None or is_any else self._rules(self._at(seen)):
-            if not self._could_be(rule, past, see):
+        for rule, past in self._plain_rules if visible is None or is_any else self._rules(self._at_queries(visible)):
+            guess = _Guess(rule, past, self.no_padding, exception)
+            if not self._could_be(guess):
                 continue
-            tokens = np.ones((1, self.keys), bool)
-            if seen is not None:
-                tokens = self._tokens(rule, past, seen, see)
-                if see in _INFERRED and not is_any:
-                    tokens = tokens | self._follow(rule, past)[:, None]
+            if visible is not None:
+                tokens = self._tokens(guess, visible)
+                if exception in _INFERRED and not is_any:
+                    tokens = tokens | self._follow(guess)[:, None]
                     if tokens.all() or not tokens.any(axis=1).all():
                         continue
-            where = self._exceptions(rule, past, tokens, see)
-            if where is not None and (is_any or see is None or self._are_padding(where, tokens, past)):
-                return self._found(rule, past, tokens, where, see)
+                guess = guess._replace(tokens=tokens)
+            where = self.exceptions(guess)
+            if where is not None and (is_any or exception is None or self._are_padding(where, guess)):
+                return self._variant(guess, where)
         return None
 
-    def _found(
-        self,
-        rule: Expression,
-        past: int,
-        tokens: Bool[np.ndarray, "#B K"],
-        where: Bool[np.ndarray, "B Q"],
-        see: Odd | None,
-    ) -> _Found:
+    def _variant(self, guess: _Guess, where: Bool[np.ndarray, "B Q"]) -> RuleVariant:
         """Return a rule with its padding, and what the queries see that do not follow it."""
+        rule, past, tokens, exception = guess
         inner = _padded(rule, tokens)
-        if see is None or not where.any():
-            return _Found(inner, past, tokens)
+        if exception is None or not where.any():
+            return RuleVariant(inner, past, tokens)
         who: Literal["padding", "some padding", "some"] = "some"
-        if self._are_padding(where, tokens, past):
+        if self._are_padding(where, guess):
             padding = ~np.broadcast_to(tokens, (self.batch, self.keys))[:, past : past + self.queries]
-            who = "padding" if self._see_alike(rule, past, tokens, see, padding) else "some padding"
-        return _Found(OddQueries(inner, rule, tokens, where, see, who), past, tokens)
+            blocks = [] if exception == "others" else self._blocks
+            others = any((self._unlike(guess, rows, True) & padding[:, rows]).any() for rows in blocks)
+            who = "some padding" if others else "padding"
+        return RuleVariant(RuleWithExceptions(inner, rule, tokens, where, exception, who), past, tokens)
 
-    def _see_alike(
-        self, rule: Expression, past: int, tokens: Bool[np.ndarray, "#B K"], see: Odd, which: Bool[np.ndarray, "B Q"]
-    ) -> bool:
-        """Return whether all of these queries see what is said of some of them."""
-        if see == "others":
-            return True
-        for rows in row_blocks(np.arange(self.queries), self.batch * self.keys):
-            grid = self._grid(rows, past)
-            own = seen_by(see, rule.allowed(grid), tokens, grid)
-            if ((self.cells[:, rows] != own).any(axis=-1) & which[:, rows]).any():
-                return False
-        return True
+    def words_of(self, rule: Expression) -> list[Bool[np.ndarray, " K"]]:
+        """Return the words of the first row, as many as follow a rule, with padding at its right or at its left end."""
+        (cells,), found, places = self.cells, [], np.arange(self.keys)
+        follows = _Guess(rule, self.past, self.no_padding).expected(
+            self._grid(np.arange(self.queries), self.past), False
+        )
+        for turn in (1, -1):
+            seen, wrong = cells[::turn, ::turn], (cells != follows[0])[::turn, ::turn]
+            last = np.where(seen, places + 1, 0).max(axis=1)  # one behind the last key that a query sees
+            right = np.where(wrong, places, self.keys).min(axis=1)  # the first that it sees against the rule, or misses
+            most, least = np.minimum.accumulate(right), np.maximum.accumulate(last)
+            lengths = np.arange(1, self.queries + 1) + (self.past if turn == 1 else 0)
+            fits = (least <= lengths) & (lengths <= most) & (lengths < self.keys)
+            if fits.any():
+                found.append((places < int(lengths[fits].max()))[::turn])
+        return sorted(found, key=lambda words: -int(words.sum()))
 
     @cached_property
     def _plain_rules(self) -> list[tuple[Expression, int]]:
@@ -398,38 +420,36 @@ class _Planes:
         return np.count_nonzero(self.cells, axis=-1)
 
     @cached_property
-    def _is_odd(self) -> dict[Odd, Bool[np.ndarray, "B Q"]]:
+    def _could_see(self) -> dict[ExceptionKind, Bool[np.ndarray, "B Q"]]:
         """Which queries may see nothing, everything, themselves alone, or something else, if they are padding."""
         places = np.arange(self.queries)
         own = np.minimum(places + self.past, self.keys - 1)
         alone = (self._counts == 1) & self.cells[:, places, own] & (places + self.past < self.keys)
-        odd: dict[Odd, Bool[np.ndarray, "B Q"]] = dict.fromkeys(SEEN_BY_PADDING, self.every)
+        odd: dict[ExceptionKind, Bool[np.ndarray, "B Q"]] = dict.fromkeys(SEEN_BY_PADDING, self.every)
         return odd | {"masked": self._counts == 0, "open": self._counts == self.keys, "themselves": alone}
 
-    def _inferred(self, see: Odd) -> Bool[np.ndarray, "B K"]:
+    def _inferred(self, exception: ExceptionKind) -> Bool[np.ndarray, "B K"]:
         """Return which keys are no padding, if the queries of padding see this."""
-        if see != "words":
-            is_odd = self._is_odd[see]
-            tokens = self._seen(~is_odd | ~(~is_odd).any(axis=1, keepdims=True))
-            return _at_one_end(tokens) if see == "themselves" else tokens
+        if exception != "words":
+            is_odd = self._could_see[exception]
+            tokens = self._visible_keys(~is_odd | ~(~is_odd).any(axis=1, keepdims=True))
+            return _at_one_end(tokens) if exception == "themselves" else tokens
         seen = np.count_nonzero(self.cells, axis=1)
         places = np.arange(self.past, min(self.past + self.queries, self.keys))
         seen[:, places] -= self.cells[:, places - self.past, places]
         return _at_one_end(seen > 0)
 
-    def _at(self, keys: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B Q"]:
+    def _at_queries(self, keys: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B Q"]:
         """Return what is said of keys for the queries at their positions; of none there is nothing."""
         places = np.minimum(np.arange(self.queries) + self.past, self.keys - 1)
         return keys[:, places]
 
-    def _seen(self, kept: Bool[np.ndarray, "B Q"]) -> Bool[np.ndarray, "B K"]:
-        """Return which keys any of the kept queries of each row sees."""
-        pairs = zip(self.cells, kept, strict=True)
+    def _visible_keys(self, queries: Bool[np.ndarray, "B Q"]) -> Bool[np.ndarray, "B K"]:
+        """Return which keys any of these queries of each row sees."""
+        pairs = zip(self.cells, queries, strict=True)
         return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
 
-    def _tokens(
-        self, rule: Expression, past: int, seen: Bool[np.ndarray, "B K"], see: Odd | None
-    ) -> Bool[np.ndarray, "B K"]:
+    def _tokens(self, guess: _Guess, visible: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
         """Return which keys are no padding: a key that nobody sees is, unless the rule itself hides it from all.
 
         Of keys that the rule hides at either end nothing is known; they are taken for what their neighbour is. Where
@@ -437,64 +457,66 @@ class _Planes:
         """
         shown = np.zeros(self.keys, bool)
         for rows in row_blocks(np.arange(self.queries), self.keys):
-            grid = self._grid(rows, past)
-            allowed = rule.allowed(grid)
-            shown |= (allowed & (grid.i != grid.j) if see == "open" else allowed).any(axis=0)
+            grid = self._grid(rows, guess.past)
+            allowed = guess.rule.allowed(grid)
+            shown |= (allowed & (grid.i != grid.j) if guess.exception == "open" else allowed).any(axis=0)
             if shown.all():
                 break
-        tokens = seen | ~shown
+        tokens = visible | ~shown
         places = np.flatnonzero(shown)
         if places.size:
             tokens[:, : places[0]] = tokens[:, places[:1]]
             tokens[:, places[-1] + 1 :] = tokens[:, places[-1:]]
         return tokens
 
-    def _exceptions(
-        self, rule: Expression, past: int, tokens: Bool[np.ndarray, "#B K"], see: Odd | None
-    ) -> Bool[np.ndarray, "B Q"] | None:
-        """Return which queries do not follow a rule; None if any of them sees something else than `see`."""
+    def _unlike(
+        self, guess: _Guess, rows: Int[np.ndarray, " R"], is_exception: bool = False
+    ) -> Bool[np.ndarray, "B R"]:
+        """Return which of these queries see something else than the rule, or than an exception from it, says."""
+        some: Any = slice(rows[0], rows[-1] + 1) if rows is not self._sample else rows  # a view, and no copy
+        return (self.cells[:, some] != guess.expected(self._grid(rows, guess.past), is_exception)).any(axis=-1)
+
+    def exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
+        """Return which queries do not follow the rule; None if any of them sees something else than it may."""
         where = np.zeros((self.batch, self.queries), bool)
-        sample = self._sample
-        for rows in (sample, *row_blocks(np.arange(self.queries), self.batch * self.keys)):
-            grid = self._grid(rows, past)
-            allowed = rule.allowed(grid)
-            wanted = allowed if tokens.all() else allowed & tokens[:, None]
-            some: Any = rows if rows is sample else slice(rows[0], rows[-1] + 1)  # a view, and no copy
-            wrong = (self.cells[:, some] != wanted).any(axis=-1)
-            if wrong.any() and see != "others":
-                if see is None:
-                    return None
-                own = seen_by(see, allowed, tokens, grid)
-                if (wrong & (self.cells[:, some] != own).any(axis=-1)).any():
-                    return None
-            where[:, some] = wrong
+        for rows in (self._sample, *self._blocks):
+            wrong = where[:, rows] = self._unlike(guess, rows)
+            if guess.exception == "others" or not wrong.any():
+                continue
+            if guess.exception is None or (wrong & self._unlike(guess, rows, True)).any():
+                return None
         return where
 
-    def _could_be(self, rule: Expression, past: int, see: Odd | None) -> bool:
+    def _could_be(self, guess: _Guess) -> bool:
         """Return whether some queries see nothing that a rule forbids, which no padding allows; odd ones may."""
         rows = self._sample
         try:
-            extra = np.any(self.cells[:, rows] & ~rule.allowed(self._grid(rows, past)), axis=-1)
+            extra = np.any(self.cells[:, rows] & ~guess.rule.allowed(self._grid(rows, guess.past)), axis=-1)
         except InputError:  # documents that do not fit another alignment
             return False
-        return not (extra if see is None else extra & ~self._is_odd[see][:, rows]).any()
+        return not (extra if guess.exception is None else extra & ~self._could_see[guess.exception][:, rows]).any()
+
+    @cached_property
+    def _blocks(self) -> list[Int[np.ndarray, " _"]]:
+        return row_blocks(np.arange(self.queries), self.batch * self.keys)
 
     @cached_property
     def _sample(self) -> Int[np.ndarray, " _"]:
         return np.unique(np.linspace(0, self.queries - 1, _SAMPLED).astype(int))
 
-    def _follow(self, rule: Expression, past: int) -> Bool[np.ndarray, " B"]:
-        """Return which batch rows follow a rule in all of their cells, without padding."""
+    def _follow(self, guess: _Guess) -> Bool[np.ndarray, " B"]:
+        """Return which batch rows follow the rule in all of their cells, without padding."""
         follow = np.ones(self.batch, bool)
-        for rows in row_blocks(np.arange(self.queries), self.batch * self.keys):
-            follow &= (self.cells[:, rows[0] : rows[-1] + 1] == rule.allowed(self._grid(rows, past))).all(axis=(1, 2))
+        for rows in (self._sample, *self._blocks):
+            follow &= ~self._unlike(guess, rows).any(axis=1)
             if not follow.any():
                 break
         return follow
 
-    def _are_padding(self, where: Bool[np.ndarray, "B Q"], tokens: Bool[np.ndarray, "#B K"], past: int) -> bool:
+    def _are_padding(self, where: Bool[np.ndarray, "B Q"], guess: _Guess) -> bool:
         """Return whether these queries stand at the positions of keys that are padding."""
-        return past + self.queries <= self.keys and not (where & tokens[:, past : past + self.queries]).any()
+        end = guess.past + self.queries
+        return end <= self.keys and not (where & guess.tokens[:, guess.past : end]).any()
 
     def _grid(self, rows: Int[np.ndarray, " R"], past: int) -> Grid:
         return Grid(rows[:, None], self.keys, past, self.queries, 1)
@@ -540,9 +562,9 @@ def _at_one_end(tokens: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
 # --- what a plane could be ----------------------------------------------------------------------------------
 
 
-def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, kept: Bool[np.ndarray, " Q"]) -> Iterator[Expression]:
-    """Yield the rules that these cells could be, the simplest first, read from the queries that are kept."""
-    rows = np.flatnonzero(kept & plane.any(axis=1))
+def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarray, " Q"]) -> Iterator[Expression]:
+    """Yield the rules that these cells could be, the simplest first, read from the chosen queries."""
+    rows = np.flatnonzero(chosen & plane.any(axis=1))
     if not rows.size:
         return
     live = plane if rows.size == len(plane) else plane[rows]
@@ -627,7 +649,7 @@ def _before_a_window(places: Int[np.ndarray, " _"]) -> Iterator[Expression]:
 # --- in words -----------------------------------------------------------------------------------------------
 
 
-def _without_names(variants: Sequence[Variant]) -> list[Variant]:
+def _without_names(variants: Sequence[RuleVariant]) -> list[RuleVariant]:
     """Return the variants, those together that are all of their rows and follow no rule."""
     named = [variant for variant in variants if variant.expression is not None]
     nameless = [variant for variant in variants if variant.expression is None]
@@ -637,30 +659,30 @@ def _without_names(variants: Sequence[Variant]) -> list[Variant]:
     return named + nameless
 
 
-def _worded(variants: Sequence[Variant], shape: Shape, past: int, density: float) -> str:
+def _rule_text(variants: Sequence[RuleVariant], shape: Shape, past: int, density: float) -> str:
     """Return the rule in words."""
     if len(variants) == 1:
-        return _said(variants[0], shape, past, density)
+        return _variant_text(variants[0], shape, past, density)
     has_heads = len({variant.heads for variant in variants}) > 1
     has_rows = len({variant.rows for variant in variants}) > 1
     parts = []
     for variant in variants[:_MOST_VARIANTS]:
         rows, heads = (_places(places) for places in (variant.rows, variant.heads))
         where = f"rows {rows} heads {heads}" if has_rows and has_heads else rows if has_rows else heads
-        parts.append(f"{where} {_said(variant, shape, past, None)}")
+        parts.append(f"{where} {_variant_text(variant, shape, past, None)}")
     more = len(variants) - _MOST_VARIANTS
     what = "" if has_rows and has_heads else "rows " if has_rows else "heads "
     return what + ", ".join(parts) + (f" and {more} more" if more > 0 else "")
 
 
-def _said(variant: Variant, shape: Shape, past: int, density: float | None) -> str:
+def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float | None) -> str:
     """Return the rule of some rows and heads, with which rows are padded, and how it is aligned."""
     if variant.expression is None:
         if not variant.tokens.any():
             return "nothing: every key is masked"
         return "a mask of its own" + ("" if density is None else f", {density:.0%} of cells".replace("%", " %"))
     expression, odd = variant.expression, ""
-    if isinstance(expression, OddQueries):
+    if isinstance(expression, RuleWithExceptions):
         odd = str(expression).removeprefix(str(expression.inner))
         expression = expression.inner
     text = _MANY.sub(_shortened, str(expression))

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
 from attncli.recording.lineage import Lineage
+from attncli.trace.layer import Proof
 
 if TYPE_CHECKING:
     import torch
     from jaxtyping import Float
 
 # What computed it: a function of torch, a hand-written softmax, or another library's function.
-Api = Literal["sdpa", "mha", "flex", "softmax", "flash", "xformers"]
+Api = Literal["sdpa", "mha", "flex", "softmax", "transformers", "flash", "xformers"]
 
 
 class CallSite(NamedTuple):
@@ -89,7 +90,10 @@ class AttentionCall:
         is_training: whether the module that ran is in training mode; None outside of modules.
         scores: what the softmax received, with the masks in it, where the program made it; None in fused functions.
         weights: what the softmax gave; likewise.
+        weight_sums: of the weights of each query, where a reader adds them up.
         output: weights·V, or what the API made of it; None where it is not known yet.
+        output_of: what gave that output, for the proof that is made of it.
+        proofs: of each batch row, where a reader compared more than weights·V with the output.
         findings: what only the reader of the call could see, such as a mask after the softmax.
         unsupported: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
         is_mask_read: whether all that hides keys is read nevertheless.
@@ -115,7 +119,10 @@ class AttentionCall:
     is_training: bool | None = None
     scores: Float[torch.Tensor, "B H Q K"] | None = None
     weights: Float[torch.Tensor, "B H Q K"] | None = None
+    weight_sums: Float[torch.Tensor, "B H Q"] | None = None
     output: torch.Tensor | None = None
+    output_of: str = "what the program's call returned"
+    proofs: tuple[Proof, ...] = ()
     findings: tuple[Finding, ...] = ()
     unsupported: str | None = None
     is_mask_read: bool = False

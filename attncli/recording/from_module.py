@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.errors import InputError, require
 from attncli.files import to_numpy
-from attncli.trace.layer import LayerTrace, Proof, apart
+from attncli.trace.layer import LayerTrace, Proof, max_abs_diff
 from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
@@ -140,4 +140,4 @@ def _proof(layer: LayerTrace, expected: np.ndarray[tuple[int, int], np.dtype[np.
     projected = layer.projected(range(layer.num_queries))
     assert projected is not None
     size = float(np.nanmax(np.abs(expected), initial=1.0))
-    return Proof(apart(projected, expected), "the module's own output, after out_proj", magnitude=size)
+    return Proof(max_abs_diff(projected, expected), "the module's own output, after out_proj", magnitude=size)

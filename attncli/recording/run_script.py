@@ -20,12 +20,12 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from attncli.errors import UsageError
-from attncli.interruption import leave_signals, settle_signals
 from attncli.recording.apart import Apart
 from attncli.recording.children import seeing_children, unseen
 from attncli.recording.endings import end_threads, ended, reporting_at_sudden_ends, warnings_of_its_lines
 from attncli.recording.import_hook import when_imported
 from attncli.recording.notes import Notes
+from attncli.signals import handle_signals, restore_signals
 
 
 class Program(NamedTuple):
@@ -159,8 +159,8 @@ def _as_python_begins(settled: ExitStack, argv: list[str]) -> None:
     settled.callback(take_ours)
     sys.excepthook = sys.__excepthook__
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-    settled.callback(settle_signals)
-    leave_signals()
+    settled.callback(handle_signals)
+    restore_signals()
     sys.argv = argv
     main = ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})

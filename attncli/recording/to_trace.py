@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.attention import FORBIDDEN_BELOW, attention_weights
+from attncli.attention import attention_weights
 from attncli.files import to_numpy
+from attncli.masks.conventions import LEAST, read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
 from attncli.recording.call import AttentionCall, MaskArgument
-from attncli.trace.layer import LayerTrace, Proof, Stages, apart, stages_of
+from attncli.trace.layer import LayerTrace, Proof, Stages, max_abs_diff, stages_of
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
@@ -67,7 +68,7 @@ def to_layer(call: AttentionCall, row: int) -> LayerTrace:
         row: of the batch.
     """
     _, heads, queries, keys = call.shape
-    mask, bias = _mask_and_bias(call, row)
+    mask, bias, fill = _mask_and_bias(call, row)
     q, k, v = (None if tensor is None else to_numpy(tensor[row]) for tensor in (call.q, call.k, call.v))
     if q is None or k is None:
         q = k = None
@@ -83,42 +84,54 @@ def to_layer(call: AttentionCall, row: int) -> LayerTrace:
         bias=bias,
         softcap=call.softcap,
         sinks=None if call.sinks is None else _sinks(call.sinks, row, heads, queries),
+        fill=fill,
         scores=_recorded(call.scores, row, call.shape, mask),
         weights=_recorded(call.weights, row, call.shape, None),
     )
     return _with_proof(_with_blind_rows(layer, call, row), call, row)
 
 
-def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarray, "#H Q K"] | None]:
-    """Return which key each query of a row may attend to, and what is added to its scores."""
+def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarray, "#H Q K"] | None, float]:
+    """Return which key each query of a row may attend to, what is added to its scores, and to forbidden ones."""
     _, heads, queries, keys = call.shape
+    # transformers adds the least number there is, where its mask has none of its own.
+    fill = LEAST[call.dtype] if call.api == "transformers" else -np.inf
     causal = RuleMask(Atom("causal"), queries, keys, heads)  # top-left, as the APIs align their own
     if not call.masks:
-        return (causal if call.is_causal else RuleMask(Atom("full"), queries, keys, heads)), None
-    read = [_read(given, row) for given in call.masks]
+        return (causal if call.is_causal else RuleMask(Atom("full"), queries, keys, heads)), None, fill
+    read = [_read(mask, row) for mask in call.masks]
     allowed = read[0][0]
-    for more, _ in read[1:]:
+    for more, _, _ in read[1:]:
         allowed = allowed & more
     if call.is_causal:
         allowed = allowed & causal.rows([0], np.arange(queries))
-    biases = [bias for _, bias in read if bias is not None]
+    biases = [bias for _, bias, _ in read if bias is not None]
+    fills = [fill for _, _, fill in read if fill is not None]
+    if fills and call.api == "transformers":
+        fill = fills[0]
     allowed = np.broadcast_to(allowed, (len(allowed), queries, keys))
-    mask = smallest(np.array(allowed), heads)
+    mask = smallest(np.array(allowed[:1] if (allowed == allowed[:1]).all() else allowed), heads)
     if not biases:
-        return mask, None
+        return mask, None, fill
     bias = sum(biases[1:], start=biases[0])
-    return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys)))
+    return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys))), fill
 
 
-def _read(given: MaskArgument, row: int) -> tuple[Bool[np.ndarray, "#H #Q #K"], Float[np.ndarray, "#H #Q #K"] | None]:
-    """Return what a mask allows in one row of the batch, and the finite numbers that it adds, if there are any."""
-    plane = _plane(given, row)
-    if given.convention != "additive":
-        return plane.astype(bool) == (given.convention == "attend"), None
+def _read(
+    mask: MaskArgument, row: int
+) -> tuple[Bool[np.ndarray, "#H #Q #K"], Float[np.ndarray, "#H #Q #K"] | None, float | None]:
+    """Return what a mask allows in one row of the batch, the numbers that it adds, and the one that it forbids with.
+
+    None is that it adds nothing, and that it forbids nothing, with −inf, or with several numbers.
+    """
+    plane = _plane(mask, row)
+    if mask.convention != "additive":
+        return plane.astype(bool) == (mask.convention == "attend"), None, None
     plane = plane if plane.dtype.kind == "f" else plane.astype(np.float32)
-    allowed = ~(plane <= FORBIDDEN_BELOW)
-    finite = np.where(allowed, plane, plane.dtype.type(0))
-    return allowed, finite if finite.any() else None
+    reading = read_added(plane)
+    finite = np.where(reading.allowed, plane, plane.dtype.type(0))
+    is_single = len(reading.fills) == 1 and np.isfinite(reading.fills[0])
+    return reading.allowed, finite if finite.any() else None, reading.fills[0] if is_single else None
 
 
 def _plane(given: MaskArgument, row: int) -> np.ndarray[Any, Any]:
@@ -126,9 +139,13 @@ def _plane(given: MaskArgument, row: int) -> np.ndarray[Any, Any]:
     return to_numpy(values[row if len(values) > 1 else 0])
 
 
-def _sinks(sinks: torch.Tensor, row: int, heads: int, queries: int) -> Float[np.ndarray, "H Q"]:
-    """Return the logit beside the scores of each query in a row of the batch."""
+def _sinks(
+    sinks: torch.Tensor, row: int, heads: int, queries: int
+) -> Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"]:
+    """Return the logit beside the scores of each head in a row of the batch, or of each query where these differ."""
     plane = to_numpy(sinks[row if len(sinks) > 1 else 0])[..., 0]
+    if plane.shape[1] == 1:
+        return np.array(np.broadcast_to(plane[:, 0], (heads,)))
     return np.array(np.broadcast_to(plane, (heads, queries)))
 
 
@@ -151,8 +168,10 @@ def _with_blind_rows(layer: LayerTrace, call: AttentionCall, row: int) -> LayerT
 
     Finite fills are scores like others when there is nothing else; without them, fused functions give zeros.
     """
-    blind = layer.blind(range(layer.num_queries))
-    if layer.weights is not None or not blind.any():
+    if layer.weights is not None or call.api == "transformers":  # whose fill says it
+        return layer
+    blind = layer.fully_masked(range(layer.num_queries))
+    if not blind.any():
         return layer
     stages = Stages(layer, tuple(range(layer.num_heads)), np.arange(layer.num_queries))
     weights, fills = np.array(stages.weights), _fills(call, row)
@@ -168,7 +187,7 @@ def _fills(call: AttentionCall, row: int) -> Float[np.ndarray, "#H #Q #K"] | Non
     """Return what masks add to the scores of hidden keys; None where that is always −inf."""
     total: Float[np.ndarray, "#H #Q #K"] = np.zeros((1, 1, 1), np.float32)
     for given in call.masks:
-        allowed, _ = _read(given, row)
+        allowed, _, _ = _read(given, row)
         plane = _plane(given, row).astype(np.float32) if given.convention == "additive" else np.float32(-np.inf)
         total = total + np.where(allowed, np.float32(0), plane)
     if call.is_causal:
@@ -178,13 +197,15 @@ def _fills(call: AttentionCall, row: int) -> Float[np.ndarray, "#H #Q #K"] | Non
 
 def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
     """Return a layer with how far weights·V is from what the program's call returned."""
+    if call.proofs:
+        return replace(layer, proof=call.proofs[row])
     if layer.v is None or call.output is None or call.dropout:
         return layer
     expected = to_numpy(call.output[row])
     if expected.shape != (layer.num_heads, layer.num_queries, layer.v.shape[-1]):
         return layer
     made = stages_of(layer, range(layer.num_heads), np.arange(layer.num_queries))
-    errors = [apart(each.output, expected[list(each.heads)][:, each.queries]) for each in made]
+    errors = [max_abs_diff(each.output, expected[list(each.heads)][:, each.queries]) for each in made]
     worst = float(np.max(errors, initial=0.0))  # NaN, if one of them is
     largest = max(float(np.nanmax(np.abs(layer.v), initial=1.0)), 1.0)
-    return replace(layer, proof=Proof(worst, "what the program's call returned", magnitude=largest))
+    return replace(layer, proof=Proof(worst, call.output_of, magnitude=largest))

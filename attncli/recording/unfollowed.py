@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attncli.recording.call import CallSite
-from attncli.text import counted
+from attncli.text import plural
 
 _MOST_PLACES = 3  # that are named
 
@@ -52,7 +52,7 @@ class Unfollowed:
             return ""
         named = [self._named(places) for places in lines.values()]
         more = len(named) - _MOST_PLACES
-        named = [*named[:_MOST_PLACES], *([counted(more, "more place")] if more > 0 else [])]
+        named = [*named[:_MOST_PLACES], *([plural(more, "more place")] if more > 0 else [])]
         count = sum(count for count, _ in self._at.values())
         what, them = (f"{count} softmaxes are", "them") if count > 1 else ("1 softmax is", "it")
         return f"{what} not shown, as attn could not follow {them} from scores to values: {', '.join(named)}"

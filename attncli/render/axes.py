@@ -45,8 +45,8 @@ class Axis:
         cls, tokens: Tokens, chosen: Sequence[int], palette: Palette, predicted: Mapping[int, Token] | None = None
     ) -> Axis:
         """Return the axis of the chosen tokens, each with the token that it predicted, if one is known."""
-        kept: list[Token] = [tokens[index] for index in chosen]
-        labels = tuple(palette.shortened(token.label, LONGEST_LABEL) for token in kept)
+        shown: list[Token] = [tokens[index] for index in chosen]
+        labels = tuple(palette.shortened(token.label, LONGEST_LABEL) for token in shown)
         if predicted:
             arrow = palette.fit(" → ")
             labels = tuple(
@@ -55,9 +55,9 @@ class Axis:
                 else label
                 for label, index in zip(labels, chosen, strict=True)
             )
-        first = sum(1 for token in kept if token.segment == 0)
-        in_order = all(token.segment == 0 for token in kept[:first])
-        return cls(labels, tuple(chosen), first if 0 < first < len(kept) and in_order else 0)
+        first = sum(1 for token in shown if token.segment == 0)
+        in_order = all(token.segment == 0 for token in shown[:first])
+        return cls(labels, tuple(chosen), first if 0 < first < len(shown) and in_order else 0)
 
     @classmethod
     def of_dimensions(cls, width: int) -> Axis:
@@ -74,12 +74,12 @@ class Axis:
 
     def pooled(self, step: int) -> Axis:
         """Return the axis of every `step`-th place, which carries the mark of any that it stands for."""
-        kept = range(0, len(self), step)
-        boundary = sum(1 for place in kept if place < self.boundary)
+        places = range(0, len(self), step)
+        boundary = sum(1 for place in places if place < self.boundary)
         return Axis(
-            tuple(self.labels[place] for place in kept),
-            tuple(self.indices[place] for place in kept),
-            boundary if boundary < len(kept) else 0,
+            tuple(self.labels[place] for place in places),
+            tuple(self.indices[place] for place in places),
+            boundary if boundary < len(places) else 0,
             frozenset(place // step for place in self.marked),
         )
 

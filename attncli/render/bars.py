@@ -69,7 +69,7 @@ _NARROWEST_BAR, _WIDEST_BAR = 7, 20
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TableFormat:
     """Where tables go, and how numbers and tokens look in them.
 
     Attributes:
@@ -111,7 +111,7 @@ class Sheet:
         is_large = bool(finite.size) and float(np.abs(finite).max()) >= WIDEST_FIXED
         return [number_text(value, self._digits, is_large) for value in chosen.tolist()]
 
-    def known(self, value: Any) -> str:
+    def optional_number(self, value: Any) -> str:
         """Return a number or a mark; a blank where the layer has none."""
         return "" if value is None else self.palette.fit(value) if isinstance(value, str) else self.number(value)
 

@@ -33,8 +33,8 @@ class Block(NamedTuple):
 
 def block(lines: Iterable[Sequence[Segment]]) -> Block:
     """Return lines as a block of their greatest width."""
-    kept = [list(line) for line in lines]
-    return Block(kept, max((sum(map(segment_width, line)) for line in kept), default=0))
+    rows = [list(line) for line in lines]
+    return Block(rows, max((sum(map(segment_width, line)) for line in rows), default=0))
 
 
 def segment_width(segment: Segment) -> int:
@@ -53,7 +53,7 @@ def stack(blocks: Iterable[Block], gap: int = 0) -> Block:
     return Block(lines, width)
 
 
-def beside(blocks: Sequence[Block], gap: int = 2) -> Block:
+def hstack(blocks: Sequence[Block], gap: int = 2) -> Block:
     """Return the blocks side by side, their tops aligned."""
     height = max(len(one.lines) for one in blocks)
     lines: list[list[Segment]] = [[] for _ in range(height)]
@@ -80,7 +80,7 @@ def in_lines(blocks: Iterable[Block], gap: int, width: int | None) -> list[list[
 
 def flowing(parts: Iterable[Sequence[Segment]], width: int | None) -> Block:
     """Return parts, none of which is split, behind each other in as few lines of `width` cells as they fit in."""
-    return stack(beside(line, 3) for line in in_lines((block([part]) for part in parts), 3, width))
+    return stack(hstack(line, 3) for line in in_lines((block([part]) for part in parts), 3, width))
 
 
 def in_words(text: str, width: int | None) -> list[str]:
@@ -132,11 +132,11 @@ def grid(rows: Sequence[Sequence[tuple[str, Style | None]]], align: str, width: 
 
 def trimmed(line: Sequence[Segment]) -> list[Segment]:
     """Return a line without the blanks at its end, which a narrow terminal would wrap; colour is not blank."""
-    kept = list(line)
-    while kept:
-        text, style, _ = kept.pop()
+    rest = list(line)
+    while rest:
+        text, style, _ = rest.pop()
         if style is not None and style.bgcolor is not None:
-            return [*kept, Segment(text, style)]
+            return [*rest, Segment(text, style)]
         if text.rstrip():
-            return [*kept, Segment(text.rstrip(), style)]
+            return [*rest, Segment(text.rstrip(), style)]
     return []

@@ -17,7 +17,7 @@ from attncli.render.block import COMFORTABLE, Block, block, grid, in_words, stac
 from attncli.render.masks import compared
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.tables import Cell
-from attncli.text import counted
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,7 +78,7 @@ def _block(row: Row, palette: Palette, width: int) -> Block:
     module = f" ({row.module})" if row.module else ""
     found = _found(row, palette)
     _, _, _, api, heads, sizes, mask = cells(row)
-    ran = [counted(row.calls, "call"), api, f"{heads} head{'s' * (heads != '1')}", sizes, row.dtype, mask]
+    ran = [plural(row.calls, "call"), api, f"{heads} head{'s' * (heads != '1')}", sizes, row.dtype, mask]
     ran += [] if found else [row.unfound]
     texts = [(f"{where} {palette.label(row.place.function + module)}", BOLD), (palette.label(" · ".join(ran)), None)]
     texts += [(f"{'error: ' * (style is _STYLES['error'])}{text}", style) for text, style in found]
@@ -111,4 +111,4 @@ def wrong_parts(error: UnexpectedError, palette: Palette, room: int) -> Iterator
             name = ", ".join(filter(None, (named([one.call.place]), cells.where)))
             yield Group(Text(palette.label(name)), *compared(cells.comparison, palette, room))
     if len(drawn) > _MOST_MAPS:
-        yield Text(f"not drawn: {counted(len(drawn) - _MOST_MAPS, 'more place')}")
+        yield Text(f"not drawn: {plural(len(drawn) - _MOST_MAPS, 'more place')}")

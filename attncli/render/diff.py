@@ -15,26 +15,26 @@ from rich.text import Text
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair
 from attncli.analysis.diff import CellDifference, Difference, HeadDifference, weights_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import COMFORTABLE, Block, beside, block, grid, in_lines, stack
+from attncli.render.block import COMFORTABLE, Block, block, grid, hstack, in_lines, stack
+from attncli.render.color_limits import largest_weight
 from attncli.render.heatmap import (
     GAP,
     MOST,
     Extent,
-    Picture,
+    Heatmap,
     extent_of,
+    heatmap_of,
     heatmaps,
     joined,
-    picture_of,
     pooling,
 )
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.ranges import largest_weight
-from attncli.render.summaries import cautioned, proof_line, what_ran
+from attncli.render.sections import cautioned, proof_line, what_ran
 from attncli.render.tables import Cell, Column, table
-from attncli.trace.ranking import drawn_cells
 from attncli.trace.tokens import Tokens
+from attncli.trace.top_keys import drawn_cells
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -69,7 +69,7 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp 
     in_a_line = max((room + _BETWEEN) // (share + _BETWEEN), 1)
     pools = [_pool(rows, columns, share, _SCREEN // -(-len(axes) // in_a_line)) for rows, columns in axes]
     sides = (pair.first.head(head, axes[0][0].indices), pair.second.head(head, axes[1][0].indices))
-    pictures = [picture_of(side, slice(None), pool) for side, pool in zip(sides, pools[:2], strict=True)]
+    pictures = [heatmap_of(side, slice(None), pool) for side, pool in zip(sides, pools[:2], strict=True)]
     common = extent_of(pictures)
     change = _change(pair, head, pools[2])
     highest, reach = common.highest, change.extent.highest
@@ -89,13 +89,13 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp 
     rows, columns = axes[2]
     cell_width = 2 if drawn[2].width >= rows.width + GAP + 2 * len(columns.pooled(pools[2][1])) else 1
     more = [f"{sign} more in {name}" for sign, name in zip("−+", NAMES, strict=True)]
-    more += [mark for mark in change.extent.said if mark not in common.marks]
-    marks = [*common.said, mark_note(blind[0] | blind[1])]
+    more += [mark for mark in change.extent.mark_notes if mark not in common.marks]
+    marks = [*common.mark_notes, mark_note(blind[0] | blind[1])]
     scales = [
         _named(_WEIGHTS, legend([weights], marks, palette, room - len(_WEIGHTS)), palette),
         _named(CHANGE, legend([signed], more, palette, room - len(_WEIGHTS), cell_width), palette),
     ]
-    maps = stack((beside(line, _BETWEEN) for line in in_lines(drawn, _BETWEEN, room)), gap=1)
+    maps = stack((hstack(line, _BETWEEN) for line in in_lines(drawn, _BETWEEN, room)), gap=1)
     return stack([*scales, *_pooled(pools, palette), maps])
 
 
@@ -106,7 +106,7 @@ def _pool(rows: Axis, columns: Axis, share: int, most: int) -> tuple[int, int]:
 
 
 def _named(name: str, scale: Block, palette: Palette) -> Block:
-    return beside([Block([[Segment(palette.fit(name), BOLD)]], len(_WEIGHTS)), scale], 0)
+    return hstack([Block([[Segment(palette.fit(name), BOLD)]], len(_WEIGHTS)), scale], 0)
 
 
 def _pooled(pools: Sequence[tuple[int, int]], palette: Palette) -> list[Block]:
@@ -114,8 +114,8 @@ def _pooled(pools: Sequence[tuple[int, int]], palette: Palette) -> list[Block]:
     sizes = dict.fromkeys(f"{rows}×{columns}" for rows, columns in pools)
     if list(sizes) == ["1×1"]:
         return []
-    said = palette.fit(f"a cell is the strongest of {' or '.join(sizes)}")
-    return [Block([[Segment(said, DIM)]], len(said))]
+    text = palette.fit(f"a cell is the strongest of {' or '.join(sizes)}")
+    return [Block([[Segment(text, DIM)]], len(text))]
 
 
 def _axes(pair: LayerPair, blind: Sequence[Blind], palette: Palette) -> list[Axes]:
@@ -137,7 +137,7 @@ def _axes(pair: LayerPair, blind: Sequence[Blind], palette: Palette) -> list[Axe
 def _blind(pair: LayerPair, head: int) -> list[Blind]:
     """Return which of the compared rows may attend to no key, in A and in B."""
     sides = zip((pair.first, pair.second), zip(*pair.chosen, strict=True), strict=True)
-    return [layer.blind(rows)[[layer.heads.index(head)]] for layer, rows in sides]
+    return [layer.fully_masked(rows)[[layer.heads.index(head)]] for layer, rows in sides]
 
 
 def _share(axes: Sequence[Axes], room: int) -> int:
@@ -155,17 +155,17 @@ def _share(axes: Sequence[Axes], room: int) -> int:
     return next((share for share in shares if labels + _FEWEST_COLUMNS <= share), shares[-1])
 
 
-def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Picture:
+def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Heatmap:
     """Return the difference of a head on the shared tokens; its rows are pooled as they are derived."""
-    kept = []
+    parts = []
     for blocks in pair.blocks(head):
         first, second = weights_of(pair, blocks)
         drawn = [drawn_cells(block)[:, keys] for block, keys in zip(blocks, pair.keys, strict=True)]
         with np.errstate(invalid="ignore"):
             values = second - first
         allowed = drawn[0] | drawn[1]
-        kept.append(Picture("", values, allowed, Extent.of(np.abs(values), allowed)).strongest(1, pool[1]))
-    return joined(CHANGE, kept).strongest(pool[0], 1)
+        parts.append(Heatmap("", values, allowed, Extent.of(np.abs(values), allowed)).strongest(1, pool[1]))
+    return joined(CHANGE, parts).strongest(pool[0], 1)
 
 
 _FEW = 3  # query rows that are named
@@ -173,7 +173,7 @@ _LISTED = 12  # tokens that are not shared, of a long sequence
 
 
 @dataclass(frozen=True)
-class Changes:
+class DiffView:
     """A comparison laid out for one output.
 
     Attributes:
@@ -247,8 +247,8 @@ class Changes:
             others = [token for token in tokens if token.index not in shared]
             listed = "  ".join(f"{token.index} {self._label(token.label)}" for token in others[:_LISTED])
             more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
-            said = f"{name}  {len(tokens)} tokens" + (f", only here: {listed}{more}" if others else "")
-            parts += wrap(said, self._room)
+            text = f"{name}  {len(tokens)} tokens" + (f", only here: {listed}{more}" if others else "")
+            parts += wrap(text, self._room)
         return block([[Segment(part, None if number else BOLD)] for number, part in enumerate(parts)])
 
     def _label(self, label: str) -> str:
@@ -261,8 +261,8 @@ class Changes:
         difference = self.difference
         heads = difference.heads
         title = f"heads that changed most, of {len(heads)}"
-        said = f" · Jensen-Shannon divergence, 0 to 1 bit · {self._mean_over()}"
-        yield Text.assemble((title, BOLD), (self.palette.fit(said), DIM))
+        facts = f" · Jensen-Shannon divergence, 0 to 1 bit · {self._mean_over()}"
+        yield Text.assemble((title, BOLD), (self.palette.fit(facts), DIM))
         shown = heads[: self.top]
         columns = [*self._places(shown), self._numbers("divergence", [each.jensen_shannon for each in shown])]
         parts = []
@@ -341,8 +341,8 @@ class Changes:
             [] if all(pair.columns.is_whole for pair in self.difference.layers) else ["on tokens that are not shared"]
         )
         where += ["taken by sinks"] if any(layer.sinks is not None for layer in layers) else []
-        said = f"elsewhere: weight {' or '.join(where) or 'that rows lack of 1'}; to the divergence it is one more cell"
-        return block([[Segment(line, DIM)] for line in wrap(self.palette.fit(said), self._room)])
+        text = f"elsewhere: weight {' or '.join(where) or 'that rows lack of 1'}; to the divergence it is one more cell"
+        return block([[Segment(line, DIM)] for line in wrap(self.palette.fit(text), self._room)])
 
     def _title(self, head: HeadDifference) -> Text:
         own = "" if head.kind == "self" else f"{head.kind} "

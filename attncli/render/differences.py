@@ -11,9 +11,9 @@ from attncli.analysis.alignment import NAMES
 from attncli.analysis.diff import Differences, HeadDifferences
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.summaries import architecture_of, cautioned, joined, numbers_of
+from attncli.render.sections import architecture_of, cautioned, joined, numbers_of
 from attncli.render.tables import Column, table
-from attncli.text import counted
+from attncli.text import plural
 
 
 def differences_parts(
@@ -33,10 +33,10 @@ def differences_parts(
     named = (Text.assemble((f"{name}  ", BOLD), line) for name, line in zip(NAMES, lines, strict=True))
     yield cautioned(Text("\n").join(named), sources, palette)
     title = f"heads that changed most, of {len(found.heads)}"
-    said = f" · Jensen-Shannon divergence, 0 to 1 bit · {counted(found.sentences, 'sentence')}"
-    yield Text.assemble((title, BOLD), (palette.fit(said), DIM))
+    facts = f" · Jensen-Shannon divergence, 0 to 1 bit · {plural(found.sentences, 'sentence')}"
+    yield Text.assemble((title, BOLD), (palette.fit(facts), DIM))
     yield table(_columns(found, found.heads[:top], palette, digits), width)
-    notes = ["mean ± standard deviation over sentences, 95 % confidence interval of the mean, quantiles to 1 %"]
+    notes = ["mean ± standard deviation over sentences"]
     if any(each.elsewhere and max(each.elsewhere) > 0 for each in found.heads):
         notes.append("elsewhere: mean weight on tokens that are not shared, or taken by sinks")
     yield Text(palette.fit("; ".join(notes)), DIM)
@@ -52,11 +52,6 @@ def _columns(found: Differences, heads: Sequence[HeadDifferences], palette: Pale
     columns += [
         Column("head", [str(each.head) for each in heads], BOLD),
         Column("divergence", [palette.fit(f"{number(each.jensen_shannon)} ±{number(each.std)}") for each in heads]),
-        Column("95 %", [_between(each.ci95, digits) or palette.fit("–") for each in heads]),
-        *(
-            Column(f"p{100 * share:g}", [number(each.quantiles[share]) for each in heads])
-            for share in heads[0].quantiles
-        ),
     ]
     if any(each.count < found.sentences for each in found.heads):
         columns.append(Column("sentences", [str(each.count) for each in heads]))
@@ -66,7 +61,3 @@ def _columns(found: Differences, heads: Sequence[HeadDifferences], palette: Pale
                 Column(f"elsewhere {name}", [number(each.elsewhere and each.elsewhere[side]) for each in heads])
             )
     return columns
-
-
-def _between(ends: tuple[float, float] | None, digits: int) -> str:
-    return "" if ends is None else f"[{', '.join(number_text(end, digits) for end in ends)}]"

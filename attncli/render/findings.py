@@ -12,8 +12,8 @@ from rich.text import Text
 from attncli.masks.findings import Finding
 from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.tables import Cell, wrapped
-from attncli.text import counted, layers_named
+from attncli.render.tables import Cell, wrap_cells
+from attncli.text import layers_named, plural
 
 if TYPE_CHECKING:
     from attncli.analysis.check.report import Invariance, Report
@@ -38,7 +38,7 @@ def tally(findings: Sequence[Finding]) -> str:
     """Return how many errors and notes there are."""
     errors = sum(finding.severity == "error" for finding in findings)
     counts = ((errors, "error"), (len(findings) - errors, "note"))
-    return ", ".join(counted(count, name) for count, name in counts if count) or "ok: nothing found"
+    return ", ".join(plural(count, name) for count, name in counts if count) or "ok: nothing found"
 
 
 def _places(finding: Finding) -> str:
@@ -61,7 +61,7 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
     count, least, most = len(report.tokens), min(report.tokens), max(report.tokens)
     tokens = f"{least} to {most} tokens" if least < most else f"{most} tokens"
     what = [report.architecture, *(["text tower"] if report.tower else []), report.dtype]
-    yield Text(palette.label(" · ".join([report.model, *what, f"{counted(count, 'sentence')}, {tokens}"])))
+    yield Text(palette.label(" · ".join([report.model, *what, f"{plural(count, 'sentence')}, {tokens}"])))
     yield Text(palette.fit("implied masks: " + "; ".join(_implied(*mask) for mask in report.masks)))
     findings = _by_layers(report.findings)
     if findings:
@@ -106,7 +106,7 @@ def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | 
         style = BOLD if each.has_failed or each.first is not None else None
         rows.append([(palette.label(text), style) for text in (each.name, each.ways, change, verdict)])
     titles = [(title, DIM) for title in ("the same text", "in two ways", "change", "")]
-    return grid([titles, *wrapped(rows, room)], "<<><", width)
+    return grid([titles, *wrap_cells(rows, room)], "<<><", width)
 
 
 def _place(place: tuple[int, str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.render.axes import Axis
 from attncli.render.block import Block, block, cell, trimmed
-from attncli.render.lattice import Cell, Lattice, map_lines
+from attncli.render.cell_grid import CellGrid, GridCell, map_lines
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 
@@ -37,20 +37,20 @@ class HeadMap(NamedTuple):
     blanks: Sequence[Sequence[str]]
 
     @classmethod
-    def of(cls, known: Mapping[tuple[int, int], float | None], layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
+    def of(cls, numbers: Mapping[tuple[int, int], float | None], layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
         """Return the map of some heads.
 
         Args:
-            known: the number of each that is computed, by its layer and its index; None where it is not defined.
+            numbers: the number of each that is computed, by its layer and its index; None where it is not defined.
             layers: those that there will be besides.
             heads: how many each of these has.
         """
-        computed = {layer for layer, _ in known}
+        computed = {layer for layer, _ in numbers}
         rows = sorted(computed | set(layers))
-        columns = sorted({head for _, head in known} | set(range(heads)))
-        values = np.array([[known.get((layer, head)) for head in columns] for layer in rows], float)
+        columns = sorted({head for _, head in numbers} | set(range(heads)))
+        values = np.array([[numbers.get((layer, head)) for head in columns] for layer in rows], float)
         blanks = [
-            [UNDEFINED if (layer, head) in known else "" if layer in computed else PENDING for head in columns]
+            [UNDEFINED if (layer, head) in numbers else "" if layer in computed else PENDING for head in columns]
             for layer in rows
         ]
         return cls(rows, columns, values.reshape(len(rows), len(columns)), blanks)
@@ -65,7 +65,7 @@ class HeadMap(NamedTuple):
         longest = max((len(number_text(value, digits)) for value in self.values[self.shown].tolist()), default=0)
         return max(longest, *(len(str(head)) for head in self.heads), 1) + 1
 
-    def lattice(self, rows: range, columns: range, width: int) -> Lattice:
+    def lattice(self, rows: range, columns: range, width: int) -> CellGrid:
         """Return where the cells of a part stand.
 
         Args:
@@ -75,7 +75,7 @@ class HeadMap(NamedTuple):
         """
         shown = tuple(self.heads[place] for place in columns)
         layers = tuple(self.layers[place] for place in rows)
-        return Lattice(Axis(("",) * len(layers), layers), Axis(("",) * len(shown), shown), Cell(width, 1))
+        return CellGrid(Axis(("",) * len(layers), layers), Axis(("",) * len(shown), shown), GridCell(width, 1))
 
     def drawn(
         self,

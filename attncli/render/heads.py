@@ -5,39 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from textwrap import wrap
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attncli.analysis.heads import HeadSummary, Survey
+from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.labels import LEAST, MIXED
 from attncli.analysis.metric_names import Metric
-from attncli.analysis.statistics import QUANTILES
 from attncli.render.block import COMFORTABLE, Block, block, flowing, stack
+from attncli.render.fit import LINES, fit_rows
 from attncli.render.head_map import UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.screen import LINES
-from attncli.render.summaries import architecture_of, cautioned, joined, numbers_of
+from attncli.render.sections import architecture_of, cautioned, joined, numbers_of
 from attncli.render.tables import Column, table, width_of
-from attncli.text import counted, span
+from attncli.text import plural, span
 
 _NAMED = 3  # highest and lowest heads in words, below a map
 
 
-Spread = Literal["std", "ci95", "quantiles"]
-_SPREADS: dict[Spread, str] = {
-    "std": "mean ± standard deviation",
-    "ci95": "mean and its 95 % confidence interval",
-    "quantiles": "median and 5 % to 95 % quantile, to 1 %,",
-}
-
-
-class Shown(NamedTuple):
+class HeadTable(NamedTuple):
     """What a table has of the heads.
 
     Attributes:
@@ -45,14 +36,12 @@ class Shown(NamedTuple):
         has_labels: whether it says what the heads do, in words.
         precision: digits after the point; None is as many, 4 to 2, as let the table stand in one piece.
         lines: of the screen that it is to fit, with all around it; None shows every head.
-        spread: what stands beside a mean over several sentences, or in its place.
     """
 
     sort: Metric | None = None
     has_labels: bool = False
     precision: int | None = None
     lines: int | None = None
-    spread: Spread = "std"
 
     @property
     def by_label(self) -> bool:
@@ -60,7 +49,7 @@ class Shown(NamedTuple):
         return self.has_labels and self.sort is None
 
 
-def table_parts(survey: Survey, shown: Shown, palette: Palette, width: int | None) -> list[RenderableType]:
+def table_parts(survey: HeadReport, shown: HeadTable, palette: Palette, width: int | None) -> list[RenderableType]:
     """Return what ran, a row for every head, and what the numbers are over.
 
     Args:
@@ -74,16 +63,15 @@ def table_parts(survey: Survey, shown: Shown, palette: Palette, width: int | Non
     whole = _parts(survey, shown, palette, width, shown.lines)
     if _lines_of(whole, width) <= shown.lines:
         return whole
-    rows = len(survey.heads)
-    while True:
-        parts = _parts(_first(survey, shown, rows), shown, palette, width, 0, rows < len(survey.heads))
-        excess = _lines_of(parts, width) - shown.lines
-        if excess <= 0 or rows == 1:
-            return parts
-        rows = max(rows - excess, 1)
+    every = len(survey.heads)
+
+    def some(rows: int) -> list[RenderableType]:
+        return _parts(_first(survey, shown, rows), shown, palette, width, 0, rows < every)
+
+    return fit_rows(some, every, shown.lines, lambda parts: _lines_of(parts, width))
 
 
-def _first(survey: Survey, shown: Shown, rows: int) -> Survey:
+def _first(survey: HeadReport, shown: HeadTable, rows: int) -> HeadReport:
     """Return the survey with at most so many heads: the first ones, or where they stand by label, some of each."""
     if len(survey.heads) <= rows or not shown.by_label:
         return replace(survey, heads=survey.heads[:rows])
@@ -104,7 +92,7 @@ def _lines_of(parts: Sequence[RenderableType], width: int | None) -> int:
 
 
 def _parts(
-    survey: Survey, shown: Shown, palette: Palette, width: int | None, most: int, is_cut: bool = False
+    survey: HeadReport, shown: HeadTable, palette: Palette, width: int | None, most: int, is_cut: bool = False
 ) -> list[RenderableType]:
     """Return the parts of a table, which may be folded as long as it has so many lines at the most."""
     names: list[Metric] = sorted(survey.names, key=lambda name: name != shown.sort)
@@ -116,27 +104,28 @@ def _parts(
     drawn, titles = _fitting(tables, empty, width, most)
     notes = _notes(survey, names, titles, shown)
     if is_cut:
-        some = f"{len(survey.heads)} of {counted(survey.measured, 'head')}"
+        some = f"{len(survey.heads)} of {plural(survey.measured, 'head')}"
         which = f"{some}, the strongest of each label" if shown.by_label else f"the first {some}"
         notes.insert(0, f"one screen: {which}; --all shows the rest")
     parts: list[RenderableType] = [_headline(survey, palette), drawn]
     return [*parts, Text(palette.fit("; ".join(notes)), DIM)] if notes else parts
 
 
-def _headline(survey: Survey, palette: Palette) -> Text:
+def _headline(survey: HeadReport, palette: Palette) -> Text:
     source, shown = survey.source, len(survey.heads)
-    facts = [] if survey.group is None else [f"{survey.group.by} {survey.group.value or UNDEFINED}"]
-    facts += architecture_of(source)
-    facts += [counted(source.layers, "layer")] if source.layers > 1 else []
-    facts += [f"{shown} of " * (shown < survey.measured) + counted(survey.measured, "head")]
+    facts = [*architecture_of(source)]
+    facts += [plural(source.layers, "layer")] if source.layers > 1 else []
+    facts += [f"{shown} of " * (shown < survey.measured) + plural(survey.measured, "head")]
     facts += [f"mask {' and '.join(survey.masks)}", *numbers_of(source)]
     what = "sequence" if survey.is_test else "sentence"
-    facts += [f"{counted(survey.sentences, what)} of {span(*survey.tokens)} token{'s' * (survey.tokens[1] > 1)}"]
+    facts += [f"{plural(survey.sentences, what)} of {span(*survey.tokens)} token{'s' * (survey.tokens[1] > 1)}"]
     facts += ["random tokens twice"] * survey.is_test
     return cautioned(joined(source.title, facts, palette), [source], palette)
 
 
-def _columns(survey: Survey, names: Sequence[Metric], shown: Shown, palette: Palette, digits: int) -> list[Column]:
+def _columns(
+    survey: HeadReport, names: Sequence[Metric], shown: HeadTable, palette: Palette, digits: int
+) -> list[Column]:
     """Return where each head is, what it does in words if that is shown, and a column of numbers for each name."""
     kinds = {head.kind for head in survey.heads}
     longest = max(map(len, kinds)) if kinds != {"self"} else 0
@@ -149,13 +138,13 @@ def _columns(survey: Survey, names: Sequence[Metric], shown: Shown, palette: Pal
     columns = [Column(place("layer", "kind", "head"), places, BOLD)]
     columns += _label_columns(survey, palette, digits) if shown.has_labels else []
     for name in names:
-        texts = [palette.fit(_written(head, name, survey.sentences > 1, digits, shown.spread)) for head in survey.heads]
+        texts = [palette.fit(_written(head, name, survey.sentences > 1, digits)) for head in survey.heads]
         style = BOLD if name == shown.sort else None
         columns.append(Column(name, texts, style, title_style=style or DIM))
     return columns
 
 
-def _label_columns(survey: Survey, palette: Palette, digits: int) -> Iterator[Column]:
+def _label_columns(survey: HeadReport, palette: Palette, digits: int) -> Iterator[Column]:
     """Yield the strongest label of each head, the numbers that it follows from, and the other labels."""
     first = [head.labels[0] if head.labels else None for head in survey.heads]
     styles = [DIM if label is None else BOLD for label in first]
@@ -200,45 +189,37 @@ def _fitting(
     def fits(columns: Sequence[Column]) -> bool:
         return width is None or width_of(columns) - 2 <= width
 
-    known = [[column for column in columns if column.title not in empty] for columns in tables]
-    for columns in (*tables, *known):
+    defined = [[column for column in columns if column.title not in empty] for columns in tables]
+    for columns in (*tables, *defined):
         if fits(columns):
             return drawn(columns)
-    folded = min((drawn(columns) for columns in known), key=lambda one: len(one[0].lines))
+    folded = min((drawn(columns) for columns in defined), key=lambda one: len(one[0].lines))
     if len(folded[0].lines) <= lines:
         return folded
-    by_name = {column.title: column for column in known[-1]}
-    kept = known[-1][:2]
+    by_name = {column.title: column for column in defined[-1]}
+    shown_columns = defined[-1][:2]
     for name in _BY_USE:
-        if name in by_name and by_name[name] not in kept and fits([*kept, by_name[name]]):
-            kept.append(by_name[name])
-    names = {column.title for column in kept}
-    shown = [[column for column in columns if column.title in names] for columns in known]
+        if name in by_name and by_name[name] not in shown_columns and fits([*shown_columns, by_name[name]]):
+            shown_columns.append(by_name[name])
+    names = {column.title for column in shown_columns}
+    shown = [[column for column in columns if column.title in names] for columns in defined]
     return drawn(next(filter(fits, shown), shown[-1]))
 
 
-def _is_defined(survey: Survey, name: Metric) -> bool:
+def _is_defined(survey: HeadReport, name: Metric) -> bool:
     return any(head.metrics[name] is not None for head in survey.heads)
 
 
-def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int, spread: Spread = "std") -> str:
+def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int) -> str:
     mean, std = head.metrics[name], head.std[name]
     if mean is None:
         return UNDEFINED
     if not has_several:
         return number_text(mean, digits)
-    if spread == "std":
-        return f"{number_text(mean, digits)} ±{UNDEFINED if std is None else number_text(std, digits)}"
-    if spread == "ci95":
-        middle, ends = mean, head.ci95[name]
-    else:
-        low, middle, high = (head.quantiles[share][name] or 0.0 for share in QUANTILES)  # which a mean has
-        ends = low, high
-    between = UNDEFINED if ends is None else ", ".join(number_text(end, digits) for end in ends)
-    return f"{number_text(middle, digits)} [{between}]"
+    return f"{number_text(mean, digits)} ±{UNDEFINED if std is None else number_text(std, digits)}"
 
 
-def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown: Shown) -> list[str]:
+def _notes(survey: HeadReport, names: Sequence[Metric], titles: Sequence[str], shown: HeadTable) -> list[str]:
     """Return what the numbers are over, where that is not plain, and what the table has no room for."""
     notes = _label_notes(survey) if shown.has_labels else []
     if shown.sort is not None and not _is_defined(survey, shown.sort):
@@ -255,7 +236,7 @@ def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown
         is_undefined = any(head.metrics[name] is None for head in survey.heads for name in names if name in titles)
         return [*notes, *[f"{UNDEFINED} not defined for this sentence"] * is_undefined]
     if names:
-        notes.append(f"{_SPREADS[shown.spread]} over {_over(survey)}")
+        notes.append(f"mean ± standard deviation over {_over(survey)}")
     fewer: dict[str, list[str]] = {}
     for name in names:
         counts = [head.counts[name] for head in survey.heads]
@@ -267,11 +248,11 @@ def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown
     return notes
 
 
-def _over(survey: Survey) -> str:
+def _over(survey: HeadReport) -> str:
     return f"{survey.sentences:,} {'sequences' if survey.is_test else 'sentences'}"
 
 
-def _label_notes(survey: Survey) -> list[str]:
+def _label_notes(survey: HeadReport) -> list[str]:
     """Return how a label is given, and what its numbers are where they are no weights."""
     notes = [
         "gain: share of the way from the baseline, a head that weighs all allowed keys alike, to the best head; "
@@ -292,7 +273,7 @@ def _label_notes(survey: Survey) -> list[str]:
 
 
 def grid_parts(
-    survey: Survey, metric: Metric, palette: Palette, width: int | None, precision: int | None
+    survey: HeadReport, metric: Metric, palette: Palette, width: int | None, precision: int | None
 ) -> Iterator[RenderableType]:
     """Yield what ran, one map of layers × heads for each kind of attention, and the heads at both ends."""
     yield _headline(survey, palette)
@@ -300,7 +281,7 @@ def grid_parts(
     numbers: dict[str, dict[tuple[int, int], float | None]] = {}
     for head in survey.heads:
         numbers.setdefault(head.kind, {})[head.layer, head.head] = head.metrics[metric]
-    maps = {kind: HeadMap.of(known) for kind, known in numbers.items()}
+    maps = {kind: HeadMap.of(own) for kind, own in numbers.items()}
     scale = scale_of(maps.values())
     values = np.concatenate([one.values[one.shown] for one in maps.values()])
     ramp = [ramp_line(scale, palette)] if np.isfinite(values).any() else []
@@ -309,8 +290,8 @@ def grid_parts(
         "0 exactly zero": bool((values == 0).any()),
         "I infinite": bool(np.isinf(values).any()),
     }
-    said = [[Segment(palette.fit(mark), DIM)] for mark, is_there in marks.items() if is_there]
-    yield flowing([[Segment(title, BOLD)], *ramp, *said], width)
+    notes = [[Segment(palette.fit(mark), DIM)] for mark, is_there in marks.items() if is_there]
+    yield flowing([[Segment(title, BOLD)], *ramp, *notes], width)
     for kind, one in maps.items():
         name = kind if len(maps) > 1 else ""
         map_ = _map(one, scale, palette, width or COMFORTABLE, 2 if precision is None else precision)
@@ -320,7 +301,7 @@ def grid_parts(
         yield _ends(replace(survey, heads=defined), metric, palette, width, DIGITS if precision is None else precision)
 
 
-def _kinds(survey: Survey) -> Iterable[str]:
+def _kinds(survey: HeadReport) -> Iterable[str]:
     return dict.fromkeys(head.kind for head in survey.heads)
 
 
@@ -339,7 +320,7 @@ def _map(map_: HeadMap, scale: Scale, palette: Palette, room: int, digits: int) 
     return stack(map_.drawn(rows, strip, width, names, scale, palette, digits) for strip in strips)
 
 
-def _ends(survey: Survey, metric: Metric, palette: Palette, width: int | None, digits: int) -> Block:
+def _ends(survey: HeadReport, metric: Metric, palette: Palette, width: int | None, digits: int) -> Block:
     """Return the heads with the highest and the lowest values, in words."""
     parts = []
     has_kinds = len(set(_kinds(survey))) > 1

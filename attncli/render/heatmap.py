@@ -12,10 +12,10 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.render.axes import Axis, titled
-from attncli.render.block import Block, beside, stack
-from attncli.render.lattice import NARROW, WIDE, Cell, Lattice, map_lines
+from attncli.render.block import Block, hstack, stack
+from attncli.render.cell_grid import NARROW, WIDE, CellGrid, GridCell, map_lines
 from attncli.render.palette import BOLD, Palette, Scale
-from attncli.trace.ranking import drawn_cells
+from attncli.trace.top_keys import drawn_cells
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -51,7 +51,7 @@ class Extent(NamedTuple):
         return Extent(max(self.highest, other.highest), self.marks | other.marks)
 
     @property
-    def said(self) -> list[str]:
+    def mark_notes(self) -> list[str]:
         """What the marks mean."""
         return [mark for mark in _MARKS if mark in self.marks]
 
@@ -104,7 +104,7 @@ def _every(joined: np.ufunc, cells: np.ndarray[Any, Any], step: int, axis: int) 
     return np.moveaxis(found, 0, axis)
 
 
-class Picture(NamedTuple):
+class Heatmap(NamedTuple):
     """One head's map: values in the cells that are allowed, and the extent of all that were pooled into them."""
 
     title: str
@@ -112,19 +112,19 @@ class Picture(NamedTuple):
     allowed: Bool[np.ndarray, "Q K"]
     extent: Extent = Extent()
 
-    def pooled(self, rows: int, columns: int) -> Picture:
+    def pooled(self, rows: int, columns: int) -> Heatmap:
         """Return the picture in blocks of rows × columns cells, each its largest allowed value.
 
         A block is masked where all its cells are; NaN wins over every number.
         """
-        return Picture(self.title, *in_blocks(self.values, self.allowed, rows, columns), self.extent)
+        return Heatmap(self.title, *in_blocks(self.values, self.allowed, rows, columns), self.extent)
 
-    def strongest(self, rows: int, columns: int) -> Picture:
+    def strongest(self, rows: int, columns: int) -> Heatmap:
         """Return the picture in blocks of rows × columns cells, each its value farthest from zero."""
-        return Picture(self.title, *in_blocks(self.values, self.allowed, rows, columns, is_signed=True), self.extent)
+        return Heatmap(self.title, *in_blocks(self.values, self.allowed, rows, columns, is_signed=True), self.extent)
 
 
-def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Picture:
+def heatmap_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Heatmap:
     """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept.
 
     Args:
@@ -132,21 +132,21 @@ def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Pict
         columns: the keys shown.
         pool: how many rows and columns a cell of the picture stands for.
     """
-    kept = []
+    blocks = []
     for part in head.blocks():
         weights, allowed = part.weights[:, columns], drawn_cells(part)[:, columns]
-        kept.append(Picture("", weights, allowed, Extent.of(weights, allowed)).pooled(1, pool[1]))
-    return joined(titled("head", head.layer.head_label(head.head)), kept).pooled(pool[0], 1)
+        blocks.append(Heatmap("", weights, allowed, Extent.of(weights, allowed)).pooled(1, pool[1]))
+    return joined(titled("head", head.layer.head_label(head.head)), blocks).pooled(pool[0], 1)
 
 
-def joined(title: str, parts: Sequence[Picture]) -> Picture:
+def joined(title: str, parts: Sequence[Heatmap]) -> Heatmap:
     """Return the picture whose rows are those of its parts, one after the other."""
     values = np.concatenate([part.values for part in parts])
     allowed = np.concatenate([part.allowed for part in parts])
-    return Picture(title, values, allowed, extent_of(parts))
+    return Heatmap(title, values, allowed, extent_of(parts))
 
 
-def extent_of(pictures: Sequence[Picture]) -> Extent:
+def extent_of(pictures: Sequence[Heatmap]) -> Extent:
     """Return the extent of all the pictures together."""
     return reduce(operator.or_, (picture.extent for picture in pictures), Extent())
 
@@ -163,7 +163,7 @@ def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
     return -(-len(rows) // MOST), max(-(-len(columns) // MOST), -(-len(columns) // room))
 
 
-def size_of(cell: Cell, titles: int, rows: Axis, columns: Axis) -> tuple[int, int]:
+def size_of(cell: GridCell, titles: int, rows: Axis, columns: Axis) -> tuple[int, int]:
     """Return how many lines and cells a map takes, its title and ticks among them, without the labels of its rows.
 
     Args:
@@ -178,8 +178,8 @@ def size_of(cell: Cell, titles: int, rows: Axis, columns: Axis) -> tuple[int, in
 
 
 def cell_of(
-    pictures: Sequence[Picture], rows: Axis, columns: Axis, pool: tuple[int, int], width: int, small: Cell = NARROW
-) -> Cell:
+    pictures: Sequence[Heatmap], rows: Axis, columns: Axis, pool: tuple[int, int], width: int, small: GridCell = NARROW
+) -> GridCell:
     """Return how large a cell of the pictures is drawn: wide, or small where that takes too many strips.
 
     Args:
@@ -198,14 +198,14 @@ def cell_of(
 
 
 def heatmaps(
-    pictures: Sequence[Picture],
+    pictures: Sequence[Heatmap],
     rows: Axis,
     columns: Axis,
     pool: tuple[int, int],
     palette: Palette,
     width: int,
     scales: Sequence[Scale],
-    cell: Cell | None = None,
+    cell: GridCell | None = None,
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
@@ -224,11 +224,11 @@ def heatmaps(
         cell = cell_of(pictures, rows, columns, pool, width)
     _, panel_width = size_of(cell, max(cell_len(picture.title) for picture in pictures), row_axis, column_axis)
     per_strip = max((width - rows.width) // (panel_width + GAP), 1)
-    lattice = Lattice(row_axis, column_axis, cell)
+    lattice = CellGrid(row_axis, column_axis, cell)
     drawn = (_panel(picture, lattice, palette, scale) for picture, scale in zip(pictures, scales, strict=True))
     panels = [Block(lines, panel_width) for lines in drawn]
     labels = (row_axis if cell.rows == 1 else row_axis.paired()).row_labels(_HEADER, palette)
-    strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
+    strips = [hstack([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
     return stack(strips, gap=1)
 
 
@@ -237,7 +237,7 @@ def _room(rows: Axis, columns: Axis, width: int) -> int:
     return max(width - rows.width - GAP - (1 if columns.boundary else 0), 4)
 
 
-def _panel(picture: Picture, lattice: Lattice, palette: Palette, scale: Scale) -> list[list[Segment]]:
+def _panel(picture: Heatmap, lattice: CellGrid, palette: Palette, scale: Scale) -> list[list[Segment]]:
     ticks = lattice.columns.ticks(lattice.cell.columns, palette)
     return [
         [Segment(palette.fit(picture.title), BOLD)],

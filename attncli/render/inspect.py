@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.render.heatmap import cell_of, picture_of, pooling
-from attncli.render.lattice import HALF, NARROW
+from attncli.render.cell_grid import HALF, NARROW
+from attncli.render.color_limits import scales_of
+from attncli.render.components import Components, MatrixFrame, layer_title
+from attncli.render.fit import LINES, LONG
+from attncli.render.heatmap import cell_of, heatmap_of, pooling
 from attncli.render.palette import BOLD, Palette
-from attncli.render.parts import Frame, Parts, layer_title
-from attncli.render.ranges import scales_of
-from attncli.render.screen import LINES, LONG
-from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table
+from attncli.render.sections import headline, metrics_table, proof_line, shapes_table
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
-    from attncli.render.overview import Overview
+    from attncli.render.dashboard import Dashboard
 
 
 @dataclass(frozen=True)
@@ -62,31 +62,31 @@ class Layout:
     def _pooled_masks(self) -> list[str]:
         found = [self._mask_pool(frame) for frame in self._frames]
         pools = dict.fromkeys(f"{rows}×{keys}" for rows, keys in found if rows * keys > 1)
-        said = f"each cell drawn of the mask stands for {' or '.join(pools)}; --query or -F json has all of them"
-        return [said] if pools else []
+        note = f"each cell drawn of the mask stands for {' or '.join(pools)}; --query or -F json has all of them"
+        return [note] if pools else []
 
     # --- what is there ---
 
     @cached_property
-    def _overview(self) -> Overview | None:
+    def _overview(self) -> Dashboard | None:
         """What one screen shows, where the view has to fit one."""
-        is_listed = self.view.heaviest is not None and self.view.chooses_rows(self.trace)
+        is_listed = self.view.top_keys is not None and self.view.chooses_rows(self.trace)
         if self.is_all or self.view.show is not None or is_listed:
             return None
         height = self.height or (LINES if self._is_long else None)
         if height is None:
             return None
-        from attncli.render.about import About  # which a pipe does not need
-        from attncli.render.overview import Overview
+        from attncli.render.dashboard import Dashboard
+        from attncli.render.header import Header  # which a pipe does not need
 
-        return Overview(About(replace(self._parts, width=self._parts.room), height))
-
-    @cached_property
-    def _parts(self) -> Parts:
-        return Parts(self.trace, self.view, self.palette, self.width)
+        return Dashboard(Header(replace(self._parts, width=self._parts.room), height))
 
     @cached_property
-    def _frames(self) -> list[Frame]:
+    def _parts(self) -> Components:
+        return Components(self.trace, self.view, self.palette, self.width)
+
+    @cached_property
+    def _frames(self) -> list[MatrixFrame]:
         return [self._parts.frame(layer) for layer in self.trace.layers]
 
     @cached_property
@@ -100,7 +100,7 @@ class Layout:
 
     def _default(self) -> tuple[str, ...]:
         parts: tuple[str, ...] = ("tokens", "shapes")
-        if self.view.heaviest is not None:
+        if self.view.top_keys is not None:
             pass
         elif self._has_one_row:
             parts += ("embeddings", "q", "scores", "weights", "output")
@@ -130,21 +130,21 @@ class Layout:
                 yield shapes_table(trace, layer, palette, self.width)
             if "mask" in wanted:
                 yield from self._parts.mask(frame, self._mask_pool(frame))
-            if self.view.heaviest is not None:
-                yield self._parts.ranked(frame, self.view.heaviest)
+            if self.view.top_keys is not None:
+                yield self._parts.ranked(frame, self.view.top_keys)
             yield from self._cells(frame, wanted - layer.missing)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, palette, self.width, self.view.precision)
             if "proof" in wanted:
                 yield proof_line(layer, palette)
 
-    def _cells(self, frame: Frame, wanted: frozenset[str]) -> Iterator[RenderableType]:
+    def _cells(self, frame: MatrixFrame, wanted: frozenset[str]) -> Iterator[RenderableType]:
         """Yield the matrices of the heads that are printed in digits, and the maps, which share their colours."""
         layer, cells, parts = frame.layer, frame.cells, self._parts
         is_drawn = "heatmap" in wanted or ("weights" in wanted and self.palette.has_color)
         pool = self._pool(frame)
         heads = {head: layer.head(head, cells.rows) for head in layer.heads}
-        pictures = {head: picture_of(each, cells.of_columns, pool) for head, each in heads.items()} if is_drawn else {}
+        pictures = {head: heatmap_of(each, cells.of_columns, pool) for head, each in heads.items()} if is_drawn else {}
         scales = scales_of(self.trace, self.view, layer, pictures)
         if "embeddings" in wanted and (inputs := parts.inputs(frame)) is not None:
             yield parts.drawn([inputs])
@@ -168,11 +168,11 @@ class Layout:
         is_asked = self.view.show is not None or self._has_one_row
         return layer.heads if is_asked else layer.heads[:1]
 
-    def _pool(self, frame: Frame) -> tuple[int, int]:
+    def _pool(self, frame: MatrixFrame) -> tuple[int, int]:
         """Return how many rows and columns a cell of a map stands for: no more than a line has room for."""
         room = self._parts.room - frame.rows.width - 2
         rows = 1 if self.view.chooses_rows(self.trace) else -(-len(frame.rows) // room)
         return rows, -(-len(frame.columns) // room)
 
-    def _mask_pool(self, frame: Frame) -> tuple[int, int]:
+    def _mask_pool(self, frame: MatrixFrame) -> tuple[int, int]:
         return pooling(frame.rows, frame.columns, self._parts.room)

@@ -13,10 +13,10 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.analysis.cell import Row
+from attncli.analysis.cell import AttentionRow
 from attncli.analysis.learn import LESSONS, Walk
 from attncli.render.axes import Axis
-from attncli.render.bars import Sheet
+from attncli.render.bars import TableFormat
 from attncli.render.block import Block
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM
@@ -31,7 +31,7 @@ _LINE = 80  # cells that prose takes at most
 _LONGEST = 7  # cells of a word beside its numbers, so that what is multiplied and the product stand in one line of 80
 
 
-class Step(NamedTuple):
+class LessonStep(NamedTuple):
     """One step of a lesson.
 
     Attributes:
@@ -53,18 +53,18 @@ class Steps:
     """
 
     walk: Walk
-    sheet: Sheet
+    sheet: TableFormat
 
-    def all(self) -> list[Step]:
+    def all(self) -> list[LessonStep]:
         """Return the steps from the embeddings to the exercise, each under a line that says which it is."""
         steps = [*self._steps()]
         title = self.walk.lesson.title
         return [
-            Step(step.name, (self._title(f"{title} · step {place} of {len(steps)} · {step.name}"), *step.parts))
+            LessonStep(step.name, (self._title(f"{title} · step {place} of {len(steps)} · {step.name}"), *step.parts))
             for place, step in enumerate(steps, start=1)
         ]
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[LessonStep]:
         yield self._embeddings()
         for row in self.walk.rows:
             yield from self._of_head(row)
@@ -72,41 +72,43 @@ class Steps:
         yield self._projected()
         yield self._exercise()
 
-    def _of_head(self, row: Row) -> Iterator[Step]:
+    def _of_head(self, row: AttentionRow) -> Iterator[LessonStep]:
         """Yield the steps of a head; the weights of another one than the first are made in a single step."""
         head = row.head.head
         stages = [self._dots, self._scale, self._mask, self._softmax] if head == 0 else [self._weights]
         of = f"head {head}: " if len(self.walk.rows) > 1 else ""
         for make in (self._query, self._keys, *stages, self._values, self._output):
             step = make(row)
-            yield Step(of + step.name, step.parts)
+            yield LessonStep(of + step.name, step.parts)
 
     # --- the steps ---
 
-    def _embeddings(self) -> Step:
+    def _embeddings(self) -> LessonStep:
         trace, layer = self.walk.trace, self.walk.rows[0].layer
         assert layer.inputs is not None
-        said = (
+        text = (
             f"Each word becomes {layer.inputs.shape[1]} numbers, its embedding. Here they are drawn at random, from "
             "the word and the seed; a real model learns them."
         )
         matrices = [self._matrix("embeddings", self.walk.embedded, trace.key_tokens)]
         if self.walk.lesson.target is not None:
-            said += f" Two texts: the words of '{self._safe(trace.target or '')}' ask, those of the other one answer."
+            text += f" Two texts: the words of '{self._safe(trace.target or '')}' ask, those of the other one answer."
             matrices.append(self._matrix("of the words that ask", layer.inputs, trace.query_tokens))
-        asked = f"The steps follow one word, {self._word}: how much does it take from each of the words?"
+        question = f"The steps follow one word, {self._word}: how much does it take from each of the words?"
         rounded = (
             f"Numbers are rounded to {PRECISION} digits and computed with all of them, so the last digit of what you "
             "work out yourself may be another one."
         )
-        return Step("embeddings", (self._prose(said, asked), self._drawn(matrices), self._prose(rounded, style=DIM)))
+        return LessonStep(
+            "embeddings", (self._prose(text, question), self._drawn(matrices), self._prose(rounded, style=DIM))
+        )
 
-    def _query(self, row: Row) -> Step:
+    def _query(self, row: AttentionRow) -> LessonStep:
         layer, q, matrix = row.layer, row.head.q[0], self._weight("q", row)
         assert layer.inputs is not None
         asking = Tokens([row.query])
         x = layer.inputs[[row.query.index]]
-        said = (
+        text = (
             f"q is what {self._word} looks for: its embedding times the matrix W_q, which is drawn "
             "too, and learned in a real model."
         )
@@ -116,29 +118,31 @@ class Steps:
             self._matrix("q: embedding·W_q", q[None], asking),
         ]
         spelled = self._product("the first number of q", x[0], matrix[:, 0], q[0])
-        return Step("its query, q", (self._prose(said), self._drawn(matrices), spelled))
+        return LessonStep("its query, q", (self._prose(text), self._drawn(matrices), spelled))
 
-    def _keys(self, row: Row) -> Step:
+    def _keys(self, row: AttentionRow) -> LessonStep:
         return self._of_each(row, "k", row.head.k, "k is what a word is found by", "a key, k, for each word")
 
-    def _values(self, row: Row) -> Step:
+    def _values(self, row: AttentionRow) -> LessonStep:
         return self._of_each(row, "v", row.head.v, "v is what a word hands over", "a value, v, for each word")
 
-    def _of_each(self, row: Row, name: str, made: Float[np.ndarray, "K D"], meaning: str, title: str) -> Step:
+    def _of_each(
+        self, row: AttentionRow, name: str, made: Float[np.ndarray, "K D"], meaning: str, title: str
+    ) -> LessonStep:
         matrix, x = self._weight(name, row), self.walk.embedded
-        said = f"{meaning}: its embedding times another matrix, W_{name}."
+        text = f"{meaning}: its embedding times another matrix, W_{name}."
         matrices = [
             self._table(f"W_{name}", matrix),
             self._matrix("embeddings", x, row.keys),
             self._matrix(f"{name}: embeddings·W_{name}", made, row.keys),
         ]
         first = f"the first number of {name} of {self._name(0, row.keys)}"
-        return Step(
-            title, (self._prose(said), self._drawn(matrices), self._product(first, x[0], matrix[:, 0], made[0, 0]))
+        return LessonStep(
+            title, (self._prose(text), self._drawn(matrices), self._product(first, x[0], matrix[:, 0], made[0, 0]))
         )
 
-    def _dots(self, row: Row) -> Step:
-        said = (
+    def _dots(self, row: AttentionRow) -> LessonStep:
+        text = (
             "The dot product q·k says how well the two fit: multiply them number by number, and add up. A large one "
             "means that the word has what is looked for."
         )
@@ -146,11 +150,11 @@ class Steps:
         drawn = self._keys_table(row, [*self._vector("k", row.head.k), self._column("q·k", row.products)])
         assert row.products is not None
         spelled = self._product(f"q·k of {self._name(0, row.keys)}", row.head.q[0], row.head.k[0], row.products[0])
-        return Step("dot products, q·k", (self._prose(said), q, drawn, spelled))
+        return LessonStep("dot products, q·k", (self._prose(text), q, drawn, spelled))
 
-    def _scale(self, row: Row) -> Step:
+    def _scale(self, row: AttentionRow) -> LessonStep:
         width, scale = row.head.k.shape[1], self._number(row.layer.scale)
-        said = (
+        text = (
             f"The more numbers q and k have, the larger q·k becomes, and weights made of large numbers all go to one "
             f"word. So it is divided by √{width}, the root of how many numbers k has: times {scale}."
         )
@@ -158,15 +162,15 @@ class Steps:
         assert row.products is not None
         first = f"score of {self._name(0, row.keys)} = {self._factor(row.products[0])} × {scale}"
         spelled = self._prose(f"{first} = {self._number(row.scores[0])}")
-        return Step("the scale", (self._prose(said), self._keys_table(row, columns), spelled))
+        return LessonStep("the scale", (self._prose(text), self._keys_table(row, columns), spelled))
 
-    def _mask(self, row: Row) -> Step:
+    def _mask(self, row: AttentionRow) -> LessonStep:
         if self.walk.lesson.mask != "causal":
-            said = "A mask may hide words. This lesson's hides none; attn learn --lesson causal has one that does."
+            text = "A mask may hide words. This lesson's hides none; attn learn --lesson causal has one that does."
         elif row.allowed.all():
-            said = f"The mask is causal: {self._word} may see itself and the words before it, which are all there are."
+            text = f"The mask is causal: {self._word} may see itself and the words before it, which are all there are."
         else:
-            said = (
+            text = (
                 f"The mask is causal: {self._word} may see itself and the words before it. What it may not see gets "
                 "−inf, minus infinity, of which the next step makes a weight of 0."
             )
@@ -175,13 +179,13 @@ class Steps:
             self._plain("may be seen", ["yes" if allowed else "no" for allowed in row.allowed.tolist()]),
             self._column("masked score", row.masked),
         ]
-        return Step("the mask", (self._prose(said), self._keys_table(row, columns)))
+        return LessonStep("the mask", (self._prose(text), self._keys_table(row, columns)))
 
-    def _softmax(self, row: Row) -> Step:
+    def _softmax(self, row: AttentionRow) -> LessonStep:
         parts = row.softmax
         assert parts is not None
         highest, total = self._number(parts.highest), self._number(parts.total)
-        said = (
+        text = (
             f"The softmax makes weights of the scores. The largest, {highest}, is taken off each, so that nothing "
             "overflows; e (2.718) is raised to what is left; and each is divided by the sum of all."
         )
@@ -192,11 +196,11 @@ class Steps:
             f"{raised} ÷ {total} = {self._number(row.weights[0])}"
         )
         drawn = self._weights_table(row, columns)
-        return Step("softmax: the weights", (self._prose(said), drawn, spelled))
+        return LessonStep("softmax: the weights", (self._prose(text), drawn, spelled))
 
-    def _weights(self, row: Row) -> Step:
+    def _weights(self, row: AttentionRow) -> LessonStep:
         """Return what the first head has four steps for."""
-        said = (
+        text = (
             f"The same as before, with this head's q and k: dot products, times {self._number(row.layer.scale)}, the "
             "mask, and the softmax."
         )
@@ -206,9 +210,9 @@ class Steps:
             self._column("masked", row.masked, ""),
             *self._softmax_columns(row),
         ]
-        return Step("the weights", (self._prose(said), self._weights_table(row, columns)))
+        return LessonStep("the weights", (self._prose(text), self._weights_table(row, columns)))
 
-    def _softmax_columns(self, row: Row) -> list[Column]:
+    def _softmax_columns(self, row: AttentionRow) -> list[Column]:
         parts = row.softmax
         assert parts is not None
         highest, total = self._factor(parts.highest), self._number(parts.total)
@@ -217,38 +221,38 @@ class Steps:
             self._column(f"weight: ÷ {total}", row.weights, self._number(row.weights.sum(dtype=np.float64))),
         ]
 
-    def _output(self, row: Row) -> Step:
+    def _output(self, row: AttentionRow) -> LessonStep:
         output = row.head.output[0]
-        said = (
+        text = (
             f"What {self._word} takes: of every word's v as much as its weight says, added up. It is the head's output."
         )
         columns = [self._column("weight", row.weights, "weights·V"), *self._vector("v", row.head.v, output)]
         spelled = self._product("the first number of weights·V", row.weights, row.head.v[:, 0], output[0])
-        return Step("the output, weights·V", (self._prose(said), self._keys_table(row, columns, ""), spelled))
+        return LessonStep("the output, weights·V", (self._prose(text), self._keys_table(row, columns, ""), spelled))
 
-    def _heads(self) -> Step:
+    def _heads(self) -> LessonStep:
         rows = self.walk.rows
         outputs = [row.head.output[0] for row in rows]
         if len(rows) == 1:
-            said = "This layer has one head, so there is nothing to put beside its output. attn learn --lesson several"
-            said += " has two."
+            text = "This layer has one head, so there is nothing to put beside its output. attn learn --lesson several"
+            text += " has two."
         else:
-            said = f"The outputs of the {len(rows)} heads stand beside each other, as one row."
+            text = f"The outputs of the {len(rows)} heads stand beside each other, as one row."
         asking = Tokens([self.walk.query])
         matrices = [
             *(self._matrix(f"head {row.head.head}", row.head.output, asking) for row in rows),
             *([self._matrix("concatenated", np.concatenate(outputs)[None], asking)] if len(rows) > 1 else []),
         ]
-        return Step("the heads", (self._prose(said), self._drawn(matrices)))
+        return LessonStep("the heads", (self._prose(text), self._drawn(matrices)))
 
-    def _projected(self) -> Step:
+    def _projected(self) -> LessonStep:
         row, matrix = self.walk.rows[0], self.walk.rows[0].layer.out_projection
         projected = row.layer.projected([row.query.index])
         assert matrix is not None
         assert projected is not None
         joined = np.concatenate([each.head.output[0] for each in self.walk.rows])
         asking = Tokens([row.query])
-        said = (
+        text = (
             "A last matrix, W_o, mixes the heads and makes as many numbers as an embedding has. They are what the layer"
             f" adds to {self._word}: it has taken something from the words that it attended to."
         )
@@ -258,11 +262,11 @@ class Steps:
             self._matrix("heads·W_o", projected, asking),
         ]
         spelled = self._product("the first number", joined, matrix[:, 0], projected[0, 0])
-        return Step("the output projection, W_o", (self._prose(said), self._drawn(matrices), spelled))
+        return LessonStep("the output projection, W_o", (self._prose(text), self._drawn(matrices), spelled))
 
     # --- the exercise ---
 
-    def _exercise(self) -> Step:
+    def _exercise(self) -> LessonStep:
         question, command = self._question()
         others = ", ".join(name for name in LESSONS if name != self.walk.lesson.name)
         lines = [
@@ -274,22 +278,24 @@ class Steps:
             Text(""),
             *self._wrapped(f"The other lessons: attn learn --lesson {others}."),
         ]
-        return Step("an exercise", (Text("\n").join(lines),))
+        return LessonStep("an exercise", (Text("\n").join(lines),))
 
     def _question(self) -> tuple[str, list[str]]:
         """Return what the lesson asks, and the command whose output answers it."""
         text, lesson = self._text, self.walk.lesson
         if lesson.target is not None:
-            asked = "Let the words of the other text ask. How many rows and columns do the weights have then, and why?"
-            return asked, self._command(lesson.target, target=text, shows="shapes,weights")
+            question = (
+                "Let the words of the other text ask. How many rows and columns do the weights have then, and why?"
+            )
+            return question, self._command(lesson.target, target=text, shows="shapes,weights")
         if lesson.num_heads > 1:
-            asked = "Which head takes most of its output from a single word? Which matrices make the difference?"
-            return asked, self._command(text, shows="weights")
+            question = "Which head takes most of its output from a single word? Which matrices make the difference?"
+            return question, self._command(text, shows="weights")
         if lesson.mask == "causal":
-            asked = "Put a word at the end. Which numbers of this lesson change, and why do all others stay?"
-            return asked, self._command(f"{text} today")
-        asked = "Leave out the scale: are the weights nearer to each other then, or farther apart? Work them out."
-        return asked, [*self._command(text), "--scale", "none"]
+            question = "Put a word at the end. Which numbers of this lesson change, and why do all others stay?"
+            return question, self._command(f"{text} today")
+        question = "Leave out the scale: are the weights nearer to each other then, or farther apart? Work them out."
+        return question, [*self._command(text), "--scale", "none"]
 
     def _command(self, text: str, target: str | None = None, shows: str = "") -> list[str]:
         """Return the command that shows this query in the layer of this lesson, or parts of the whole with `shows`."""
@@ -312,7 +318,7 @@ class Steps:
 
     # --- what they are made of ---
 
-    def _weight(self, name: str, row: Row) -> Float[np.ndarray, "E D"]:
+    def _weight(self, name: str, row: AttentionRow) -> Float[np.ndarray, "E D"]:
         return self.walk.weights.heads[row.head.head][name].weight
 
     def _title(self, text: str) -> Text:
@@ -385,14 +391,14 @@ class Steps:
                 f"{name} {place}", vectors[:, place], None if below is None else self._number(below[place])
             )
 
-    def _keys_table(self, row: Row, columns: Iterable[Column], below: str | None = None) -> Block:
+    def _keys_table(self, row: AttentionRow, columns: Iterable[Column], below: str | None = None) -> Block:
         return table(self._with_words(row, columns, below), self.sheet.width)
 
-    def _weights_table(self, row: Row, columns: Iterable[Column]) -> Block:
+    def _weights_table(self, row: AttentionRow, columns: Iterable[Column]) -> Block:
         """Return a table whose last column is the weights, with bars behind them."""
         shown = self._with_words(row, columns, "sum")
         return self.sheet.with_bars(shown, len(shown), [*row.weights.tolist(), None], 1.0)
 
-    def _with_words(self, row: Row, columns: Iterable[Column], below: str | None) -> list[Column]:
+    def _with_words(self, row: AttentionRow, columns: Iterable[Column], below: str | None) -> list[Column]:
         names = [self._name(index, row.keys) for index in range(len(row.keys))]
         return [Column("word", [*names, *([] if below is None else [below])], BOLD, "<"), *columns]

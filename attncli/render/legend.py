@@ -41,21 +41,21 @@ def legend(
     is_one = len(set(scales)) == 1
     ramp = ramp_line(scales[0] if is_one else Scale.up_to(1.0, scales[0].ramp), palette, width, cell_width)
     ramps = [ramp] if any(scale.low < scale.high for scale in scales) else []
-    said = [*([] if is_one else ["of the largest weight of each, beside its name"]), *filter(None, marks)]
+    notes = [*([] if is_one else ["of the largest weight of each, beside its name"]), *filter(None, marks)]
     said_of = _half_mark if is_half else _mark
-    return flowing([*ramps, *(said_of(each, palette) for each in said)], width)
+    return flowing([*ramps, *(said_of(each, palette) for each in notes)], width)
 
 
 def legend_line(
     scale: Scale, marks: Iterable[str], palette: Palette, width: int, cell_width: int = 2, is_half: bool = False
 ) -> list[Segment]:
     """Return as much of the legend of one scale as a single line has room for: the ramp, then the marks."""
-    said = [(_half_mark if is_half else _mark)(each, palette) for each in marks]
-    needed = sum(_GAP + sum(segment.cell_length for segment in mark) for mark in said)
+    notes = [(_half_mark if is_half else _mark)(each, palette) for each in marks]
+    needed = sum(_GAP + sum(segment.cell_length for segment in mark) for mark in notes)
     line = ramp_line(scale, palette, min(max(width - needed, _SHORTEST_BAR), width), cell_width)
     line = line if scale.low < scale.high else []
     used = sum(segment.cell_length for segment in line)
-    for mark in said:
+    for mark in notes:
         gap = _GAP if line else 0
         used += gap + sum(segment.cell_length for segment in mark)
         if used > width:
@@ -64,16 +64,16 @@ def legend_line(
     return line
 
 
-def _mark(said: str, palette: Palette) -> list[Segment]:
-    return [Segment(palette.fit(said), DIM)]
+def _mark(note: str, palette: Palette) -> list[Segment]:
+    return [Segment(palette.fit(note), DIM)]
 
 
-def _half_mark(said: str, palette: Palette) -> list[Segment]:
+def _half_mark(note: str, palette: Palette) -> list[Segment]:
     """Return what a mark means where cells have no glyph: nothing is drawn of a masked one."""
-    if said.startswith("·"):
-        return [Segment("blank" + said[1:], DIM)]
-    style = palette.swatch(said[0])
-    return _mark(said, palette) if style is None else [Segment(said[0], style), Segment(said[1:], DIM)]
+    if note.startswith("·"):
+        return [Segment("blank" + note[1:], DIM)]
+    style = palette.swatch(note[0])
+    return _mark(note, palette) if style is None else [Segment(note[0], style), Segment(note[1:], DIM)]
 
 
 def ramp_line(scale: Scale, palette: Palette, width: int | None = None, cell_width: int = 2) -> list[Segment]:

@@ -18,22 +18,22 @@ from attncli.masks.alibi import biases, slopes
 from attncli.masks.comparison import Comparison, summary
 from attncli.masks.conventions import RIGHT_FOR, WRITTEN
 from attncli.masks.findings import Finding
-from attncli.masks.layout import Subject
+from attncli.masks.mask_grid import MaskGrid
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import COMFORTABLE, Block, beside, block, cell, flowing, grid, stack
+from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, grid, hstack, stack
 from attncli.render.findings import finding_lines, tally
-from attncli.render.heatmap import Extent, Picture, extent_of, heatmaps, pooling
+from attncli.render.heatmap import Extent, Heatmap, extent_of, heatmaps, pooling
 from attncli.render.legend import legend
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.tables import Cell, wrapped
-from attncli.text import listed, span
+from attncli.render.tables import Cell, wrap_cells
+from attncli.text import join_ranges, span
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
 @dataclass(frozen=True)
-class MaskDrawing:
+class MaskPicture:
     """A mask over two axes.
 
     Attributes:
@@ -129,12 +129,12 @@ class MaskDrawing:
             ("keys per row", f"{span(facts.fewest, facts.most)}, the first one visible {first}"),
             ("density", f"{facts.density:.4g}"),
             *(compared if self.is_one else []),
-            ("fully masked rows", listed(queries[self.blind[plane]].tolist())),
-            ("keys nobody sees", listed(keys[list(facts.unseen_keys)].tolist())),
+            ("fully masked rows", join_ranges(queries[self.blind[plane]].tolist())),
+            ("keys nobody sees", join_ranges(keys[list(facts.unseen_keys)].tolist())),
         ]
         margin = max(len(name) for name, _ in lines) + 2
-        rows: list[list[Cell]] = [[(name, DIM), (palette.fit(said), None)] for name, said in lines]
-        return grid(wrapped(rows, room - margin), "<<", None)
+        rows: list[list[Cell]] = [[(name, DIM), (palette.fit(text), None)] for name, text in lines]
+        return grid(wrap_cells(rows, room - margin), "<<", None)
 
 
 def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.ndarray, "R C"]:
@@ -145,9 +145,9 @@ def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.n
     return np.add.reduceat(rows, starts[1], axis=1) / np.outer(*sizes)
 
 
-def _picture(title: str, allowed: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Picture:
+def _picture(title: str, allowed: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Heatmap:
     shares = _shares(allowed, pool)
-    return Picture(title, shares, shares > 0)
+    return Heatmap(title, shares, shares > 0)
 
 
 _GAP = 4
@@ -175,41 +175,41 @@ class MaskView(NamedTuple):
         """Cells in a line."""
         return self.width or COMFORTABLE
 
-    def shown(self, subjects: Sequence[Subject]) -> Iterator[RenderableType]:
+    def shown(self, subjects: Sequence[MaskGrid]) -> Iterator[RenderableType]:
         """Yield the pictures and the numbers of a mask, or of its two alignments."""
         yield Text(self.palette.label(_headline(subjects)))
         is_one = len(subjects) == 1
         panels = [self._panel(subject, "" if is_one else _alignment(subject)) for subject in subjects]
         is_wide = sum(panel.width for panel in panels) + _GAP * (len(panels) - 1) > self.room
-        yield stack(panels) if is_wide else beside(panels, _GAP)
+        yield stack(panels) if is_wide else hstack(panels, _GAP)
         for subject in subjects:
             yield from self._drawing(subject).facts(self.palette, self.room, "" if is_one else _alignment(subject))
 
-    def pool(self, subject: Subject) -> tuple[int, int]:
+    def pool(self, subject: MaskGrid) -> tuple[int, int]:
         """Return how many rows and columns a drawn cell stands for."""
         drawing = self._drawing(subject)
         return pooling(drawing.rows, drawing.columns, self.room)
 
-    def _drawing(self, subject: Subject) -> MaskDrawing:
+    def _drawing(self, subject: MaskGrid) -> MaskPicture:
         _, queries, keys = subject.allowed.shape
         blind = np.asarray(~subject.allowed.any(axis=2))
         rows = self._axis(self.queries, range(subject.past, subject.past + queries)).marking(blind)
         columns = self._axis(self.keys, range(keys))
-        return MaskDrawing(subject.allowed, blind, subject.planes, rows, columns, is_one=self.is_one)
+        return MaskPicture(subject.allowed, blind, subject.planes, rows, columns, is_one=self.is_one)
 
     def _axis(self, tokens: Sequence[str] | None, positions: range) -> Axis:
         named = tokens or ()
         labels = (named[position] if position < len(named) else "" for position in positions)
         return Axis(tuple(self.palette.shortened(label, LONGEST_LABEL) for label in labels), tuple(positions))
 
-    def _panel(self, subject: Subject, title: str) -> Block:
+    def _panel(self, subject: MaskGrid, title: str) -> Block:
         drawing, pool = self._drawing(subject), self.pool(subject)
         if subject.bias_heads is None:
             parts = [drawing.picture(pool, self.palette, self.room)]
         else:
             pictures = list(_biases(subject, pool))
             extent = extent_of(pictures)
-            scale, marks = Scale.up_to(extent.highest, "linear"), [*extent.said, mark_note(drawing.blind)]
+            scale, marks = Scale.up_to(extent.highest, "linear"), [*extent.mark_notes, mark_note(drawing.blind)]
             drawn = heatmaps(
                 pictures, drawing.rows, drawing.columns, pool, self.palette, self.room, [scale] * len(pictures)
             )
@@ -223,31 +223,31 @@ def pooling_note(pool: tuple[int, int], command: str) -> str:
     return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
 
 
-def _biases(subject: Subject, pool: tuple[int, int]) -> Iterator[Picture]:
+def _biases(subject: MaskGrid, pool: tuple[int, int]) -> Iterator[Heatmap]:
     """Yield the size of the bias of each head, in the cells that the mask allows."""
     heads = subject.bias_heads
     assert heads is not None
     allowed = subject.allowed[0]
     for slope, rows_of in zip(slopes(heads), biases(heads, allowed.shape[1], subject.past), strict=True):
         bias = rows_of(np.arange(len(allowed)))
-        whole = Picture(f"slope {slope:.3g}", -bias, allowed, Extent.of(-bias, allowed))
+        whole = Heatmap(f"slope {slope:.3g}", -bias, allowed, Extent.of(-bias, allowed))
         yield whole.pooled(*pool)
 
 
-def _headline(subjects: Sequence[Subject]) -> str:
+def _headline(subjects: Sequence[MaskGrid]) -> str:
     subject = subjects[0]
     _, queries, keys = subject.allowed.shape
-    said = f"{subject.name} · {queries} queries × {keys} keys"
+    text = f"{subject.name} · {queries} queries × {keys} keys"
     if len(subjects) == 1 and subject.past:
-        said += f", past {subject.past}"
-    if subject.loaded is not None and subject.reading is not None:
-        said += f" · {subject.loaded.dtype or 'numbers'} {list(subject.loaded.values.shape)}"
+        text += f", past {subject.past}"
+    if subject.stored is not None and subject.reading is not None:
+        text += f" · {subject.stored.dtype or 'numbers'} {list(subject.stored.values.shape)}"
     if subject.bias_heads is not None:
-        said += f" · bias −slope·|i−j| of {subject.bias_heads} heads, drawn as its size"
-    return said
+        text += f" · bias −slope·|i−j| of {subject.bias_heads} heads, drawn as its size"
+    return text
 
 
-def _alignment(subject: Subject) -> str:
+def _alignment(subject: MaskGrid) -> str:
     return f"bottom-right, past {subject.past}" if subject.past else "top-left, past 0"
 
 
@@ -284,7 +284,7 @@ def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
     kept_rows, kept_columns = rows.pooled(pool[0]), columns.pooled(pool[1])
     lines = [kept_columns.ticks(width, palette)]
     lines += [[cell(glyphs[code][0], width, glyphs[code][1]) for code in row] for row in codes.tolist()]
-    picture = beside([kept_rows.row_labels(1, palette), block(lines)], 1)
+    picture = hstack([kept_rows.row_labels(1, palette), block(lines)], 1)
     return stack([picture, _key(comparison, codes, pool, palette, room)])
 
 
@@ -295,15 +295,15 @@ def _key(
     names = [palette.shortened(name, room - 20) for name in comparison.names]
     counts = [int(np.count_nonzero(cells)) for cells in (comparison.only_first, comparison.only_second)]
     glyphs = _glyphs(1, palette)
-    said = [f"{'AB'[side]} only {names[side]}: {counts[side]}" for side in (0, 1)]
-    said += [f"{glyphs[_BOTH][0]} both", f"{glyphs[_NEITHER][0]} neither"]
-    said += ["X each somewhere"] if (codes == _EITHER).any() else []
-    said += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []
-    return flowing(([Segment(part, DIM)] for part in said), room)
+    notes = [f"{'AB'[side]} only {names[side]}: {counts[side]}" for side in (0, 1)]
+    notes += [f"{glyphs[_BOTH][0]} both", f"{glyphs[_NEITHER][0]} neither"]
+    notes += ["X each somewhere"] if (codes == _EITHER).any() else []
+    notes += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []
+    return flowing(([Segment(part, DIM)] for part in notes), room)
 
 
 def checked(
-    subject: Subject, findings: Sequence[Finding], comparison: Comparison | None, palette: Palette, room: int
+    subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, palette: Palette, room: int
 ) -> Iterator[RenderableType]:
     """Yield what a check found, and where."""
     yield Text(palette.label(_read_as(subject)))
@@ -323,14 +323,14 @@ def _glyphs(width: int, palette: Palette) -> list[tuple[str, Style | None]]:
     return [(palette.fit("·"), DIM), *((mark * width, style) for mark, style in marks)]
 
 
-def _read_as(subject: Subject) -> str:
+def _read_as(subject: MaskGrid) -> str:
     """Return what a mask is and how its values are read."""
-    if subject.loaded is None or subject.reading is None:
+    if subject.stored is None or subject.reading is None:
         _, queries, keys = subject.allowed.shape
         return f"{subject.name} · {queries} queries × {keys} keys"
     shape = f"[{len(subject.allowed)}, {subject.shape[-1]}], padding" if subject.is_padding else list(subject.shape)
-    said = f"{subject.name} · {subject.loaded.dtype or 'numbers'} {shape} · "
+    text = f"{subject.name} · {subject.stored.dtype or 'numbers'} {shape} · "
     if subject.reading.is_ambiguous:
-        return said + "ambiguous"
-    said += WRITTEN[subject.reading.convention]
-    return said if subject.reading.is_nearer else f"{said} ({subject.reading.why})"  # a note says why it is nearer
+        return text + "ambiguous"
+    text += WRITTEN[subject.reading.convention]
+    return text if subject.reading.is_nearer else f"{text} ({subject.reading.why})"  # a note says why it is nearer

@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.render.axes import Axis
-from attncli.render.block import COMFORTABLE, Block, beside, block, cell, stack
+from attncli.render.block import COMFORTABLE, Block, block, cell, hstack, stack
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int | None, dig
             lines[-1] += added
             used += sum(part.width for part in added)
             rows = matrix.rows
-    return stack((beside(line, 0) for line in lines), gap=1)
+    return stack((hstack(line, 0) for line in lines), gap=1)
 
 
 def number_text(value: float, digits: int, is_large: bool | None = None) -> str:

@@ -50,7 +50,7 @@ def table(columns: Sequence[Column], width: int | None) -> Block:
     return grid(rows, "".join(column.align for column in columns), width)
 
 
-def wrapped(rows: Iterable[Sequence[Cell]], room: int) -> list[list[Cell]]:
+def wrap_cells(rows: Iterable[Sequence[Cell]], room: int) -> list[list[Cell]]:
     """Return rows whose last cell, where it is longer than `room`, goes on in rows of its own."""
     lines: list[list[Cell]] = []
     for *before, (text, style) in rows:

@@ -11,7 +11,7 @@ from rich.text import Text
 from attncli.render.block import Block
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.tables import Column, table
-from attncli.text import counted
+from attncli.text import plural
 from attncli.trace.tokenization import Choice, Tokenization
 from attncli.trace.tokens import Token
 
@@ -38,16 +38,16 @@ def _title(tokenization: Tokenization) -> str:
 def _facts(tokenization: Tokenization) -> Iterator[str]:
     tokens, words = tokenization.tokens, tokenization.words
     at_most = "" if tokenization.limit is None else f" of at most {tokenization.limit:,}"
-    yield counted(len(tokens), "token") + at_most
+    yield plural(len(tokens), "token") + at_most
     special = sum(token.special for token in tokens)
     if special:
         yield f"{special} special"
     if tokenization.unknown:
         yield f"{len(tokenization.unknown)} unknown"
     if words is not None and len(words) < len(tokens):
-        yield counted(sum(not word.special for word in words), "word")
+        yield plural(sum(not word.special for word in words), "word")
     if tokenization.text:
-        yield counted(tokenization.characters, "character")
+        yield plural(tokenization.characters, "character")
 
 
 def _table(tokenization: Tokenization, shown: Sequence[Token], palette: Palette, width: int | None) -> Block:

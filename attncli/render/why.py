@@ -13,33 +13,33 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.analysis.cell import Cell, Row
+from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.why import Explained
 from attncli.render.axes import MARK
-from attncli.render.bars import Sheet, bar_column, largest_of, signed_bar
+from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
 from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM
-from attncli.render.summaries import headline, proof_line
-from attncli.render.tables import Column, table, width_of, wrapped
-from attncli.trace.ranking import drawn_cells
+from attncli.render.sections import headline, proof_line
+from attncli.render.tables import Column, table, width_of, wrap_cells
+from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-def ranked_keys(row: Row) -> list[int]:
+def ranked_keys(row: AttentionRow) -> list[int]:
     """Return the keys by weight, without those that are masked and have none."""
     drawn = drawn_cells(row.head)[0]
     return [key for key in row.ranked.tolist() if drawn[key]]
 
 
-def weight_of(row: Row, keys: Sequence[int]) -> float:
+def weight_of(row: AttentionRow, keys: Sequence[int]) -> float:
     """Return the weight of some keys together."""
     return float(row.weights[list(keys)].sum(dtype=np.float64))
 
 
-def keys_by_weight(row: Row, top: int, sheet: Sheet) -> Block:
+def keys_by_weight(row: AttentionRow, top: int, sheet: TableFormat) -> Block:
     """Return the keys by weight, what the others sum up to, and the sink; weights and shares add up to 1."""
     ranked = ranked_keys(row)
     shown, others = ranked[:top], ranked[top:]
@@ -51,15 +51,15 @@ def keys_by_weight(row: Row, top: int, sheet: Sheet) -> Block:
         "‖w·v‖": row.contribution_norms,
         "share": shares,
     }
-    known = {name: values for name, values in stages.items() if values is not None}
+    recorded = {name: values for name, values in stages.items() if values is not None}
     names = [sheet.named(row.keys[key]) for key in shown]
-    columns = {name: sheet.column(values, shown) for name, values in known.items()}
+    columns = {name: sheet.column(values, shown) for name, values in recorded.items()}
     bars: list[float | None] = [float(row.weights[key]) for key in shown]
 
-    def add(name: str, bar: float | None = None, **told: Any) -> None:
+    def add(name: str, bar: float | None = None, **values_by_stage: Any) -> None:
         names.append(name)
         for stage, column in columns.items():
-            column.append(sheet.known(told.get(stage)))
+            column.append(sheet.optional_number(values_by_stage.get(stage)))
         bars.append(bar)  # a sum of many would leave no room for one
 
     if others:
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 _WIDEST_BAR = 41
 
 
-def dimensions(one: Cell, products: Float[np.ndarray, " D"], top: int, sheet: Sheet) -> Block:
+def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, sheet: TableFormat) -> Block:
     """Return the largest of the products that q·k is the sum of, and what the others sum up to."""
     palette = sheet.palette
     shown, others = np.split(one.ranked, [top])
@@ -92,7 +92,7 @@ def dimensions(one: Cell, products: Float[np.ndarray, " D"], top: int, sheet: Sh
     assert one.k is not None
     places = shown.tolist()
     product, q, k = (sheet.column(vector, places) for vector in (products, one.q, one.k))
-    names, total = [str(place) for place in places], sheet.known(one.dot_product)
+    names, total = [str(place) for place in places], sheet.optional_number(one.dot_product)
     if len(others):
         with np.errstate(invalid="ignore"):
             product.append(sheet.number(products[others].sum(dtype=np.float64)))
@@ -111,7 +111,7 @@ def dimensions(one: Cell, products: Float[np.ndarray, " D"], top: int, sheet: Sh
     return table([dim, product_column, bar, *factors], sheet.width)
 
 
-def stages(one: Cell, sheet: Sheet) -> Block:
+def stages(one: AttentionCell, sheet: TableFormat) -> Block:
     """Return what is done to q·k until it is a weight, and what the weight carries."""
     found = (*_score(one, sheet), *_weight(one, sheet), *_value(one, sheet))
     lines = [(sheet.palette.fit(name), sheet.number(value), sheet.palette.fit(remark)) for name, value, remark in found]
@@ -121,10 +121,10 @@ def stages(one: Cell, sheet: Sheet) -> Block:
         [(name, BOLD), (number, BOLD if name in ("score", "weight") else None), (remark, DIM)]
         for name, number, remark in lines
     ]
-    return grid(wrapped(rows, room), "<><", None)
+    return grid(wrap_cells(rows, room), "<><", None)
 
 
-def _score(one: Cell, sheet: Sheet) -> Iterator[Stage]:
+def _score(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
     layer = one.row.layer
     if one.products is not None:
         yield "q·k", one.dot_product, f"the sum over {len(one.products)} dimensions"
@@ -141,7 +141,7 @@ def _score(one: Cell, sheet: Sheet) -> Iterator[Stage]:
         yield "score", one.score, f"{cap}masked: the softmax gets {sheet.number(one.masked)} instead"
 
 
-def _weight(one: Cell, sheet: Sheet) -> Iterator[Stage]:
+def _weight(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
     parts = one.row.softmax
     if parts is None or one.exponential is None:
         yield "weight", one.weight, "as the model gave it: the mask leaves no key to this query"
@@ -152,13 +152,13 @@ def _weight(one: Cell, sheet: Sheet) -> Iterator[Stage]:
     yield "weight", one.weight, f"÷ {sheet.number(parts.total)}, the row's total{sink}"
 
 
-def _value(one: Cell, sheet: Sheet) -> Iterator[Stage]:
+def _value(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
     if one.value_norm is None:
         return
     yield "‖v‖", one.value_norm, "the length of the value"
     yield "‖w·v‖", one.contribution_norm, "weight × ‖v‖, what is carried"
     if one.output_share is not None:
-        yield "share", one.output_share, f"of the output's length {sheet.known(one.row.output_norm)}"
+        yield "share", one.output_share, f"of the output's length {sheet.optional_number(one.row.output_norm)}"
 
 
 _LONGEST_TITLE = 40  # cells of a token's name
@@ -178,7 +178,7 @@ class WhyPage:
     trace: Trace
     explained: Explained
     top: int
-    sheet: Sheet
+    sheet: TableFormat
 
     def parts(self) -> Iterator[RenderableType]:
         """Yield the page, part by part; a blank line belongs between two parts."""
@@ -187,11 +187,11 @@ class WhyPage:
         one, *others = self.explained
         row = self._rows[0]
         if others:
-            yield Text(palette.fit(f"{self._asked_of_kinds()} · {len(others) + 1} heads"), BOLD)
-            yield self._cells_of_heads() if isinstance(one, Cell) else self._rows_of_heads()
+            yield Text(palette.fit(f"{self._cell_names()} · {len(others) + 1} heads"), BOLD)
+            yield self._cells_of_heads() if isinstance(one, AttentionCell) else self._rows_of_heads()
             return
-        yield Text.assemble((palette.fit(self._asked(one)), BOLD), palette.fit(_place(row)))
-        if isinstance(one, Cell):
+        yield Text.assemble((palette.fit(self._cell_name(one)), BOLD), palette.fit(_place(row)))
+        if isinstance(one, AttentionCell):
             if one.products is not None:
                 yield dimensions(one, one.products, self.top, self.sheet)
             yield stages(one, self.sheet)
@@ -211,23 +211,23 @@ class WhyPage:
         return [f"a line for each head; {' '.join(options)} takes {which} apart"]
 
     @cached_property
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[AttentionRow]:
         return [_row(one) for one in self.explained]
 
-    def _asked(self, one: Row | Cell) -> str:
-        asked = f"query {self.sheet.named(_row(one).query, _LONGEST_TITLE)}"
-        return f"{asked} → key {self.sheet.named(one.key, _LONGEST_TITLE)}" if isinstance(one, Cell) else asked
+    def _cell_name(self, one: AttentionRow | AttentionCell) -> str:
+        query = f"query {self.sheet.named(_row(one).query, _LONGEST_TITLE)}"
+        return f"{query} → key {self.sheet.named(one.key, _LONGEST_TITLE)}" if isinstance(one, AttentionCell) else query
 
     # --- several heads ---
 
-    def _asked_of_kinds(self) -> str:
+    def _cell_names(self) -> str:
         """Return what was asked; where kinds of attention have tokens of their own there, those of each kind."""
         kinds: dict[str, dict[str, None]] = {}
         for one in self.explained:
-            kinds.setdefault(self._asked(one), {})[_row(one).layer.kind] = None
+            kinds.setdefault(self._cell_name(one), {})[_row(one).layer.kind] = None
         if len(kinds) == 1:
             return next(iter(kinds))
-        return "; ".join(f"{' and '.join(found)} {asked}" for asked, found in kinds.items())
+        return "; ".join(f"{' and '.join(names)} {cell}" for cell, names in kinds.items())
 
     @cached_property
     def _facts(self) -> dict[str, list[str]]:
@@ -237,7 +237,7 @@ class WhyPage:
             "layer": [str(row.layer.layer) for row in self._rows],
             "kind": [row.layer.kind for row in self._rows],
             "query": [named(row.query) for row in self._rows],
-            "key": [named(one.key) for one in self.explained if isinstance(one, Cell)],
+            "key": [named(one.key) for one in self.explained if isinstance(one, AttentionCell)],
             "head": [str(row.head.head) for row in self._rows],
         }
         return {name: values for name, values in facts.items() if len(set(values)) > 1 or name == "head"}
@@ -247,24 +247,24 @@ class WhyPage:
         """Where each head is."""
         return [Column(name, values, BOLD) for name, values in self._facts.items()]
 
-    def _known(self, facts: dict[str, list[Any]]) -> list[Column]:
+    def _columns(self, facts: dict[str, list[Any]]) -> list[Column]:
         """Return a column of numbers for what is known of one of the heads at least."""
         sheet = self.sheet
         return [
-            Column(sheet.palette.fit(name), [sheet.known(value) for value in values])
+            Column(sheet.palette.fit(name), [sheet.optional_number(value) for value in values])
             for name, values in facts.items()
             if any(value is not None for value in values)
         ]
 
     def _cells_of_heads(self) -> Block:
         """Return a line for the cell in each head."""
-        cells = [one for one in self.explained if isinstance(one, Cell)]
-        before = self._known({
+        cells = [one for one in self.explained if isinstance(one, AttentionCell)]
+        before = self._columns({
             "q·k": [one.dot_product for one in cells],
             "bias": [one.bias for one in cells],
             "score": [one.score for one in cells],
         })  # fmt: skip
-        behind = self._known({
+        behind = self._columns({
             "weight": [one.weight if one.allowed or one.weight else "·" for one in cells],
             "‖v‖": [one.value_norm for one in cells],
             "‖w·v‖": [one.contribution_norm for one in cells],
@@ -288,7 +288,7 @@ class WhyPage:
             weight_of(row, keys[count:]) if keys[count:] else None for row, keys in zip(self._rows, ranked, strict=True)
         ]
         keys = [Column("" if place else "by weight", texts, align="<") for place, texts in enumerate(listed)]
-        sums = self._known({"others": others, "sink": [row.sink_weight for row in self._rows]})
+        sums = self._columns({"others": others, "sink": [row.sink_weight for row in self._rows]})
         return table([*self._places, *keys, *sums], sheet.width)
 
     def _fitting(self, entries: Sequence[Sequence[str]]) -> int:
@@ -299,19 +299,19 @@ class WhyPage:
         return min(max(left // widest, 1), max(map(len, entries)))
 
 
-def _row(one: Row | Cell) -> Row:
-    return one.row if isinstance(one, Cell) else one
+def _row(one: AttentionRow | AttentionCell) -> AttentionRow:
+    return one.row if isinstance(one, AttentionCell) else one
 
 
-def _place(row: Row) -> str:
+def _place(row: AttentionRow) -> str:
     head, layer = row.head, row.layer
-    said = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
-    said += f" · head {head.head} of {layer.num_heads}"
+    place = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
+    place += f" · head {head.head} of {layer.num_heads}"
     if layer.num_groups < layer.num_heads:
-        said += f", reads kv head {head.key_head} of {layer.num_groups}"
-    return said + (f" · {MARK} fully masked" if row.is_blind else "")
+        place += f", reads kv head {head.key_head} of {layer.num_groups}"
+    return place + (f" · {MARK} fully masked" if row.is_blind else "")
 
 
-def _prominence(one: Row | Cell) -> float:
-    weight = float(one.weight) if isinstance(one, Cell) else float(one.weights[one.ranked[0]])
+def _prominence(one: AttentionRow | AttentionCell) -> float:
+    weight = float(one.weight) if isinstance(one, AttentionCell) else float(one.weights[one.ranked[0]])
     return -1.0 if np.isnan(weight) else weight

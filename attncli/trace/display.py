@@ -1,14 +1,15 @@
 """What results offer to who holds them in Python: a view in a notebook, a data frame, a figure.
 
-They are made further to the right, by what reads every result; these methods are the one place that names it here.
+They are made by `attncli.formats.python`, which reads every result; `attncli/__init__.py` names it, no module here.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from attncli.text import several
+from attncli.text import as_list
 
 if TYPE_CHECKING:
     import pandas
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def _presentation() -> Any:
+    return sys.modules["attncli"].presentation()  # imported before any of its modules
+
+
 class Displayed:
     """A result that a notebook shows as the view that the command draws."""
 
     def _repr_html_(self) -> str | None:
-        from attncli.formats.python import html_of
-
-        return html_of(self)
+        html: str | None = _presentation().html_of(self)
+        return html
 
 
 class Tabular:
@@ -47,9 +51,7 @@ class Tabular:
         Raises:
             UsageError: neither is installed, or not the one that is asked for.
         """
-        from attncli.formats.python import frame_of
-
-        return frame_of(self, library)
+        return _presentation().frame_of(self, library)
 
 
 class Drawable:
@@ -79,16 +81,15 @@ class Drawable:
 
         Raises:
             UsageError: matplotlib is not installed, a layer or a head is of no trace, or an argument is none of these.
-            MisfitError: a wanted token does not exist, or none is left.
+            InputMismatchError: a wanted token does not exist, or none is left.
         """
-        from attncli.formats.python import plotted
-
-        return plotted(
+        figure: Figure = _presentation().plotted(
             self,
-            queries=tuple(several(queries)),
-            keys=tuple(several(keys)),
+            queries=tuple(as_list(queries)),
+            keys=tuple(as_list(keys)),
             hide_special=hide_special,
             ramp=ramp,
             colormap=colormap,
             size=size,
         )
+        return figure

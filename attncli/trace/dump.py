@@ -47,7 +47,7 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
     heads_count, num_queries, width = arrays["q"].shape
     num_keys = arrays["k"].shape[1]
-    layers.among(1, "a dump of q and k")
+    layers.resolve(1, "a dump of q and k")
     cells = (heads_count, num_queries, num_keys)
     mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, heads_count)
     if "mask" in tensors.types:
@@ -65,7 +65,7 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         **arrays,
         scale=_scale(tensors.metadata.get("scale"), width),
         mask=mask,
-        heads=heads.among(heads_count, "the dump"),
+        heads=heads.resolve(heads_count, "the dump"),
     )
     tokens = _tokens(tensors.metadata.get("tokens"), num_keys)
     # A cache of keys is longer than its queries, which are its last positions.
@@ -80,16 +80,16 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     return Trace(Provenance("file", dtype=DTYPES.get(kind, kind)), query_tokens, tokens, (layer,), notes=notes)
 
 
-def _scale(given: str | None, width: int) -> float:
+def _scale(text: str | None, width: int) -> float:
     try:
-        return width**-0.5 if given is None else float(given)
+        return width**-0.5 if text is None else float(text)
     except ValueError:
-        raise InputError(f"its metadata has scale '{visible(given or '')}'; expected a number") from None
+        raise InputError(f"its metadata has scale '{visible(text or '')}'; expected a number") from None
 
 
-def _tokens(given: str | None, count: int) -> Tokens:
+def _tokens(text: str | None, count: int) -> Tokens:
     try:
-        labels = [str(index) for index in range(count)] if given is None else json.loads(given)
+        labels = [str(index) for index in range(count)] if text is None else json.loads(text)
     except ValueError:
         labels = None
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels) or len(labels) != count:

@@ -18,7 +18,7 @@ from attncli import attention
 from attncli.attention import FORBIDDEN_BELOW, noise_floor, row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Mask, RuleMask
-from attncli.text import counted
+from attncli.text import plural
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """A number for every head, query and key, of which a view reads some rows of one head at a time.
 
     A recorded array `[H, Q, K]` is one; `analysis.derive` has another, which makes the rows that are asked for.
@@ -41,23 +41,23 @@ class Rows(Protocol):
         """Return some query rows of one head, given the head and the rows."""
 
 
-class Deferred:
+class LazyArray:
     """An array that is made when it is first read, of which the shape is known before.
 
     NumPy takes it as an array: `numpy.asarray` makes it.
 
     Args:
         shape: of the array.
-        made: makes the array; what that raises, reading raises.
+        make: makes the array; what that raises, reading raises.
     """
 
-    def __init__(self, shape: tuple[int, ...], made: Callable[[], Float[np.ndarray, " ..."]]) -> None:
+    def __init__(self, shape: tuple[int, ...], make: Callable[[], Float[np.ndarray, " ..."]]) -> None:
         self.shape = shape
-        self._made = made
+        self._make = make
 
     @cached_property
     def _array(self) -> Float[np.ndarray, " ..."]:
-        return self._made()
+        return self._make()
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -148,7 +148,7 @@ class Stages:
         size = self.layer.num_heads // self.layer.num_groups
         return [head // size for head in self.heads]
 
-    def _rows(self, of: Rows) -> Float[np.ndarray, "H Q N"]:
+    def _rows(self, of: RowSource) -> Float[np.ndarray, "H Q N"]:
         if not isinstance(of, np.ndarray):
             return np.stack([of[head, self.queries] for head in self.heads])
         return of[_slice_or_list(self.heads)][:, _slice_or_list(self.queries.tolist())]
@@ -163,8 +163,8 @@ def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, 
             yield Stages(layer, some, rows)
 
 
-def stacked(layers: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
-    """Return layers with one mask as a single one that has the heads of all, if a block has room for these.
+def merge_layers(layers: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
+    """Merge layers that share a mask into a single one that has the heads of all, if a block has room for these.
 
     What follows from many small layers is sooner made of one. They are returned as they are where they are computed in
     different ways.
@@ -227,8 +227,8 @@ class Proof(NamedTuple):
     magnitude: float = 1.0
 
 
-def apart(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"]) -> float:
-    """Return the largest difference; a query without keys is NaN in both, and NaN in one alone is of no known size."""
+def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"]) -> float:
+    """Return the largest absolute difference; NaN in both, of a query without keys, is none, and in one alone NaN."""
     return float(np.where(np.isnan(ours) & np.isnan(theirs), 0, np.abs(ours - theirs)).max())
 
 
@@ -248,10 +248,10 @@ class Derived(NamedTuple):
     head: str | None = None
 
 
-class Whole(Protocol):
-    """What a layer is a part of, as a Trace is."""
+class LayerOwner(Protocol):
+    """The Trace that a layer is part of, of which it may show itself alone."""
 
-    def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> Whole:
+    def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> LayerOwner:
         """Return one layer alone, with some of its heads."""
 
 
@@ -296,7 +296,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
     kind: str
     q: Float[np.ndarray, "H Q D"] | None
     k: Float[np.ndarray, "Hkv K D"] | None
-    v: Float[np.ndarray, "Hkv K Dv"] | Deferred | None
+    v: Float[np.ndarray, "Hkv K Dv"] | LazyArray | None
     scale: float | None
     mask: Mask
     heads: tuple[int, ...]
@@ -309,11 +309,11 @@ class LayerTrace(Displayed, Tabular, Drawable):
     out_projection: Float[np.ndarray, "HDv E"] | None = None
     out_bias: Float[np.ndarray, " E"] | None = None
     scores: Float[np.ndarray, "H Q K"] | None = None
-    weights: Rows | None = None
+    weights: RowSource | None = None
     derived: Derived | None = None
     query_tokens: Tokens | None = None
     key_tokens: Tokens | None = None
-    whole: Whole | None = field(default=None, compare=False)
+    whole: LayerOwner | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
@@ -361,18 +361,18 @@ class LayerTrace(Displayed, Tabular, Drawable):
         computes = self.weights is None or (self.scores is None and self.derived is None)
         if computes and (self.q is None or self.k is None or self.v is None or self.scale is None):
             raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
-        given = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
-        if any(len(array.shape) != 3 or 0 in array.shape[: 3 if name in "qk" else 2] for name, array in given.items()):
-            raise InputError(f"the shapes {_shapes(given)} are not [heads, positions, width]")
+        arrays = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
+        if any(len(array.shape) != 3 or 0 in array.shape[: 3 if name in "qk" else 2] for name, array in arrays.items()):
+            raise InputError(f"the shapes {_shapes(arrays)} are not [heads, positions, width]")
         heads, queries, keys = self.cells
-        groups = {len(given[name]) for name in "kv" if name in given}
+        groups = {len(arrays[name]) for name in "kv" if name in arrays}
         fits = (self.q is None) == (self.k is None) and len(groups) <= 1 and not any(heads % each for each in groups)
         fits &= self.k is None or self.q is None or self.k.shape[2] == self.q.shape[2]
         fits &= self.v is None or self.v.shape[1] == keys
         if not fits:
             raise InputError(
-                f"the shapes {_shapes(given)} do not fit: q and k need one width, k and v one length and one number of "
-                "heads, and the heads of q a multiple of those of k"
+                f"the shapes {_shapes(arrays)} do not fit: q and k need one width, k and v one length and one number "
+                "of heads, and the heads of q a multiple of those of k"
             )
         return heads, queries, keys
 
@@ -460,7 +460,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         Raises:
             UsageError: there is no such head, or no such query row.
         """
-        (index,) = Indices.of("head", [head]).among(self.num_heads, f"layer {self.layer}")
+        (index,) = Indices.of("head", [head]).resolve(self.num_heads, f"layer {self.layer}")
         if queries is None:
             return HeadTrace(self, index, np.arange(self.num_queries))
         rows = np.asarray(queries, dtype=int)
@@ -471,7 +471,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     def __repr__(self) -> str:
         cells = f"{self.num_queries} queries × {self.num_keys} keys"
-        return f"LayerTrace(layer {self.label}, {self.kind}, {counted(len(self.heads), 'head')}, {cells})"
+        return f"LayerTrace(layer {self.label}, {self.kind}, {plural(len(self.heads), 'head')}, {cells})"
 
     def projected(self, queries: Sequence[int]) -> Float[np.ndarray, "Q E"] | None:
         """Return the concatenated heads times W_o for the given query rows, or None without a W_o."""
@@ -481,7 +481,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         projected = np.concatenate(outputs, axis=-1) @ self.out_projection
         return projected if self.out_bias is None else projected + self.out_bias
 
-    def blind(self, queries: Sequence[int]) -> Bool[np.ndarray, "H Q"]:
+    def fully_masked(self, queries: Sequence[int]) -> Bool[np.ndarray, "H Q"]:
         """Return which of the given query rows may attend to no key, for each head that was asked for."""
         heads = list(self.heads)
         if isinstance(self.mask, RuleMask) and self.mask.allows_own:
@@ -491,8 +491,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         return np.broadcast_to(np.concatenate(blind, axis=1), (len(heads), len(queries)))
 
 
-def _shapes(given: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
+def _shapes(arrays: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
 
 
 class HeadTrace(Displayed, Tabular, Drawable):

@@ -1,4 +1,4 @@
-"""Which layers and heads, `0`, `2-4`, `0,3,-1`, `all`; which rows, `500:520`; and which names, `q,k`."""
+"""Choices of layers and heads (`0`, `2-4`, `0,3,-1`, `all`) and ranges of query rows (`500:520`)."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ class Indices(NamedTuple):
     parts: tuple[tuple[int, int], ...] | None
 
     @classmethod
-    def of(cls, what: str, given: str | int | Iterable[int] | Indices | None) -> Indices:
+    def of(cls, what: str, choice: str | int | Iterable[int] | Indices | None) -> Indices:
         """Return the choice that a user wrote, in the shell or in Python.
 
         Raises:
             UsageError: it is neither a number, a range, a list of these, nor `all`.
         """
-        if isinstance(given, Indices):
-            return given
-        if given is None or (isinstance(given, str) and given == "all"):
+        if isinstance(choice, Indices):
+            return choice
+        if choice is None or (isinstance(choice, str) and choice == "all"):
             return cls(what, None)
-        if not isinstance(given, str):
+        if not isinstance(choice, str):
             try:
-                chosen = [operator.index(index) for index in (given if isinstance(given, Iterable) else [given])]
+                chosen = [operator.index(index) for index in (choice if isinstance(choice, Iterable) else [choice])]
             except TypeError:
                 raise UsageError(
-                    f"{what}s: expected an index, several, or a text such as '2-4', got {given!r}"
+                    f"{what}s: expected an index, several, or a text such as '2-4', got {choice!r}"
                 ) from None
             return cls(what, tuple((index, index) for index in chosen))
-        matches = [_PART.fullmatch(part.strip()) for part in given.split(",")]
+        matches = [_PART.fullmatch(part.strip()) for part in choice.split(",")]
         if not all(matches):
-            raise UsageError(f"--{what} '{visible(given)}': expected a number, a range, a list or all: 0, 2-4, 0,3,-1")
+            raise UsageError(f"--{what} '{visible(choice)}': expected a number, a range, a list or all: 0, 2-4, 0,3,-1")
         return cls(what, tuple((int(m[1]), int(m[2] or m[1])) for m in matches if m))
 
     @property
@@ -58,7 +58,7 @@ class Indices(NamedTuple):
             return self
         return Indices(self.what, (*self.parts, *((0, last) for _, last in self.parts)))
 
-    def among(self, count: int, owner: str) -> tuple[int, ...]:
+    def resolve(self, count: int, owner: str) -> tuple[int, ...]:
         """Return the chosen indices among `count`, in the order asked, each once.
 
         Raises:
@@ -99,9 +99,9 @@ class RowRange(NamedTuple):
     stop: int | None
 
     @classmethod
-    def of(cls, given: str) -> RowRange | None:
+    def of(cls, choice: str) -> RowRange | None:
         """Return the range that a user wrote, such as 500:520, :10 or -20: for the last 20; None is a token."""
-        match = re.fullmatch(_RANGE, given.strip()) if given.strip() != ":" else None
+        match = re.fullmatch(_RANGE, choice.strip()) if choice.strip() != ":" else None
         if match is None:
             return None
         return cls(*(None if end is None else int(end) for end in match.groups()))

@@ -17,14 +17,14 @@ import numpy as np
 from safetensors import SafetensorError
 
 from attncli.errors import InputError, UsageError
-from attncli.files import Tensors, check_file, written_aside
+from attncli.files import Tensors, atomic_write, check_file
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, files_of
 from attncli.masks.parser import parse
 from attncli.text import visible
+from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.dump import checked_cells, read_dump
 from attncli.trace.layer import LayerTrace, Proof
 from attncli.trace.selection import Indices
-from attncli.trace.spelling import spelled
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
 
@@ -93,7 +93,7 @@ def save(trace: Trace, path: str | Path) -> None:
         "notes": [*trace.source.notes, *trace.notes],
         "generated": trace.generated,
     }
-    with written_aside(path) as aside:
+    with atomic_write(path) as aside:
         # Through bytes: the library's own errors about a file do not say what the system said.
         aside.write_bytes(serialize(tensors, metadata={"attncli": json.dumps(header)}))
 
@@ -155,23 +155,24 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         raise InputError(f"the trace file has schema {visible(str(header.get('schema')))}; this version reads {SCHEMA}")
     source = _source(_shown(header.get("source")))
     entries = [_object(_shown(entry), "layer") for entry in _list(header, "layers")]
-    known = [_plain(LayerTrace, entry, "layer") for entry in entries]
-    names = [(each["layer"], each["kind"]) for each in known]
+    fields = [_plain(LayerTrace, entry, "layer") for entry in entries]
+    names = [(each["layer"], each["kind"]) for each in fields]
     if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
         raise ValueError("a layer stands there twice, or beyond the last layer of its source")
     recorded = list(dict.fromkeys(index for index, _ in names))
-    chosen = recorded if layers.parts is None else layers.among(source.layers, "the saved model")
+    chosen = recorded if layers.parts is None else layers.resolve(source.layers, "the saved model")
     missing = [str(layer) for layer in chosen if layer not in recorded]
     if missing:
         kept = ", ".join(map(str, recorded))
         raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {kept}")
     of_trace = _plain(Trace, header, "header")
     of_queries, of_keys = texts_of(of_trace["text"], of_trace["pair"], of_trace["target"])
-    query_tokens = spelled(_tokens(_list(header, "query_tokens")), *of_queries)
-    key_tokens = spelled(_tokens(_list(header, "key_tokens")), *of_keys)
-    for said, own in zip(_list(header, "layers"), known, strict=True):  # of tokens nothing is escaped
-        own |= {side: _positions(_list(said, side), (*query_tokens, *key_tokens)) for side in _SIDES if side in said}
-    both = list(zip(entries, known, strict=True))
+    query_tokens = decode_pieces(_tokens(_list(header, "query_tokens")), *of_queries)
+    key_tokens = decode_pieces(_tokens(_list(header, "key_tokens")), *of_keys)
+    shown = (*query_tokens, *key_tokens)
+    for document, own in zip(_list(header, "layers"), fields, strict=True):  # of tokens nothing is escaped
+        own |= {side: _positions(_list(document, side), shown) for side in _SIDES if side in document}
+    both = list(zip(entries, fields, strict=True))
     return Trace(
         source=source,
         query_tokens=query_tokens,
@@ -208,14 +209,14 @@ def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
     A file is not trusted, however it was made: each has to be there, of the type that the class says, and the kind of
     a source or a layer one that there is.
     """
-    said = _object(found, what)
+    document = _object(found, what)
     read = {}
     for name, annotation in of.__annotations__.items():
         spelling = str(getattr(annotation, "__forward_arg__", annotation))  # a NamedTuple wraps it
         types = [_TYPES.get(each) for each in spelling.split(" | ")]
         if None in types:
             continue
-        value = said.get(name, _SINCE.get(name, said))
+        value = document.get(name, _SINCE.get(name, document))
         if (type(value) is int and float in types) or (type(value) is str and name in _SPELLED):
             value = float(value)
         if type(value) not in types:  # a bool is no int here
@@ -273,8 +274,8 @@ def _positions(recorded: list[Any], tokens: Sequence[Token]) -> Tokens:
     """Return the positions of a layer; those that are tokens of the trace are shown as these are."""
     shown = {(token.segment, token.start, token.end, token.text): token.shown for token in tokens}
     found = []
-    for position, said in zip(_tokens(recorded), recorded, strict=True):
-        pieces = said.get("pieces", [])
+    for position, document in zip(_tokens(recorded), recorded, strict=True):
+        pieces = document.get("pieces", [])
         if not isinstance(pieces, list) or any(type(piece) is not int for piece in pieces):
             raise TypeError("'pieces' of a position is no list of integers")
         if pieces and (pieces[0] < 0 or pieces != list(range(pieces[0], pieces[0] + len(pieces)))):
@@ -284,8 +285,8 @@ def _positions(recorded: list[Any], tokens: Sequence[Token]) -> Tokens:
     return Tokens(found)
 
 
-def _layer(tensors: Tensors, entry: dict[str, Any], known: dict[str, Any], heads: Indices) -> LayerTrace:
-    prefix = f"layers.{known['layer']}.{known['kind']}."
+def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], heads: Indices) -> LayerTrace:
+    prefix = f"layers.{fields['layer']}.{fields['kind']}."
     arrays = {name: tensors.read(prefix + name) for name in _ARRAYS if prefix + name in tensors.types}
     integers = [name for name, array in arrays.items() if array.dtype.kind != "f"]
     if integers:
@@ -296,13 +297,9 @@ def _layer(tensors: Tensors, entry: dict[str, Any], known: dict[str, Any], heads
         mask = ArrayMask(checked_cells("mask", tensors.read(prefix + "mask"), cells))
     else:
         mask = _saved_mask(entry.get("mask"), cells)
-    fields: dict[str, Any] = dict.fromkeys("qkv") | known | arrays
-    return LayerTrace(
-        **fields,
-        mask=mask,
-        heads=heads.among(cells[0], f"layer {known['layer']}"),
-        proof=_saved_proof(entry),
-    )
+    chosen = heads.resolve(cells[0], f"layer {fields['layer']}")
+    whole: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
+    return LayerTrace(**whole, mask=mask, heads=chosen, proof=_saved_proof(entry))
 
 
 def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attncli.errors import Kept, UsageError
-from attncli.text import counted, quoted
+from attncli.errors import Metadata, UsageError
+from attncli.text import plural, quoted
 from attncli.trace.display import Displayed
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.words import words_of
@@ -57,11 +57,11 @@ class Tokenization(Displayed):
     limit: int | None = None
     unknown: frozenset[int] | None = None
     notes: tuple[str, ...] = ()
-    kept: Kept = field(default_factory=dict)
+    kept: Metadata = field(default_factory=dict)
 
     def __repr__(self) -> str:
         source = self.model or self.vocab or self.kind
-        return f"Tokenization({quoted(self.text)}, {source}, {counted(len(self.tokens), 'token')})"
+        return f"Tokenization({quoted(self.text)}, {source}, {plural(len(self.tokens), 'token')})"
 
     @property
     def characters(self) -> int:

@@ -9,7 +9,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
-from attncli.errors import MisfitError
+from attncli.errors import InputMismatchError
 from attncli.text import JOINERS, did_you_mean, visible
 
 # How vocabularies write "a space stands before this piece": byte-level BPE and SentencePiece.
@@ -133,7 +133,7 @@ class Tokens(tuple[Token, ...]):
             role: "query" or "key", for the error.
 
         Raises:
-            MisfitError: no token has that text, or the index is out of range.
+            InputMismatchError: no token has that text, or the index is out of range.
         """
         if isinstance(wanted, int):
             return [self.at(wanted, role)]
@@ -145,17 +145,17 @@ class Tokens(tuple[Token, ...]):
         except ValueError:
             readable = list(dict.fromkeys(token.label for token in self))
             hint = did_you_mean(wanted, readable) or f"; the tokens are: {' '.join(readable[:40])}"
-            raise MisfitError(f"--{role} '{visible(wanted)}': no such {role} token{hint}") from None
+            raise InputMismatchError(f"--{role} '{visible(wanted)}': no such {role} token{hint}") from None
         return [self.at(index, role)]
 
     def at(self, index: int, role: str) -> int:
         """Return a position of the sequence; a negative one counts from its end.
 
         Raises:
-            MisfitError: it is out of range.
+            InputMismatchError: it is out of range.
         """
         if not -len(self) <= index < len(self):
-            raise MisfitError(
+            raise InputMismatchError(
                 f"--{role} {index} is out of range: there are {len(self)} {role} tokens, 0..{len(self) - 1}"
             )
         return index % len(self)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from attncli.errors import InputError, Kept, UsageError
-from attncli.text import counted, quoted
+from attncli.errors import InputError, Metadata, UsageError
+from attncli.text import plural, quoted
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
@@ -65,10 +65,10 @@ class Origin(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as the JSON document spells it."""
-        wish = self.derivation
-        over = {None: [], "all": ["heads", "layers"]}.get(wish.mean, [wish.mean])
-        chosen = {"norms": wish.norms, "rollout": wish.rollout, "words": wish.words}
-        return {**chosen, "reduce": "mean" if wish.mean else None, "over": over, "rules": list(self.rules)}
+        derivation = self.derivation
+        over = {None: [], "all": ["heads", "layers"]}.get(derivation.mean, [derivation.mean])
+        chosen = {"norms": derivation.norms, "rollout": derivation.rollout, "words": derivation.words}
+        return {**chosen, "reduce": "mean" if derivation.mean else None, "over": over, "rules": list(self.rules)}
 
 
 SCHEMA = "attncli.trace/1"
@@ -153,7 +153,7 @@ class Trace(Displayed, Tabular, Drawable):
     notes: tuple[str, ...] = ()
     generated: int = 0
     origin: Origin | None = None
-    kept: Kept = field(default_factory=dict)
+    kept: Metadata = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse layers that do not fit the tokens."""
@@ -210,12 +210,12 @@ class Trace(Displayed, Tabular, Drawable):
 
     def __repr__(self) -> str:
         heads = sorted({layer.num_heads for layer in self.layers})
-        each = f" × {counted(heads[0], 'head')}" if len(heads) == 1 else f" of {heads[0]} to {heads[-1]} heads"
+        each = f" × {plural(heads[0], 'head')}" if len(heads) == 1 else f" of {heads[0]} to {heads[-1]} heads"
         queries, keys = len(self.query_tokens), len(self.key_tokens)
-        tokens = f"{queries} queries × {keys} keys" if self.target and self.text else counted(keys, "token")
-        said = [quoted(self.text or self.target or ""), self.source.title]
-        said += [counted(len(self.layers), "layer") + each, tokens, *(["derived"] if self.origin else [])]
-        return f"Trace({', '.join(said)})"
+        tokens = f"{queries} queries × {keys} keys" if self.target and self.text else plural(keys, "token")
+        facts = [quoted(self.text or self.target or ""), self.source.title]
+        facts += [plural(len(self.layers), "layer") + each, tokens, *(["derived"] if self.origin else [])]
+        return f"Trace({', '.join(facts)})"
 
     def save(self, path: str | Path) -> None:
         """Write the trace to a safetensors file, from which `attncli.load` reads it back unchanged.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from attncli.errors import MisfitError, NotExposedError, UsageError
+from attncli.errors import InputMismatchError, NotExposedError, UsageError
 from attncli.trace.layer import LayerTrace
-from attncli.trace.ranking import Heaviest
 from attncli.trace.selection import RowRange
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace
@@ -65,13 +64,6 @@ class View(NamedTuple):
     ramp: Ramp | None = None
 
     @property
-    def heaviest(self) -> Heaviest | None:
-        """Which keys of each query are shown, if not all of them."""
-        if self.top_keys is None:
-            return None
-        return Heaviest(self.top_keys)
-
-    @property
     def unselected(self) -> View:
         """The same view of all rows and columns: what the ends of the colours are of, whichever of them are chosen."""
         return self._replace(queries=(), keys=(), span=None)
@@ -80,11 +72,16 @@ class View(NamedTuple):
         """Return the parts to show, given a format's default."""
         return frozenset(default) if self.show is None else self.show
 
+    @property
+    def is_of_metrics(self) -> bool:
+        """Whether nothing but the metrics is shown, so that rows are heads and not cells."""
+        return self.show == frozenset({"metrics"})
+
     def check(self, trace: Trace) -> None:
         """Make sure that there is something to show.
 
         Raises:
-            MisfitError: a wanted token does not exist, or none is left.
+            InputMismatchError: a wanted token does not exist, or none is left.
             UsageError: derived numbers have nothing of what was asked for.
             NotExposedError: the layers can give nothing of what was asked for.
         """
@@ -107,7 +104,7 @@ class View(NamedTuple):
         They are of the trace's own tokens; where no layer has these as its queries, what was chosen are none of them.
 
         Raises:
-            MisfitError: a wanted token does not exist, or none is left.
+            InputMismatchError: a wanted token does not exist, or none is left.
         """
         if all(layer.query_tokens is not None for layer in trace.layers):
             return self._chosen(trace.query_tokens, (), "query")
@@ -124,7 +121,7 @@ class View(NamedTuple):
         kept = [row for row in chosen if row in within]
         if not kept:
             least, most = min(chosen), max(chosen)
-            raise MisfitError(
+            raise InputMismatchError(
                 f"--query {self.span} leaves no query to show; without it they are "
                 + (f"{least}..{most}" if least < most else str(least))
             )
@@ -138,7 +135,7 @@ class View(NamedTuple):
         """Return the key columns to show, of the trace's own tokens as `rows` are.
 
         Raises:
-            MisfitError: a wanted token does not exist, or none is left.
+            InputMismatchError: a wanted token does not exist, or none is left.
         """
         wanted = () if all(layer.key_tokens is not None for layer in trace.layers) else self.keys
         return self._chosen(trace.key_tokens, wanted, "key")
@@ -150,7 +147,7 @@ class View(NamedTuple):
         indices are those of the layer's own positions, where it has some.
 
         Raises:
-            MisfitError: a wanted token does not exist, or none is left.
+            InputMismatchError: a wanted token does not exist, or none is left.
         """
         within = None if trace.target is None else layer.kind
         if layer.query_tokens is not None:
@@ -169,5 +166,5 @@ class View(NamedTuple):
             return list(dict.fromkeys(index for name in wanted for index in tokens.find(name, role)))
         chosen = [token.index for token in tokens if not (self.hide_special and token.special)]
         if not chosen:
-            raise MisfitError(f"--hide-special leaves no {role} token to show; leave it out")
+            raise InputMismatchError(f"--hide-special leaves no {role} token to show; leave it out")
         return chosen

@@ -14,8 +14,8 @@ from metrics_by_hand import HEADS, MASKS, agree, by_hand, mean, tokens, traced
 from traces import layer_of, trace_of
 
 import attncli
-from attncli import analysis, attention
-from attncli.analysis.heads import HeadSummary, Survey, survey
+from attncli import attention
+from attncli.analysis.heads import HeadReport, HeadSummary, survey
 from attncli.analysis.metric_names import NAMES
 from attncli.errors import InputError, UsageError
 from attncli.trace.trace import Provenance
@@ -87,7 +87,7 @@ def test_some_rows_alone() -> None:
 
 def ranked(values: list[float | None], *, reverse: bool = False, top: int | None = None) -> list[int]:
     heads = [HeadSummary(0, "self", head, dict.fromkeys(NAMES, value), {}, {}) for head, value in enumerate(values)]
-    found = Survey(Provenance("toy"), 1, (1, 1), (), len(heads), tuple(heads))
+    found = HeadReport(Provenance("toy"), 1, (1, 1), (), len(heads), tuple(heads))
     return [head.head for head in found.ranked("sink", reverse=reverse, top=top).heads]
 
 
@@ -133,7 +133,6 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_memory_does_not_grow_with_the_number_of_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     # The check of shapes remembers those that it has seen.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    monkeypatch.setattr(analysis.heads, "MOST_TOGETHER", 8)
 
     def peak(count: int) -> int:
         def texts() -> Iterator[str]:

@@ -17,12 +17,12 @@ from traces import layer_of, tokens_of, trace_of, watched
 from views import TIERS
 
 import attncli
-from attncli.analysis.cautions import warnings_of_rows
-from attncli.analysis.cell import Cell, Row
+from attncli.analysis.cell import AttentionCell, AttentionRow
+from attncli.analysis.warnings import warnings_of_rows
 from attncli.analysis.why import explain, why
 from attncli.errors import UsageError
 from attncli.formats.documents import write_why
-from attncli.render.bars import Sheet, bar, signed_bar
+from attncli.render.bars import TableFormat, bar, signed_bar
 from attncli.render.palette import Palette, Scale
 from attncli.render.why import WhyPage
 from attncli.trace.layer import LayerTrace
@@ -103,7 +103,7 @@ def test_every_stage_is_what_a_plain_loop_computes(layer: LayerTrace, head: int,
     cells = explain(trace, query, key)
     assert [cell.row.head.head for cell in cells] == list(range(HEADS))
     cell = cells[head]
-    assert isinstance(cell, Cell)
+    assert isinstance(cell, AttentionCell)
     if not expected:
         assert np.isnan(cell.weight)
         return
@@ -138,7 +138,7 @@ def toy(**options: object) -> Trace:
 
 def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palette: Palette = Palette(),  # noqa: B008
           width: int | None = None, precision: int | None = None) -> str:  # fmt: skip
-    page = WhyPage(trace, explain(trace, query, key), top, Sheet(palette, width, precision))
+    page = WhyPage(trace, explain(trace, query, key), top, TableFormat(palette, width, precision))
     return plain(printed(page.parts(), palette, width))
 
 
@@ -236,7 +236,7 @@ def test_a_row_without_a_key_says_so_and_shows_what_its_softmax_gives(fill: floa
     ones = np.ones((1, 3, 2), np.float32)
     trace = trace_of(layer_of(ones, ones, mask=np.zeros((1, 3, 3), bool), fill=fill))
     (row,) = explain(trace, 1)
-    assert isinstance(row, Row)
+    assert isinstance(row, AttentionRow)
     assert row.is_blind
     np.testing.assert_allclose(row.weights, [weight] * 3)
     assert "fully masked" in drawn(trace, "1", "2")

@@ -13,11 +13,11 @@ from running import Ran
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import attncli
-from attncli.checkpoints.folder import opened
+from attncli.checkpoints.checkpoint_folder import demo_or
 
 Run = Callable[..., Ran]
 PROJECT = Path(__file__).parents[2]
-FOLDER = Path(opened("demo"))
+FOLDER = Path(demo_or("demo"))
 UNSEEN = (
     "The old man put the letter on the table and the key under the table.",
     "She asked her brother whether he had fed the horses before the storm.",
@@ -40,11 +40,6 @@ def test_its_name_means_the_model_in_the_box_and_not_a_folder_of_that_name(attn:
     assert "./demo has no tokenizer" in refused.err
     trained = attn("inspect", "a cat", "--vocab", "demo", "-F", "json").json
     assert [token["text"] for token in trained["query_tokens"]] == ["<s>", "a", "cat"]
-
-
-def test_it_has_no_revisions(attn: Run) -> None:
-    refused = attn("inspect", "-m", "demo", "a cat", "--revision", "main")
-    assert (refused.code, refused.err.count("--revision")) == (2, 1)
 
 
 @pytest.mark.parametrize("text", UNSEEN)
@@ -86,7 +81,7 @@ def test_a_head_finds_what_followed_the_same_word_before() -> None:
 
 def test_a_wheel_holds_all_of_it_in_less_than_two_megabytes() -> None:
     settings = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    (pattern,) = settings["package-data"]["attncli.engines.numpy"]
+    (pattern,) = settings["package-data"]["attncli.checkpoints"]
     packed = set(FOLDER.parent.glob(pattern))
     assert packed == set(FOLDER.rglob("*"))
     assert sum(file.stat().st_size for file in packed) <= 2_000_000

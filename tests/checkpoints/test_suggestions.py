@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attncli.checkpoints.suggestions import cached, nearby
+from attncli.checkpoints.suggestions import cached_models, nearby
 
 MINILM, GPT2 = "sentence-transformers/all-MiniLM-L6-v2", "gpt2"
 
@@ -53,7 +53,7 @@ def test_what_is_alike_is_named(name: str, said: str) -> None:
 
 def test_the_models_of_the_cache_have_their_names(here: Path) -> None:
     (here / "cache" / "models--org--without-configuration" / "snapshots" / "1").mkdir(parents=True)
-    assert cached() == [GPT2, MINILM]
+    assert cached_models() == [GPT2, MINILM]
 
 
 @pytest.mark.parametrize("command", [["inspect", "x", "-m"], ["tokens", "x", "-m"], ["check", "-m"]])

@@ -1,16 +1,20 @@
 """Streams of sentences, some of which are bad: what is said, what takes their place, and how the run ends."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Command, Context
 
-from attncli.corpus import lines as corpus_lines
+from attncli.cli.environment import Environment
+from attncli.cli.results import ResultStream
+from attncli.corpus.protocol import Result
+from attncli.corpus.readers import text as text_reader
 from attncli.engines import open_source
-from attncli.engines.source import Sentence, traced
-from attncli.errors import Failure, InputError, refusing
+from attncli.engines.source import CorpusItem, trace_stream
+from attncli.errors import Failure, InputError, raise_on_failure
 from attncli.trace.trace import Trace
 
 Run = Callable[..., Any]
@@ -38,18 +42,6 @@ def test_json_lines_lack_the_bad_sentences(attn: Run) -> None:
     assert [json.loads(line)["text"] for line in ran.out.splitlines()] == list(GOOD.values())
 
 
-@pytest.mark.parametrize("form", ["json", "jsonl"])
-def test_with_keep_errors_an_error_stands_in_the_place_of_a_bad_sentence(attn: Run, form: str) -> None:
-    ran = attn("inspect", "-F", form, "--keep-errors", stdin=LINES)
-    assert (ran.code, said(ran.err)) == (5, SAID)
-    documents = ran.json if form == "json" else [json.loads(line) for line in ran.out.splitlines()]
-    assert [one.get("text") for one in documents] == ["time flies", None, None, "fruit flies like", None, "an arrow"]
-    for document, line in zip((documents[1], documents[2], documents[4]), SAID, strict=True):
-        assert list(document) == ["schema", "sentence", "error"]
-        assert document["schema"] == "attncli.error/1"
-        assert line == f"attn: sentence {document['sentence']}: {document['error']}"
-
-
 @pytest.mark.parametrize("form", ["tsv", "csv"])
 def test_rows_are_those_of_the_good_sentences_under_their_own_numbers(attn: Run, form: str) -> None:
     ran = attn("inspect", "-F", form, stdin=LINES)
@@ -75,13 +67,6 @@ def test_heads_are_measured_over_the_good_sentences(attn: Run) -> None:
         assert ran.out == attn("heads", "-F", form, *GOOD.values()).out
 
 
-@pytest.mark.parametrize("command", ["inspect", "heads"])
-def test_fail_fast_stops_at_the_first(attn: Run, command: str) -> None:
-    ran = attn(command, "-F", "tsv", "--fail-fast", stdin=LINES)
-    assert (ran.code, ran.err.splitlines()) == (5, SAID[:1])
-    assert {row.split("\t")[0] for row in ran.out.splitlines()[1:]} == ({"1"} if command == "inspect" else set())
-
-
 @pytest.mark.parametrize("command", ["inspect", "heads", "tokens"])
 @pytest.mark.parametrize("options", [[], ["--whole"]], ids=lambda options: " ".join(options))
 def test_standard_input_is_a_file_called_minus(attn: Run, command: str, options: list[str]) -> None:
@@ -98,21 +83,12 @@ def test_several_arguments_are_a_stream_too(attn: Run) -> None:
 
 
 @pytest.mark.parametrize("command", ["inspect", "tokens"])
-@pytest.mark.parametrize("options", [[], ["--fail-fast"]])
-def test_a_single_bad_text_is_an_error_of_one_sentence(attn: Run, command: str, options: list[str]) -> None:
-    ran = attn(command, " ", "-F", "jsonl", *options)
+def test_a_single_bad_text_is_an_error_of_one_sentence(attn: Run, command: str) -> None:
+    ran = attn(command, " ", "-F", "jsonl")
     assert (ran.code, ran.out, ran.err) == (5, "", "attn: the sentence is empty; expected at least one word\n")
-    ran = attn(command, "--whole", "-F", "jsonl", *options, stdin=b"time\xff")
+    ran = attn(command, "--whole", "-F", "jsonl", stdin=b"time\xff")
     assert (ran.code, ran.out) == (5, "")
     assert ran.err == "attn: it is not UTF-8 at byte 5; convert standard input to UTF-8 first\n"
-
-
-@pytest.mark.parametrize("command", ["inspect", "tokens"])
-def test_a_single_bad_text_has_its_place_in_a_loop_of_the_shell(attn: Run, command: str) -> None:
-    ran = attn(command, " ", "-F", "jsonl", "--keep-errors")
-    assert ran.code == 5
-    assert ran.json == attn(command, "-F", "jsonl", "--keep-errors", stdin=" ").json
-    assert ran.json["schema"] == "attncli.error/1"
 
 
 def test_one_json_document_is_no_array_but_several_sentences_are(attn: Run) -> None:
@@ -121,7 +97,6 @@ def test_one_json_document_is_no_array_but_several_sentences_are(attn: Run) -> N
     assert [one["text"] for one in attn("inspect", "-F", "json", stdin=" \ntime flies\n").json] == ["time flies"]
     assert attn("inspect", "-F", "json", stdin=" \n \n").json == []
     assert attn("inspect", "-F", "json", stdin=" \n").json == []
-    assert attn("inspect", "-F", "json", "--keep-errors", stdin=" \n").json["sentence"] == 1
 
 
 def test_where_every_sentence_is_bad_the_output_is_still_one_of_its_format(attn: Run, tmp_path: Path) -> None:
@@ -160,14 +135,12 @@ CHOICES = {
 @pytest.mark.parametrize("options", CHOICES)
 def test_a_sentence_without_the_tokens_that_are_asked_for_is_a_bad_one(attn: Run, options: str) -> None:
     numbers, reason = CHOICES[options]
-    ran = attn("inspect", *options.split(), "-F", "jsonl", "--keep-errors", stdin=LACKING)
-    documents = [json.loads(line) for line in ran.out.splitlines()]
-    assert [one["sentence"] for one in documents] == [1, 2, 3]
-    assert [one["sentence"] for one in documents if one["schema"] == "attncli.trace/1"] == numbers
-    errors = {one["sentence"]: one["error"] for one in documents if one["schema"] == "attncli.error/1"}
-    assert ran.err == "".join(f"attn: sentence {number}: {error}\n" for number, error in errors.items())
+    ran = attn("inspect", *options.split(), "-F", "jsonl", stdin=LACKING)
+    assert [json.loads(line)["sentence"] for line in ran.out.splitlines()] == numbers
+    errors = [line.removeprefix("attn: sentence ").partition(": ") for line in ran.err.splitlines()]
+    assert [int(number) for number, _, _ in errors] == [number for number in (1, 2, 3) if number not in numbers]
     assert ran.code == 5
-    assert reason in errors.values()
+    assert reason in [error for _, _, error in errors]
     rows = attn("inspect", *options.split(), "-F", "tsv", stdin=LACKING)
     assert (rows.code, rows.err) == (5, ran.err)
     assert {int(line.split("\t")[0]) for line in rows.out.splitlines()[1:]} == set(numbers)
@@ -187,21 +160,6 @@ def test_heads_are_measured_over_the_sentences_that_have_the_query(attn: Run) ->
     assert ran.out == attn("heads", "--query", "the", "-F", "tsv", "the fox", "the cow").out
 
 
-@pytest.mark.parametrize("command", [["inspect", "--query", "the"], ["tokens"]], ids=lambda given: given[0])
-@pytest.mark.parametrize(("lines", "texts"), [
-    (b"the fox\n\xff\nthe cow\n", ["the fox"]),
-    (b"the fox\nthe cow\n\xff\n", ["the fox", "the cow"]),
-    (b"\xff\nthe fox\n", None),
-])  # fmt: skip
-def test_an_error_that_ends_the_stream_ends_the_array(
-    attn: Run, command: list[str], lines: bytes, texts: list[str] | None
-) -> None:
-    ran = attn(*command, "-F", "json", "--fail-fast", stdin=lines)
-    assert ran.code == 5
-    assert ran.err.count("\n") == 1
-    assert ran.out == "" if texts is None else [one["text"] for one in ran.json] == texts
-
-
 def test_the_first_trace_says_what_is_measured_though_a_bad_sentence_comes_before_it(attn: Run) -> None:
     ran = attn("inspect", "--norms", "-F", "tsv", stdin=b" \ntime flies\n")
     header, *rows = ran.out.splitlines()
@@ -210,26 +168,13 @@ def test_the_first_trace_says_what_is_measured_though_a_bad_sentence_comes_befor
 
 
 def test_a_line_without_an_end_takes_no_more_than_so_much_memory(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_lines, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(text_reader, "MAX_BYTES", 2**20)
     long = b"x" * 2**20
     lines = b"\n".join([b"a", long, long + b"x", long * 3 + b"yy", b"b", long + b"\r", long * 2])
-    ran = attn("tokens", "-F", "jsonl", "--keep-errors", stdin=lines)
-    documents = [json.loads(line) for line in ran.out.splitlines()]
-    assert [one["sentence"] for one in documents] == [1, 2, 3, 4, 5, 6, 7]
-    assert [len(one["text"]) if "text" in one else None for one in documents] == [1, 2**20, None, None, 1, 2**20, None]
-    assert "it is longer than 1 MiB" in documents[2]["error"]
-
-
-def test_options_that_do_not_apply_are_refused(attn: Run, tmp_path: Path) -> None:
-    for arguments in (["-F", "tsv"], [], ["-F", "jsonl", "--fail-fast"], ["-o", tmp_path / "x.html"]):
-        ran = attn("inspect", "time flies", "--keep-errors", *arguments)
-        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-        assert ran.err.startswith("attn: --keep-errors does not apply to ")
-    assert attn("inspect", "time flies", "--save", tmp_path / "x.safetensors").code == 0
-    for option in ("--keep-errors", "--fail-fast"):
-        ran = attn("inspect", "--from", tmp_path / "x.safetensors", option, "-F", "jsonl")
-        assert (ran.code, ran.out) == (2, "")
-        assert ran.err.startswith(f"attn: {option} does not apply to --from")
+    ran = attn("tokens", "-F", "jsonl", stdin=lines)
+    lengths = {one["sentence"]: len(one["text"]) for one in map(json.loads, ran.out.splitlines())}
+    assert lengths == {1: 1, 2: 2**20, 5: 1, 6: 2**20}
+    assert ran.err.count("it is longer than 1 MiB") == 3
 
 
 @pytest.mark.parametrize("command", ["inspect", "tokens"])
@@ -241,12 +186,12 @@ def test_a_pair_that_is_bad_is_said_once(attn: Run, command: str) -> None:
 def test_a_document_leaves_before_the_next_line_is_read(attn: Run) -> None:
     read: list[int] = []
 
-    def lines() -> Iterator[Sentence]:
+    def lines() -> Iterator[CorpusItem]:
         for number in (1, 2, 3):
             read.append(number)
-            yield Sentence(number, "time flies")
+            yield CorpusItem(number, "time flies")
 
-    answers = traced(open_source(), lines(), None, None)
+    answers = trace_stream(open_source(), lines(), None, None)
     for number in (1, 2, 3):
         next(answers)
         assert read == list(range(1, number + 1))
@@ -263,8 +208,8 @@ def test_a_warning_names_its_sentence_where_there_are_several(attn: Run) -> None
 class Crowded:
     """A source in whose memory one sentence at a time finds room, and a word of more than five letters none."""
 
-    runs_together = True
-    shared_from = 512
+    can_batch = True
+    parallel_from = 512
 
     def __init__(self) -> None:
         self.layer = open_source()
@@ -277,17 +222,34 @@ class Crowded:
 
 def test_a_sentence_is_not_blamed_for_the_others_that_run_beside_it() -> None:
     words = ["time", "flies", "like", "banana", "an", "arrow", "strawberry", "fruit"]
-    sentences = (Sentence(number, word) for number, word in enumerate(words, start=1))
-    answers: list[Any] = [answer for _, answer in traced(Crowded(), sentences, None, None)]  # type: ignore[arg-type]
+    sentences = (CorpusItem(number, word) for number, word in enumerate(words, start=1))
+    answers: list[Any] = [answer for _, answer in trace_stream(Crowded(), sentences, None, None)]  # type: ignore[arg-type]
     found = [None if isinstance(answer, Failure) else answer.text for answer in answers]
     assert found == [word if len(word) < 6 else None for word in words]
 
 
 def test_refusing_names_the_sentence_unless_it_is_alone() -> None:
     answers: list[tuple[int, str | Failure]] = [(1, "one"), (7, Failure("it is odd")), (8, "eight")]
-    found = refusing(answers)
+    found = raise_on_failure(answers)
     assert next(found) == (1, "one")
     with pytest.raises(InputError, match=r"^sentence 7: it is odd$"):
         next(found)
     with pytest.raises(InputError, match=r"^it is odd$"):
-        list(refusing(answers, is_alone=True))
+        list(raise_on_failure(answers, is_alone=True))
+
+
+def test_what_is_to_be_known_of_a_source_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def results() -> Generator[Result[str | None], None, None]:
+        yield Result(1, "one", (), ("its positions are not known",))
+        yield Result(2, Failure("it is odd"))
+        yield Result(4, "four", ("a row is empty",), ("its positions are not known",))
+
+    with Context(Command("inspect")) as context:
+        found = ResultStream(context, Environment(), results(), total=None, is_alone=False)  # type: ignore[arg-type]
+        assert [number for number, _ in found.values()] == [1, 4]
+    assert found.failures == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "attn: warning: its positions are not known",
+        "attn: sentence 2: it is odd",
+        "attn: warning: sentence 4: a row is empty",
+    ]

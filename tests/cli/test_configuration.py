@@ -23,12 +23,10 @@ SENTENCE = "time flies like an arrow"
 # Of every option four values, none of them the default, as a command line has them.
 VALUES = {
     "model": ["first", "second", "third", "fourth"],
-    "revision": ["main", "refs/pr/1", "v1", "v2"],
     "dtype": ["float16", "bfloat16", "float64", "auto"],
     "device": ["cuda", "cuda:1", "mps", "meta"],
     "device_map": ["auto", "balanced", "sequential", "balanced_low_0"],
     "engine": [one for one in ("auto", "native", "transformers") if one != DEFAULTS["engine"]] * 2,
-    "cache_limit": ["1GB", "2GB", "3GB", "4GB"],
     "jobs": ["1", "2", "3", "4"],
     "d_model": ["8", "16", "24", "40"],
     "num_heads": ["1", "2", "8", "16"],
@@ -42,7 +40,7 @@ VALUES = {
     "color": ["always", "never", "always", "never"],
     "width": ["50", "60", "70", "80"],
 }
-OF_CHECKPOINTS = {"revision", "dtype", "device", "device_map", "engine", "cache_limit"}
+OF_CHECKPOINTS = {"dtype", "device", "device_map", "engine"}
 NUMBERS = {"d_model", "num_heads", "seed", "precision", "width"}
 
 
@@ -162,8 +160,7 @@ def test_the_defaults_are_those_of_the_sources_and_of_the_help() -> None:
     toy, loading = ToyOptions(), EngineOptions()
     sources = {"d_model": toy.d_model, "num_heads": toy.heads, "init": toy.weights, "positions": toy.positions,
                "seed": toy.seed, "rng": toy.rng, "device": loading.device, "offline": loading.offline,
-               "dtype": loading.dtype, "revision": loading.revision, "device_map": loading.device_map,
-               "engine": loading.engine, "cache_limit": loading.cache_limit}  # fmt: skip
+               "dtype": loading.dtype, "device_map": loading.device_map, "engine": loading.engine}  # fmt: skip
     assert sources.items() <= DEFAULTS.items()
     inspect: Any = get_command(app).get_command(None, "inspect")  # type: ignore[attr-defined]
     for name in ("colormap", "color"):
@@ -190,15 +187,12 @@ def test_the_docs_list_them() -> None:
         ({"colormap": "gray", "precision": "2"}, ["--from", "t.safetensors"], {"colormap": "gray", "precision": 2}),
         ({"precision": "2"}, ["--from", "t.safetensors", "-F", "json"], {}),
         # Options of the toy layer ask for it.
-        ({"model": "m", "revision": "v1", "device": "cuda"}, ["--seed", "3"], {}),
+        ({"model": "m", "device": "cuda"}, ["--seed", "3"], {}),
         ({"model": "m", "num_heads": "2"}, ["--d-k", "3"], {"num_heads": 2}),
         ({"dtype": "float16", "device_map": "auto", "num_heads": "2"}, [], {"num_heads": 2}),
         # A checkpoint has no toy layer's options.
         ({"seed": "3", "d_model": "8", "dtype": "float16"}, ["-m", "m"], {"dtype": "float16"}),
         ({"model": "m", "rng": "torch", "init": "zeros"}, [], {"model": "m"}),
-        # A revision is one of the model that it stands beside.
-        ({"model": "m", "revision": "v1"}, ["-m", "other"], {}),
-        ({"model": "m", "revision": "v1"}, ["--dtype", "float16"], {"model": "m", "revision": "v1"}),
         # A model runs in one place.
         ({"model": "m", "device_map": "auto"}, ["--device", "cpu"], {"model": "m"}),
         ({"model": "m", "device": "cuda"}, ["--device-map", "auto"], {"model": "m"}),
@@ -236,8 +230,6 @@ def test_the_nearer_of_two_places_says_where_a_model_runs(places: Places, attn: 
     places.in_home(model="m", device_map="auto")
     places.in_project(device="cuda")
     assert given() == {"model": "m", "device": "cuda"}
-    places.environment(revision="v1")
-    assert given() == {"model": "m", "device": "cuda"}, "the revision is of no model that stands beside it"
 
 
 def test_a_flag_that_does_not_apply_is_refused_whatever_stands(places: Places, attn: Callable[..., Any]) -> None:
@@ -319,7 +311,7 @@ def test_a_file_in_utf_16_is_not_taken_for_one_that_says_nothing(
     [
         ("colourmap = 'gray'", "pyproject.toml: there is no 'colourmap' to configure; did you mean 'colormap'?"),
         ("d_model = 8", "pyproject.toml: there is no 'd_model' to configure; did you mean 'd-model'?"),
-        ("layer = 3", "pyproject.toml: there is no 'layer' to configure; expected some of model, revision"),
+        ("layer = 3", "pyproject.toml: there is no 'layer' to configure; expected some of model, dtype"),
         ("[tool.attncli.why]\nseed = 3", "pyproject.toml: there is no 'why' to configure"),
         ("'\\u001b[31m' = 3", "there is no '"),
         ("seed = '3'", "'seed' in pyproject.toml: expected a whole number"),
@@ -357,7 +349,7 @@ def test_what_a_file_cannot_say_is_one_sentence_and_exit_2(
         assert "\x1b" not in ran.err
 
 
-@pytest.mark.parametrize("key", ["trust-remote-code", "trust_remote_code", "allow-pickle", "allow_pickle"])
+@pytest.mark.parametrize("key", ["trust-remote-code", "trust_remote_code"])
 def test_no_file_and_no_variable_switches_on_code_of_others(key: str, places: Places, attn: Callable[..., Any]) -> None:
     for file, start in ((places.project, "[tool.attncli]\n"), (places.user, "")):
         for value in ("true", "false"):
@@ -463,7 +455,7 @@ def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, at
     assert {one["from"] for one in bare["options"]} == {"default"}
     assert bare["ignored"] == []
     assert bare["files"] == ["pyproject.toml", str(places.user)]
-    places.in_home(colormap="gray", width="90", offline="true", revision="v1")
+    places.in_home(colormap="gray", width="90", offline="true", dtype="float16")
     places.in_project(model="a/model", colormap="cividis", offline="false")
     places.environment(model="", seed="7", modle="x")
     said = attn("config", "-F", "json").json
@@ -481,7 +473,7 @@ def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, at
         ("model", "a/model", "pyproject.toml"): "ATTN_MODEL goes before it",
         ("colormap", "gray", str(places.user)): "pyproject.toml goes before it",
         ("offline", False, "pyproject.toml"): "a project cannot switch it off",
-        ("revision", "v1", str(places.user)): "does not apply to the toy layer",
+        ("dtype", "float16", str(places.user)): "does not apply to the toy layer",
         (None, "x", "ATTN_MODLE"): "there is no such variable; did you mean 'ATTN_MODEL'?",
     }
 

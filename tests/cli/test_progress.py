@@ -13,7 +13,8 @@ import pytest
 from running import on_terminal, program, text_shown
 
 from attncli.cli.environment import Environment, Stderr
-from attncli.cli.progress import Following
+from attncli.cli.progress import ProgressBar
+from attncli.corpus.protocol import Result
 
 Run = Callable[..., Any]
 
@@ -185,14 +186,14 @@ def test_off_a_terminal_nothing_of_it_is_imported() -> None:
 
 
 def test_without_a_terminal_answers_pass_as_they_are() -> None:
-    with Following(Environment(), None, shares_terminal=False) as bar:
-        assert list(bar.follow([(1, "one"), (4, "four")])) == [(1, "one"), (4, "four")]
+    with ProgressBar(Environment(), None, shares_terminal=False, goes_on=False) as bar:
+        assert [result.number for result in bar.track([Result(1, "one"), Result(4, "four")])] == [1, 4]
 
 
 def test_a_bar_counts_on_where_another_file_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Environment, "use_of_stderr", lambda _: Stderr.WATCHED)
-    with Following(Environment(), None, shares_terminal=False) as bar:
+    with ProgressBar(Environment(), None, shares_terminal=False, goes_on=False) as bar:
         numbers = [1, 3, 1, 2, 2]
-        assert [number for number, _ in bar.follow((number, "") for number in numbers)] == numbers
+        assert [result.number for result in bar.track(Result(number, "") for number in numbers)] == numbers
         assert bar._bar is not None
         assert [task.completed for task in bar._bar.tasks] == [3 + 2 + 2]

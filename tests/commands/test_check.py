@@ -23,9 +23,9 @@ from attncli.analysis.check.report import Invariance, Report
 from attncli.analysis.check.tokenizer import tokenizer_findings
 from attncli.checkpoints.options import LoadOptions
 from attncli.encoding import auto_tokenizer
-from attncli.encoding.encode import Reader
+from attncli.encoding.encode import InputEncoder
 from attncli.engines.torch import load
-from attncli.engines.torch.attention_backend import make_eager, with_ours
+from attncli.engines.torch.attention_backend import build_with_recorder, set_backend
 from attncli.errors import LoadError, NotExposedError, UsageError
 from attncli.formats.documents import what_was_run, write_findings
 from attncli.masks.findings import CODES, Finding
@@ -65,10 +65,10 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
         save_tokenizer(tmp_path)
 
         def planted(_: str, __: Any, how: LoadOptions, *___: Any) -> tuple[Any, tuple[str, ...], str]:
-            model = with_ours(functools.partial(tiny_text_part, name))
+            model = build_with_recorder(functools.partial(tiny_text_part, name))
             model.to(stored).to(getattr(torch, how.dtype or "float32")).config.use_cache = False
             if not model._can_set_attn_implementation():
-                make_eager(model)
+                set_backend(model, "eager")
             if plant is not None:
                 plant(model, monkeypatch)
             return model, (), ""
@@ -147,8 +147,13 @@ def test_the_mask_that_a_configuration_implies_is_the_one_its_code_builds(
     assert any(expression != "full" for expression, _, _ in report.masks) == (name != "llama")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bart", "gemma2", "qwen2", "phi", "gpt_neox"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, "bfloat16") for name in ("llama", "gpt2", "bart", "gemma2")),
+        *((name, "float16") for name in ("bert", "qwen2", "phi", "gpt_neox")),
+    ],
+)
 def test_a_healthy_model_has_no_finding_in_half_precision(name: str, dtype: str, checked: Checked) -> None:
     report = checked(name, dtype=dtype)
     assert (report.dtype, errors(report)) == (dtype, set()), report.findings
@@ -342,9 +347,9 @@ def test_a_tokenizer_that_has_made_masks_wrong_is_a_note(
 ) -> None:
     def notes(more: dict[str, Any]) -> list[str]:
         given = {"unk_token": "<unk>", "pad_token": "<pad>"} | more
-        reader = Reader("tiny", tokenizer_in(str(tmp_path), None, **given), True, None, False, None, None)
+        reader = InputEncoder("tiny", tokenizer_in(str(tmp_path), None, **given), True, None, False, None, None)
         known_padding = 1 if architecture == "roberta" else None
-        found = list(tokenizer_findings(reader, reader.read(TEXTS[0], None, None).tokens, known_padding))
+        found = list(tokenizer_findings(reader, reader.encode(TEXTS[0], None, None).tokens, known_padding))
         assert {(each.code, each.severity) for each in found} <= {("tokenizer", "note")}
         return [each.message for each in found]
 

@@ -1,7 +1,6 @@
 """Commands of files, folders and globs: what is answered, what is said, and how the run ends."""
 
 import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 SAID = """\
 attn: corpus/b.txt.gz, sentence {}: cannot read corpus/b.txt.gz: it is cut short: its compressed data end too early
-attn: corpus/d.jsonl, sentence 1: corpus/d.jsonl has no field 'text'; --field names one of txt; did you mean 'txt'?
+attn: corpus/d.jsonl, sentence 1: corpus/d.jsonl has no column 'text'; --column names one of txt; did you mean 'txt'?
 attn: corpus: 1 empty text was skipped
 """
 
@@ -44,26 +43,9 @@ def test_what_can_be_read_of_a_folder_is_answered(attn: Run, folder: Path, comma
         assert found[-1] == "1"
 
 
-def test_rows_of_several_files_are_not_gone_on_with(attn: Run, folder: Path) -> None:
-    ran = attn("inspect", "--file", "corpus", "-o", "rows.tsv", "--resume")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith(
-        "attn: --resume goes on with the sentences of one file, and there are 4 files; -o FOLDER/"
-    )
-    assert attn("inspect", "--file", "corpus", "-o", "rows/", "--resume").code == 5
-    assert len(list(Path("rows").glob("part-*.parquet"))) >= 3
-
-
-def test_fail_fast_ends_at_the_first_file_that_cannot_be_read(attn: Run, folder: Path) -> None:
-    ran = attn("tokens", "--file", "corpus", "--fail-fast", "-F", "jsonl")
-    assert (ran.code, ran.err.count("\n")) == (5, 1)
-    assert ran.err.startswith("attn: corpus/b.txt.gz, sentence ")
-    assert [json.loads(line)["text"] for line in ran.out.splitlines()][:2] == ["time flies", "fruit flies"]
-
-
 def test_the_only_file_is_refused_before_anything_is_loaded(attn: Run, folder: Path) -> None:
     for name, said in {
-        "corpus/d.jsonl": "corpus/d.jsonl has no field 'text'",
+        "corpus/d.jsonl": "corpus/d.jsonl has no column 'text'",
         "corpus/e.parquet": "cannot read corpus/e.parquet: No such file or directory",
         "corpus/*.tsv": "no file fits corpus/*.tsv",
         "x\x1b[2J.csv": "no file fits x\\x1b[2J.csv",
@@ -80,28 +62,11 @@ def test_sentences_that_a_shell_made_of_a_glob_are_said_to_need_quotes(attn: Run
     assert attn("tokens", "--file", "corpus/a.txt", "time flies").err == "attn: give sentences or --file, not both\n"
 
 
-@pytest.mark.parametrize("option", ["--field", "--column", "--keep"])
-def test_what_names_a_column_needs_a_file(attn: Run, option: str) -> None:
+def test_what_names_a_column_needs_a_file(attn: Run) -> None:
     for place in (["time flies"], ["-"], ["--file", "-"], []):
-        ran = attn("tokens", *place, option, "x", stdin="time flies\n")
+        ran = attn("tokens", *place, "--column", "x", stdin="time flies\n")
         assert (ran.code, ran.out) == (2, "")
-        assert ran.err == f"attn: {option} applies to --file NAME, which may be .jsonl, .csv, .tsv or .parquet\n"
-
-
-@pytest.mark.parametrize("command", [["tokens", "-F", "tsv"], ["inspect", "-o", "rows.parquet"]])
-def test_rows_do_not_carry_a_name_that_they_have_already(attn: Run, folder: Path, command: list[str]) -> None:
-    name = "id" if command[0] == "tokens" else "layer"
-    Path("own.csv").write_text(f"{name},text\n7,time flies\n", encoding="utf-8")
-    ran = attn(*command, "--file", "own.csv", "--keep", name)
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == f"attn: --keep {name}: the rows have a column {name} of their own; --format jsonl has both\n"
-    assert attn(command[0], "-F", "jsonl", "--file", "own.csv", "--keep", name).json["kept"] == {name: "7"}
-
-
-def test_a_comparison_keeps_nothing_of_its_sentences(attn: Run, folder: Path) -> None:
-    ran = attn("diff", "--file", "corpus/c.csv", "--keep", "id", "-m", "demo", "-m", "demo")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("attn: --keep does not apply to attn diff")
+        assert ran.err == "attn: --column applies to --file NAME, which may be .jsonl, .csv, .tsv or .parquet\n"
 
 
 def test_two_texts_of_a_table_are_compared_and_checked(attn: Run, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import attncli
-from attncli.render.screen import LINES
+from attncli.render.fit import LINES
 
 Run = Callable[..., Any]
 SENTENCE = "time flies like an arrow fruit flies like a banana"

@@ -7,14 +7,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from signalled import ATTN
 from small_checkpoints import minilm_folder
 from threadpoolctl import threadpool_limits
-from worker_kills import ATTN, disturbed, workers_of
 
 Run = Callable[..., Any]
 
@@ -30,12 +31,12 @@ def on_one_core() -> Iterator[None]:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Sentences of which some are bad, some are warned of, and all have a name."""
+    """Sentences of which some are bad, and some are warned of."""
     drawn, path = random.Random(0), tmp_path / "corpus.jsonl"
     texts = [" ".join(drawn.choices(WORDS, k=drawn.randint(1, 6))) for _ in range(70)]
     texts[4] = texts[33] = " "
     texts[20] = "zyzzyva \u2603"
-    path.write_text("".join(f'{{"name": "n{place}", "text": "{text}"}}\n' for place, text in enumerate(texts)))
+    path.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
     return path
 
 
@@ -43,25 +44,23 @@ def corpus(tmp_path: Path) -> Path:
     "arguments",
     [
         ["inspect", "-F", "json"],
-        ["inspect", "-F", "jsonl", "--keep-errors", "-m", "demo"],
+        ["inspect", "-F", "jsonl", "-m", "demo"],
         ["inspect", "-F", "tsv", "--norms", "--words", "-m", "demo"],
         ["inspect", "-F", "csv", "--query", "1", "--mask", "~full"],
         ["heads", "-F", "tsv", "-m", "demo"],
-        ["tokens", "-F", "json", "--keep-errors"],
-        ["tokens", "-F", "tsv", "--fail-fast"],
+        ["tokens", "-F", "tsv"],
     ],
     ids=" ".join,
 )
 def test_many_processes_write_what_one_writes(attn: Run, corpus: Path, arguments: list[str]) -> None:
-    kept = ["--keep", "name"] if arguments[0] != "heads" else []
-    alone = attn(*arguments, "--file", corpus, *kept, "--jobs", "1")
+    alone = attn(*arguments, "--file", corpus, "--jobs", "1")
     assert alone.code == 5
-    ran = attn(*arguments, "--file", corpus, *kept, "-j", "3")
+    ran = attn(*arguments, "--file", corpus, "-j", "3")
     assert (ran.code, ran.out, ran.err) == (alone.code, alone.out, alone.err)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "shared_from"),
+    ("arguments", "parallel_from"),
     [
         (["inspect", "-F", "jsonl"], 512),
         (["heads", "-F", "json", "-m", "demo"], 512),
@@ -71,13 +70,13 @@ def test_many_processes_write_what_one_writes(attn: Run, corpus: Path, arguments
     ],
 )
 def test_processes_of_nobodys_wish_pay_for_their_start(
-    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], shared_from: int
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], parallel_from: int
 ) -> None:
     started = pytest.fail.Exception("workers start")
-    monkeypatch.setattr("attncli.corpus.local.affordable", lambda: 2)
-    monkeypatch.setattr("attncli.corpus.workers.Pool", Mock(side_effect=started))
+    monkeypatch.setattr("attncli.corpus.run.affordable", lambda: 2)
+    monkeypatch.setattr("attncli.corpus.processes.run_in_processes", Mock(side_effect=started))
     corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n" * (shared_from - 2) + "time\n")
+    corpus.write_text("\n" * (parallel_from - 2) + "time\n")
     assert attn(*arguments, "--file", corpus, "--jobs", "auto").code == 0
     with corpus.open("a") as file:
         file.write("flies\n")
@@ -91,17 +90,6 @@ def test_parquet_is_that_of_one_process(attn: Run, corpus: Path, tmp_path: Path,
     for jobs, file in enumerate(files, start=1):
         assert attn(command, "--file", corpus, "-o", file, "-j", str(jobs)).code == 5
     assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def test_a_run_that_was_interrupted_goes_on_in_many_processes(attn: Run, corpus: Path, tmp_path: Path) -> None:
-    whole, left = tmp_path / "whole.jsonl", tmp_path / "left.jsonl"
-    given = ["inspect", "-m", "demo", "--file", corpus, "-j", "2"]
-    assert attn(*given, "-o", whole).code == 5
-    Path(f"{left}.part").write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    ran = attn(*given, "-o", left, "--resume")
-    assert ran.code == 5
-    assert "going on from sentence " in ran.err
-    assert left.read_bytes() == whole.read_bytes()
 
 
 def test_where_there_is_one_process_jobs_are_refused(attn: Run, tmp_path: Path) -> None:
@@ -119,14 +107,12 @@ def test_where_there_is_one_process_jobs_are_refused(attn: Run, tmp_path: Path) 
     assert attn("inspect", "time flies", ATTN_JOBS="2").code == 0
 
 
-def test_workers_that_are_killed_at_random_moments_change_nothing(tmp_path: Path, attn: Run) -> None:
-    path = tmp_path / "corpus.txt"
-    path.write_text("".join(f"{' '.join(WORDS)} {number}\n" for number in range(600)))
-    arguments = ["inspect", "-m", "demo", "--file", str(path), "-F", "tsv"]
-    expected = attn(*arguments, "-j", "1").out
-    written, lost = disturbed([*arguments, "-j", "2"], 3, random.Random(0))
-    assert lost > 0
-    assert written.decode() == expected
+def workers_of(pid: int) -> list[int]:
+    """Return the processes that work for a run."""
+    with suppress(OSError):  # one of them has just ended
+        tasks = [(task / "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+        return [int(one) for own in tasks for one in own if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    return []
 
 
 def running(path: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
@@ -161,7 +147,12 @@ def test_no_worker_outlives_the_run(long: Path, number: signal.Signals | None) -
     else:
         run.send_signal(number)
     assert run.wait(60) == {None: 141, signal.SIGKILL: -9}.get(number, 128 + (number or 0))
-    assert run.stderr.read() == b""
+    said = run.stderr.read().decode()
+    assert (
+        said == ""
+        if number in (None, signal.SIGKILL)
+        else re.fullmatch(r"attn: stopped after [\d,]+ of 50,000 sentences\n", said)
+    )
     deadline = time.monotonic() + 60
     while any(_is_alive(worker) for worker in workers):
         assert time.monotonic() < deadline

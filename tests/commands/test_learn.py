@@ -19,7 +19,7 @@ import pytest
 from running import text_shown
 
 from attncli.analysis.learn import LESSONS, MOST_WORDS, walk
-from attncli.render.bars import Sheet
+from attncli.render.bars import TableFormat
 from attncli.render.learn import PRECISION, Steps
 from attncli.render.palette import Palette
 
@@ -180,7 +180,7 @@ def test_a_step_fits_a_terminal_of_80_by_24(lesson: Any) -> None:
     from running import printed
 
     assert len(MOST.split()) == MOST_WORDS
-    steps = Steps(walk(MOST, lesson), Sheet(Palette(), 80, PRECISION)).all()
+    steps = Steps(walk(MOST, lesson), TableFormat(Palette(), 80, PRECISION)).all()
     for step in steps:
         lines = printed(step.parts, Palette(), 80).splitlines()
         assert all(len(line) <= 80 for line in lines)

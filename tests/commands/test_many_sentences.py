@@ -1,11 +1,11 @@
-"""`attn heads` and `attn diff` over many sentences: groups, parts that are merged, processes, and bad ones."""
+"""`attn heads` and `attn diff` over many sentences: means, processes, and bad ones."""
 
-import csv
-import io
 import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from running import Ran
 
@@ -24,102 +24,43 @@ TEXTS = [
 
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
-    """Sentences with labels; one has none, and one is no sentence."""
-    labels = ["x", "y", "x", 3, "y", None]
-    lines = [json.dumps({"text": text, "label": label}) for text, label in zip(TEXTS, labels, strict=True)]
+    """Sentences, of which the last one is none."""
+    lines = [json.dumps({"text": text}) for text in TEXTS]
     path = tmp_path / "some.jsonl"
     path.write_text("\n".join([*lines, '{"text": 5}']) + "\n")
     return path
 
 
-def without_group(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    return [{name: value for name, value in row.items() if name != "group"} for row in rows]
-
-
-def test_groups_are_what_separate_runs_give(attn: Run, records: Path) -> None:
-    ran = attn("heads", "--file", records, "--by", "label", "-F", "json")
-    assert ran.code == 5
-    assert ran.err.startswith("attn: sentence 7:")
-    document = ran.json
-    named = [{"group": "3", "sentences": 1}, {"group": "x", "sentences": 2}, {"group": "y", "sentences": 2}]
-    assert (document["sentences"], document["by"]) == (6, "label")
-    assert document["groups"] == [*named, {"group": None, "sentences": 1}]
-    of_groups: dict[str | None, list[str]] = {"3": TEXTS[3:4], "x": TEXTS[:3:2], "y": TEXTS[1:5:3], None: TEXTS[5:]}
-    rows = list(
-        csv.DictReader(io.StringIO(attn("heads", "--file", records, "--by", "label", "-F", "tsv").out), delimiter="\t")
-    )
-    table = attn("heads", "--file", records, "--by", "label", "--metrics", "sink").out
-    for group, texts in of_groups.items():
-        alone = attn("heads", *texts, "--each", "-F", "json").json["heads"]
-        entries = [entry for entry in document["heads"] if entry["group"] == group]
-        for entry, head in zip(entries, alone, strict=True):
-            assert {name: entry[name] for name in head} == head
-        own = [row for row in rows if row["group"] == (group or "")]
-        assert [row["sink"] for row in own] == [str(head["sink"]) for head in alone]
-        assert f"toy layer · label {group or '–'} · 4 heads" in table
-
-
-def test_parts_that_are_merged_are_the_whole(attn: Run, tmp_path: Path) -> None:
-    for number, texts in enumerate((TEXTS[:1], TEXTS[1:4], TEXTS[4:])):
-        assert attn("heads", *texts, "--each", "-o", tmp_path / f"{number}.parquet").code == 0
-    parts = [tmp_path / f"{number}.parquet" for number in range(3)]
-    for shown in ("-F json", "-F tsv", "--sort sink --top 2", "--grid entropy", "--label", "--spread ci95"):
-        assert (
-            attn("heads", "--merge", *parts, *shown.split()).out == attn("heads", *TEXTS, "--each", *shown.split()).out
-        )
-
-
-def test_the_induction_test_can_be_merged(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "test.parquet"
-    assert attn("heads", "-m", "demo", "--induction", "-o", path).code == 0
-    assert attn("heads", "--merge", path).out == attn("heads", "-m", "demo", "--induction").out
-
-
 def test_processes_give_the_digits_of_one(attn: Run, records: Path) -> None:
-    ways = [attn("heads", "--file", records, "--by", "label", "-F", "json", "--jobs", jobs) for jobs in ("1", "2")]
+    ways = [attn("heads", "--file", records, "-F", "json", "--jobs", jobs) for jobs in ("1", "2")]
     assert ways[0].out == ways[1].out
     assert ways[0].err == ways[1].err
 
 
-def test_intervals_and_quantiles_stand_beside_means(attn: Run) -> None:
-    document = attn("heads", *TEXTS, "--each", "-F", "json").json
-    survey = attncli.heads(TEXTS)
-    means = attn("heads", *TEXTS, "--each", "--spread", "ci95", "--metrics", "entropy").out
-    medians = attn("heads", *TEXTS, "--each", "--spread", "quantiles", "--metrics", "entropy").out
-    for entry, head in zip(document["heads"], survey.heads, strict=True):
-        low, high = entry["ci95"]["entropy"]
-        assert (low, high) == head.ci95["entropy"]
-        assert low < entry["entropy"] < high
-        assert entry["min"]["entropy"] <= entry["quantiles"]["0.5"]["entropy"] <= entry["max"]["entropy"]
-        assert f"{entry['entropy']:.4f} [{low:.4f}, {high:.4f}]" in means
-        first, middle, last = (entry["quantiles"][share]["entropy"] for share in ("0.05", "0.5", "0.95"))
-        assert f"{middle:.4f} [{first:.4f}, {last:.4f}]" in medians
-    assert "mean and its 95 % confidence interval over 6 sentences" in means
-    assert "median and 5 % to 95 % quantile, to 1 %, over 6 sentences" in medians
+def test_means_and_deviations_are_those_of_single_runs(attn: Run, records: Path) -> None:
+    ran = attn("heads", "--file", records, "-F", "json")
+    assert (ran.code, ran.json["sentences"]) == (5, 6)
+    assert ran.err.startswith("attn: sentence 7:")
+    single = [attn("heads", text, "-F", "json").json["heads"] for text in TEXTS]
+    for place, head in enumerate(ran.json["heads"]):
+        values = [one[place]["entropy"] for one in single]
+        assert head["counts"]["entropy"] == 6
+        assert head["entropy"] == pytest.approx(statistics.fmean(values), rel=1e-6)
+        assert head["std"]["entropy"] == pytest.approx(statistics.stdev(values), rel=1e-5)
+    path = records.with_name("heads.parquet")
+    assert attn("heads", "--file", records, "-o", path).code == 5
+    frame = attncli.heads(TEXTS).to_dataframe("pandas")
+    assert pd.read_parquet(path).astype(frame.dtypes).equals(frame)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
-        ("--merge", 2, "--merge: give files that attn heads -o FILE.parquet has written"),
-        ("--merge missing.parquet", 5, "cannot read missing.parquet"),
-        ("--merge a.parquet -m demo", 2, "--model does not apply to --merge"),
-        ("--merge a.parquet --by label", 2, "--by does not apply to --merge"),
-        ("--merge a.parquet --jobs 2", 2, "--jobs does not apply to --merge"),
-        ("time --by label", 2, "--by applies to --file"),
-        ("--file some.jsonl --by lable", 5, "some.jsonl has no field 'lable'; there are text, label; did you mean"),
-        ("--file some.jsonl --by text,label", 2, "--by 'text,label': expected one name of a field or a column"),
-        ("--file some.jsonl --keep label", 2, "--keep does not apply to numbers over all sentences; --by NAME makes"),
-        ("--file some.txt --by label", 2, "--by does not apply to some.txt, which is text; it names a field"),
         ("time -F parquet", 2, "say where with --output"),
-        ("time --grid sink --spread ci95", 2, "--spread does not apply to --grid"),
+        ("time -o heads/", 2, "attn heads writes one table, and no folder of parts; attn inspect -o FOLDER/ --show"),
     ],
 )
-def test_a_bad_request_is_one_sentence_and_its_code(
-    attn: Run, records: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, code: int, why: str
-) -> None:
-    monkeypatch.chdir(records.parent)
-    Path("some.txt").write_text("time flies\n")
+def test_a_bad_request_is_one_sentence_and_its_code(attn: Run, arguments: str, code: int, why: str) -> None:
     ran = attn("heads", *arguments.split())
     assert (ran.code, ran.out) == (code, "")
     assert ran.err.count("\n") == 1
@@ -157,22 +98,3 @@ def test_a_file_of_one_sentence_is_compared_as_that_sentence_is(attn: Run, tiny_
     path.write_text(TEXTS[1] + "\n")
     models = ("-m", "demo", "-m", tiny_llama)
     assert attn("diff", *models, "--file", path).out == attn("diff", *models, TEXTS[1]).out
-
-
-def test_a_folder_has_the_parts_of_a_corpus_and_is_gone_on_with(attn: Run, records: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "parts"
-    command = ("heads", "--file", records, "--by", "label", "-o", f"{folder}/")
-    first = attn(*command)
-    assert (first.code, first.out) == (5, "")
-    assert "7 sentences in 1 part" in first.err
-    part = folder / "part-00000-00000.parquet"
-    whole = part.read_bytes()
-    assert "1 of them there before" in attn(*command).err
-    part.unlink()
-    attn(*command, "--jobs", "2")
-    assert part.read_bytes() == whole
-    assert attn("heads", "--merge", folder).out == attn(*command[:-2]).out
-    other = attn("heads", "--file", records, "-o", f"{folder}/")
-    assert (other.code, "holds parts of another run: --by was label" in other.err) == (2, True)
-    into = attn("heads", "--merge", folder, "-o", f"{tmp_path}/more/")
-    assert (into.code, "--merge puts all into one file" in into.err) == (2, True)

@@ -183,7 +183,6 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "a past of an encoder": (["minilm", "time flies", "--past", "1"], NOT_EXPOSED, "fills no KV cache"),
     "a target of a decoder": (["gemma", "time", "--target", "flies"], USAGE, "--target needs an encoder-decoder"),
     "a side": (["gemma", "time", "--pad", "top"], USAGE, "--pad"),
-    "a revision of a folder": (["gemma", "time", "--revision", "main"], USAGE, "--revision"),
     "a format": (["gemma", "time", "-F", "tsv"], USAGE, "tsv"),
     "more layers than can be built": (["deep", "time"], INPUT, "deep claims to have 100000 layers; expected 1 to 1000"),
     "more decoder layers than can be built": (["deep_t5", "time"], INPUT, "deep_t5 claims to have 100000 layers"),

@@ -211,15 +211,6 @@ def test_bad_sentences_are_said_and_left_out(attn: Run) -> None:
     assert (ran.code, ran.out) == (5, attn("tokens", *GOOD.values()).out)
 
 
-def test_errors_are_kept_or_end_the_run(attn: Run) -> None:
-    ran = attn("tokens", "-F", "jsonl", "--keep-errors", stdin=LINES)
-    documents = [json.loads(line) for line in ran.out.splitlines()]
-    assert (ran.code, [one["sentence"] for one in documents]) == (5, [1, 3, 4, 5, 6, 8])
-    assert documents[1]["schema"] == "attncli.error/1"
-    ran = attn("tokens", "-F", "jsonl", "--fail-fast", stdin=LINES)
-    assert (ran.code, ran.err.splitlines(), ran.out.count("\n")) == (5, BAD[:1], 1)
-
-
 def test_a_file_of_sentences_or_of_one_text(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "sentences.txt"
     path.write_text("time flies\nan arrow\n", encoding="utf-8")
@@ -233,14 +224,14 @@ def test_a_file_of_sentences_or_of_one_text(attn: Run, tmp_path: Path) -> None:
 def test_a_stream_is_not_read_ahead(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sentence is written before the next one is read, so that memory does not grow with their number."""
     from attncli.cli import sentences
-    from attncli.engines.source import Sentence
+    from attncli.engines.source import CorpusItem
 
     events: list[str] = []
 
     def lines(*_: Any) -> Any:
         for number in (1, 2, 3):
             events.append(f"read {number}")
-            yield Sentence(number, f"sentence {number}")
+            yield CorpusItem(number, f"sentence {number}")
 
     monkeypatch.setattr(sentences, "sentences", lines)
     from attncli.formats import tokens
@@ -299,12 +290,9 @@ def test_a_dump_without_places_has_no_words(attn: Run, tmp_path: Path) -> None:
         ([TEXT, "--hide-special"], "--hide-special does not apply to --vocab words"),
         ([TEXT, "--no-special"], "--no-special does not apply to --vocab words"),
         ([TEXT, "--offline"], "--offline does not apply to --vocab words"),
-        ([TEXT, "--revision", "main"], "--revision does not apply to the toy layer's vocabulary"),
+        ([TEXT, "--base", "main"], "--base does not apply to the toy layer's vocabulary"),
         ([TEXT, "--truncate"], "--truncate does not apply to the toy layer's vocabulary"),
         ([TEXT, "-m", "x", "--vocab", "words"], "--vocab does not apply to --model"),
-        ([TEXT, "-m", ".", "--revision", "main"], "--revision names a version on the hub"),
-        ([TEXT, "--keep-errors"], "--keep-errors does not apply to table"),
-        ([TEXT, "--keep-errors", "--fail-fast", "-F", "json"], "--keep-errors does not apply to --fail-fast"),
         ([TEXT, "--whole"], "--whole applies to --file and standard input"),
         ([TEXT, "-F", "parquet"], "--format parquet writes a file"),
         ([TEXT, "-F", "json", "-o", "x.tsv"], "--format json contradicts the ending"),

@@ -1,55 +1,124 @@
 """Datasets: never taken for whole before they are, nor for another run's."""
 
+import errno
 import json
 import os
-from collections.abc import Iterator
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow.dataset
 import pytest
-from datasets import MADE, PARTS, SMALL, files_of, parts_of_toy, write
+from datasets import MADE, PARTS, SMALL, files_of, sentences_of, toy_writer, write
 
-from attncli.corpus.dataset import dataset, parts_of
-from attncli.corpus.parts import Parts
-from attncli.corpus.tracing import Tracing
-from attncli.corpus.work import Answer
-from attncli.errors import AttnError, InputError, LoadError, UsageError
+from attncli.corpus.dataset import ShardInfo, in_shards, write_dataset
+from attncli.corpus.protocol import Batch, BatchFn, Job, Result
+from attncli.corpus.run import batched, run
+from attncli.engines.source import CorpusItem
+from attncli.errors import AttnError, Failure, InputError, LoadError, UsageError
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 
 
-def test_what_makes_it_and_how_much_it_is_stands_in_it(undisturbed: dict[str, bytes]) -> None:
+def without_notes(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith("_part")]
+
+
+def is_whole(folder: Path) -> bool:
+    return "whole" in json.loads((folder / "_attncli.json").read_text())
+
+
+def failures_of(results: list[Result[Any]]) -> list[tuple[int, str]]:
+    return [(number, value.reason) for number, value, *_ in results if isinstance(value, Failure)]
+
+
+def test_a_part_is_some_numbers_of_one_file() -> None:
+    sentences = [CorpusItem(number, "x", {"file": "b"}) for number in (1, 63, 64, 200)]
+    other = [CorpusItem(number, "x", {"file": "a"}) for number in (65, 127, 128)]
+    shards = list(in_shards([*sentences, *other], ["a", "b"]))
+    assert [(name, [one.number for one in own]) for own, name in shards] == [
+        ("part-00001-00000", [1, 63]),
+        ("part-00001-00001", [64]),
+        ("part-00001-00003", [200]),
+        ("part-00000-00001", [65, 127]),
+        ("part-00000-00002", [128]),
+    ]
+    assert [name for _, name in in_shards([CorpusItem(4, "x"), CorpusItem(70, "y")])] == [
+        "part-00000-00000",
+        "part-00000-00001",
+    ]
+
+
+def test_the_parts_hold_what_one_file_holds(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    assert without_notes(undisturbed) == ["_attncli.json", *PARTS]
     manifest = json.loads(undisturbed["_attncli.json"])
-    assert manifest["made"] == MADE
-    assert manifest["whole"] == {"parts": 6, "rows": 294 * 4, "sentences": 300, "failures": 6}
+    assert (manifest["made"], manifest["whole"]) == (MADE, {"parts": 6, "sentences": 300})
+    for name, content in undisturbed.items():
+        (tmp_path / name).write_bytes(content)
+    read = pyarrow.dataset.dataset(tmp_path, format="parquet").to_table()
+    results = run(toy_writer("").job, batched(sentences_of(150)))
+    tables = [table for result in results if not isinstance(result.value, Failure) for table in result.value]
+    assert read.equals(pyarrow.concat_tables(tables))
+    assert read["file"].to_pylist()[:: len(read) - 1] == ["a.txt", "b.txt"]
+    (rows,) = duckdb.sql(f"SELECT count(*), count(DISTINCT (file, sentence)) FROM '{tmp_path}/*.parquet'").fetchall()
+    assert rows == (len(read), 294)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "tsv", "csv"])
+def test_parts_may_be_text(tmp_path: Path, form: str) -> None:
+    write(tmp_path / "out", 70, form=form)
+    part = (tmp_path / "out" / f"part-00001-00001.{form}").read_text()
+    ((number, *_), *_) = ([json.loads(part.splitlines()[0])["sentence"]], ) if form == "jsonl" else (
+        part.splitlines()[1].split("," if form == "csv" else "\t"),
+    )  # fmt: skip
+    assert int(number) == 64
+
+
+def test_a_part_that_is_there_is_not_written_again_and_its_results_are_the_same(
+    undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    first, results = write(folder, jobs=2)
+    assert files_of(folder) == undisturbed
+    assert first.before == 0
+    assert failures_of(results) == [
+        *((number, "no text in a.txt") for number in (20, 70, 120)),
+        *((number, "no text in b.txt") for number in (20, 70, 120)),
+    ]
+    ages = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    (folder / PARTS[1]).unlink()
+    (folder / PARTS[4]).write_bytes(b"PAR1 and no more")  # which no run leaves
+    (folder / f"_{PARTS[5]}.json").write_text("[")
+    second, others = write(folder)  # by another number of processes
+    assert files_of(folder) == undisturbed
+    written = {name for name, age in ages.items() if (folder / name).stat().st_mtime_ns != age}
+    assert set(without_notes(written)) == {"_attncli.json", PARTS[1], PARTS[4], PARTS[5]}
+    assert (second.before, second.sentences) == (3, 300)
+
+    def without_age(found: list[Result[Any]]) -> list[Result[Any]]:
+        return [
+            one._replace(value=one.value._replace(was_there=False)) if isinstance(one.value, ShardInfo) else one
+            for one in found
+        ]
+
+    assert without_age(others) == without_age(results)
 
 
 def test_a_whole_dataset_needs_no_model(tmp_path: Path) -> None:
     write(tmp_path / "out")
-    work = parts_of_toy(tmp_path / "out", model="there-is-no-such-model")
-    assert write(tmp_path / "out", work=work)[0].before == 6
+    job = toy_writer(tmp_path / "out", model="there-is-no-such-model")
+    assert write(tmp_path / "out", job=job)[0].before == 6
     (tmp_path / "out" / PARTS[0]).unlink()
     with pytest.raises(AttnError):
-        write(tmp_path / "out", work=work)
-    assert not is_whole(tmp_path / "out")
-
-
-def is_whole(folder: Path) -> bool:
-    try:
-        return bool(parts_of(str(folder)))
-    except InputError:
-        return False
-
-
-def test_an_unfinished_dataset_is_not_read_as_whole(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    write(folder)
-    assert parts_of(str(folder)) == PARTS
-    (folder / PARTS[0]).unlink()
-    with pytest.raises(InputError, match=r"out is not whole: 5 parts of it are there; run the command that writes it"):
-        parts_of(str(folder))
-    with pytest.raises(InputError, match="is no folder that attn has written parts into"):
-        parts_of(str(tmp_path))
+        write(tmp_path / "out", job=job)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +163,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_run_that_writes_no_part_leaves_nothing(tmp_path: Path) -> None:
-    work = parts_of_toy(tmp_path / "out", model="there-is-no-such-model")
+    job = toy_writer(tmp_path / "out", model="there-is-no-such-model")
     with pytest.raises(LoadError):
-        write(tmp_path / "out", work=work)
+        write(tmp_path / "out", job=job)
     assert not list(tmp_path.iterdir())
 
 
@@ -106,51 +175,48 @@ def test_a_run_that_writes_no_part_leaves_nothing(tmp_path: Path) -> None:
         "",
         "[]",
         "[" * 100_000,
-        '{"schema": "attncli.dataset/1"}',
-        '{"schema": "attncli.dataset/1", "attncli": 1, "made": {}, "files": []}',
-        '{"schema": "attncli.dataset/1", "attncli": "1", "made": [], "files": []}',
-        '{"schema": "attncli.dataset/1", "attncli": "1", "made": {}, "files": 5}',
-        '{"schema": "attncli.dataset/1", "attncli": "1", "made": {"a": [1]}, "files": []}',
-        '{"schema": "attncli.dataset/1", "attncli": "1", "made": {}, "files": [], "whole": 5}',
-        '{"schema": "attncli.dataset/1", "attncli": "1", "made": {}, "files": [], "whole": {"parts": "6"}}',
+        '{"schema": "attncli.dataset/2"}',
+        '{"schema": "attncli.dataset/2", "attncli": "1", "made": [], "files": []}',
+        '{"schema": "attncli.dataset/1", "attncli": "1", "made": {}, "files": []}',
     ],
 )
 def test_a_folder_that_says_nonsense_of_itself_is_refused(tmp_path: Path, said: str) -> None:
     (tmp_path / PARTS[0]).write_bytes(b"")
     (tmp_path / "_attncli.json").write_text(said)
-    for read in (parts_of, write):
-        with pytest.raises(InputError, match=r"_attncli\.json is none that attn \S+ writes"):
-            read(str(tmp_path))
+    with pytest.raises(InputError, match=r"_attncli\.json is none that attn \S+ writes"):
+        write(str(tmp_path))
 
 
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
-    with dataset(str(tmp_path / "out"), MADE), pytest.raises(InputError, match="being written by another run"):
+    with write_dataset(str(tmp_path / "out"), MADE), pytest.raises(InputError, match="being written by another run"):
         write(tmp_path / "out")
 
 
-class Broken(Tracing[Any]):
-    """The toy layer, until the second part."""
+@dataclass(frozen=True)
+class Broken:
+    """Another job, until the second part."""
 
-    def open(self) -> Any:
-        done = super().open()
+    job: Job[Any]
 
-        def until(batch: Any) -> Iterator[Answer[Any]]:
+    def open(self) -> BatchFn[Any]:
+        results_of = self.job.open()
+
+        def until(batch: Batch) -> Iterator[Result[Any]]:
             if batch.sentences[0].number >= SMALL:
                 raise InputError("no more")
-            yield from done(batch)
+            yield from results_of(batch)
 
         return until
 
 
 def test_an_error_leaves_the_parts_before_it(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
-    whole = parts_of_toy(tmp_path / "out")
-    assert isinstance(whole.work, Tracing)
-    broken = Parts(Broken(whole.work.made, whole.work.options), whole.folder, whole.table)
+    whole = toy_writer(tmp_path / "out")
     with pytest.raises(InputError, match="no more"):
-        write(tmp_path / "out", work=broken)
-    assert sorted(files_of(tmp_path / "out")) == ["_attncli.json", PARTS[0]]
+        write(tmp_path / "out", job=replace(whole, job=Broken(whole.job)))
+    assert without_notes(sorted(files_of(tmp_path / "out"))) == ["_attncli.json", PARTS[0]]
     assert not is_whole(tmp_path / "out")
     assert write(tmp_path / "out")[0].before == 1
+    assert is_whole(tmp_path / "out")
     assert files_of(tmp_path / "out") == undisturbed
 
 
@@ -165,7 +231,6 @@ def test_a_url_is_a_folder_too(undisturbed: dict[str, bytes], tmp_path: Path, sc
     assert found == undisturbed
     files.rm_file(f"{path}/{PARTS[3]}")
     assert write(url)[0].before == 5
-    assert parts_of(url) == PARTS
     assert files.cat_file(f"{path}/{PARTS[3]}") == undisturbed[PARTS[3]]
 
 
@@ -175,3 +240,52 @@ def test_a_place_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match=r"cannot (list|write) .*/file"):
         write(f"file://{tmp_path}/file")
+
+
+def test_a_full_disk_is_said_and_leaves_whole_parts(
+    undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of which it would keep what there is room for
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = len(undisturbed[PARTS[2]])  # the smallest
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 100, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*part-00000-00000.parquet: File too large"):
+            write(tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_brought_to_the_disk_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        if any("part-" in name for name in os.listdir(tmp_path / "out")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"part-00000-00000.parquet.json: No space left on device"):
+        write(tmp_path / "out")
+    assert sorted(files_of(tmp_path / "out")) == ["_attncli.json", PARTS[0]]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_kills_lose_and_double_nothing(undisturbed: dict[str, bytes], tmp_path: Path, jobs: int) -> None:
+    draw = random.Random(jobs)
+    program = [sys.executable, Path(__file__).parents[1] / "helpers" / "datasets.py", tmp_path / "out", str(jobs)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for _ in range(4):
+        run = subprocess.Popen(program, env=environment, start_new_session=True)
+        while run.poll() is None and not (tmp_path / "out").exists():
+            time.sleep(0.001)
+        wanted = len(list(tmp_path.glob("out/part-*"))) + draw.choice([0, 0, 1, 2])
+        while run.poll() is None and len(list(tmp_path.glob("out/part-*"))) < wanted:
+            time.sleep(0.001)
+        for _ in range(draw.randrange(20)):
+            if run.poll() is None:
+                time.sleep(0.001)
+        os.killpg(run.pid, signal.SIGKILL) if draw.random() < 0.5 else run.kill()
+        run.wait()
+        for path in tmp_path.glob("out/part-*"):
+            assert path.read_bytes() == undisturbed[path.name]
+    subprocess.run(program, env=environment, check=True)
+    assert files_of(tmp_path / "out") == undisturbed

@@ -6,40 +6,40 @@ import pytest
 from small_checkpoints import save_tiny_llama
 
 import attncli
-from attncli.encoding.induction_probe import HALF, SEQUENCES, Repeated, repeated
+from attncli.encoding.induction_probe import HALF, SEQUENCES, RepeatedTokens, repeated_sequences
 from attncli.errors import InputError, UsageError
 from attncli.trace.trace import Trace
 
 
 def traced(model: str, **options: object) -> Trace:
-    return attncli.open_source(model=model, **options).trace(Repeated(0))  # type: ignore[arg-type]
+    return attncli.open_source(model=model, **options).trace(RepeatedTokens(0))  # type: ignore[arg-type]
 
 
 def test_a_seed_draws_its_tokens_once_each_and_then_again() -> None:
-    ids = Repeated(3).drawn(range(100, 1000), 10_000)
+    ids = RepeatedTokens(3).draw(range(100, 1000), 10_000)
     assert len(ids) == 2 * HALF
     assert ids[:HALF] == ids[HALF:]
     assert len(set(ids)) == HALF
     assert set(ids) <= set(range(100, 1000))
-    assert ids == Repeated(3).drawn(range(100, 1000), 10_000)
-    assert ids != Repeated(4).drawn(range(100, 1000), 10_000)
+    assert ids == RepeatedTokens(3).draw(range(100, 1000), 10_000)
+    assert ids != RepeatedTokens(4).draw(range(100, 1000), 10_000)
 
 
 @pytest.mark.parametrize(("vocabulary", "room", "count"), [(7, 100, 7), (90, 21, 10), (90, 4, 2)])
 def test_a_small_model_reads_fewer(vocabulary: int, room: int, count: int) -> None:
-    assert len(Repeated(0).drawn(range(vocabulary), room)) == 2 * count
+    assert len(RepeatedTokens(0).draw(range(vocabulary), room)) == 2 * count
 
 
 @pytest.mark.parametrize(("vocabulary", "room"), [(1, 100), (0, 100), (90, 3), (90, -2)])
 def test_where_there_are_no_two_tokens_twice_it_is_said(vocabulary: int, room: int) -> None:
     with pytest.raises(InputError, match="two tokens twice"):
-        Repeated(0).drawn(range(vocabulary), room)
+        RepeatedTokens(0).draw(range(vocabulary), room)
 
 
 def test_the_sequences_are_those_of_the_first_seeds() -> None:
-    assert [sequence.seed for sequence in repeated("gpt2")] == list(range(SEQUENCES))
+    assert [sequence.seed for sequence in repeated_sequences("gpt2")] == list(range(SEQUENCES))
     with pytest.raises(UsageError, match="needs --model"):
-        repeated(None)
+        repeated_sequences(None)
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
@@ -59,7 +59,9 @@ def test_where_the_tokenizer_puts_nothing_before_a_text_its_own_beginning_stands
     assert [token.text for token in attncli.inspect("time flies", model=tiny_llama).query_tokens] == ["time", "flies"]
     tokens = traced(tiny_llama).query_tokens
     assert (tokens[0].text, tokens[0].special) == ("<s>", True)
-    assert tokens.ids[1:10] == tokens.ids[10:] == Repeated(0).drawn(range(2, 11), 31)[:9]  # <unk> and <s> are special
+    assert (
+        tokens.ids[1:10] == tokens.ids[10:] == RepeatedTokens(0).draw(range(2, 11), 31)[:9]
+    )  # <unk> and <s> are special
     assert len(traced(tiny_llama, special=False).query_tokens) == 18
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 import attncli
-from attncli.engines.interactive import Asked, Question, open_asked
+from attncli.engines.interactive import InteractiveSource, Query, open_interactive
 from attncli.engines.numpy import forward, parallel, prefix_cache
 from attncli.engines.torch import load
 from attncli.errors import InputError, NotExposedError, UsageError
@@ -73,7 +73,7 @@ def opened(model: str, layers: tuple[int, ...], mask: str | None) -> Any:
     return attncli.open_source(model=model, engine="native", layers=layers, mask=mask)
 
 
-def fresh(model: str, question: Question, layers: tuple[int, ...]) -> Trace:
+def fresh(model: str, question: Query, layers: tuple[int, ...]) -> Trace:
     """The trace that a source gives which keeps nothing."""
     trace: Trace = opened(model, layers, question.mask).trace(question.text, question.pair)
     return trace
@@ -95,11 +95,11 @@ def same(found: Trace, known: Trace) -> bool:
 WORDS = st.lists(st.integers(2, 9).map("w{}".format), min_size=1, max_size=9)
 SOME_LAYERS = st.lists(st.integers(0, LAYERS - 1), min_size=1, max_size=LAYERS, unique=True).map(tuple)
 PAIRS = st.one_of(st.none(), WORDS.map(" ".join))
-QUESTIONS = st.builds(Question, WORDS.map(" ".join), PAIRS, st.none(), st.sampled_from(MASKS))
+QUESTIONS = st.builds(Query, WORDS.map(" ".join), PAIRS, st.none(), st.sampled_from(MASKS))
 
 
 @st.composite
-def edited(draw: st.DrawFn) -> list[tuple[Question, tuple[int, ...]]]:
+def edited(draw: st.DrawFn) -> list[tuple[Query, tuple[int, ...]]]:
     """Draw what somebody asks who types, deletes, pastes, and looks at other layers, masks and pairs."""
     question, layers = draw(QUESTIONS), draw(SOME_LAYERS)
     asked = [(question, layers)]
@@ -137,9 +137,9 @@ def every_example(count: int) -> Callable[[Callable[..., Any]], Callable[..., An
 @every_example(25)
 @given(asked=edited())
 def test_answers_are_those_of_a_source_that_keeps_nothing(
-    family: str, folders: dict[str, str], asked: list[tuple[Question, tuple[int, ...]]]
+    family: str, folders: dict[str, str], asked: list[tuple[Query, tuple[int, ...]]]
 ) -> None:
-    model = open_asked(model=folders[family], engine="native")
+    model = open_interactive(model=folders[family], engine="native")
     for question, layers in asked:
         known = fresh(folders[family], question, layers)
         assert model.tokens(question) == (known.query_tokens, known.key_tokens)
@@ -149,12 +149,12 @@ def test_answers_are_those_of_a_source_that_keeps_nothing(
 @every_example(25)
 @given(asked=edited())
 def test_the_same_where_there_is_room_for_little_and_rows_are_spread(
-    folders: dict[str, str], asked: list[tuple[Question, tuple[int, ...]]]
+    folders: dict[str, str], asked: list[tuple[Query, tuple[int, ...]]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefix_cache, "_MOST", 6_000)  # a layer or two
         patch.setattr(parallel, "LONG", 4)
-        model = open_asked(model=folders["llama"], engine="native")
+        model = open_interactive(model=folders["llama"], engine="native")
         for question, layers in asked:
             assert same(model.trace(question, layers), fresh(folders["llama"], question, layers))
 
@@ -229,14 +229,14 @@ def test_only_rows_that_are_new_are_computed(
     family: str,
     folders: dict[str, str],
     rows: Counter[str],
-    asked: list[tuple[Question, tuple[int, ...]]],
+    asked: list[tuple[Query, tuple[int, ...]]],
     layers: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> None:
     folder = folders[family]
     one, other = asked[0][0], asked[-1][0]
     both = [fresh(folder, question, tuple(range(LAYERS))) for question in (one, other)]
     embedded, passed = still_right(*both, has_segments=family == "bert")
-    model = open_asked(model=folder, engine="native")
+    model = open_interactive(model=folder, engine="native")
     model.trace(one, layers[0])
     rows.clear()
     model.trace(other, layers[1])
@@ -249,21 +249,21 @@ def test_only_rows_that_are_new_are_computed(
 
 
 def test_one_more_token_costs_one_row_of_a_causal_model(folders: dict[str, str], rows: Counter[str]) -> None:
-    model = open_asked(model=folders["gemma2"], engine="native")
+    model = open_interactive(model=folders["gemma2"], engine="native")
     text = "w2 w3 w4 w5 w6 w7 w8 w9"
-    model.trace(Question(text), [LAYERS - 1])
-    for question in (Question(text + " w2"), Question(text + " w2 w9"), Question(text + " w2 w4")):
+    model.trace(Query(text), [LAYERS - 1])
+    for question in (Query(text + " w2"), Query(text + " w2 w9"), Query(text + " w2 w4")):
         rows.clear()
         model.trace(question, range(LAYERS))
         assert set((+rows).values()) == {1}
     rows.clear()
-    model.trace(Question("w2 w3 w4"), range(LAYERS))
+    model.trace(Query("w2 w3 w4"), range(LAYERS))
     assert not +rows
 
 
 def test_a_layer_goes_on_from_the_deepest_that_was_computed(folders: dict[str, str], rows: Counter[str]) -> None:
-    model = open_asked(model=folders["bert"], engine="native")
-    question = Question("w2 w3 w4", "w5")
+    model = open_interactive(model=folders["bert"], engine="native")
+    question = Query("w2 w3 w4", "w5")
     assert model.steps([2, 0, 1, 2]) == [[0], [1], [2]]
     seen: Counter[str] = Counter()
     for layers in model.steps(model.layers):
@@ -275,24 +275,24 @@ def test_a_layer_goes_on_from_the_deepest_that_was_computed(folders: dict[str, s
 
 
 def test_two_texts_that_are_compared_are_both_kept(folders: dict[str, str], rows: Counter[str]) -> None:
-    model = open_asked(model=folders["bert"], engine="native")
-    held = Question("w2 w3 w4")
+    model = open_interactive(model=folders["bert"], engine="native")
+    held = Query("w2 w3 w4")
     model.trace(held, [2])
     for text in ("w5", "w5 w6", "w5 w6 w7", "w5 w6"):
-        model.trace(Question(text), [2])
+        model.trace(Query(text), [2])
         rows.clear()
         for layers in ([2], [0, 1]):
             model.trace(held, layers)
-            model.trace(Question(text), layers)
+            model.trace(Query(text), layers)
         assert not +rows
 
 
 def test_a_text_that_is_written_on_leaves_the_one_that_is_held(folders: dict[str, str], rows: Counter[str]) -> None:
-    model = open_asked(model=folders["gpt2"], engine="native")
-    held, text = Question("w2 w3 w4"), "w5"
+    model = open_interactive(model=folders["gpt2"], engine="native")
+    held, text = Query("w2 w3 w4"), "w5"
     model.trace(held, [2])
     for _ in range(4):
-        model.trace(Question(text := text + " w6"), [2])
+        model.trace(Query(text := text + " w6"), [2])
     rows.clear()
     model.trace(held, [2])
     assert not +rows
@@ -300,10 +300,10 @@ def test_a_text_that_is_written_on_leaves_the_one_that_is_held(folders: dict[str
 
 def test_what_is_kept_is_bounded(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_cache, "_MOST", 20_000)
-    model: Any = open_asked(model=folders["gpt2"], engine="native")
+    model: Any = open_interactive(model=folders["gpt2"], engine="native")
     for length in range(1, 60, 7):
         for layer in (*range(LAYERS), 0, 1):
-            model.trace(Question(" ".join(["w7"] * length)), [layer])
+            model.trace(Query(" ".join(["w7"] * length)), [layer])
             kept = model._model._native._prefix_cache._passes
             assert len(kept) <= 2
             for each in kept:
@@ -314,9 +314,9 @@ def test_what_is_kept_is_bounded(folders: dict[str, str], monkeypatch: pytest.Mo
 def test_a_file_is_read_again_and_its_cells_decide(folders: dict[str, str], tmp_path: Path, rows: Counter[str]) -> None:
     path, words = tmp_path / "mask.npy", "w2 w3 w4 w5"
     np.save(path, np.tril(np.ones((4, 4), bool)))
-    question = Question(words, mask=f'file("{path}")')
-    model = open_asked(model=folders["gpt2"], engine="native")
-    model.trace(Question(words), range(LAYERS))
+    question = Query(words, mask=f'file("{path}")')
+    model = open_interactive(model=folders["gpt2"], engine="native")
+    model.trace(Query(words), range(LAYERS))
     rows.clear()
     model.trace(question, range(LAYERS))  # which is causal too
     assert not +rows
@@ -330,11 +330,11 @@ def test_a_file_is_read_again_and_its_cells_decide(folders: dict[str, str], tmp_
 
 
 def test_a_mask_that_does_not_fit_is_refused_before_anything_is_drawn(folders: dict[str, str]) -> None:
-    model = open_asked(model=folders["bert"], engine="native")
-    assert model.trace(Question("w2 w3 w4", mask="docs(1,2)"), [0, 2])
+    model = open_interactive(model=folders["bert"], engine="native")
+    assert model.trace(Query("w2 w3 w4", mask="docs(1,2)"), [0, 2])
     with pytest.raises(InputError, match=r"docs\(1,2\) covers 3 positions, the sequence has 4"):
-        model.trace(Question("w2 w3 w4 w5", mask="docs(1,2)"), [0])
-    assert model.trace(Question("w2 w3 w4", mask="docs(1,2)"), [0, 2])
+        model.trace(Query("w2 w3 w4 w5", mask="docs(1,2)"), [0])
+    assert model.trace(Query("w2 w3 w4", mask="docs(1,2)"), [0, 2])
 
 
 @given(
@@ -371,7 +371,7 @@ def test_rows_that_see_alike_are_found_as_by_plain_loops(masks: tuple[str, str],
     mask=st.sampled_from(MASKS),
 )
 def test_the_toy_layer_answers_any_question(text: str, target: str | None, pair: str | None, mask: str | None) -> None:
-    question = Question(text, pair, target, mask)
+    question = Query(text, pair, target, mask)
     toy = _toy()
     known = attncli.inspect(text, pair=pair, target=target, mask=mask, num_heads=2, seed=7)
     found = toy.trace(question, [0])
@@ -383,21 +383,21 @@ def test_the_toy_layer_answers_any_question(text: str, target: str | None, pair:
 
 
 @cache
-def _toy() -> Asked:
-    return open_asked(num_heads=2, seed=7)
+def _toy() -> InteractiveSource:
+    return open_interactive(num_heads=2, seed=7)
 
 
 def test_what_the_toy_layer_has_not_is_refused() -> None:
     toy = _toy()
     assert (list(toy.layers), toy.own, toy.steps([0])) == ([0], None, [[0]])
     with pytest.raises(UsageError, match="layer 1 is out of range"):
-        toy.trace(Question("time"), [1])
+        toy.trace(Query("time"), [1])
     with pytest.raises(UsageError, match="causl"):
-        toy.trace(Question("time", mask="causl"), [0])
+        toy.trace(Query("time", mask="causl"), [0])
     with pytest.raises(InputError, match="is empty"):
-        toy.tokens(Question(" "))
+        toy.tokens(Query(" "))
     with pytest.raises(InputError, match="covers 3 positions"):
-        toy.trace(Question("time flies", mask="docs(1,2)"), [0])
+        toy.trace(Query("time flies", mask="docs(1,2)"), [0])
 
 
 @pytest.fixture
@@ -426,10 +426,10 @@ def equal(found: Trace, known: Trace) -> bool:
 
 def test_transformers_answers_from_one_model(folders: dict[str, str], loads: list[str]) -> None:
     folder = folders["llama"]
-    model = open_asked(model=folder, engine="transformers")
+    model = open_interactive(model=folder, engine="transformers")
     assert loads == [folder]
     assert model.steps([2, 0]) == [[0, 2]]
-    asked = [(Question("w2 w3"), [0]), (Question("w2 w3 w4", mask="band(1,1)"), [2]), (Question("w2 w3 w4"), [1, 2])]
+    asked = [(Query("w2 w3"), [0]), (Query("w2 w3 w4", mask="band(1,1)"), [2]), (Query("w2 w3 w4"), [1, 2])]
     found = [model.trace(question, layers) for question, layers in asked]
     assert [model.tokens(question)[1] for question, _ in asked] == [trace.key_tokens for trace in found]
     assert loads == [folder]
@@ -440,18 +440,18 @@ def test_transformers_answers_from_one_model(folders: dict[str, str], loads: lis
 
 def test_a_mask_that_cannot_be_replaced_is_refused_and_the_next_question_answered(tmp_path: Path) -> None:
     save_model(tiny_model("bloom"), tmp_path)
-    model = open_asked(model=str(tmp_path))
-    known = model.trace(Question("w2 w3"), [1])
+    model = open_interactive(model=str(tmp_path))
+    known = model.trace(Query("w2 w3"), [1])
     with pytest.raises(NotExposedError, match="bloom makes its own mask, which --mask cannot replace"):
-        model.trace(Question("w2 w3", mask="full"), [1])
-    assert equal(model.trace(Question("w2 w3"), [1]), known)
+        model.trace(Query("w2 w3", mask="full"), [1])
+    assert equal(model.trace(Query("w2 w3"), [1]), known)
 
 
 def test_both_sides_of_an_encoder_decoder_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(tiny_model("t5"), tmp_path)
     monkeypatch.setattr("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in)
-    model = open_asked(model=str(tmp_path))
-    question = Question("w2 w3 w4", target="w5 w6")
+    model = open_interactive(model=str(tmp_path))
+    question = Query("w2 w3 w4", target="w5 w6")
     for asked, kinds in ((question, {"encoder", "decoder", "cross"}), (question._replace(target=None), {"encoder"})):
         trace = model.trace(asked, [1])
         assert {layer.kind for layer in trace.layers} == kinds
@@ -461,12 +461,12 @@ def test_both_sides_of_an_encoder_decoder_are_asked(tmp_path: Path, monkeypatch:
 
 def test_a_layer_without_attention_is_not_among_the_layers(tmp_path: Path) -> None:
     save_model(tiny_model("jamba"), tmp_path)
-    model = open_asked(model=str(tmp_path))
+    model = open_interactive(model=str(tmp_path))
     others = [layer for layer in range(max(model.layers) + 1) if layer not in model.layers]
     assert others
     with pytest.raises(NotExposedError, match="no softmax attention"):
-        model.trace(Question("w2 w3"), others)
-    assert model.trace(Question("w2 w3"), model.layers).layers
+        model.trace(Query("w2 w3"), others)
+    assert model.trace(Query("w2 w3"), model.layers).layers
 
 
 def test_a_sentence_that_the_native_engine_declines_is_left_to_transformers(tmp_path: Path, loads: list[str]) -> None:
@@ -474,21 +474,21 @@ def test_a_sentence_that_the_native_engine_declines_is_left_to_transformers(tmp_
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["embeddings.word_embeddings.weight"][7] = torch.nan
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    model = open_asked(model=folder)
+    model = open_interactive(model=folder)
     texts = ("w8 w9", "w7", "w8 w9 w7", "w8")
-    engines = [model.trace(Question(text), [1, 2]).source.details["engine"] for text in texts]
+    engines = [model.trace(Query(text), [1, 2]).source.details["engine"] for text in texts]
     assert engines == ["native", "transformers", "transformers", "native"]
     assert loads == [folder]
-    assert equal(model.trace(Question("w8"), [0, 2]), attncli.inspect("w8", model=folder, layers=[0, 2]))
+    assert equal(model.trace(Query("w8"), [0, 2]), attncli.inspect("w8", model=folder, layers=[0, 2]))
     with pytest.raises(NotExposedError, match="not finite"):
-        open_asked(model=folder, engine="native").trace(Question("w7"), [1])
+        open_interactive(model=folder, engine="native").trace(Query("w7"), [1])
     with pytest.raises(UsageError, match="--target needs"):
-        model.tokens(Question("w8", target="w9"))
+        model.tokens(Query("w8", target="w9"))
 
 
 def test_both_engines_may_be_asked(folders: dict[str, str]) -> None:
-    model = open_asked(model=folders["gpt2"], engine="verify")
-    for question in (Question("w2 w3"), Question("w2 w3 w4"), Question("w2 w3 w4", mask="window(2)")):
+    model = open_interactive(model=folders["gpt2"], engine="verify")
+    for question in (Query("w2 w3"), Query("w2 w3 w4"), Query("w2 w3 w4", mask="window(2)")):
         (layer,) = model.trace(question, [2]).layers
         assert layer.proof is not None
         assert layer.proof.against == "those of transformers"
@@ -498,14 +498,14 @@ def test_both_engines_may_be_asked(folders: dict[str, str]) -> None:
 def test_a_saved_trace_answers_its_own_question(folders: dict[str, str], tmp_path: Path) -> None:
     known = attncli.inspect("w2 w3", pair="w4", model=folders["bert"], layers=[0, 2])
     known.save(path := tmp_path / "trace.safetensors")
-    saved = open_asked(saved=path, heads=1)
-    question = Question("w2 w3", "w4")
+    saved = open_interactive(saved=path, heads=1)
+    question = Query("w2 w3", "w4")
     assert (saved.own, list(saved.layers), saved.steps([2, 0])) == (question, [0, 2], [[0, 2]])
     found = saved.trace(question, [2])
     assert [layer.heads for layer in found.layers] == [(1,)]
     np.testing.assert_array_equal(found.layers[0].q, known.layers[1].q)
     assert saved.tokens(question) == (known.query_tokens, known.key_tokens)
-    for other in (Question("w2"), question._replace(mask="full")):
+    for other in (Query("w2"), question._replace(mask="full")):
         with pytest.raises(UsageError, match="its own text alone"):
             saved.trace(other, [0])
     with pytest.raises(UsageError, match=r"layer 1 is not in the saved trace; recorded: 0,2"):
@@ -513,8 +513,8 @@ def test_a_saved_trace_answers_its_own_question(folders: dict[str, str], tmp_pat
 
 
 def test_what_was_kept_can_be_saved(folders: dict[str, str], tmp_path: Path) -> None:
-    model = open_asked(model=folders["llama"], engine="native")
+    model = open_interactive(model=folders["llama"], engine="native")
     for text in ("w2 w3 w4", "w2 w3"):  # the second is cut from the first
-        trace = model.trace(Question(text), [0, 2])
+        trace = model.trace(Query(text), [0, 2])
     trace.save(path := tmp_path / "trace.safetensors")
     assert same(attncli.load(path), attncli.inspect("w2 w3", model=folders["llama"], layers=[0, 2]))

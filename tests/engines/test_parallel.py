@@ -13,7 +13,7 @@ from traces import layer_of
 
 from attncli import attention
 from attncli.engines.cpu import cores
-from attncli.engines.numpy.attention_forward import attention_output
+from attncli.engines.numpy.forward import attention_output
 from attncli.engines.numpy.ops import gelu, layer_norm, linear, rms_norm
 from attncli.engines.numpy.parallel import LONG, blocks, count, parallel_for, use_all_cores
 from attncli.masks.expressions import RuleMask

@@ -12,9 +12,9 @@ import pytest
 
 import attncli
 from attncli.engines.numpy import forward, ragged_batch
-from attncli.engines.source import Sentence, traced
+from attncli.engines.source import CorpusItem, trace_stream
 from attncli.errors import Failure, InputError
-from attncli.trace.layer import Deferred, LayerTrace
+from attncli.trace.layer import LayerTrace, LazyArray
 from attncli.trace.trace import Trace
 
 WORDS = "the cat sat on a mat and the dog ran to it , then they all slept . ".split(" ")
@@ -39,8 +39,8 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 def answers(texts: Sequence[str | Failure], **options: Any) -> list[Trace | Failure]:
     source = attncli.open_source(model="demo", layers="all", engine="native", **options)
-    sentences = [Sentence(number, text) for number, text in enumerate(texts, start=256)]  # of one window
-    return [answer for _, answer in traced(source, sentences, None, None)]
+    sentences = [CorpusItem(number, text) for number, text in enumerate(texts, start=256)]  # of one window
+    return [answer for _, answer in trace_stream(source, sentences, None, None)]
 
 
 def same(found: Trace | Failure, text: str, **options: Any) -> bool:
@@ -118,7 +118,7 @@ def test_the_values_of_the_last_layer_are_made_when_one_is_read() -> None:
     found = answers(TEXTS, values=False)
     for trace, text in zip(found, TEXTS, strict=True):
         assert isinstance(trace, Trace)
-        assert isinstance(trace.layers[-1].v, Deferred)
+        assert isinstance(trace.layers[-1].v, LazyArray)
         assert same(trace, text)
 
 

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attncli
 from attncli.checkpoints.options import ToyOptions
-from attncli.encoding.vocabulary import Words
+from attncli.encoding.vocabulary import WordVocabulary
 from attncli.errors import AttnError, InputError, LoadError, UsageError
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
@@ -593,7 +593,7 @@ ASCII = st.text(st.characters(max_codepoint=127), min_size=1)
 @example("".join(f"a{chr(code)}b {chr(code)} .{chr(code)}-" for code in range(128)))
 def test_words_are_those_of_the_tokenizers_library(text: str) -> None:
     assume(text.strip() and not any("\ud800" <= character <= "\udfff" for character in text))
-    tokens = Words([text], None).encode(text, None)
+    tokens = WordVocabulary([text], None).encode(text, None)
     assert [(token.text, (token.start, token.end)) for token in tokens] == Whitespace().pre_tokenize_str(text)
 
 

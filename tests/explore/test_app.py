@@ -11,14 +11,14 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from attncli.engines.interactive import Question, open_asked
+from attncli.engines.interactive import Query, open_interactive
 from attncli.errors import InputError
 from attncli.explore.app import Explorer
-from attncli.explore.command import Seen
+from attncli.explore.command import ViewSnapshot
 from attncli.explore.keys import KEYS, foot, help_rows, markdown
 from attncli.explore.layout import help_places, places
-from attncli.explore.look import Look, Port
-from attncli.explore.panes import BlockPane, Line, one_line
+from attncli.explore.panes import BlockWidget, LineInput, one_line
+from attncli.explore.view_state import Viewport, ViewState
 from attncli.render.palette import Palette
 
 TEXT = "time flies like an arrow"
@@ -28,13 +28,15 @@ class Gated:
     """The toy layer, which waits before each answer for as long as its gate is shut, and fails at some texts."""
 
     def __init__(self) -> None:
-        self.asked = open_asked()
+        self.asked = open_interactive()
         self.layers = self.asked.layers
         self.steps, self.trace = self.asked.steps, self.asked.trace
         self.gate = Event()
         self.gate.set()
+        self.texts = []
 
     def tokens(self, question):
+        self.texts.append(question.text)
         self.gate.wait()
         if "fail" in question.text:
             raise InputError("this text cannot be read")
@@ -48,7 +50,7 @@ class Driven:
         self.app, self.pilot = app, pilot
 
     @property
-    def look(self) -> Look:
+    def look(self) -> ViewState:
         return self.app.look
 
     async def press(self, *keys: str) -> None:
@@ -94,25 +96,25 @@ class Driven:
     async def answered(self) -> None:
         """Wait until all is known of what is looked at."""
         await self.settled()
-        await self.until(lambda: (answer := self.app._picture.answer) and answer.is_whole and answer.serves(self.look))
+        await self.until(lambda: (answer := self.app._renderer.answer) and answer.is_whole and answer.serves(self.look))
 
     def seen(self, name: str) -> str:
-        pane = self.app.query_one(f"#{name}", BlockPane)
+        pane = self.app.query_one(f"#{name}", BlockWidget)
         return "\n".join(pane.render_line(y).text.rstrip() for y in range(pane.size.height)).rstrip("\n")
 
     def styles(self, name: str) -> Iterator:
-        pane = self.app.query_one(f"#{name}", BlockPane)
+        pane = self.app.query_one(f"#{name}", BlockWidget)
         return (segment.style for y in range(pane.size.height) for segment in pane.render_line(y))
 
     @property
     def typed(self) -> str:
-        return self.app.query_one("#text", Line).value
+        return self.app.query_one("#text", LineInput).value
 
 
 @asynccontextmanager
 async def driven(asked=None, size=(80, 24), text=TEXT, tier="blocks", save=lambda look, path: f"saved {path}"):
-    asked = open_asked() if asked is None else asked() if callable(asked) else asked
-    app = Explorer(asked, Look(Question(text)), Palette(tier), save)
+    asked = open_interactive() if asked is None else asked() if callable(asked) else asked
+    app = Explorer(asked, ViewState(Query(text)), Palette(tier), save)
     async with app.run_test(size=size) as pilot:
         one = Driven(app, pilot)
         if getattr(asked, "gate", None) is None or asked.gate.is_set():
@@ -164,7 +166,7 @@ async def test_keys_that_come_in_one_go_keep_their_order(one):
     await one.press("backspace", "x", "home", "y", "escape", "l", "i", "z", "tab", "j")
     assert (one.typed, one.look.query, one.look.key) == ("yztime flies like an arrox", 1, 1)
     await one.press("escape", "m", *"window(2)", "enter", "p", *"hi", "escape", "p", *"ho", "enter", "l")
-    assert one.look.question == Question("yztime flies like an arrox", pair="ho", mask="window(2)")
+    assert one.look.question == Query("yztime flies like an arrox", pair="ho", mask="window(2)")
     assert one.look.key == 2
 
 
@@ -185,7 +187,7 @@ def _has_label(name: str):
 
 
 LONG = "time flies like an arrow and " * 8
-_ZOOMED = {"port": Port(zoom=2), "question": Question(LONG)}
+_ZOOMED = {"port": Viewport(zoom=2), "question": Query(LONG)}
 # What each action of the table changes: from which look, after which keys, and what holds then.
 DOES = {
     "turn(1)": ({}, (), _walks),
@@ -206,17 +208,17 @@ DOES = {
     "kind": ({}, ("escape",), _is(kind="self")),
     "find": ({}, ("escape",), _has_label("find")),
     "mask": ({}, ("escape",), _has_label("mask")),
-    "beside('pair')": ({}, ("escape",), _has_label("pair")),
-    "beside('target')": ({}, ("escape",), _has_label("target")),
+    "edit('pair')": ({}, ("escape",), _has_label("pair")),
+    "edit('target')": ({}, ("escape",), _has_label("target")),
     "save": ({}, ("escape",), _has_label("save")),
-    "hold": ({}, ("escape",), lambda one: one.look.held == Question(TEXT)),
+    "hold": ({}, ("escape",), lambda one: one.look.held == Query(TEXT)),
     "why": ({}, ("escape",), lambda one: "the sum over" in one.seen("why")),
     "numbers('norms')": ({}, ("escape",), _is(numbers="norms")),
     "numbers('rollout')": ({"layer": 1}, ("escape",), _is(numbers="rollout", layer=1)),
     "metric(1)": ({}, ("escape",), _is(metric="effective_keys")),
     "metric(-1)": ({"metric": "effective_keys"}, ("escape",), _is(metric="entropy")),
     "ramp": ({}, ("escape",), lambda one: one.look.ramp not in (None, "log")),
-    "zoom(1)": ({"question": Question(LONG)}, ("escape",), lambda one: one.look.port.zoom == 1),
+    "zoom(1)": ({"question": Query(LONG)}, ("escape",), lambda one: one.look.port.zoom == 1),
     "zoom(-1)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom < 2),
     "zoom(-99)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom == 0),
     "help": ({}, ("escape",), lambda one: "Shift-Tab" in one.seen("help") and "type" not in one.seen("foot")),
@@ -224,7 +226,7 @@ DOES = {
 }
 
 
-@in_app(asked=lambda: open_asked(model="demo"), size=(100, 30))
+@in_app(asked=lambda: open_interactive(model="demo"), size=(100, 30))
 async def test_every_key_of_the_table_does_what_it_says(one):
     one.suspended = False
     one.app.action_suspend_process = lambda: setattr(one, "suspended", True)
@@ -233,7 +235,7 @@ async def test_every_key_of_the_table_does_what_it_says(one):
             continue
         changes, before, holds = DOES[key.action]
         for name in key.names:
-            one.app.go(replace(Look(Question(TEXT)), **changes))
+            one.app.go(replace(ViewState(Query(TEXT)), **changes))
             one.app.action_type()
             await one.answered()
             await one.press(*before)
@@ -280,24 +282,24 @@ async def test_the_second_text_is_edited(one):
     await one.answered()
     assert one.seen("tokens") == f"{before} │ hi you"
     await one.press("enter", "p", *"rs", "escape")
-    assert one.look.question == Question(TEXT, pair="hi you")
+    assert one.look.question == Query(TEXT, pair="hi you")
     await one.press("p", "ctrl+u", "enter")
-    assert one.look.question == Question(TEXT)
+    assert one.look.question == Query(TEXT)
     await one.press("P", *"die Zeit", "enter")
     await one.answered()
-    assert one.look.question == Question(TEXT, target="die Zeit")
+    assert one.look.question == Query(TEXT, target="die Zeit")
     assert "die" in one.seen("tokens")
     await one.press("P", "ctrl+u", "enter")
     await one.answered()
-    assert (one.look.question, one.seen("tokens")) == (Question(TEXT), before)
+    assert (one.look.question, one.seen("tokens")) == (Query(TEXT), before)
 
 
 @in_app()
 async def test_a_target_that_stands_alone_is_typed_in_the_first_line(one):
-    one.app.go(Look(Question("", target="die Zeit"), typed="target"))
+    one.app.go(ViewState(Query("", target="die Zeit"), typed="target"))
     await one.press("escape", "d", "P", "i", "x", "escape")
-    assert one.look.question == Question("", target=f"{TEXT}x")
-    assert one.look.held == Question("", target="die Zeit")
+    assert one.look.question == Query("", target=f"{TEXT}x")
+    assert one.look.held == Query("", target="die Zeit")
     await one.press("d")
     assert one.look.held is None
 
@@ -305,7 +307,7 @@ async def test_a_target_that_stands_alone_is_typed_in_the_first_line(one):
 @in_app(text=LONG * 4)
 async def test_in_a_long_text_one_goes_from_cell_to_cell(one):
     await one.press("escape", "j", "l", "l")
-    queries, keys = one.app._picture.shown
+    queries, keys = one.app._renderer.shown
     assert (one.look.query, one.look.key) == (queries.step, 2 * keys.step)
     assert min(queries.step, keys.step) > 1
 
@@ -331,7 +333,7 @@ async def test_what_is_held_is_named_by_what_differs(one):
     assert "against no pair" in one.seen("status")
 
 
-@in_app(asked=lambda: open_asked(model="demo"))
+@in_app(asked=lambda: open_interactive(model="demo"))
 async def test_what_changed_is_on_the_map(one):
     await one.press("escape", "d", "i", *" too", "escape")
     await one.answered()
@@ -347,7 +349,7 @@ async def test_the_mask_is_edited_and_a_mistake_is_pointed_at(one):
     assert one.seen("status").strip().startswith("^ unknown mask 'cuasal'; did you mean 'causal'?")
     column = one.seen("status").index("^") - one.app.query_one("#line").region.x
     assert "window(2) & cuasal"[column:] == "cuasal"
-    line = one.app.query_one("#line", Line).render_line(0)
+    line = one.app.query_one("#line", LineInput).render_line(0)
     assert "".join(segment.text for segment in line if segment.style and segment.style.underline) == "cuasal"
     await one.press("enter")  # a mistake is not taken
     assert one.seen("label") == "mask:"
@@ -381,7 +383,7 @@ async def test_a_token_is_found_and_the_next_one(one):
 def test_what_is_saved_and_what_cannot_be(tmp_path):
     asked_for = []
 
-    def save(seen: Seen, path: Path) -> str:
+    def save(seen: ViewSnapshot, path: Path) -> str:
         asked_for.append((seen, path))
         if path.suffix == ".exe":
             raise InputError("nothing is saved as .exe")
@@ -395,7 +397,7 @@ def test_what_is_saved_and_what_cannot_be(tmp_path):
             await one.until(lambda: "a.svg is written" in one.seen("status"))
             await one.press("s", "ctrl+u", *"b.exe", "enter")
             await one.until(lambda: "nothing is saved as .exe" in one.seen("status"))
-            assert asked_for == [(Seen(one.look), tmp_path / "a.svg"), (Seen(one.look), Path("b.exe"))]
+            assert asked_for == [(ViewSnapshot(one.look), tmp_path / "a.svg"), (ViewSnapshot(one.look), Path("b.exe"))]
 
     asyncio.run(within())
 
@@ -403,7 +405,7 @@ def test_what_is_saved_and_what_cannot_be(tmp_path):
 def test_who_leaves_waits_for_no_file():
     is_written, begun = Event(), Event()
 
-    def save(seen: Seen, path: Path) -> str:
+    def save(seen: ViewSnapshot, path: Path) -> str:
         begun.set()
         is_written.wait(120)
         return "written"
@@ -462,22 +464,44 @@ def test_a_model_that_blocks_dims_the_picture_and_typing_goes_on(tier):
     asyncio.run(within())
 
 
-SIZES = [(40, 12), (71, 13), (72, 12), (80, 24), (120, 40), (200, 60), (300, 100)]
+def test_of_a_slow_model_the_newest_text_is_asked_for_and_who_leaves_does_not_wait():
+    async def within() -> None:
+        asked = Gated()
+        async with driven(asked) as one:
+            asked.gate.clear()
+            await one.press("1")
+            await one.until(lambda: asked.texts[-1] == f"{TEXT}1")
+            await one.press("2", "3")
+            asked.gate.set()
+            await one.answered()
+            assert asked.texts == [TEXT, f"{TEXT}1", f"{TEXT}123"]
+            asked.gate.clear()
+            await one.press("4")
+            await one.until(lambda: asked.texts[-1] == f"{TEXT}1234")
+            one.app.exit()
+            await one.fact(lambda: not one.app.is_running)
+            assert one.app.is_computing()
+            asked.gate.set()
+
+    asyncio.run(within())
 
 
-@in_app(asked=lambda: open_asked(model="demo"))
+SIZES = [(40, 12), (72, 12), (80, 24), (200, 60)]
+
+
+@in_app(asked=lambda: open_interactive(model="demo"))
 async def test_every_size_is_whole(one):
     for width, height in [*SIZES, (39, 12), (80, 11), (1, 1), (80, 24)]:
         await one.pilot.resize_terminal(width, height)
         await one.until(lambda width=width, height=height: one.app.size == (width, height))
-        assert max(pane.region.right for pane in one.app.query(BlockPane)) == width
+        assert max(pane.region.right for pane in one.app.query(BlockWidget)) == width
         if width < 40 or height < 12:
             assert one.seen("status").startswith("The terminal"[:width])
             continue
         assert one.typed == TEXT
         assert "leave" in one.seen("foot")
         assert one.seen("head").startswith("head 0")
-        for pane in one.app.query(BlockPane):
+        for pane in one.app.query(BlockWidget):
             assert len(pane._strips) <= max(pane.size.height, 0) or pane.id not in one.app._placed
 
 
@@ -572,7 +596,7 @@ def test_what_cannot_be_drawn_says_so_in_its_place(monkeypatch):
 
     async def within() -> None:
         async with driven() as one:
-            monkeypatch.setattr("attncli.explore.picture.small_heads", broken)
+            monkeypatch.setattr("attncli.explore.renderer.small_heads", broken)
             await one.press("escape", ".", "i", "x")
             assert one.seen("heads").startswith("out of memory")
             assert one.typed == f"{TEXT}x"

@@ -10,26 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.engines.interactive import Question, open_asked
-from attncli.explore.answer import Answer
-from attncli.explore.answering import Answering
-from attncli.explore.command import Command, Given, Seen, command_of
-from attncli.explore.look import Look
+from attncli.engines.interactive import Query, open_interactive
+from attncli.explore.command import InputSource, ReplayCommand, ViewSnapshot, command_of
+from attncli.explore.computation import IncrementalComputation
+from attncli.explore.computed import ComputedView
+from attncli.explore.view_state import ViewState
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"
-DEMO = Given(("-m", "demo"))
+DEMO = InputSource(("-m", "demo"))
 HERE = Path(__file__).parents[2]
 
 
-def answered(look: Look, **options: Any) -> Answer:
+def answered(look: ViewState, **options: Any) -> ComputedView:
     """What the explorer has of a look in the end."""
-    *_, answer = Answering(open_asked(**options)).answers(look)
+    *_, answer = IncrementalComputation(open_interactive(**options)).results(look)
     assert answer.failure == ""
     return answer
 
 
-def said(attn: Run, seen: Seen, given: Given, *more: str) -> Any:
+def said(attn: Run, seen: ViewSnapshot, given: InputSource, *more: str) -> Any:
     """What the program says to the line, as a shell hands it over."""
     _, *words = shlex.split(command_of(seen, given).line(*more))
     ran = attn(*words)
@@ -41,10 +41,10 @@ def said(attn: Run, seen: Seen, given: Given, *more: str) -> Any:
 @pytest.mark.parametrize("mask", [None, "causal & window(3)"])
 @pytest.mark.parametrize("what", ["head", "heads"])
 def test_a_layer_is_what_inspect_computes(attn: Run, numbers: Any, mask: str | None, what: Any) -> None:
-    look = Look(Question(TEXT, mask=mask), layer=2, head=3, numbers=numbers)
+    look = ViewState(Query(TEXT, mask=mask), layer=2, head=3, numbers=numbers)
     shown = answered(look, model="demo").shown
     assert shown is not None
-    (layer,) = said(attn, Seen(look, what), DEMO, "-F", "json", "--show", "weights")["layers"]
+    (layer,) = said(attn, ViewSnapshot(look, what), DEMO, "-F", "json", "--show", "weights")["layers"]
     heads = shown.layers[0].heads if what == "heads" or numbers == "rollout" else [3]
     for found, head in zip(layer["heads"], heads, strict=True):
         written = found["norms" if numbers == "norms" else "weights"]
@@ -52,10 +52,10 @@ def test_a_layer_is_what_inspect_computes(attn: Run, numbers: Any, mask: str | N
 
 
 def test_the_map_is_what_heads_measures(attn: Run) -> None:
-    look = Look(Question(TEXT), metric="previous")
+    look = ViewState(Query(TEXT), metric="previous")
     survey = answered(look, model="demo").survey
     assert survey is not None
-    line = command_of(Seen(look, "map"), DEMO)
+    line = command_of(ViewSnapshot(look, "map"), DEMO)
     assert line.options[-2:] == ("--grid", "previous")
     found = attn(*line.words("-F", "json")).json["heads"]
     assert [(head["layer"], head["head"]) for head in found] == [(head.layer, head.head) for head in survey.heads]
@@ -64,39 +64,39 @@ def test_the_map_is_what_heads_measures(attn: Run) -> None:
 
 
 def test_why_is_what_why_explains(attn: Run) -> None:
-    look = Look(Question(TEXT), layer=1, head=2, query=4, key=1)
+    look = ViewState(Query(TEXT), layer=1, head=2, query=4, key=1)
     recorded = answered(look, model="demo").recorded
     assert recorded is not None
-    found = said(attn, Seen(look, "why"), DEMO, "-F", "json")
+    found = said(attn, ViewSnapshot(look, "why"), DEMO, "-F", "json")
     assert (found["query"], found["key"]) == (4, 1)
     assert found["weight"] == pytest.approx(recorded.layer(1).head(2).weights[4, 1], rel=1e-4)
 
 
 def test_what_is_held_is_compared_by_diff(attn: Run) -> None:
-    look = Look(Question("fruit flies like a banana"), layer=1, head=2, held=Question(TEXT))
+    look = ViewState(Query("fruit flies like a banana"), layer=1, head=2, held=Query(TEXT))
     changes = {(one.layer, one.head): one.jensen_shannon for one in answered(look, model="demo").changes}
-    (found,) = said(attn, Seen(look), DEMO, "-F", "json")["heads"]
+    (found,) = said(attn, ViewSnapshot(look), DEMO, "-F", "json")["heads"]
     assert found["jensen_shannon"] == pytest.approx(changes[1, 2], rel=1e-4)
-    of_layer = said(attn, Seen(look, "heads"), DEMO, "-F", "json")["heads"]
+    of_layer = said(attn, ViewSnapshot(look, "heads"), DEMO, "-F", "json")["heads"]
     assert {(one["layer"], one["head"]) for one in of_layer} == {place for place in changes if place[0] == 1}
-    everywhere = said(attn, Seen(replace(look, metric=None), "map"), DEMO, "-F", "json")["heads"]
+    everywhere = said(attn, ViewSnapshot(replace(look, metric=None), "map"), DEMO, "-F", "json")["heads"]
     found = {(one["layer"], one["head"]): one["jensen_shannon"] for one in everywhere}
     assert found == pytest.approx(changes, rel=1e-4, abs=1e-9)
 
 
 @pytest.mark.parametrize(
-    "change", [{"numbers": "norms"}, {"question": Question(TEXT, mask="full")}, {"question": Question("-")}]
+    "change", [{"numbers": "norms"}, {"question": Query(TEXT, mask="full")}, {"question": Query("-")}]
 )
 def test_what_no_command_compares_is_shown_by_itself(change: dict[str, Any]) -> None:
-    look = replace(Look(Question("time"), held=Question(TEXT)), **change)
-    command = command_of(Seen(look), Given())
+    look = replace(ViewState(Query("time"), held=Query(TEXT)), **change)
+    command = command_of(ViewSnapshot(look), InputSource())
     assert (command.name, command.texts) == ("inspect", (look.question.text,))
 
 
 def test_a_pair_a_target_a_kind_and_colours_are_said() -> None:
-    question = Question("time flies", pair="an arrow", target="-die Zeit", mask="causal")
-    look = Look(question, kind="cross", layer=1, ramp="sqrt")
-    line = command_of(Seen(look, "heads"), Given(("-m", "t5"))).line()
+    question = Query("time flies", pair="an arrow", target="-die Zeit", mask="causal")
+    look = ViewState(question, kind="cross", layer=1, ramp="sqrt")
+    line = command_of(ViewSnapshot(look, "heads"), InputSource(("-m", "t5"))).line()
     assert line == (
         "attn inspect 'time flies' -m t5 --pair 'an arrow' --target '-die Zeit' --mask causal --layer 1 --kind cross "
         "--ramp sqrt"
@@ -106,12 +106,12 @@ def test_a_pair_a_target_a_kind_and_colours_are_said() -> None:
 def test_a_saved_trace_has_its_own_text(attn: Run, tmp_path: Path) -> None:
     path = str(tmp_path / "a trace.safetensors")
     assert attn("inspect", TEXT, "-m", "demo", "-l", "1", "--mask", "full", "--save", path).code == 0
-    asked = open_asked(saved=path)
+    asked = open_interactive(saved=path)
     assert asked.own is not None
-    look = Look(asked.own, layer=1, head=1)
-    (layer,) = said(attn, Seen(look), Given(("--from", path), is_saved=True), "-F", "json", "--show", "weights")[
-        "layers"
-    ]
+    look = ViewState(asked.own, layer=1, head=1)
+    (layer,) = said(
+        attn, ViewSnapshot(look), InputSource(("--from", path), is_saved=True), "-F", "json", "--show", "weights"
+    )["layers"]
     trace = asked.trace(asked.own, [1])
     np.testing.assert_allclose(layer["heads"][0]["weights"], trace.layer(1).head(1).weights, rtol=1e-4, atol=1e-6)
 
@@ -120,7 +120,7 @@ def test_a_saved_trace_has_its_own_text(attn: Run, tmp_path: Path) -> None:
     "text", ["it's", "-5 degrees", "--mask", '$HOME `ls` "x" \\n!', "a\tb\\'c\n\x1b[31mé\u202e", "*"]
 )
 def test_a_shell_reads_the_line_as_it_is_meant(text: str) -> None:
-    command = Command("inspect", (text,), ("-m", "a b"))
+    command = ReplayCommand("inspect", (text,), ("-m", "a b"))
     line = command.line("-o", "x y.svg")
     assert line.isprintable()
     ran = subprocess.run(
@@ -131,7 +131,7 @@ def test_a_shell_reads_the_line_as_it_is_meant(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["-5 degrees", "--mask", "-"])
 def test_a_text_that_looks_like_an_option_is_one_all_the_same(attn: Run, text: str) -> None:
-    command = command_of(Seen(Look(Question(text))), Given())
+    command = command_of(ViewSnapshot(ViewState(Query(text))), InputSource())
     ran = attn(*command.words("-F", "json"), stdin="-\n" if command.reads_itself else None)
     assert ran.json["text"] == text
     assert command.line().startswith("echo - | attn inspect - ") == (text == "-")

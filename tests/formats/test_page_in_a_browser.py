@@ -14,9 +14,9 @@ from matplotlib.image import imread
 from pages import ODD, QK, odd_trace, page_of, random_trace, to_three_decimals, tokens, translation, written
 
 from attncli.masks.expressions import Atom, RuleMask
-from attncli.render.heatmap import picture_of
+from attncli.render.color_limits import scales_of
+from attncli.render.heatmap import heatmap_of
 from attncli.render.palette import Palette
-from attncli.render.ranges import scales_of
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import Ramp, View
@@ -181,7 +181,7 @@ def test_a_cell_has_the_colour_that_the_terminal_gives_it(
     settled(chosen)
     assert colors_of(chosen, 6) == seen
     layer, palette, allowed = trace.layers[0], Palette("truecolor"), np.ones((6, 6), bool)
-    pictures = {head: picture_of(layer.head(head), slice(None), (1, 1)) for head in (0, 1)}
+    pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in (0, 1)}
     scale = scales_of(trace, View(ramp=ramp), layer, pictures)[0]
     rounded = np.rint(layer.head(0).weights * 1000) / 1000
     for row, cells in enumerate(palette.cells(rounded, allowed, scale, 1)):

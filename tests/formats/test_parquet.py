@@ -4,13 +4,17 @@ import io
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import attncli
+from attncli.analysis.metric_names import NAMES
 from attncli.formats import parquet
 
 Run = Callable[..., Any]
@@ -107,13 +111,6 @@ def test_a_bad_sentence_is_left_out_and_the_exit_code_says_so(attn: Run, tmp_pat
     assert len(pq.read_table(path)) == 0
 
 
-def test_a_run_that_stops_leaves_what_it_has_to_the_side(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "attention.parquet"
-    assert attn("inspect", "--fail-fast", "-o", path, stdin=b"a b\n\xff\nc d\n").code == 5
-    assert [file.name for file in tmp_path.iterdir()] == ["attention.parquet.part"]
-    assert set(pq.read_table(tmp_path / "attention.parquet.part")["sentence"].to_pylist()) == {1}
-
-
 @pytest.mark.parametrize("command", ["inspect", "tokens"])
 def test_a_file_may_have_any_name(command: str, attn: Run, tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"\xff.parquet")
@@ -130,11 +127,6 @@ def test_it_goes_through_a_pipe(attn: Run, tmp_path: Path) -> None:
     assert attn("inspect", "a b", "-o", path).err == ""
     assert len(pq.read_table(io.BytesIO(os.read(ends, 65_536)))) == 16
     os.close(ends)
-
-
-def test_an_error_before_the_first_row_leaves_nothing(attn: Run, tmp_path: Path) -> None:
-    assert attn("inspect", "--fail-fast", "-o", tmp_path / "attention.parquet", stdin=b"\xff\na b\n").code == 5
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_duckdb_reads_it(attn: Run, tmp_path: Path) -> None:
@@ -160,3 +152,23 @@ def test_it_needs_a_file_and_pyarrow(attn: Run, tmp_path: Path, monkeypatch: pyt
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "attncli[parquet]" in ran.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "tsv"])
+def test_of_metrics_alone_a_row_is_a_head(attn: Run, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"metrics.{ending}"
+    texts = ("time flies like an arrow", "a b a")
+    ran = attn("inspect", *texts, "-m", "demo", "--layer", "all", "--show", "metrics", "-o", path)
+    assert (ran.code, ran.err) == (0, "")
+    read = {"parquet": pd.read_parquet, "csv": pd.read_csv, "tsv": partial(pd.read_csv, sep="\t")}[ending]
+    frame = read(path)
+    assert list(frame.columns) == ["sentence", "layer", "kind", "head", "queries", "keys", *NAMES]
+    for number, text in enumerate(texts, 1):
+        of_each = attncli.heads(text, model="demo")
+        rows = frame[frame["sentence"] == number].reset_index(drop=True)
+        for row, head in zip(rows.itertuples(), of_each.heads, strict=True):
+            assert (row.layer, row.head) == (head.layer, head.head)
+            for name, value in head.metrics.items():
+                assert (
+                    value is None if pd.isna(rows[name][row.Index]) else rows[name][row.Index] == pytest.approx(value)
+                )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attncli.engines import inspect
-from attncli.engines.interactive import Question
+from attncli.engines.interactive import Query
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace
 
@@ -17,7 +17,7 @@ class Plain:
         options: of `attncli.inspect`.
     """
 
-    own: Question | None = None
+    own: Query | None = None
 
     def __init__(self, layers: int, **options: Any) -> None:
         self.layers: Sequence[int] = range(layers)
@@ -27,16 +27,16 @@ class Plain:
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
         return [[layer] for layer in layers]
 
-    def tokens(self, question: Question) -> tuple[Tokens, Tokens]:
+    def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
         self.asked.append((question.text, []))
         trace = self.whole(question, [0])
         return trace.query_tokens, trace.key_tokens
 
-    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
         self.asked.append((question.text, list(layers)))
         return self.whole(question, layers)
 
-    def whole(self, question: Question, layers: Sequence[int]) -> Trace:
+    def whole(self, question: Query, layers: Sequence[int]) -> Trace:
         text, pair, target, mask = question
         return inspect(text, pair=pair, target=target, mask=mask, layers=list(layers), **self.options)
 
@@ -49,20 +49,20 @@ class Made:
         layers: those that it has.
     """
 
-    own: Question | None = None
+    own: Query | None = None
 
-    def __init__(self, made: Callable[[Question], Trace], layers: Sequence[int] = (0,)) -> None:
+    def __init__(self, made: Callable[[Query], Trace], layers: Sequence[int] = (0,)) -> None:
         self.made = made
         self.layers = layers
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
         return [list(layers)]
 
-    def tokens(self, question: Question) -> tuple[Tokens, Tokens]:
+    def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
         trace = self.made(question)
         return trace.query_tokens, trace.key_tokens
 
-    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
         trace = self.made(question)
         return Trace(
             trace.source,

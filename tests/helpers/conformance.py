@@ -38,10 +38,11 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from attncli.checkpoints.snapshot import Snapshot
 from attncli.engines import open_source
-from attncli.engines.torch import attention_interface, memory
 from attncli.engines.torch.engine import Checkpoint
 from attncli.errors import AttnError
+from attncli.recording.readers import transformers as interface
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
@@ -167,11 +168,11 @@ def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[st
         checkpoint = opened(folder, "all")
         trace = checkpoint.trace(text or "", target=target)
         # Blocks of a few rows, as if the sentence were long.
-        with patch.object(memory, "ROWS", 4), patch.object(attention_interface, "_BLOCK", 100):
+        with patch.object(interface, "_BLOCK", 100):
             blocks = checkpoint.trace(text or "", target=target)
     except AttnError as error:
         return Row(name, "none", reason=str(error).replace(str(folder), name))
-    ours = (attention_interface.ATTENTION, attention_interface.EAGER_MASKS)
+    ours = (interface.ATTENTION, interface.EAGER_MASKS)
     way = "interface" if checkpoint.model.config._attn_implementation in ours else "softmax"
     with torch.no_grad():
         output = model(**inputs, output_attentions=True)
@@ -254,7 +255,8 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def tokenizer_in(folder: str, *_: Any, **tokens: str | None) -> PreTrainedTokenizerFast:
+def tokenizer_in(folder: str | Snapshot, *_: Any, **tokens: str | None) -> PreTrainedTokenizerFast:
+    folder = folder if isinstance(folder, str | Path) else folder.folder
     names = {"unk_token": "<unk>", "pad_token": "<pad>"} | tokens
     inputs = ["input_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", model_input_names=inputs, **names)

@@ -7,17 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from attncli.corpus.reading import Corpus
-from attncli.engines.source import Sentence
+from attncli.corpus.read import SentenceReader
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure
 
 TEXTS = ["time flies", 'he said "hi",\nthere', "naïve 漢字\t👍", "", "  blanks ", "\\t is no tab", "'", "a\u2028b"]
 IDS = list(range(1, len(TEXTS) + 1))
 
 
-def read(place: Path | str, **how: Any) -> list[Sentence]:
+def read(place: Path | str, **how: Any) -> list[CorpusItem]:
     """Return the sentences of a corpus."""
-    return list(Corpus.of(str(place), **how).sentences())
+    return list(SentenceReader.of(str(place), **how).sentences())
 
 
 def texts(place: Path | str, **how: Any) -> list[tuple[int, str]]:

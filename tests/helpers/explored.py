@@ -19,9 +19,9 @@ from textual import events
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.pilot import Pilot
 
-from attncli.engines.interactive import Asked, Question, open_asked
+from attncli.engines.interactive import InteractiveSource, Query, open_interactive
 from attncli.explore.app import Explorer
-from attncli.explore.look import Look
+from attncli.explore.view_state import ViewState
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
 from attncli.trace.trace import Trace
@@ -33,13 +33,13 @@ _KEYS |= {"PgDn": "pagedown", "Home": "home", "End": "end", "Backspace": "backsp
 class Gated:
     """A model that waits before it computes, as long as its gate is shut."""
 
-    def __init__(self, asked: Asked, gate: Event) -> None:
+    def __init__(self, asked: InteractiveSource, gate: Event) -> None:
         self.layers, self.own = asked.layers, asked.own
         self.steps, self.tokens = asked.steps, asked.tokens
         self._trace, self._gate = asked.trace, gate
 
-    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
-        """See `Asked.trace`."""
+    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
+        """See `InteractiveSource.trace`."""
         self._gate.wait()
         return self._trace(question, layers)
 
@@ -91,11 +91,11 @@ class Walk:
         await _fact(lambda: self.screen.frames > frames)
 
     def _is_answered(self) -> bool:
-        answer = self._app._picture.answer
+        answer = self._app._renderer.answer
         return answer is not None and answer.is_whole and answer.serves(self._app.look)
 
     def _is_late(self) -> bool:
-        answer = self._app._picture.answer  # by now it has the tokens
+        answer = self._app._renderer.answer  # by now it has the tokens
         is_late = monotonic() > self._app._patient_until
         return is_late and answer is not None and answer.look.question == self._app.look.question
 
@@ -139,7 +139,9 @@ def explored(
             screen.feed(data)
 
     async def within() -> None:
-        app = Explorer(Gated(open_asked(model=model), gate), Look(Question(text)), Palette(tier), lambda look, path: "")
+        app = Explorer(
+            Gated(open_interactive(model=model), gate), ViewState(Query(text)), Palette(tier), lambda look, path: ""
+        )
         app.driver_class = Driver
 
         async def walked(_: Pilot[None]) -> None:

@@ -19,7 +19,8 @@ from architectures import tiny_config
 from conformance import opened, save_tokenizer
 from transformers import CONFIG_MAPPING, AutoModel
 
-from attncli.checkpoints.config_reader import Fields
+from attncli.checkpoints.checkpoint_folder import CheckpointFolder
+from attncli.checkpoints.config_reader import ConfigReader
 from attncli.checkpoints.tensors.safetensors_store import Shards
 from attncli.engines.numpy import forward
 from attncli.engines.numpy.families import model_spec
@@ -197,7 +198,7 @@ _BESIDE: dict[str, Changes] = {
     "max_window_layers": {"layer_types": ABSENT},
     "use_sliding_window": {"layer_types": ABSENT},
 }
-# Fields of which one can hide what another does, or does not go with it; no others share a group.
+# ConfigReader of which one can hide what another does, or does not go with it; no others share a group.
 _GROUPS = {
     name: group
     for group, names in {
@@ -278,10 +279,9 @@ def native_packed(model: forward.Model, sentences: Sequence[Sequence[int]]) -> l
 
 def native_model(folder: Path) -> forward.Model:
     """Open the model of a checkpoint in the native engine."""
-    spec = model_spec(Fields(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
-    return forward.Model(
-        spec, Weights(str(folder), Shards(folder), spec.prefixes, spec.embedding.tokens.name + ".weight")
-    )
+    spec = model_spec(ConfigReader(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
+    store = Shards(CheckpointFolder(Path(folder)))
+    return forward.Model(spec, Weights(str(folder), store, spec.prefixes, spec.embedding.tokens.name + ".weight"))
 
 
 def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) -> Row:

@@ -70,7 +70,7 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
     ):
         # As a program's first line does; from here on a SIGTERM finds the program's own handler.
         entry = importlib.reload(importlib.import_module("attncli.__main__"))
-        assert signal.getsignal(signal.SIGTERM).__module__ == "attncli.interruption"
+        assert signal.getsignal(signal.SIGTERM).__module__ == "attncli.signals"
         files = [stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(3)]
 
         def run(*arguments: str | Path, stdin: bytes = b"", encoding: str = "utf-8", **environment: str) -> Ran:

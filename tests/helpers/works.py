@@ -1,86 +1,65 @@
-"""Works for the tests of what runs them; here, so that a worker can import them."""
+"""Jobs for the tests of what runs them; here, so that another process can import them."""
 
-import logging
 import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from attncli.corpus.work import Answer, Batch, Done
+from attncli.corpus.protocol import Batch, BatchFn, Result
 from attncli.errors import Failure, InputError, LoadError
 from attncli.trace.trace import Trace
 
 
 @dataclass(frozen=True)
-class Told:
+class Obedient:
     """Answers a sentence with its length and the process that counted, and does what some sentences tell it to.
 
     Attributes:
-        folder: of the files that count how often a sentence was done.
-        by_sentence: see `Work`.
+        folder: whose file `locked` keeps it from being opened.
     """
 
     folder: Path
-    by_sentence: bool = True
 
-    def open(self) -> Done[tuple[int, int]]:
+    def open(self) -> BatchFn[tuple[int, int]]:
         """Return what answers batches."""
         if (self.folder / "locked").exists():
             raise LoadError("the folder is locked")
-        if (self.folder / "deadly").exists():
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self._done
+        return self._results
 
-    def _done(self, batch: Batch) -> Iterator[Answer[tuple[int, int]]]:
+    def _results(self, batch: Batch) -> Iterator[Result[tuple[int, int]]]:
         for number, text, _ in batch.sentences:
             if isinstance(text, Failure):
-                yield Answer(number, text)
+                yield Result(number, text)
                 continue
-            logging.getLogger("attncli.told").info("%d is done", number)
-            times = self._counted(number)
-            what, _, most = text.partition(" ")
-            if what == "kill" and times <= int(most):
+            what, _, rest = text.partition(" ")
+            if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "refuse":
-                raise InputError(f"sentence {number}: {most}")
+                raise InputError(f"sentence {number}: {rest}")
             if what == "fail":
-                raise OSError(5, most)
-            yield Answer(number, (len(text), os.getpid()), (f"said of {number}",))
-
-    def _counted(self, number: int) -> int:
-        """Return how often a sentence has been done."""
-        path = self.folder / str(number)
-        with path.open("ab") as file:
-            file.write(b".")
-        return path.stat().st_size
+                raise OSError(5, rest)
+            yield Result(number, (len(text), os.getpid()), (f"said of {number}",))
 
 
 @dataclass(frozen=True)
-class Written:
+class Pieces:
     """Answers a sentence with a number of large pieces, which are made as they are asked for."""
 
     pieces: int
-    by_sentence: bool = True
 
-    def open(self) -> Done[Iterator[str]]:
+    def open(self) -> BatchFn[Iterator[str]]:
         """Return what answers batches."""
         return lambda batch: (
-            Answer(number, (f"{number} " * 50_000 for _ in range(self.pieces))) for number, _, _ in batch.sentences
+            Result(number, (f"{number} " * 50_000 for _ in range(self.pieces))) for number, _, _ in batch.sentences
         )
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Makes the weights of a head of every trace."""
+    """Makes the weights of a head of every trace; see `TraceTask`."""
 
-    by_sentence: ClassVar[bool] = True
-
-    def __call__(self, batch: Batch, traces: Iterator[tuple[int, Trace | Failure]]) -> Iterator[Answer[dict[str, Any]]]:
-        """Yield them; see `Made`."""
-        for number, trace in traces:
-            if isinstance(trace, Failure):
-                yield Answer(number, trace)
-            else:
-                yield Answer(number, {"weights": trace.layer(0).head(1).weights, "kept": trace.kept})
+    def __call__(self, number: int, trace: Trace) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return them."""
+        return {"weights": trace.layer(0).head(1).weights, "kept": trace.kept}, ()

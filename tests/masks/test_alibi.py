@@ -18,8 +18,8 @@ def causal(queries: int, keys: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("heads", [1, 4, 6, 12, 32])
-@pytest.mark.parametrize(("queries", "keys"), [(2, 2), (7, 7), (3, 40), (1, 9), (300, 300)])
+@pytest.mark.parametrize("heads", [1, 6, 32])
+@pytest.mark.parametrize(("queries", "keys"), [(2, 2), (7, 7), (3, 40), (300, 300)])
 def test_slopes_are_found_in_the_types_that_models_compute_in(
     heads: int, queries: int, keys: int, dtype: torch.dtype
 ) -> None:

@@ -1,6 +1,5 @@
 """What a mask check finds: each finding by a mask planted for it, and nothing in a healthy one."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from attncli import attention
 from attncli.errors import InputError, UsageError
 from attncli.masks.audit import audit, audit_fills
-from attncli.masks.conventions import LEAST, Reader, as_allowed, encoded, read_convention
+from attncli.masks.conventions import LEAST, Reader, as_allowed, encode_mask, read_convention
 from attncli.masks.expressions import ATOMS
 from attncli.masks.files import read_values, write_values
 from attncli.masks.findings import CODES, Finding, fails, parse_fail_on
-from attncli.masks.layout import Size, expression_of, laid_out, subject_of_file
+from attncli.masks.mask_grid import GridOptions, MaskSize, as_expression, materialise, read_grid
 from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
 
@@ -27,7 +26,7 @@ MIN = LEAST["float32"]
 
 def mask(text: str, queries: int = 6, keys: int | None = None, past: int | None = None) -> np.ndarray:
     keys = keys or queries
-    return laid_out(parse(text), Size(queries, keys, keys - queries if past is None else past))[0]
+    return materialise(parse(text), MaskSize(queries, keys, keys - queries if past is None else past))[0]
 
 
 def additive(allowed: np.ndarray, fill: float = MIN, dtype: str = "float32") -> np.ndarray:
@@ -35,13 +34,13 @@ def additive(allowed: np.ndarray, fill: float = MIN, dtype: str = "float32") -> 
 
 
 def found(
-    tmp_path: Path, values: Any, expect: str | None, size: Size | None = None, reader: Any = None, dtype: Any = None
+    tmp_path: Path, values: Any, expect: str | None, size: MaskSize | None = None, reader: Any = None, dtype: Any = None
 ) -> dict[str, Finding]:
     path = tmp_path / "mask.npy"
     np.save(path, values)
     expected = None if expect is None else parse(expect)
-    given = size or Size()
-    subject = subject_of_file(str(path), reader, given.past, expected)
+    given = size or MaskSize()
+    subject = read_grid(str(path), GridOptions(MaskSize(past=given.past), reader), expected)
     findings = [*audit(subject, expected, given), *audit_fills(subject, dtype)]
     assert len({finding.code for finding in findings}) == len(findings) or {f.severity for f in findings} > {"error"}
     assert all(finding.code in CODES for finding in findings)
@@ -174,13 +173,13 @@ def test_a_cell_that_several_parts_forbid_is_found_by_each(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("shape", "size", "words"),
     [
-        ((6, 4), Size(4, 6), "the mask is [6, 4], expected [queries, keys] = [4, 6]; it is transposed"),
-        ((6, 4), Size(9, 4), "expected [queries, keys] = [9, 4]"),
-        ((2, 1, 1, 6), Size(6, 6), "every query gets the same keys"),
+        ((6, 4), MaskSize(4, 6), "the mask is [6, 4], expected [queries, keys] = [4, 6]; it is transposed"),
+        ((6, 4), MaskSize(9, 4), "expected [queries, keys] = [9, 4]"),
+        ((2, 1, 1, 6), MaskSize(6, 6), "every query gets the same keys"),
     ],
 )
 def test_another_shape_is_said_and_no_cell_is_compared(
-    tmp_path: Path, shape: tuple[int, ...], size: Size, words: str
+    tmp_path: Path, shape: tuple[int, ...], size: MaskSize, words: str
 ) -> None:
     findings = found(tmp_path, np.ones(shape, bool), "full", size, reader="sdpa")
     assert list(findings) == ["shape"]
@@ -209,8 +208,8 @@ def test_each_head_is_held_against_what_is_expected_of_it(
     values[..., random.random((3, 4)) < 0.2] ^= True
     np.save(folder / "wanted.npy", wanted)
     np.save(folder / "mask.npy", values)
-    subject = subject_of_file(str(folder / "mask.npy"), "sdpa")
-    findings = list(audit(subject, parse(f"file('{folder / 'wanted.npy'}')"), Size()))
+    subject = read_grid(str(folder / "mask.npy"), GridOptions(reader="sdpa"))
+    findings = list(audit(subject, parse(f"file('{folder / 'wanted.npy'}')"), MaskSize()))
     counts = {finding.code: finding.count for finding in findings if finding.code in ("leak", "missing")}
     both = np.broadcast_arrays(values, wanted)
     extra, lacking = ((one & ~other).reshape(-1, 3, 4).any(axis=0).sum() for one, other in (both, both[::-1]))
@@ -237,10 +236,10 @@ def test_a_function_is_asked_for_the_heads_of_the_mask(tmp_path: Path) -> None:
     (tmp_path / "mods.py").write_text("def wider(b, h, q, kv):\n    return (q >= kv) & (q - kv < 2 + h)\n")
     path = tmp_path / "mask.npy"
     np.save(path, np.stack([mask("window(2)"), mask("window(3)")]))
-    expected = expression_of(f"{tmp_path / 'mods.py'}:wider")
-    assert [finding.severity for finding in audit(subject_of_file(str(path)), expected, Size())] == ["note"]
+    expected = as_expression(f"{tmp_path / 'mods.py'}:wider")
+    assert [finding.severity for finding in audit(read_grid(str(path)), expected, MaskSize())] == ["note"]
     np.save(path, np.stack([mask("window(2)"), mask("window(2)")]))
-    assert {finding.code: finding.count for finding in audit(subject_of_file(str(path)), expected, Size())} == {
+    assert {finding.code: finding.count for finding in audit(read_grid(str(path)), expected, MaskSize())} == {
         "missing": 4
     }
 
@@ -282,12 +281,12 @@ def test_the_work_of_an_expectation_grows_with_its_windows_and_not_with_their_sq
 
 def test_what_does_not_fit_another_alignment_is_no_explanation(tmp_path: Path) -> None:
     # The documents cover the 10 positions after a past of 6; aligned otherwise, there are only 8.
-    findings = found(tmp_path, mask("causal", 4, 8), "docs(5,5)", Size(past=6), reader="sdpa")
+    findings = found(tmp_path, mask("causal", 4, 8), "docs(5,5)", MaskSize(past=6), reader="sdpa")
     assert set(findings) == {"document", "missing"}
 
 
 def test_documents_are_not_laid_over_a_mask_of_another_size(tmp_path: Path) -> None:
-    findings = found(tmp_path, mask("causal & ~queries(0,1)", 8), "docs(2,3)", Size(5, 5))
+    findings = found(tmp_path, mask("causal & ~queries(0,1)", 8), "docs(2,3)", MaskSize(5, 5))
     assert set(findings) == {"shape", "dead-row"}  # causal but for one row that attends to nothing
 
 
@@ -295,7 +294,7 @@ def test_rows_that_are_masked_on_purpose_are_a_note(tmp_path: Path) -> None:
     findings = found(tmp_path, mask("causal & pad(left=2)"), "causal & pad(left=2)")
     assert findings["dead-row"].severity == "note"
     assert findings["dead-row"].rows == (0, 1)
-    both = audit(subject_of_file(str(tmp_path / "mask.npy")), parse("causal & pad(left=1)"), Size())
+    both = audit(read_grid(str(tmp_path / "mask.npy")), parse("causal & pad(left=1)"), MaskSize())
     dead = [(finding.severity, finding.rows) for finding in both if finding.code == "dead-row"]
     assert dead == [("error", (1,)), ("note", (0,))]
 
@@ -374,22 +373,27 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 WAYS: list[tuple[Reader, str]] = [("sdpa", "bool"), ("mha", "bool"), *(("additive", dtype) for dtype in DTYPES)]
 
 
+@pytest.mark.parametrize(("to", "dtype"), WAYS)
+def test_a_mask_survives_every_convention(to: Reader, dtype: str) -> None:
+    allowed = mask("causal & window(3) | global(1)")
+    values = encode_mask(allowed, to, dtype)
+    np.testing.assert_array_equal(read_convention(values[None], "m", to).allowed[0], allowed)
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize(("first", "second"), list(itertools.product(WAYS, WAYS)))
-def test_a_mask_survives_every_pair_of_conventions(tmp_path: Path, ending: str, first: Any, second: Any) -> None:
-    if "bfloat16" in (first[1], second[1]) and ending not in (".safetensors", ".pt"):
-        with pytest.raises(UsageError, match="has no bfloat16"):
-            write_values(tmp_path / f"mask{ending}", np.zeros((2, 2), np.float32), "bfloat16")
-        assert list(tmp_path.iterdir()) == []
-        return
+def test_a_mask_survives_every_file(tmp_path: Path, ending: str) -> None:
     allowed = mask("causal & window(3) | global(1)")
     path = tmp_path / f"mask{ending}"
-    for to, dtype in (first, second, first):
-        write_values(path, encoded(allowed, to, dtype), dtype)
-        loaded = read_values(path)
-        assert loaded.dtype in (dtype, None)
-        again = read_convention(loaded.values[None], "m", to).allowed[0]
-        np.testing.assert_array_equal(again, allowed)
+    for to, dtype in WAYS:
+        if dtype == "bfloat16" and ending not in (".safetensors", ".pt"):
+            with pytest.raises(UsageError, match="has no bfloat16"):
+                write_values(tmp_path / f"other{ending}", np.zeros((2, 2), np.float32), "bfloat16")
+            continue
+        values = encode_mask(allowed, to, dtype)
+        write_values(path, values, dtype)
+        stored = read_values(path)
+        assert stored.dtype in (dtype, None)
+        np.testing.assert_array_equal(stored.values, values)
         assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
@@ -397,7 +401,7 @@ def test_a_mask_survives_every_pair_of_conventions(tmp_path: Path, ending: str, 
 def test_the_fill_is_the_least_number_of_the_type(tmp_path: Path, dtype: str) -> None:
     assert LEAST[dtype] == torch.finfo(getattr(torch, dtype)).min
     for ending in (".safetensors", ".pt"):
-        write_values(tmp_path / f"mask{ending}", encoded(mask("causal"), "additive", dtype), dtype)
+        write_values(tmp_path / f"mask{ending}", encode_mask(mask("causal"), "additive", dtype), dtype)
         assert read_values(tmp_path / f"mask{ending}").values.min() == LEAST[dtype]
     from safetensors.torch import load_file
 

@@ -13,7 +13,7 @@ from attncli.errors import UsageError
 from attncli.masks.audit import audit, audit_fills
 from attncli.masks.conventions import Reading, read_convention
 from attncli.masks.files import read_values
-from attncli.masks.layout import Size, laid_out, open_pair, open_subjects, subject_of_file
+from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, open_masks, open_pair, read_grid
 from attncli.masks.parser import parse
 
 KEYS = "pad(left=1)", "pad(right=2)", "pad(left=2,right=1)", "keys(1,3)", "full", "~full"
@@ -26,7 +26,7 @@ UNTYPED = ("bool", "uint8", "int64", "float16", "float32", "float64")
 
 
 def ruled(text: str, queries: int, past: int) -> np.ndarray:
-    return laid_out(parse(text), Size(queries, queries + past, past))[0]
+    return materialise(parse(text), MaskSize(queries, queries + past, past))[0]
 
 
 def of_sentences(lengths: list[int], longest: int, side: str) -> np.ndarray:
@@ -176,8 +176,8 @@ def codes_against(folder: Path, values: np.ndarray, wanted: np.ndarray) -> tuple
     np.save(folder / "mask.npy", values)
     np.save(folder / "wanted.npy", wanted)
     expected = parse(f"file('{folder / 'wanted.npy'}')")
-    size = Size(*values.shape[-2:])
-    subject = subject_of_file(str(folder / "mask.npy"), None, None, expected)
+    size = MaskSize(*values.shape[-2:])
+    subject = read_grid(str(folder / "mask.npy"), expected=expected)
     assert subject.reading is not None
     findings = [*audit(subject, expected, size), *audit_fills(subject, None)]
     return {finding.code: finding.severity for finding in findings}, subject.reading
@@ -232,7 +232,7 @@ def test_what_is_wrong_whatever_true_means_is_said_of_an_ambiguous_mask(tmp_path
     values = np.stack([ruled("pad(right=2)", 4, 0), ruled("pad(right=1)", 4, 0)])
     values[0, 2] = False
     np.save(tmp_path / "mask.npy", values)
-    findings = audit(subject_of_file(str(tmp_path / "mask.npy")), None, Size(5, 5))
+    findings = audit(read_grid(str(tmp_path / "mask.npy")), None, MaskSize(5, 5))
     assert [finding.code for finding in findings] == ["shape", "ambiguous", "varies"]
 
 
@@ -245,7 +245,7 @@ def test_the_bare_name_of_a_file_states_nothing_and_an_expression_does(tmp_path:
         np.save(tmp_path / f"{name}.npy", values)
 
     def allowed(text: str, **how: Any) -> np.ndarray:
-        return laid_out(parse(text, **how), Size(4, 4, 0))[0]
+        return materialise(parse(text, **how), MaskSize(4, 4, 0))[0]
 
     for name in ("lower", "upper"):
         bare = str(tmp_path / f"{name}.npy")
@@ -267,14 +267,14 @@ def test_two_masks_tell_each_other_what_true_means(tmp_path: Path) -> None:
     for other in ("pad(right=1)", names[2]):
         for name in names:
             for pair in ((name, other), (other, name)):
-                first, second = open_pair(*pair, Size())
+                first, second = open_pair(*pair, GridOptions())
                 np.testing.assert_array_equal(first.allowed, second.allowed)
     for pair in ((names[0], names[1]), (names[0], "keys(0,2) & queries(0,2) | keys(2,4) & queries(2,4)")):
         with pytest.raises(UsageError, match="say it with --for sdpa or --for mha"):
-            open_pair(*pair, Size())
-    first, second = open_pair(names[0], names[0], Size())
+            open_pair(*pair, GridOptions())
+    first, second = open_pair(names[0], names[0], GridOptions())
     assert first == second
-    (subject,) = open_subjects(names[0], Size())
+    (subject,) = open_masks(names[0], GridOptions())
     with pytest.raises(UsageError, match="say it with --for sdpa or --for mha"):
         subject.check_read()
 

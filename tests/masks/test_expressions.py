@@ -1,4 +1,4 @@
-"""Mask expressions against plain Python cell by cell, the parser against hostile text, and masks in files."""
+"""Mask expressions: how they combine and are written, the parser against hostile text, and masks in files."""
 
 import io
 import json
@@ -17,11 +17,8 @@ from attncli.errors import AttnError, InputError, UsageError
 from attncli.masks.conventions import as_allowed
 from attncli.masks.expressions import ArrayMask, RuleMask, batch_rows, smallest, with_lengths
 from attncli.masks.files import read_mask
-from attncli.masks.layout import Size, laid_out
+from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.parser import MaskError, mistake_in, parse
-
-Allows = Callable[[int, int, int], bool]  # query position (past included), key position, number of keys
-Rule = tuple[str, Allows]
 
 quickly = settings(max_examples=100)
 
@@ -34,105 +31,13 @@ def cells(text: str, queries: int, keys: int, past: int = 0) -> list[list[bool]]
     return allowed.tolist()
 
 
-def by_hand(allows: Allows, queries: int, keys: int, past: int = 0) -> list[list[bool]]:
-    return [[allows(past + row, key, keys) for key in range(keys)] for row in range(queries)]
-
-
 def refusal(text: str) -> str:
     with pytest.raises(UsageError) as refused:
         parse(text)
     return str(refused.value)
 
 
-# --- the atoms -----------------------------------------------------------------------------------------------
-
-
-def window(width: int) -> Rule:
-    return f"window({width})", lambda i, j, keys: j in range(i - width + 1, i + 1)
-
-
-def band(left: int, right: int) -> Rule:
-    return f"band({left},{right})", lambda i, j, keys: -left <= j - i <= right
-
-
-def prefix(length: int) -> Rule:
-    return f"prefix({length})", lambda i, j, keys: j < max(length, i + 1)
-
-
-def chunk(size: int) -> Rule:
-    def allows(i: int, j: int, keys: int) -> bool:
-        return any({i, j} <= set(range(start, start + size)) for start in range(0, 20, size))
-
-    return f"chunk({size})", allows
-
-
-def dilated(width: int, step: int) -> Rule:
-    return f"dilated({width},{step})", lambda i, j, keys: j in [i - back * step for back in range(width)]
-
-
-def everywhere(positions: list[int]) -> Rule:
-    return f"global({','.join(map(str, positions))})", lambda i, j, keys: i in positions or j in positions
-
-
-def pad(left: int | None, right: int | None) -> Rule:
-    written = [f"{name}={count}" for name, count in (("left", left), ("right", right)) if count is not None]
-
-    def allows(i: int, j: int, keys: int) -> bool:
-        return j not in range(left or 0) and j not in range(keys - (right or 0), keys)
-
-    return f"pad({', '.join(written)})", allows
-
-
-def keys_between(start: int, stop: int) -> Rule:
-    return f"keys({start},{stop})", lambda i, j, keys: j in range(start, stop)
-
-
-def queries_between(start: int, stop: int) -> Rule:
-    return f"queries({start},{stop})", lambda i, j, keys: i in range(start, stop)
-
-
-some, few = st.integers(0, 10), st.integers(1, 10)
-RULES: dict[str, st.SearchStrategy[Rule]] = {
-    "full": st.just(("full", lambda i, j, keys: True)),
-    "none": st.just((" none ", lambda i, j, keys: True)),
-    "causal": st.just(("causal", lambda i, j, keys: j <= i)),
-    "window": st.builds(window, few),
-    "band": st.builds(band, some, some),
-    "prefix": st.builds(prefix, some),
-    "chunk": st.builds(chunk, few),
-    "dilated": st.builds(dilated, few, few),
-    "global": st.builds(everywhere, st.lists(some, min_size=1, max_size=4)),
-    "pad": st.one_of(st.builds(pad, some, some), st.builds(pad, some, st.none()), st.builds(pad, st.none(), some)),
-    "keys": st.builds(keys_between, some, some),
-    "queries": st.builds(queries_between, some, some),
-}
-
-
-@pytest.mark.parametrize("atom", RULES)
-@given(data=st.data(), queries=st.integers(1, 6), keys=st.integers(1, 8), past=st.integers(0, 5))
-@quickly
-def test_an_atom_allows_what_its_definition_says(
-    atom: str, data: st.DataObject, queries: int, keys: int, past: int
-) -> None:
-    text, allows = data.draw(RULES[atom])
-    assert cells(text, queries, keys, past) == by_hand(allows, queries, keys, past)
-    negated = [[not cell for cell in row] for row in by_hand(allows, queries, keys, past)]
-    if atom != "none":
-        assert cells(f"~{text}", queries, keys, past) == negated
-
-
-@given(
-    lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4),
-    queries=st.integers(1, 9),
-    is_rectangular=st.booleans(),
-)
-@quickly
-def test_documents_see_only_themselves(lengths: list[int], queries: int, is_rectangular: bool) -> None:
-    total = sum(lengths)
-    queries = min(queries, total) if is_rectangular else total
-    members = [number for number, length in enumerate(lengths) for _ in range(length)]
-    expected = by_hand(lambda i, j, keys: members[i] == members[j], queries, total, total - queries)
-    assert cells(f"docs({','.join(map(str, lengths))})", queries, total, total - queries) == expected
+# --- the atoms (each against torch and transformers: tests/oracles/test_mask_atoms.py) ------------------------
 
 
 @pytest.mark.parametrize("text", ["docs(2,2)", "docs(6)", "docs(1,1,1,1,2)", "docs(999999999)", "causal & ~docs(4)"])
@@ -323,24 +228,24 @@ def test_each_row_of_a_batch_has_its_own_padding(data: st.DataObject, queries: i
     text = "causal & pad" if side == "right" else "causal & pad(left)"
     expression = with_lengths(parse(text, allow_rows=True), np.array(lengths))
     assert batch_rows(expression) == len(lengths)
-    laid = laid_out(expression, Size(queries, keys, past))
+    laid = materialise(expression, MaskSize(queries, keys, past))
     assert laid.shape == (len(lengths), 1, queries, keys)
     for plane, length in zip(laid[:, 0], lengths, strict=True):
         numbers = f"pad(right={keys - length})" if side == "right" else f"pad(left={keys - length})"
         assert plane.tolist() == cells(f"causal & {numbers}", queries, keys, past)
     tokens = np.array([[key < n if side == "right" else key >= keys - n for key in range(keys)] for n in lengths])
     again = with_lengths(parse(text, allow_rows=True), tokens)
-    np.testing.assert_array_equal(laid_out(again, Size(queries, keys, past)), laid)
+    np.testing.assert_array_equal(materialise(again, MaskSize(queries, keys, past)), laid)
 
 
 def test_padding_of_rows_needs_lengths_that_fit() -> None:
     pad = parse("causal & pad", allow_rows=True)
     with pytest.raises(UsageError, match=r"pad is the padding of each row of a batch; say .* --lengths 5,2"):
-        laid_out(pad, Size(3, 3, 0))
+        materialise(pad, MaskSize(3, 3, 0))
     with pytest.raises(InputError, match="a row of 4 tokens does not fit into 3 keys"):
-        laid_out(with_lengths(pad, np.array([2, 4])), Size(3, 3, 0))
+        materialise(with_lengths(pad, np.array([2, 4])), MaskSize(3, 3, 0))
     with pytest.raises(InputError, match="a mask of 2 keys, and there are 3"):
-        laid_out(with_lengths(pad, np.ones((1, 2), bool)), Size(3, 3, 0))
+        materialise(with_lengths(pad, np.ones((1, 2), bool)), MaskSize(3, 3, 0))
     assert batch_rows(parse("causal & pad(left=1)")) is None
 
 

@@ -16,7 +16,7 @@ from conformance import calmed, opened, save, save_for_auto, stacked
 from rounding import of_weights
 
 from attncli.engines import open_source
-from attncli.engines.source import Sentence, windows
+from attncli.engines.source import CorpusItem, windows
 from attncli.engines.torch import batch, memory
 from attncli.engines.torch.engine import Checkpoint
 from attncli.trace.trace import Trace
@@ -94,7 +94,7 @@ def padded_together(
     source: Checkpoint, side: str, texts: Sequence[str], pair: str | None = None, target: str | None = None
 ) -> list[Trace]:
     """Return the traces of sentences of different lengths in one batch, as `attn check` pads them."""
-    sentences = [source.reader.read(text, pair, target) for text in texts]
+    sentences = [source.encoder.encode(text, pair, target) for text in texts]
     padded = batch.padded
     with patch.object(batch, "padded", lambda given, pad_id, _, *more: padded(given, pad_id, side, *more)):
         return source._run(sentences)
@@ -156,8 +156,7 @@ def test_padding_on_the_left_changes_nothing(name: str, checkpoint: Callable[[st
     check_batch(checkpoint(name), "left", TEXTS)
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize(("name", "side"), [("gpt2", "right"), ("llama", "left"), ("bert", "left")])
 def test_a_batch_of_pairs_shows_what_each_pair_shows_alone(
     name: str, side: str, checkpoint: Callable[[str], Checkpoint]
 ) -> None:
@@ -174,8 +173,7 @@ def test_a_real_encoder_with_segments_and_special_tokens_is_the_same_in_a_batch(
             assert (trace.key_tokens[0].text, trace.key_tokens[-1].text) == ("[CLS]", "[SEP]")
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
+@pytest.mark.parametrize(("name", "side"), [("gpt2", "left"), ("bert", "right"), ("llama", "left")])
 def test_a_batch_shows_what_the_model_itself_returns_for_the_batch(
     name: str, side: str, checkpoint: Callable[[str], Checkpoint]
 ) -> None:
@@ -215,8 +213,7 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("target", [0, 9], ids=["", "with a target"])
-@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize(("name", "target"), [*((name, 0) for name in LENGTHS), ("mixed", 9)])
 def test_every_sentence_is_in_one_batch_and_none_is_too_large(name: str, target: int) -> None:
     lengths = LENGTHS[name]
     found = list(batch.batches(encoded(lengths, target)))
@@ -253,8 +250,8 @@ def test_padding_is_masked_and_every_sentence_is_found_again() -> None:
 # --- windows -----------------------------------------------------------------------------------------------
 
 
-def numbered(count: int) -> Iterator[Sentence]:
-    return (Sentence(number, f"sentence {number}") for number in range(1, count + 1))
+def numbered(count: int) -> Iterator[CorpusItem]:
+    return (CorpusItem(number, f"sentence {number}") for number in range(1, count + 1))
 
 
 def test_windows_double_until_the_largest() -> None:
@@ -280,14 +277,14 @@ def test_where_a_window_ends_depends_on_numbers_alone() -> None:
 
 
 def test_a_window_ends_where_its_file_does() -> None:
-    files = [Sentence(number, "time", {"file": name}) for name in "ab" for number in (1, 2)]
+    files = [CorpusItem(number, "time", {"file": name}) for name in "ab" for number in (1, 2)]
     assert list(windows(files)) == [[one] for one in files]
 
 
 def test_the_first_window_needs_the_first_sentence_alone() -> None:
     lines = numbered(9)
-    assert next(windows(lines)) == [Sentence(1, "sentence 1")]
-    assert next(lines) == Sentence(2, "sentence 2")
+    assert next(windows(lines)) == [CorpusItem(1, "sentence 1")]
+    assert next(lines) == CorpusItem(2, "sentence 2")
 
 
 # --- the program -------------------------------------------------------------------------------------------
@@ -325,17 +322,14 @@ def test_sentences_come_out_in_the_order_of_the_file(form: str, attn: Run, tiny_
 
 
 @pytest.mark.parametrize("bad", [0, 2, 11])
-@pytest.mark.parametrize("stops", [True, False], ids=["fail fast", "go on"])
-def test_a_sentence_that_is_too_long_is_said_in_its_place(
-    stops: bool, bad: int, attn: Run, tiny_llama: str, tmp_path: Path
-) -> None:
+def test_a_sentence_that_is_too_long_is_said_in_its_place(bad: int, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
     texts = many(12, 20)
     texts[bad] = "time " * 33
     path = tmp_path / "sentences.txt"
     path.write_text("\n".join(texts), encoding="utf-8")
-    ran = attn("inspect", "-m", tiny_llama, "-F", "jsonl", "--show", "tokens", "-f", path, *(["--fail-fast"] * stops))
+    ran = attn("inspect", "-m", tiny_llama, "-F", "jsonl", "--show", "tokens", "-f", path)
     assert ran.code == 5
-    expected = texts[:bad] if stops else texts[:bad] + texts[bad + 1 :]
+    expected = texts[:bad] + texts[bad + 1 :]
     assert [json.loads(line)["text"] for line in ran.out.splitlines()] == expected
     assert ran.err.startswith(f"attn: sentence {bad + 1}: ")
     assert "33 tokens" in ran.err

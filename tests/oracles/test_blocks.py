@@ -12,7 +12,6 @@ from conformance import opened, save, stacked
 from odd_layouts import whole_map
 from rounding import of_weights
 from transformers import (
-    LongformerForMultipleChoice,
     LongformerForQuestionAnswering,
     LongformerForSequenceClassification,
     PreTrainedModel,
@@ -33,9 +32,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch, name: str, **more: Any) -> Any:
     return tiny_model(name)
 
 
-def returned(model: PreTrainedModel, ids: list[int], **more: torch.Tensor) -> Any:
+def returned(model: PreTrainedModel, ids: list[int]) -> Any:
     model.config.use_cache = False
-    given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)} | more
+    given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
     if model.config.is_encoder_decoder:
         given["decoder_input_ids"] = torch.tensor([[7, 8]])
     with torch.no_grad():
@@ -142,22 +141,15 @@ def seen_with_global_tokens(output: Any, number: int, tokens: list[int]) -> np.n
     [
         (LongformerForSequenceClassification, IDS, [0]),
         (LongformerForQuestionAnswering, [2, 7, 8, 9, 3, 3, *IDS[:15], 3], [0, 1, 2, 3]),
-        (LongformerForMultipleChoice, [2, *IDS[:15], 3, 3, 7, 8, 3], [18, 19, 20]),
     ],
 )
 def test_the_tokens_that_a_longformer_s_task_makes_global_see_all_and_are_seen(
     model_class: type, ids: list[int], tokens: list[int], tmp_path: Path
 ) -> None:
     model = longformer(model_class, tmp_path)
-    more = {}
-    if model_class is LongformerForMultipleChoice:  # it reads several texts
-        model, more = (
-            model.longformer,
-            {"global_attention_mask": torch.isin(torch.arange(len(ids)), torch.tensor(tokens))[None]},
-        )
     source = opened(tmp_path, "all")
     trace = source.trace(" ".join(f"w{id_}" for id_ in ids))
-    output = returned(model, ids, **more)
+    output = returned(model, ids)
     for number, layer in enumerate(trace.layers):
         expected = seen_with_global_tokens(output, number, tokens)
         np.testing.assert_allclose(stacked(layer), expected, atol=1e-6, rtol=0)

@@ -17,11 +17,12 @@ from transformers import AutoModel, masking_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attncli.checkpoints.options import LoadOptions
+from attncli.checkpoints.snapshot import resolve
 from attncli.engines.torch import weightless_model
-from attncli.engines.torch.attention_interface import ATTENTION
 from attncli.engines.torch.model_masks import BlankCheckpoint, SentenceMasks
 from attncli.errors import AttnError, NotExposedError
-from attncli.masks.recognition import recognized
+from attncli.masks.recognition import recognise_plane
+from attncli.recording.readers.transformers import ATTENTION
 from attncli.trace.selection import Indices
 
 LONG, SHORT = [23, 42, 17, 88, 23, 64, 31], [24, 43, 18, 89, 24]
@@ -53,7 +54,8 @@ WITHOUT_CACHE = set(
 def opened(folder: Path) -> BlankCheckpoint:
     every = Indices.of("layer", None), Indices.of("head", None)
     with patch("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in):
-        return BlankCheckpoint(str(folder), *every, kind=None, mask=None, special=False, options=LoadOptions())
+        snapshot, options = resolve(str(folder), LoadOptions()), LoadOptions()
+        return BlankCheckpoint(snapshot, *every, kind=None, mask=None, special=False, options=options)
 
 
 def plain_model(name: str) -> Any:
@@ -188,7 +190,7 @@ def test_the_documentation_counts_them() -> None:
 def kinds(checkpoint: BlankCheckpoint, *texts: str, **how: Any) -> dict[str, tuple[tuple[int, ...], str]]:
     """What the masks of the first sentence are called, which layers have them, and the rule they follow."""
     first = checkpoint.masks(texts or TEXTS[:1], **how)[0][0]
-    return {mask.kind: (mask.layers, str(recognized(mask.allowed[0], mask.past))) for mask in first.masks}
+    return {mask.kind: (mask.layers, str(recognise_plane(mask.allowed[0], mask.past))) for mask in first.masks}
 
 
 def tiny(folder: Path, name: str, **more: Any) -> BlankCheckpoint:
@@ -262,7 +264,7 @@ def test_padding_has_its_token_and_the_side_is_said(tmp_path: Path) -> None:
     assert [token.text for token in sentences[1].masks[0].keys[-2:]] == ["<pad>", "<pad>"]
     assert checkpoint.masks(TEXTS, pad="left")[1] == []
     assert "adds nothing" in checkpoint.masks(TEXTS[:1], pad="left")[1][0]
-    checkpoint.reader.tokenizer.pad_token = None
+    checkpoint.encoder.tokenizer.pad_token = None
     assert "no pad token; padded with <unk>" in checkpoint.masks(TEXTS)[1][1]
 
 
@@ -284,7 +286,7 @@ def test_the_parameters_of_the_largest_model_take_four_bytes(name: str, least: f
 
 def test_products_with_other_numbers_are_computed() -> None:
     weight = weightless_model._ZERO.expand(3, 2)
-    with weightless_model.costless():
+    with weightless_model.SkipProducts():
         assert torch.nn.functional.linear(torch.ones(4, 2), weight).tolist() == [[0.0] * 3] * 4
         assert (torch.ones(4, 2) @ weight.T).shape == (4, 3)
         assert torch.einsum("ab,cb->ac", torch.ones(4, 2), weight).shape == (4, 3)

@@ -1,6 +1,7 @@
 """GGUF files: model, numbers and tokenizer are those that transformers and sentencepiece find in them."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,18 @@ def test_quantized_tensors_are_what_the_gguf_package_makes_of_them(
     numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, name, "qwen2"), Kind[kind])
     trace = same(path, model, numbers)
     assert trace.source.details.get("weights") == (None if kind.endswith("F16") else "GGUF, dequantized")
+
+
+def test_it_takes_neither_torch_nor_transformers(qwen2: Path, tmp_path: Path) -> None:
+    architecture, _, _, fields = MODELS["llama"]
+    path = tmp_path / "model.gguf"
+    write_gguf(path, architecture, model_of("llama", qwen2)[1], fields, by_bytes(qwen2, "llama", "qwen2"), Kind.Q8_0)
+    script = (
+        "import sys; sys.modules |= dict.fromkeys(('torch', 'transformers'))\n"  # which then cannot be imported
+        "import attncli; print(attncli.inspect('time flies', model=sys.argv[1]).layers[0].head(0).weights.tolist())"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout) == attncli.inspect("time flies", model=str(path)).layers[0].head(0).weights.tolist()
 
 
 # Where a block of 256 numbers has its scales, in float16.

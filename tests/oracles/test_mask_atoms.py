@@ -14,7 +14,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from attncli.masks.alibi import biases, slopes
-from attncli.masks.layout import Size, laid_out
+from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.parser import parse
 
 Mod = Callable[..., Any]
@@ -23,7 +23,7 @@ NO_PADDING = torch.zeros(1, dtype=torch.int64)
 
 
 def ours(text: str, queries: int, keys: int, past: int) -> np.ndarray:
-    return laid_out(parse(text), Size(queries, keys, past))[0]
+    return materialise(parse(text), MaskSize(queries, keys, past))[0]
 
 
 def theirs(mod: Mod, queries: int, keys: int, past: int) -> np.ndarray:
@@ -89,6 +89,11 @@ ATOMS: dict[str, Callable[[int, int], st.SearchStrategy[Drawn]]] = {
     "chunk": lambda keys, length: few.map(
         lambda c: (f"chunk({c}) & causal", hf.chunked_causal_mask_function(c, NO_PADDING))
     ),
+    "chunk, to both sides": lambda keys, length: few.map(
+        lambda c: (f"chunk({c})", lambda b, h, q, kv: torch.div(q, c, rounding_mode="floor") == kv // c)
+    ),
+    "left padding": lambda keys, length: some.map(lambda n: (f"pad(left={n})", padding(n, 0, keys))),
+    "right padding": lambda keys, length: some.map(lambda n: (f"pad(right={n})", padding(0, n, keys))),
     "dilated": lambda keys, length: st.tuples(few, few).map(
         lambda s: (f"dilated({s[0]},{s[1]})", and_masks(hf.causal_mask_function, dilated(*s)))
     ),

@@ -7,7 +7,8 @@ from architectures import HEARING
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attncli.checkpoints.options import LoadOptions
-from attncli.engines.torch.text_model import text_part
+from attncli.checkpoints.snapshot import resolve
+from attncli.engines.torch.text_model import find_text_model
 from attncli.errors import NotExposedError
 
 # A decoder beside an encoder of sounds, or a language model that a sound is mixed into before its first layer.
@@ -27,6 +28,6 @@ def test_what_reads_a_sound_is_refused_and_the_others_read_a_text(name: str, tmp
     config.save_pretrained(tmp_path)
     if name in NEED_A_SOUND:
         with pytest.raises(NotExposedError, match="reads a sound into its text part; give a text model"):
-            text_part(str(tmp_path), LoadOptions())
+            find_text_model(resolve(str(tmp_path), LoadOptions()), LoadOptions())
     else:
-        assert text_part(str(tmp_path), LoadOptions()).config is not None
+        assert find_text_model(resolve(str(tmp_path), LoadOptions()), LoadOptions()).config is not None

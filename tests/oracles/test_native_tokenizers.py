@@ -20,7 +20,8 @@ from tiny_tokenizers import BERT, END, FAMILIES, ROBERTA, STRINGS, save_tokenize
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from attncli.checkpoints.config_reader import DeclinedError
+from attncli.checkpoints.checkpoint_folder import CheckpointFolder
+from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.errors import LoadError
 
@@ -61,9 +62,9 @@ def _differences(folder: Path, texts: list[str]) -> list[str]:
     """Return the texts that the native tokenizer of a folder reads in another way than AutoTokenizer's.
 
     Raises:
-        DeclinedError: there is no native one.
+        UnsupportedError: there is no native one.
     """
-    native = load_tokenizer(str(folder), folder, json.loads((folder / "config.json").read_text()))
+    native = load_tokenizer(str(folder), CheckpointFolder(folder), json.loads((folder / "config.json").read_text()))
     return _differently_read(native, AutoTokenizer.from_pretrained(folder, mistral_format=False), texts)
 
 
@@ -89,25 +90,20 @@ def test_a_real_checkpoint(minilm: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_saved_by_its_class(family: str, saved: Callable[[str], Path]) -> None:
-    assert _differences(saved(family), STRINGS) == []
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_tokenizer_json_and_nothing_else(family: str, saved: Callable[[str], Path]) -> None:
+def test_saved_by_its_class_also_with_padding_of_the_training_and_without_other_files(
+    family: str, saved: Callable[[str], Path]
+) -> None:
     folder = saved(family)
-    (folder / "tokenizer_config.json").unlink()
+    assert _differences(folder, STRINGS) == []
+    config = folder / "tokenizer_config.json"
+    fields = json.loads(config.read_text())
+    config.unlink()
     assert _differences(folder, STRINGS[::3]) == []
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_padding_and_truncation_of_the_training(family: str, saved: Callable[[str], Path]) -> None:
-    folder = saved(family)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(7, direction="left")
     tokenizer.enable_padding(length=16, pad_token=FAMILIES[family][2][-1], pad_id=3)
     tokenizer.save(str(folder / "tokenizer.json"))
-    _edit(folder / "tokenizer_config.json", lambda fields: fields.pop("pad_token", None))
+    config.write_text(json.dumps({name: value for name, value in fields.items() if name != "pad_token"}))
     assert _differences(folder, STRINGS[::3]) == []
 
 
@@ -334,7 +330,7 @@ def test_what_is_declined(name: str, saved: Callable[[str], Path]) -> None:
     folder = saved(family)
     _differences(folder, [])
     change(folder)
-    with pytest.raises(DeclinedError, match=re.escape(reason)):
+    with pytest.raises(UnsupportedError, match=re.escape(reason)):
         _differences(folder, [])
 
 
@@ -349,14 +345,14 @@ def test_scores_are_read_to_the_last_place(saved: Callable[[str], Path]) -> None
         _edit(folder / "tokenizer.json", lambda content, pieces=pieces: content["model"].update(vocab=pieces))
         assert _differences(folder, texts) == []
         by_library = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        native = load_tokenizer("it", folder, {"model_type": "xlm-roberta"})
+        native = load_tokenizer("it", CheckpointFolder(folder), {"model_type": "xlm-roberta"})
         chosen_otherwise += any(native(text)["input_ids"] != by_library.encode(text).ids for text in texts)
     assert chosen_otherwise, "none of these scores shows it"
 
 
 def test_a_name_that_transformers_treats_apart(saved: Callable[[str], Path]) -> None:
-    with pytest.raises(DeclinedError, match="that name"):
-        load_tokenizer("deepseek-ai/DeepSeek-Coder-1b", saved("llama"), {"model_type": "llama"})
+    with pytest.raises(UnsupportedError, match="that name"):
+        load_tokenizer("deepseek-ai/DeepSeek-Coder-1b", CheckpointFolder(saved("llama")), {"model_type": "llama"})
 
 
 # Any files together: what AutoTokenizer makes of them, or nothing.
@@ -456,8 +452,8 @@ def test_never_anything_else(
         for change in files:
             change(folder)
         try:
-            native = load_tokenizer(name, folder, json.loads((folder / "config.json").read_text()))
-        except DeclinedError as reason:
+            native = load_tokenizer(name, CheckpointFolder(folder), json.loads((folder / "config.json").read_text()))
+        except UnsupportedError as reason:
             event(f"declined: {str(reason)[:30]}")
             return
         event("equal")
@@ -471,7 +467,7 @@ def test_the_tokenizer_of_the_conformance_test(family: str, tmp_path: Path) -> N
     if FAMILIES[family][0] in ("PreTrainedTokenizerFast", "LlamaTokenizer") or family == "olmo2":
         assert _differences(tmp_path, words) == []
     else:  # its class would make word pieces, or pairs of bytes, of these words
-        with pytest.raises(DeclinedError, match="has WordLevel"):
+        with pytest.raises(UnsupportedError, match="has WordLevel"):
             _differences(tmp_path, words)
 
 
@@ -489,6 +485,6 @@ def test_damaged_files(name: str, content: str, sentence: str, saved: Callable[[
     folder = saved("bert")
     (folder / name).write_text(content)
     with pytest.raises(LoadError, match=sentence) as raised:
-        load_tokenizer("it", folder, {"model_type": "bert"})
+        load_tokenizer("it", CheckpointFolder(folder), {"model_type": "bert"})
     assert "\n" not in str(raised.value)
     assert "\x1b" not in str(raised.value)

@@ -14,15 +14,16 @@ from safetensors.torch import load_file, save_file
 from tiny_tokenizers import STRINGS, save_tokenizer
 from transformers import CONFIG_MAPPING, AutoTokenizer
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.checkpoint_folder import CheckpointFolder
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.encoding.fast_tokenizer import load_tokenizer
 from attncli.engines import open_source
-from attncli.engines.numpy.families import model_spec
-from attncli.engines.numpy.families.text_towers import TOWERS
+from attncli.engines.numpy.families import TOWERS, model_spec
+from attncli.engines.numpy.families.text_towers import TOWER_MODELS
 from attncli.errors import LoadError, NotExposedError
 
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
-EVERY = [(name, text) for name, tower in TOWERS.items() for text in tower.texts]
+EVERY = [(name, text) for name, tower in TOWER_MODELS.items() for text in tower.texts]
 
 
 def saved(name: str, folder: Path) -> Path:
@@ -124,7 +125,7 @@ def test_what_a_configuration_does_not_say_is_what_transformers_takes(name: str,
     if name in ("qwen2_vl", "qwen2_5_vl"):  # transformers has no default for these
         for config in (short, said):
             config["text_config"]["rope_parameters"] = {"mrope_section": [16, 24, 24], "rope_theta": 1e6}
-    assert repr(model_spec(Fields(short))) == repr(model_spec(Fields(said)))
+    assert repr(model_spec(ConfigReader(short))) == repr(model_spec(ConfigReader(said)))
 
 
 @pytest.mark.parametrize(("name", "text"), EVERY)
@@ -140,12 +141,12 @@ def test_what_a_configuration_does_not_say_is_what_transformers_takes(name: str,
 )
 def test_what_is_not_known_declines(name: str, text: str, changes: dict[str, Any]) -> None:
     config = {"model_type": name, "text_config": {"model_type": text}}
-    model_spec(Fields(config))
-    with pytest.raises(DeclinedError):
-        model_spec(Fields(config | changes))
+    model_spec(ConfigReader(config))
+    with pytest.raises(UnsupportedError):
+        model_spec(ConfigReader(config | changes))
     for inner in ({"a_field_of_tomorrow": 1}, {"quantization_config": {"bits": 4}}, {"is_decoder": True}):
-        with pytest.raises(DeclinedError):
-            model_spec(Fields({"model_type": name, "text_config": {"model_type": text, **inner}}))
+        with pytest.raises(UnsupportedError):
+            model_spec(ConfigReader({"model_type": name, "text_config": {"model_type": text, **inner}}))
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
@@ -161,8 +162,8 @@ def test_what_is_not_known_declines(name: str, text: str, changes: dict[str, Any
 )
 def test_a_rotation_that_is_not_known_declines(name: str, rope: dict[str, Any]) -> None:
     inner = {"model_type": name + "_text", "rope_parameters": {"rope_theta": 1e4, **rope}}
-    with pytest.raises(DeclinedError):
-        model_spec(Fields({"model_type": name, "text_config": inner}))
+    with pytest.raises(UnsupportedError):
+        model_spec(ConfigReader({"model_type": name, "text_config": inner}))
 
 
 def test_scales_beside_the_weights_of_the_tower_are_found_and_of_other_parts_are_not(tmp_path: Path) -> None:
@@ -195,8 +196,8 @@ def test_a_tokenizer_is_what_transformers_makes_of_it_or_declined(name: str, sai
     fields = {key: value for key, value in json.loads(path.read_text()).items() if key != "tokenizer_class"}
     path.write_text(json.dumps(fields if said is None else fields | {"tokenizer_class": said}))
     try:
-        ours = load_tokenizer(str(tmp_path), tmp_path, {"model_type": name})
-    except DeclinedError:
+        ours = load_tokenizer(str(tmp_path), CheckpointFolder(tmp_path), {"model_type": name})
+    except UnsupportedError:
         return
     theirs = AutoTokenizer.from_pretrained(tmp_path, mistral_format=False)
     for text in list(STRINGS)[:60]:

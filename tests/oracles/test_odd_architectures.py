@@ -1,5 +1,6 @@
 """Architectures with a way of their own, in which a general method could go wrong without a word."""
 
+import ast
 import json
 import re
 import subprocess
@@ -32,12 +33,10 @@ from transformers import (
     MptModel,
     NystromformerConfig,
     NystromformerModel,
-    SwitchTransformersConfig,
-    SwitchTransformersModel,
 )
 
 from attncli.engines import open_source
-from attncli.engines.torch import memory
+from attncli.engines.torch import architectures
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.trace.layer import LayerTrace
 
@@ -49,20 +48,6 @@ BERT |= {"num_hidden_layers": 2, "max_position_embeddings": 64, "initializer_ran
 
 def weights(layer: LayerTrace) -> Any:
     return np.stack([layer.head(head).weights for head in layer.heads])
-
-
-def test_experts_that_count_along_the_sequence_are_not_cut_into_blocks(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = SwitchTransformersConfig(
-        vocab_size=128, d_model=32, d_kv=8, d_ff=48, num_layers=4, num_decoder_layers=1, num_heads=4,
-        num_experts=2, expert_capacity=4, num_sparse_encoder_layers=2, num_sparse_decoder_layers=1,
-    )  # fmt: skip
-    save(SwitchTransformersModel(config), tmp_path)
-    text = " ".join(f"w{5 + 7 * index % 100}" for index in range(40))
-    source = opened(tmp_path, "3")
-    whole = source.trace(text).layers[0]
-    with patch.object(memory, "ROWS", 8):
-        np.testing.assert_array_equal(weights(source.trace(text).layers[0]), weights(whole))
 
 
 def test_what_bigbird_shows_does_not_depend_on_what_ran_before(tmp_path: Path) -> None:
@@ -171,6 +156,16 @@ def test_positions_are_counted_as_the_model_counts_them(tmp_path: Path) -> None:
         assert source.trace(" ".join(["w7"] * limit)).layers[0].num_queries == limit
         with pytest.raises(InputError, match=f"reads at most {limit}"):
             source.trace(" ".join(["w7"] * (limit + 1)))
+
+
+def test_no_other_module_names_an_architecture_that_has_a_file() -> None:
+    folder = Path(architectures.__file__).parent
+    names = set(architectures._ARCHITECTURES)
+    for path in folder.parent.rglob("*.py"):
+        if path.is_relative_to(folder) or path.name == "refused.py":
+            continue
+        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        assert not names & texts, path.name
 
 
 def test_an_architecture_is_refused_before_torch_is_imported(tmp_path: Path) -> None:

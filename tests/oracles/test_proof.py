@@ -16,19 +16,20 @@ from running import Ran
 
 import attncli
 from attncli.encoding import auto_tokenizer
-from attncli.engines.torch import attention_interface, unmodified_check
+from attncli.engines.torch import unmodified_check
 from attncli.errors import NotExposedError
+from attncli.recording.readers import transformers as interface
 
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
 
-Call = attention_interface._Call
+Arguments = interface._Arguments
 
 
-def without(*names: str) -> Callable[..., Call]:
-    """Calls of an attention function that leaves some of what it is handed out of all that it does."""
+def without(*names: str) -> Callable[..., Arguments]:
+    """Arguments of an attention function that leaves some of what it is handed out of all that it does."""
 
-    def call(*arguments: Any) -> Call:
-        made = Call(*arguments)
+    def call(*arguments: Any) -> Arguments:
+        made = Arguments(*arguments)
         if "mask" in names:
             made = replace(made, mask=None)
         return replace(made, more={name: given for name, given in made.more.items() if name not in names})
@@ -52,7 +53,7 @@ LEFT_OUT = [
 def test_what_our_function_leaves_out_fails_the_proof_the_check_and_the_conformance(
     name: str, left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_interface, "_Call", without(left_out))
+    monkeypatch.setattr(interface, "_Arguments", without(left_out))
     row = conform(name, tmp_path)  # that it is exact with all it is handed is test_conformance's to say
     assert not row.difference <= EXACT
     assert row.trace is not None
@@ -91,7 +92,7 @@ def test_only_the_layers_up_to_the_last_one_asked_for_run_again(
     source.model.layers[0].mlp.register_forward_pre_hook(lambda *_: ran.append("feed-forward"))
     source.trace(TEXT)
     assert ran == ["attention", "attention"]
-    assert source.model.config._attn_implementation == attention_interface.ATTENTION
+    assert source.model.config._attn_implementation == interface.ATTENTION
 
 
 @pytest.mark.parametrize("handed", [{"bins": torch.ones(2)}, {"tables": (torch.ones(2), None)}])

@@ -149,7 +149,6 @@ importlib.util.find_spec = lambda name, package=None: None if name in hidden els
 sys.modules.update(dict.fromkeys(hidden))
 sys.modules["torch"] = None  # which takes seconds to import
 
-import transformers  # once: without torch, attn forgets it after each use
 from attncli import tokenize
 
 for folder in sys.argv[1:]:

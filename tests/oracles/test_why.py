@@ -17,7 +17,7 @@ from conformance import opened, save, words
 from transformers import AutoModel, AutoTokenizer
 
 import attncli
-from attncli.analysis.cell import Cell, Row
+from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.why import explain
 from attncli.trace.trace import Trace
 
@@ -121,7 +121,7 @@ def test_the_stages_add_up_to_the_models_own_weight(name: str, staged: Staged) -
     for query in range(7):
         for key in range(7):
             cell = explain(trace, query, key)[HEAD]
-            assert isinstance(cell, Cell)
+            assert isinstance(cell, AttentionCell)
             expected = loop(call, query, key)
             # The five stages by themselves, then to each other, then to what the model returned.
             near = {"rel": 1e-4, "abs": 1e-4}
@@ -239,4 +239,4 @@ def test_a_saved_trace_explains_itself_without_the_model(tmp_path: Path, attn: R
     assert len(documents[0]) == 2
     rows = attn("why", "--from", path, "-q", "flies", "-F", "json").json
     assert [(row["layer"], row["head"]) for row in rows] == [(layer, head) for layer in (2, 4) for head in range(12)]
-    assert all(isinstance(row, Row) for row in explain(attncli.load(path), "flies"))
+    assert all(isinstance(row, AttentionRow) for row in explain(attncli.load(path), "flies"))

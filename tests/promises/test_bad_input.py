@@ -55,7 +55,7 @@ BAD = {
     "an input folder without files": (["--file", "."], INPUT, "the folder . holds no file"),
     "an input glob that nothing fits": (["--file", "*.csv"], INPUT, "no file fits *.csv"),
     "an option of other files": (["--file", "missing.txt", "--column", "x"], USAGE, "--column does not apply to miss"),
-    "an option of files": ([TEXT, "--keep", "id"], USAGE, "--keep applies to --file NAME"),
+    "an option of files": ([TEXT, "--column", "id"], USAGE, "--column applies to --file NAME"),
     "a trace that is missing": (["--from", "missing.safetensors"], INPUT, "missing.safetensors does not exist"),
     "a trace that is a folder": (["--from", "."], INPUT, "folder"),
     "a trace with a long name": (["--from", LONG_NAME], INPUT),
@@ -337,7 +337,7 @@ def test_a_device_that_is_not_there_is_refused(attn: Run, tiny_llama: str) -> No
 
 
 def test_an_option_that_changes_nothing_is_not_silently_ignored(attn: Run, tiny_llama: str) -> None:
-    refused(attn("inspect", TEXT, "-m", tiny_llama, "--revision", "v2"), USAGE, "--revision")
+    refused(attn("inspect", TEXT, "-m", tiny_llama, "--revision", "v2"), USAGE, "-m NAME@REVISION")
 
 
 # --- escape sequences --------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from safetensors.numpy import save, save_file
 from tokenizer_folders import IN_PYTHON, PLACED, spm
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from attncli.encoding.auto_tokenizer import read_sentencepiece
 from attncli.encoding.vocabulary_files import check_vocabulary
 
 Run = Callable[..., Any]
@@ -559,4 +560,4 @@ def test_a_tokenizer_json_with_a_table_or_a_piece_like_that_is_refused(attn: Run
 def test_whole_vocabularies_are_not_refused(place: str, tmp_path: Path) -> None:
     PLACED[place](tmp_path)
     for path in tmp_path.iterdir():
-        check_vocabulary(path)
+        check_vocabulary(path, read_sentencepiece)

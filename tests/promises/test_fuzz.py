@@ -147,18 +147,13 @@ def test_any_command_line_is_answered_or_refused(line: Line, attn: Run, folder: 
 @given(
     sentences=st.lists(texts, min_size=1, max_size=3),
     form=st.sampled_from([*READERS, "jsonl", "tsv"]),
-    more=st.sampled_from(
-        [(), ("--keep-errors",), ("--color", "always"), ("--pair", "a [/INST]"), ("--show", "tokens")]
-    ),
+    more=st.sampled_from([(), ("--color", "always"), ("--pair", "a [/INST]"), ("--show", "tokens")]),
 )
 def test_any_sentence_is_shown_or_refused(sentences: list[str], form: str, more: tuple[str, ...], attn: Run) -> None:
     content = "\n".join(sentences).encode("utf-8", "surrogatepass")
     with time_limit():
         ran = attn("inspect", "-F", form, *more, "-", stdin=content)
     hold(ran.code, ran.out, ran.err, form, "always" in more)
-    if more == ("--keep-errors",) and form not in ("json", "jsonl"):
-        assert ran.code == USAGE
-        return
     lines = [line.rstrip(b"\r") for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
     given = {number: line for number, line in enumerate(lines, start=1) if line}
     bad = [number for number, line in given.items() if not is_sentence(line)]
@@ -172,13 +167,8 @@ def test_any_sentence_is_shown_or_refused(sentences: list[str], form: str, more:
         assert list(map(int, dict.fromkeys(rows))) == [number for number in given if number not in bad]
     if form == "jsonl":
         documents = [strict_json(line) for line in ran.out.splitlines()]
-        assert [one["sentence"] for one in documents] == [
-            number for number in given if number not in bad or "--keep-errors" in more
-        ]
+        assert [one["sentence"] for one in documents] == [number for number in given if number not in bad]
         for one in documents:
-            if one["sentence"] in bad:
-                assert one["schema"] == "attncli.error/1"
-                continue
             assert one["text"].encode() == given[one["sentence"]]
             for token in one["key_tokens"]:
                 of = one["pair"] if token["segment"] else one["text"]

@@ -15,10 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from architectures import tiny_model
-from conformance import save
+import torch
+from adapters import save_adapter
+from architectures import tiny_model, tiny_whole
+from conformance import calmed, save, save_for_auto
+from hub import Hub
 from packaging.requirements import Requirement
+from peft import LoraConfig
 from running import Ran
+from safetensors.torch import load_file, save_file
 
 PROJECT = Path(__file__).parents[2]
 TEXT = "time flies like an arrow"
@@ -42,13 +47,14 @@ def required(names: list[str], without: set[str]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of links to what `pip install .` brings; without the hub's client, which tokenizers bring."""
+    """A folder of links to what `pip install .` brings."""
     folder = tmp_path_factory.mktemp("light")
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for name in required(list(project["dependencies"]), {"huggingface-hub"}):
+    for name in required(list(project["dependencies"]), set()):
         installed = distribution(name)
         for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
-            (folder / top).symlink_to(installed.locate_file(top))
+            if not (folder / top).is_symlink():
+                (folder / top).symlink_to(installed.locate_file(top))
     return folder
 
 
@@ -71,8 +77,8 @@ def light(packages: Path, tmp_path: Path) -> Light:
     return run
 
 
-def test_the_light_installation_has_neither_torch_nor_transformers_nor_a_client_of_the_hub(light: Light) -> None:
-    for name in ("torch", "transformers", "huggingface_hub"):
+def test_the_light_installation_has_neither_torch_nor_transformers(light: Light) -> None:
+    for name in ("torch", "transformers"):
         assert f"No module named '{name}'" in light(program=("-c", f"import {name}")).err
     assert light(program=("-c", "import numpy, orjson, rich, safetensors, tokenizers, typer")).err == ""
 
@@ -119,6 +125,44 @@ def test_the_model_in_the_box_is_computed(light: Light, attn: Callable[..., Ran]
         assert ran == attn(*command, "-m", "demo")
 
 
+def test_checkpoints_on_the_hub_and_what_changes_or_stores_weights_are_computed(
+    light: Light, tiny_llama: str, tmp_path: Path, attn: Callable[..., Ran]
+) -> None:
+    """A tower whose file is fetched by ranges, an adapter and its base, LoRA on FP8."""
+    tower = tmp_path / "tower"
+    save_for_auto(calmed(tiny_whole("qwen2_vl")), tower)
+    weights = tower / "model.safetensors"
+    save_file(load_file(weights) | {"other.weight": torch.zeros(9 << 20)}, weights, metadata={"format": "pt"})
+    save_adapter("llama", tiny_llama, LoraConfig(r=2, target_modules=["q_proj"]), tmp_path / "lora")
+    fp8 = Path(shutil.copytree(tiny_llama, tmp_path / "fp8"))
+    tensors = load_file(fp8 / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("proj.weight")]:
+        tensors[name] = (tensors[name] * 8).to(torch.float8_e4m3fn)
+        tensors[name + "_scale_inv"] = torch.full((1, 1), 0.125)
+    save_file(tensors, fp8 / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((fp8 / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (fp8 / "config.json").write_text(json.dumps(config))
+    folders = {"some/tower": tower, "some/lora": tmp_path / "lora", "some/base": Path(tiny_llama), "some/fp8": fp8}
+    with Hub(folders) as hub:
+        environment = hub.environment | {"HF_HOME": str(tmp_path / "home")}
+        for name, folder, more in (
+            ("some/tower", tower, ()),
+            ("some/lora", tmp_path / "lora", ("--base", "some/base")),
+            ("some/lora", tmp_path / "lora", ("--base", "some/fp8")),
+        ):
+            ran = light("inspect", "w7 w8", "-m", name, *more, "-F", "json", **environment)
+            assert ran.code == 0, ran.err
+            local = [str(folders.get(each, each)) for each in more]
+            expected = attn("inspect", "w7 w8", "-m", folder, *local, "-F", "json", "--engine", "transformers").json
+            for one, other in zip(ran.json["layers"], expected["layers"], strict=True):
+                found, known = (np.array([head["weights"] for head in each["heads"]]) for each in (one, other))
+                np.testing.assert_allclose(found, known, atol=1e-5)
+        ranges = [one.range for one in hub.asked if one.host == "storage" and one.path.startswith("/some/tower")]
+        assert ranges
+        assert all(ranges)
+
+
 # What it takes, and what is said to take it; LLAMA and T5 are checkpoints.
 TAKEN = {
     "inspect TEXT -m LLAMA --engine transformers": "the transformers engine",
@@ -128,14 +172,12 @@ TAKEN = {
     "inspect TEXT -m T5": "the native engine does not compute T5: the architecture t5 ",
     "why TEXT -m T5 -q 1": "the native engine does not compute T5: the architecture t5 ",
     "tokens TEXT -m T5": "T5: the architecture t5 ",
-    "inspect TEXT -m no-one/nothing": "no-one/nothing: there is no such folder, ",
     "check TEXT -m LLAMA": "attn check",
     "mask model LLAMA TEXT": "attn mask model",
     "inspect TEXT --rng torch": "--rng torch",
     "inspect TEXT --mask mask.pt": "mask.pt",
     "mask check mask.pt": "mask.pt",
     "mask convert causal --size 3 --to sdpa -o out.pt": "a .pt file",
-    "inspect TEXT --vocab no-one/nothing": "--vocab 'no-one/nothing' is no file or folder here. A look",
 }
 
 
@@ -157,10 +199,10 @@ def test_what_takes_more_says_which_command_installs_it(
     for name in ("LLAMA", "T5"):
         ran.err = ran.err.replace(meant[name], name)
     assert ran.err.startswith(f"attn: {TAKEN[line]}")
-    packages = r"torch and transformers, which are|torch, which is|transformers, which is|huggingface_hub, which is"
+    packages = r"torch and transformers, which are|torch, which is|transformers, which is"
     command = re.fullmatch(rf"attn: .* takes (?:{packages}) not installed: pip install (\S+)\n", ran.err)
     assert command is not None, ran.err
-    assert command[1] == ("huggingface_hub" if "--vocab" in line else TORCH)
+    assert command[1] == TORCH
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mask.pt"]
 
 

@@ -67,7 +67,7 @@ def test_neither_torch_nor_transformers_is_imported(arguments: list[str], tmp_pa
 # What no view of a short sentence or a saved trace needs, and costs a hundredth of a run or more.
 SPARED = HEAVY | {
     "asyncio", "textual", "attncli.explore",
-    "logging", "pydantic", "tokenizers", "attncli.cli.commands.heads", "attncli.cli.resume",
+    "logging", "pydantic", "tokenizers", "attncli.cli.commands.heads",
     "attncli.analysis.derive.layer", "attncli.analysis.derive.words", "attncli.masks.files",
     "attncli.engines.numpy", "attncli.engines.torch",
 }  # fmt: skip
@@ -102,10 +102,10 @@ def test_a_run_imports_nothing_that_it_does_not_need(
 def test_a_file_of_text_is_read_without_what_reads_other_files(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("time flies\n", encoding="utf-8")
     (tmp_path / "table.csv").write_text("text\ntime flies\n", encoding="utf-8")
-    readers = {"csv", "gzip", "pyarrow", "fsspec", "attncli.corpus.records", "attncli.corpus.tables"}
+    readers = {"csv", "gzip", "pyarrow", "fsspec", "attncli.corpus.readers.jsonl", "attncli.corpus.readers.columnar"}
     assert not readers & modules_after(STARTED, "tokens", "--file", tmp_path / "text.txt")
     imported = modules_after(STARTED, "tokens", "--file", tmp_path / "table.csv")
-    assert {"csv", "attncli.corpus.tables"} <= imported
+    assert {"csv", "attncli.corpus.readers.columnar"} <= imported
     assert not {"pyarrow", "fsspec"} & imported
 
 

@@ -8,14 +8,14 @@ from running import printed
 
 import attncli
 from attncli.analysis.diff import Difference
-from attncli.render.diff import Changes
-from attncli.render.heatmap import Picture
+from attncli.render.diff import DiffView
+from attncli.render.heatmap import Heatmap
 from attncli.render.legend import ramp_line
 from attncli.render.palette import Palette, Scale
 
 
 def drawn(difference: Difference, palette: Palette = Palette(), width: int | None = None, **view: Any) -> str:  # noqa: B008
-    return printed(Changes(difference, palette, width, **view).renderables(), palette, width)
+    return printed(DiffView(difference, palette, width, **view).renderables(), palette, width)
 
 
 def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
@@ -88,7 +88,7 @@ def test_a_pooled_cell_is_the_one_farthest_from_zero() -> None:
     random = np.random.default_rng(0)
     values = random.uniform(-1, 1, (5, 7))
     allowed = random.uniform(size=(5, 7)) > 0.4
-    pooled = Picture("", values, allowed).strongest(2, 3)
+    pooled = Heatmap("", values, allowed).strongest(2, 3)
     for row in range(3):
         for column in range(3):
             block = np.s_[2 * row : 2 * row + 2, 3 * column : 3 * column + 3]

@@ -13,18 +13,18 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli.render.block import Block
-from attncli.render.explore.drawn import Drawn, faded
-from attncli.render.explore.head import Cursor, LargeHead, large_head
+from attncli.render.color_limits import scales_of
+from attncli.render.explore.head import CellCursor, MainHeatmap, large_head
 from attncli.render.explore.heads import small_heads
+from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
-from attncli.render.explore.sight import Sight
+from attncli.render.explore.pane import PaneContent, faded
 from attncli.render.explore.status import status
 from attncli.render.explore.tokens import token_strip
 from attncli.render.explore.why import why_box
-from attncli.render.heatmap import picture_of
+from attncli.render.fit import Bounds
+from attncli.render.heatmap import heatmap_of
 from attncli.render.palette import Palette, Scale
-from attncli.render.ranges import scales_of
-from attncli.render.screen import Room
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
@@ -40,9 +40,9 @@ def toy(tokens: int, heads: int = 4, **options: object) -> Trace:
 
 
 @cache
-def sight_of(tokens: int, heads: int = 4) -> Sight:
+def sight_of(tokens: int, heads: int = 4) -> LayerViewCache:
     trace = toy(tokens, heads)
-    return Sight(trace, trace.layers[0]).prepare()
+    return LayerViewCache(trace, trace.layers[0]).prepare()
 
 
 def softmax_of(trace: Trace, head: int) -> np.ndarray:
@@ -63,14 +63,14 @@ def texts(block: Block) -> list[str]:
     return ["".join(text for text, _, _ in line) for line in block.lines]
 
 
-def fits(block: Block, room: Room) -> None:
+def fits(block: Block, room: Bounds) -> None:
     assert len(block.lines) <= room.lines
     assert max((sum(segment.cell_length for segment in line) for line in block.lines), default=0) <= room.width
 
 
 def drawn_head(
-    sight: Sight, cursor: Cursor, palette: Palette, room: Room, port: tuple[int, int, int] = WHOLE
-) -> LargeHead:
+    sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: Bounds, port: tuple[int, int, int] = WHOLE
+) -> MainHeatmap:
     return large_head(sight, cursor, port, None, palette, room)
 
 
@@ -82,21 +82,19 @@ def colour_step(weight: float, highest: float) -> int:
 
 # --- room ---
 
-SUBJECTS = [(1, 1), (2, 12), (5, 4), (12, 12), (27, 3), (41, 16), (65, 1), (130, 32), (300, 4), (2000, 2)]
-LINES, WIDTHS = (3, 4, 5, 7, 8, 11, 16, 24, 38, 60), (10, 11, 14, 20, 27, 39, 58, 80, 120, 200)
+SUBJECTS = [(1, 1), (2, 12), (12, 12), (41, 16), (130, 32), (2000, 2)]
+ROOMS = (Bounds(3, 10), Bounds(8, 39), Bounds(24, 80), Bounds(60, 200))
 
 
 @pytest.mark.parametrize("tier", PALETTES)
 @pytest.mark.parametrize(("tokens", "heads"), SUBJECTS)
 def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
     palette, sight = PALETTES[tier], sight_of(tokens, heads)
-    offset = SUBJECTS.index((tokens, heads)) + list(PALETTES).index(tier)
     survey = attncli.heads("a b c d", num_heads=heads, d_model=2 * heads)
     entropies = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
-    for number, (lines, width) in enumerate(list(product(LINES, WIDTHS))[offset % 7 :: 7]):
-        room = Room(lines, width)
+    for number, room in enumerate(ROOMS, start=SUBJECTS.index((tokens, heads))):
         head, query, key = number % heads, (7 * number) % tokens, (5 * number) % tokens
-        cursor = Cursor(head, query, key)
+        cursor = CellCursor(head, query, key)
         port = (number % tokens, (3 * number) % tokens, number % 5)
         large = drawn_head(sight, cursor, palette, room, port)
         assert query in range(large.window.rows.start, large.window.rows[-1] + large.window.rows.step)
@@ -105,11 +103,9 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
         fits(small_heads(sight, head, None, palette, room).block, room)
         chosen = number % 40, head
         fits(layer_map("entropy", entropies, range(40), ("self", heads), chosen, palette, room).block, room)
-        fits(
-            token_strip(sight.tokens, query, key, (None, None), palette, Room(1 + number % 3, width)).block,
-            Room(1 + number % 3, width),
-        )
-        fits(status(sight, cursor, "", ["computing …"], palette, Room(2, width)), Room(2, width))
+        strip, two = Bounds(1 + number % 3, room.width), Bounds(2, room.width)
+        fits(token_strip(sight.tokens, query, key, (None, None), palette, strip).block, strip)
+        fits(status(sight, cursor, "", ["computing …"], palette, two), two)
         fits(why_box(sight.trace, sight.layer, cursor, palette, room), room)
         for block in (large.drawn.block, small_heads(sight, head, None, palette, room).block):
             assert palette.encoding != "ascii" or "".join(texts(block)).isascii()
@@ -118,12 +114,12 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
 # --- the large head ---
 
 
-@pytest.mark.parametrize(("tokens", "room"), [(9, Room(11, 40)), (24, Room(15, 60)), (24, Room(15, 31))])
-def test_colours_are_those_of_the_weights(tokens: int, room: Room) -> None:
+@pytest.mark.parametrize(("tokens", "room"), [(9, Bounds(11, 40)), (24, Bounds(15, 60)), (24, Bounds(15, 31))])
+def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
     trace, sight = toy(tokens), sight_of(tokens)
     highest = max(softmax_of(trace, head).max() for head in range(4))
     weights = softmax_of(trace, 2)
-    large = drawn_head(sight, Cursor(2, tokens - 1, 0), COLOUR, room)
+    large = drawn_head(sight, CellCursor(2, tokens - 1, 0), COLOUR, room)
     cell = large.window.cell
     assert (len(large.window.rows), len(large.window.columns)) == (tokens, tokens)
     ramp = [style.bgcolor for _, style in COLOUR.ramp(1) if style is not None]
@@ -156,7 +152,7 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Room) -> None:
 
 def test_numbers_stand_in_cells_that_have_room_for_them() -> None:
     trace = toy(9)
-    large = drawn_head(sight_of(9), Cursor(1, 3, 2), COLOUR, Room(14, 70))
+    large = drawn_head(sight_of(9), CellCursor(1, 3, 2), COLOUR, Bounds(14, 70))
     rows = [line for line in texts(large.drawn.block) if re.match(r".\d", line)]
     weights = softmax_of(trace, 1)
     for query, line in enumerate(rows):
@@ -169,8 +165,8 @@ def test_numbers_stand_in_cells_that_have_room_for_them() -> None:
 
 @pytest.mark.parametrize("palette", [COLOUR, SHADES, ASCII], ids=["truecolor", "blocks", "ascii"])
 def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of(palette: Palette) -> None:
-    trace, room = toy(300), Room(30, 60)
-    large = drawn_head(sight_of(300), Cursor(0, 150, 80), palette, room)
+    trace, room = toy(300), Bounds(30, 60)
+    large = drawn_head(sight_of(300), CellCursor(0, 150, 80), palette, room)
     rows, columns, *_ = large.window
     weights = np.where(np.tri(300, dtype=bool), softmax_of(trace, 0), -1)
     picture = sight_of(300).pooled(0, rows, columns)
@@ -182,13 +178,13 @@ def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of(palette:
 
 
 def test_zooming_halves_blocks_down_to_one_token_and_keeps_the_cursor_inside() -> None:
-    sight, room = sight_of(2000, 2), Room(24, 70)
+    sight, room = sight_of(2000, 2), Bounds(24, 70)
     steps = []
-    whole = drawn_head(sight, Cursor(0, 1234, 99), COLOUR, room)
+    whole = drawn_head(sight, CellCursor(0, 1234, 99), COLOUR, room)
     assert (whole.window.rows[0], whole.window.columns[0]) == (0, 0)
     assert whole.window.rows[-1] + whole.window.rows.step >= 2000
     for zoom in range(whole.zooms + 2):
-        large = drawn_head(sight, Cursor(0, 1234, 99), COLOUR, room, (0, 0, zoom))
+        large = drawn_head(sight, CellCursor(0, 1234, 99), COLOUR, room, (0, 0, zoom))
         rows, columns, *_ = large.window
         ends = (min(part.start + len(part) * part.step, 2000) - 1 for part in (rows, columns))
         parts = [
@@ -202,25 +198,27 @@ def test_zooming_halves_blocks_down_to_one_token_and_keeps_the_cursor_inside() -
     assert all(
         later == (-(-first[0] // 2**n), -(-first[1] // 2**n)) for n, later in enumerate(steps) for first in steps[:1]
     )
-    zoomed = drawn_head(sight, Cursor(0, 1234, 99), COLOUR, room, (0, 0, whole.zooms)).window
+    zoomed = drawn_head(sight, CellCursor(0, 1234, 99), COLOUR, room, (0, 0, whole.zooms)).window
     found = sight.pooled(0, zoomed.rows, zoomed.columns).values
     part = np.ix_(zoomed.rows, zoomed.columns)
     assert found == pytest.approx(softmax_of(sight.trace, 0)[part], rel=1e-4, abs=1e-7)
 
 
-@pytest.mark.parametrize("tier", PALETTES)
-@pytest.mark.parametrize(("tokens", "zoom"), [(9, 0), (40, 0), (300, 0), (300, 2), (2000, 99)])
+@pytest.mark.parametrize(
+    ("tokens", "zoom", "tier"),
+    [(9, 0, "truecolor"), (9, 0, "blocks"), (40, 0, "256"), (40, 0, "ascii"), (300, 2, "blocks"), (2000, 99, "256")],
+)
 def test_what_lies_at_a_place_is_marked_there_when_the_cursor_goes_to_it(tokens: int, zoom: int, tier: str) -> None:
-    sight, palette, room = sight_of(tokens, 4 if tokens < 2000 else 2), PALETTES[tier], Room(17, 50)
+    sight, palette, room = sight_of(tokens, 4 if tokens < 2000 else 2), PALETTES[tier], Bounds(17, 50)
     port = (tokens // 3, tokens // 4, zoom)
-    before = drawn_head(sight, Cursor(0, tokens // 2, tokens // 3), palette, room, port)
+    before = drawn_head(sight, CellCursor(0, tokens // 2, tokens // 3), palette, room, port)
     port = (before.window.rows.start, before.window.columns.start, zoom)
     found = {place: before.drawn.at(*place) for place in product(range(-1, 20), range(-1, 60))}
     cells = {place: pair for place, pair in found.items() if pair is not None}
     rows, columns, cell, _ = before.window
     assert len(set(cells.values())) >= len(rows) * len(columns) // cell.rows // 2
     for (line, column), (query, key) in list(cells.items())[:: max(len(cells) // 25, 1)]:
-        after = drawn_head(sight, Cursor(0, query, key), palette, room, port)
+        after = drawn_head(sight, CellCursor(0, query, key), palette, room, port)
         shown = texts(after.drawn.block)
         width = cell.columns
         around = shown[line][max(column - width + 1, 0) : column + width]
@@ -234,10 +232,10 @@ def test_what_lies_at_a_place_is_marked_there_when_the_cursor_goes_to_it(tokens:
 
 def test_pairs_are_parted_and_a_rule_is_no_cell() -> None:
     trace = attncli.inspect("a b c", pair="d e")
-    sight = Sight(trace, trace.layers[0])
-    for room in (Room(12, 60), Room(7, 20)):
+    sight = LayerViewCache(trace, trace.layers[0])
+    for room in (Bounds(12, 60), Bounds(7, 20)):
         for palette in PALETTES.values():
-            large = drawn_head(sight, Cursor(0, 3, 1), palette, room)
+            large = drawn_head(sight, CellCursor(0, 3, 1), palette, room)
             fits(large.drawn.block, room)
             if large.window.rows.step == 1 and large.window.columns.step == 1:
                 lines = texts(large.drawn.block)
@@ -252,7 +250,7 @@ def test_pairs_are_parted_and_a_rule_is_no_cell() -> None:
                 assert (above[0] <= 2, above[1]) == (True, 2)
 
 
-def odd() -> Sight:
+def odd() -> LayerViewCache:
     """A query that may see no key, a NaN, an infinity, a zero and a masked cell."""
     allowed = np.ones((4, 5), bool)
     allowed[2], allowed[0, 4] = False, False
@@ -261,12 +259,12 @@ def odd() -> Sight:
     layer = layer_of(
         np.ones((1, 4, 2), np.float32), np.ones((1, 5, 2), np.float32), mask=allowed[None], weights=weights
     )
-    return Sight(trace_of(replace(layer, scores=np.zeros((1, 4, 5), np.float32))), layer)
+    return LayerViewCache(trace_of(replace(layer, scores=np.zeros((1, 4, 5), np.float32))), layer)
 
 
 @pytest.mark.parametrize("palette", [SHADES, ASCII, COLOUR], ids=["blocks", "ascii", "truecolor"])
 def test_odd_cells_and_blind_rows_keep_their_marks(palette: Palette) -> None:
-    shown = texts(drawn_head(odd(), Cursor(0, 3, 3), palette, Room(12, 110)).drawn.block)
+    shown = texts(drawn_head(odd(), CellCursor(0, 3, 3), palette, Bounds(12, 110)).drawn.block)
     rows = {line[1]: line for line in shown if re.match(r".\d", line)}
     assert re.search(r"X +I +0", rows["1"])
     assert " ! " in rows["2"]
@@ -282,17 +280,18 @@ def test_odd_cells_and_blind_rows_keep_their_marks(palette: Palette) -> None:
 def test_the_ends_of_colours_are_those_of_other_views(ramp: str | None) -> None:
     for trace in (toy(20), toy(300), odd().trace):
         layer, view = trace.layers[0], View(ramp=ramp)
-        pictures = {head: picture_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
-        assert {Sight(trace, layer).scale(ramp)} == {*scales_of(trace, view, layer, pictures).values()}
+        pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
+        assert {LayerViewCache(trace, layer).scale(ramp)} == {*scales_of(trace, view, layer, pictures).values()}
 
 
 # --- all heads ---
 
 
-@pytest.mark.parametrize(("tokens", "heads"), [(9, 12), (40, 4), (300, 32), (12, 144)])
-@pytest.mark.parametrize("tier", ["truecolor", "ascii"])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "tier"), [(9, 12, "truecolor"), (40, 4, "ascii"), (300, 32, "truecolor"), (12, 144, "ascii")]
+)
 def test_a_head_that_lies_at_a_place_is_marked_above_it_when_it_is_chosen(tokens: int, heads: int, tier: str) -> None:
-    sight, palette, room = sight_of(tokens, heads), PALETTES[tier], Room(20, 60)
+    sight, palette, room = sight_of(tokens, heads), PALETTES[tier], Bounds(20, 60)
     drawn = small_heads(sight, 0, None, palette, room)
     found = {place: drawn.at(*place) for place in product(range(-1, 25), range(-1, 70))}
     shown = {head for head in found.values() if head is not None}
@@ -309,7 +308,7 @@ def test_a_head_that_lies_at_a_place_is_marked_above_it_when_it_is_chosen(tokens
 
 def test_small_heads_have_the_colours_of_the_large_one() -> None:
     trace, sight = toy(9, 12), sight_of(9, 12)
-    drawn = small_heads(sight, 3, None, COLOUR, Room(40, 130))
+    drawn = small_heads(sight, 3, None, COLOUR, Bounds(40, 130))
     highest = max(softmax_of(trace, head).max() for head in range(12))
     ramp = [style.bgcolor for _, style in COLOUR.ramp(1) if style is not None]
     picture = painted(drawn.block)
@@ -328,12 +327,14 @@ def test_heads_that_share_a_kv_head_stand_under_one_line() -> None:
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(6, 5, 4)).astype(np.float32), rng.normal(size=(2, 5, 4)).astype(np.float32)
     layer = layer_of(q, k, mask="causal")
-    sight = Sight(trace_of(layer), layer)
-    lines = texts(small_heads(sight, 4, None, SHADES, Room(20, 100)).block)
+    sight = LayerViewCache(trace_of(layer), layer)
+    lines = texts(small_heads(sight, 4, None, SHADES, Bounds(20, 100)).block)
     assert [len(part) for part in lines[0].rstrip().split(" kv")] == [32, 30]
     assert lines[0].startswith("kv 0 ─")
     assert lines[0][33:].startswith("kv 1 ─")
-    assert "reads kv head 1 of 2" in texts(drawn_head(sight, Cursor(4, 1, 1), SHADES, Room(10, 80)).drawn.block)[0]
+    assert (
+        "reads kv head 1 of 2" in texts(drawn_head(sight, CellCursor(4, 1, 1), SHADES, Bounds(10, 80)).drawn.block)[0]
+    )
 
 
 # --- layers × heads ---
@@ -348,7 +349,7 @@ def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
     logs = [np.log(each, where=each > 0, out=np.zeros_like(each)) for each in weights]
     entropies = [float(-(one * log).sum(axis=1).mean()) for one, log in zip(weights, logs, strict=True)]
     known = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
-    drawn = layer_map("entropy", known, range(5), ("self", 6), (1, 2), COLOUR, Room(12, 50))
+    drawn = layer_map("entropy", known, range(5), ("self", 6), (1, 2), COLOUR, Bounds(12, 50))
     lines = texts(drawn.block)
     for layer in range(5):
         numbers = re.findall(r"\d\.\d\d|\?", lines[2 + layer])
@@ -359,14 +360,14 @@ def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
     assert lines[0].startswith(f"entropy · ▸ {entropies[2]:.4g}")
 
 
-@pytest.mark.parametrize("room", [Room(9, 40), Room(30, 120), Room(5, 12), Room(12, 20)])
+@pytest.mark.parametrize("room", [Bounds(9, 40), Bounds(30, 120), Bounds(5, 12), Bounds(12, 20)])
 @pytest.mark.parametrize("tier", ["truecolor", "blocks", "ascii"])
-def test_a_head_of_the_map_is_marked_where_it_lies(room: Room, tier: str) -> None:
+def test_a_head_of_the_map_is_marked_where_it_lies(room: Bounds, tier: str) -> None:
     palette = PALETTES[tier]
     survey = attncli.heads("a b c d", num_heads=20, d_model=40)
     entropies = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
 
-    def drawn_at(layer: int, head: int) -> Drawn[tuple[int, int]]:
+    def drawn_at(layer: int, head: int) -> PaneContent[tuple[int, int]]:
         return layer_map("entropy", entropies, range(30), ("self", 20), (layer, head), palette, room)
 
     for chosen in ((0, 0), (15, 7), (29, 19)):
@@ -384,9 +385,9 @@ def test_a_head_of_the_map_is_marked_where_it_lies(room: Room, tier: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("tokens", "room"), [(5, Room(1, 60)), (40, Room(2, 50)), (2000, Room(2, 90)), (300, Room(1, 30))]
+    ("tokens", "room"), [(5, Bounds(1, 60)), (40, Bounds(2, 50)), (2000, Bounds(2, 90)), (300, Bounds(1, 30))]
 )
-def test_tokens_that_are_left_out_are_counted_and_the_marked_ones_never_are(tokens: int, room: Room) -> None:
+def test_tokens_that_are_left_out_are_counted_and_the_marked_ones_never_are(tokens: int, room: Bounds) -> None:
     of = sight_of(tokens, 2 if tokens == 2000 else 4).tokens
     for query, key in ((0, tokens - 1), (tokens // 2, tokens // 2), (tokens // 3, tokens // 2)):
         drawn = token_strip(of, query, key, (None, None), SHADES, room)
@@ -410,7 +411,7 @@ def test_tokens_that_are_left_out_are_counted_and_the_marked_ones_never_are(toke
 
 def test_word_pieces_touch_special_tokens_are_dim_and_foreign_text_is_harmless(minilm: str) -> None:
     trace = attncli.inspect("unbelievably \u202eodd", model=minilm)
-    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), COLOUR, Room(3, 60))
+    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), COLOUR, Bounds(3, 60))
     said = "".join(texts(drawn.block))
     assert said.isprintable()
     pieces = [token.label for token in trace.key_tokens if token.word == 0]
@@ -423,7 +424,7 @@ def test_word_pieces_touch_special_tokens_are_dim_and_foreign_text_is_harmless(m
 
 def test_two_sequences_have_a_line_each() -> None:
     trace = attncli.inspect("a b c", target="x y")
-    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Room(2, 30))
+    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Bounds(2, 30))
     assert texts(drawn.block) == [" x▸y", " a b▾c"]
     assert [drawn.at(0, 3), drawn.at(1, 1)] == [("query", 1), ("key", 0)]
 
@@ -434,7 +435,7 @@ def test_two_sequences_have_a_line_each() -> None:
 def test_the_status_tells_the_numbers_of_the_cell() -> None:
     trace, sight = toy(9), sight_of(9)
     weights = softmax_of(trace, 1)
-    said = texts(status(sight, Cursor(1, 5, 2), "", ["computing layer 3 …"], SHADES, Room(2, 160)))
+    said = texts(status(sight, CellCursor(1, 5, 2), "", ["computing layer 3 …"], SHADES, Bounds(2, 160)))
     assert said[0].startswith("▸ 5 w5 → ▾ 2 w2")
     weight, share, rank, keys, score = map(
         float,
@@ -446,21 +447,21 @@ def test_the_status_tells_the_numbers_of_the_cell() -> None:
     assert (rank, keys) == (1 + (weights[5] > weights[5, 2]).sum(), 6)
     assert score == pytest.approx(float(layer.q[1, 5] @ layer.k[1, 2]) * layer.scale, abs=1e-4)
     assert "computing layer 3 …" in said[1]
-    assert "masked" in texts(status(sight, Cursor(1, 2, 5), "", [], SHADES, Room(2, 160)))[0]
+    assert "masked" in texts(status(sight, CellCursor(1, 2, 5), "", [], SHADES, Bounds(2, 160)))[0]
 
 
 def test_why_is_the_page_of_attn_why_and_counts_what_has_no_room() -> None:
     trace = attncli.inspect("time flies like an arrow", d_model=64)
     layer = trace.layers[0]
     (cell,) = attncli.why(replace(trace, layers=(replace(layer, heads=(2,)),)), query=4, key=1)
-    whole = texts(why_box(trace, layer, Cursor(2, 4, 1), SHADES, Room(60, 90)))
+    whole = texts(why_box(trace, layer, CellCursor(2, 4, 1), SHADES, Bounds(60, 90)))
     said = "\n".join(whole)
     assert "4 arrow → 1 flies" in whole[0]
     for number in (cell.dot_product, cell.score, cell.weight, cell.value_norm, cell.contribution_norm):
         assert f"{number:.4f}" in said
     assert all(f"{product:.4f}" in said for product in cell.products)
     for lines in (3, 8, 12):
-        part = texts(why_box(trace, layer, Cursor(2, 4, 1), SHADES, Room(lines, 90)))
+        part = texts(why_box(trace, layer, CellCursor(2, 4, 1), SHADES, Bounds(lines, 90)))
         assert len(part) == lines
         assert part[:8] == whole[:8][: lines - 1] + part[lines - 1 : 8]
         assert int(part[-1].split()[0]) > 0
@@ -471,7 +472,7 @@ def test_why_is_the_page_of_attn_why_and_counts_what_has_no_room() -> None:
 
 def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> None:
     held, now = (attncli.inspect(text, num_heads=2, d_model=4) for text in ("b a c e", "a b x c e"))
-    sight = Sight(now, now.layers[0], held)
+    sight = LayerViewCache(now, now.layers[0], held)
     first, second = softmax_of(held, 1), softmax_of(now, 1)
     pairs = list(sight.pair.chosen) if sight.pair else []
     assert len(pairs) == 3
@@ -490,36 +491,36 @@ def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> N
     scale = sight.scale(None)
     assert scale == Scale.around_zero(scale.high)
     assert scale.high == pytest.approx(highest, rel=1e-5)
-    lines = texts(drawn_head(sight, Cursor(1, 4, 3), SHADES, Room(12, 60)).drawn.block)
+    lines = texts(drawn_head(sight, CellCursor(1, 4, 3), SHADES, Bounds(12, 60)).drawn.block)
     rows = [line for line in lines if re.match(r".\d", line)]
     assert [index for index, line in enumerate(rows) if " ~ " in line[:10]] == sorted(sight.alone[0])
     assert all(line.count("~") >= 2 for line in rows)
     assert "− held" in lines[0]
     assert "~ not in what is held" in lines[-1]
-    whole = Sight(now, now.layers[0], attncli.inspect("a x b", num_heads=2, d_model=4, mask="full"))
-    last = texts(drawn_head(whole, Cursor(1, 4, 3), SHADES, Room(12, 90)).drawn.block)[-1]
+    whole = LayerViewCache(now, now.layers[0], attncli.inspect("a x b", num_heads=2, d_model=4, mask="full"))
+    last = texts(drawn_head(whole, CellCursor(1, 4, 3), SHADES, Bounds(12, 90)).drawn.block)[-1]
     assert "~ not in what is held" in last
     assert "masked" not in last
-    fits(small_heads(sight, 0, None, COLOUR, Room(8, 30)).block, Room(8, 30))
-    small = texts(small_heads(sight, 0, None, SHADES, Room(24, 60)).block)
+    fits(small_heads(sight, 0, None, COLOUR, Bounds(8, 30)).block, Bounds(8, 30))
+    small = texts(small_heads(sight, 0, None, SHADES, Bounds(24, 60)).block)
     marked = [index for index, line in enumerate(small[1:]) if re.fullmatch("[~ ]*~[~ ]*", line)]
     assert marked == sorted(sight.alone[0])
-    told = texts(status(sight, Cursor(1, 4, 3), "", [], SHADES, Room(2, 200)))[0]
+    told = texts(status(sight, CellCursor(1, 4, 3), "", [], SHADES, Bounds(2, 200)))[0]
     assert "from" in told
 
 
 def test_texts_without_a_common_token_and_layers_that_are_not_held_have_no_difference() -> None:
     held, now = attncli.inspect("a b"), attncli.inspect("x y z")
-    sight = Sight(now, now.layers[0], held)
+    sight = LayerViewCache(now, now.layers[0], held)
     assert not sight.pooled(0, range(3), range(3)).allowed.any()
-    fits(drawn_head(sight, Cursor(0, 1, 1), COLOUR, Room(9, 40)).drawn.block, Room(9, 40))
+    fits(drawn_head(sight, CellCursor(0, 1, 1), COLOUR, Bounds(9, 40)).drawn.block, Bounds(9, 40))
     elsewhere = replace(held, layers=(replace(held.layers[0], layer=3),))
-    assert Sight(now, now.layers[0], elsewhere).pair is None
+    assert LayerViewCache(now, now.layers[0], elsewhere).pair is None
 
 
 def test_a_pooled_difference_is_the_one_farthest_from_zero() -> None:
     held, now = toy(300), attncli.inspect(toy(300).text, num_heads=4, d_model=8, seed=1)
-    sight = Sight(now, now.layers[0], held)
+    sight = LayerViewCache(now, now.layers[0], held)
     change = softmax_of(now, 0) - softmax_of(held, 0)
     found = sight.pooled(0, range(0, 300, 20), range(0, 300, 30))
     for (row, query), (column, key) in product(enumerate(range(0, 300, 20)), enumerate(range(0, 300, 30))):
@@ -533,7 +534,7 @@ def test_a_pooled_difference_is_the_one_farthest_from_zero() -> None:
 
 @pytest.mark.parametrize("tier", PALETTES)
 def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
-    block = drawn_head(sight_of(9), Cursor(1, 3, 2), PALETTES[tier], Room(14, 70)).drawn.block
+    block = drawn_head(sight_of(9), CellCursor(1, 3, 2), PALETTES[tier], Bounds(14, 70)).drawn.block
     old = faded(block)
     assert texts(old) == texts(block)
     for lines in zip(painted(block), painted(old), strict=True):
@@ -545,7 +546,7 @@ def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
 def test_tokens_are_shown_around_the_one_that_is_typed() -> None:
     queries, _ = sight_of(300).tokens
     for typed in (299, 120):
-        drawn = token_strip((queries, queries), 0, 0, (typed, typed), SHADES, Room(2, 60))
+        drawn = token_strip((queries, queries), 0, 0, (typed, typed), SHADES, Bounds(2, 60))
         shown = {spot.position for spot in map(drawn.at, *zip(*product(range(2), range(60)), strict=True)) if spot}
         assert typed in shown
         assert 0 not in shown
@@ -554,22 +555,24 @@ def test_tokens_are_shown_around_the_one_that_is_typed() -> None:
 
 def test_what_went_wrong_has_both_lines_where_one_is_too_short() -> None:
     sight, problem = sight_of(9), "the sentence has 632 tokens, and the model reads 512; --truncate cuts it"
-    wide, narrow = (status(sight, Cursor(0, 1, 1), problem, ["held"], SHADES, Room(2, width)) for width in (90, 50))
+    wide, narrow = (
+        status(sight, CellCursor(0, 1, 1), problem, ["held"], SHADES, Bounds(2, width)) for width in (90, 50)
+    )
     cell, below = texts(wide)
     assert cell.startswith("▸ 1 w1")
     assert below.startswith(f"{problem} · held")
     assert " ".join(line.strip() for line in texts(narrow)) == problem
-    (alone,) = texts(status(sight, Cursor(0, 1, 1), problem, ["held"], SHADES, Room(1, 50)))
+    (alone,) = texts(status(sight, CellCursor(0, 1, 1), problem, ["held"], SHADES, Bounds(1, 50)))
     assert alone.rstrip() == f"{problem[:48]}…"
-    longer = texts(status(None, Cursor(0, 0, 0), problem * 2, [], SHADES, Room(2, 50)))
+    longer = texts(status(None, CellCursor(0, 0, 0), problem * 2, [], SHADES, Bounds(2, 50)))
     assert longer[1].rstrip().endswith("…")
 
 
 @pytest.mark.parametrize("lines", range(1, 7))
 def test_two_sequences_stand_in_any_room(lines: int) -> None:
     trace = attncli.inspect("time flies like an arrow", target="die Zeit fliegt")
-    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Room(lines, 60))
-    fits(drawn.block, Room(lines, 60))
+    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Bounds(lines, 60))
+    fits(drawn.block, Bounds(lines, 60))
     said = "\n".join(texts(drawn.block))
     assert "▸Zeit" in said
     assert "▾like" in said

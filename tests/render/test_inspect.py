@@ -12,12 +12,12 @@ from views import of_heads
 
 import attncli
 from attncli.analysis.metrics import head_metrics
-from attncli.masks.layout import Subject
-from attncli.render.heatmap import Picture
+from attncli.masks.mask_grid import MaskGrid
+from attncli.render.fit import LONG
+from attncli.render.heatmap import Heatmap
 from attncli.render.inspect import Layout
 from attncli.render.masks import MaskView
 from attncli.render.palette import Palette
-from attncli.render.screen import LONG
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
@@ -143,7 +143,7 @@ def test_rows_and_columns_of_a_mask_that_differ_are_both_named() -> None:
     view = MaskView(Palette(), 80, queries=["x", "[PAD]"], keys=["a", "b", "[PAD]"])
     allowed = np.array([[[True, True, False], [False] * 3]])
     stream = io.StringIO()
-    for part in view.shown([Subject("padding", allowed, 0)]):
+    for part in view.shown([MaskGrid("padding", allowed, 0)]):
         Console(file=stream, width=80, color_system=None).print(part, markup=False, highlight=False)
     assert "0 x       ████ ·\n1 [PAD] !  · · ·\n" in stream.getvalue()
     assert "keys   0 a   1 b   2 [PAD]\n" in stream.getvalue()
@@ -165,10 +165,10 @@ def test_a_pooled_row_carries_the_mark_of_any_row_it_stands_for() -> None:
 def test_pooling_keeps_the_largest_weight_and_masks_only_what_is_all_masked() -> None:
     values = np.array([[0.1, 0.9, 0.3, 0.4], [0.2, 0.2, 0.8, 0.1]])
     allowed = np.array([[True, False, False, False], [True, True, False, False]])
-    pooled = Picture("", values, allowed).pooled(2, 2)
+    pooled = Heatmap("", values, allowed).pooled(2, 2)
     assert pooled.values.tolist() == [[0.2, 0.0]]
     assert pooled.allowed.tolist() == [[True, False]]
-    nan = Picture("", np.array([[np.nan, 0.2]]), np.ones((1, 2), bool)).pooled(1, 2)
+    nan = Heatmap("", np.array([[np.nan, 0.2]]), np.ones((1, 2), bool)).pooled(1, 2)
     assert np.isnan(nan.values[0, 0])
 
 

@@ -10,7 +10,7 @@ from attncli.trace.selection import Indices
 
 
 def chosen(given: object, count: int = 6) -> tuple[int, ...]:
-    return Indices.of("head", given).among(count, "layer 2")  # type: ignore[arg-type]
+    return Indices.of("head", given).resolve(count, "layer 2")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: i
 
 def test_the_range_of_one_is_said_in_the_singular() -> None:
     with pytest.raises(UsageError) as refused:
-        Indices.of("layer", "1").among(1, "the toy layer")
+        Indices.of("layer", "1").resolve(1, "the toy layer")
     assert str(refused.value) == "--layer 1 is out of range: the toy layer has 1 layer, 0"
 
 

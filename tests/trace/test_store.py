@@ -80,7 +80,7 @@ def lain(array: np.ndarray[Any, Any], axes: list[int], offset: int) -> np.ndarra
     return laid.transpose(np.argsort(axes))
 
 
-@pytest.mark.parametrize("offset", range(0, 64, 4))
+@pytest.mark.parametrize("offset", [0, 4, 16, 60])
 @pytest.mark.parametrize("count", [1, 5, 9])
 def test_where_and_in_which_order_arrays_lie_changes_no_byte(count: int, offset: int) -> None:
     random = np.random.default_rng(count)
@@ -558,7 +558,7 @@ def test_the_library_raises_what_the_program_says(attn: Run, tmp_path: Path) -> 
 
 OPTIONS = (
     "time flies; -; --file sentences.txt; --whole; --pair fruit; --target fruit; --no-special; --model bert; "
-    "--revision main; --dtype float16; --device cpu; --offline; --trust-remote-code; --allow-pickle; --mask causal; "
+    "--dtype float16; --device cpu; --offline; --trust-remote-code; --mask causal; "
     "--d-model 8; --num-heads 2; --d-k 2; --d-v 2; --init zeros; --project qk; --positions none; --scale none; "
     "--seed 0; --rng numpy; --vocab words; --vocab-size 9; --out-proj; --no-out-proj"
 )

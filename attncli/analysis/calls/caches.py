@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.masks.findings import Finding
-from attncli.text import counted
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -149,7 +149,7 @@ def _empty_slots(call: AttentionCall, ends: Ends, first: Int[np.ndarray, "#B"] |
 
 def _unwritten(empty: int) -> Iterator[Finding]:
     if empty:
-        message = f"attends to {counted(empty, 'slot')} of a static cache to which nothing was written yet"
+        message = f"attends to {plural(empty, 'slot')} of a static cache to which nothing was written yet"
         advice = "a mask hides them: torch.arange(slots) <= positions[:, None]"
         yield Finding("cache", "error", message, empty, advice=advice)
 

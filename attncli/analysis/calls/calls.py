@@ -27,7 +27,7 @@ from attncli.recording.detach import kept
 from attncli.recording.input_hint import InputHint
 from attncli.recording.notes import Notes
 from attncli.recording.ranks import Rank, rank
-from attncli.text import counted, visible
+from attncli.text import plural, visible
 from attncli.trace.display import Displayed
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ class Calls(Displayed, Sequence[Row]):
             if any(matches(track.place, one.pattern) for track in self.tracks):
                 said.append(f"{visible(str(one))} is not used: a later pattern matches the same places")
             else:
-                ran = f"{counted(self.calls, 'call')} ran elsewhere"
+                ran = f"{plural(self.calls, 'call')} ran elsewhere"
                 said.append(f"no attention ran at {visible(one.pattern)}; {ran}")
         return said
 
@@ -358,4 +358,4 @@ class Calls(Displayed, Sequence[Row]):
     def headline(self) -> str:
         """What was seen, in numbers."""
         which = "" if self.rank is None else f"{self.rank}: "
-        return f"{which}{counted(self.places, 'place')}, {counted(self.calls, 'call')}, {self.seconds:.1f} s"
+        return f"{which}{plural(self.places, 'place')}, {plural(self.calls, 'call')}, {self.seconds:.1f} s"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from attncli.errors import UsageError
 from attncli.masks.expressions import Expression, Pad, leaves
-from attncli.masks.given import with_given_lengths
+from attncli.masks.from_arrays import bind_lengths
 from attncli.masks.parser import parse
 from attncli.recording.call import CallSite
 from attncli.text import visible
@@ -99,7 +99,7 @@ class Expectations(NamedTuple):
         padded = [one for one in self.all if any(isinstance(leaf, Pad) for leaf in leaves(one.expression))] or self.all
         return Expectations(
             tuple(
-                replace(one, expression=with_given_lengths(one.expression, lengths)) if one in padded else one
+                replace(one, expression=bind_lengths(one.expression, lengths)) if one in padded else one
                 for one in self.all
             )
         )

@@ -17,10 +17,10 @@ from attncli.masks.audit import audit_allowed, word_queries
 from attncli.masks.comparison import Comparison
 from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
 from attncli.masks.findings import Finding
-from attncli.masks.layout import Size, laid_out
-from attncli.masks.padding import padding_under
+from attncli.masks.mask_grid import MaskSize, materialise
+from attncli.masks.recognition import infer_padding
 from attncli.recording.call import CallSite
-from attncli.text import counted, visible
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -65,7 +65,7 @@ class Wrong(NamedTuple):
             return None
         _, heads, queries, keys = mask.shape
         grid = Grid(np.arange(queries)[:, None], keys, mask.past, queries, heads)
-        wanted = laid_out(expected, Size(queries, keys, mask.past), heads)
+        wanted = materialise(expected, MaskSize(queries, keys, mask.past), heads)
         wanted = wanted.reshape((1,) * (4 - wanted.ndim) + wanted.shape)
         rows = max(len(mask.allowed), len(wanted))
         for row in range(rows):
@@ -180,7 +180,7 @@ def _tokens(
     if any(one.who is None for one in padding) or len(mask.allowed) < batch:
         return tokens
     cells = np.broadcast_to(mask.allowed[:, 0], (batch, queries, keys))
-    return padding_under(expected, cells, mask.past, tokens)
+    return infer_padding(expected, cells, mask.past, tokens)
 
 
 def _findings(call: Taken, expected: Expression | None) -> list[Finding]:
@@ -206,7 +206,7 @@ def _wrong_bias(mask: CallMask, expected: int | None) -> Iterator[Finding]:
         return
     name, right = f"alibi({expected})", (*slopes(expected),)
     if expected != heads:
-        yield Finding("bias", "error", f"{name} is a bias of {counted(expected, 'head')}, and there are {heads} here")
+        yield Finding("bias", "error", f"{name} is a bias of {plural(expected, 'head')}, and there are {heads} here")
         return
     found = mask.slopes if mask.has_bias else mask.slopes_of(np.zeros((1, 1, 1, 1), np.float32))
     if found in (right, ()):

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.analysis.calls.masks import CallMask, Read
-from attncli.masks.alone import suspicions
 from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
+from attncli.masks.intrinsic_checks import intrinsic_findings
 from attncli.masks.recognition import rule_of
 from attncli.recording.call import AttentionCall
 from attncli.recording.detach import has_nan, is_zero
-from attncli.text import counted
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -135,7 +135,7 @@ def _ignored(one: Read, mask: CallMask) -> Finding:
     allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], queries, keys))
     count = int(np.count_nonzero((allowed != np.tri(queries, keys, dtype=bool)).any(axis=(0, 1))))
     message = (
-        f"{one.name} is not applied: is_causal says that it is causal, and {counted(count, 'cell')} of it "
+        f"{one.name} is not applied: is_causal says that it is causal, and {plural(count, 'cell')} of it "
         f"{'is' if count == 1 else 'are'} not"
     )
     return Finding("backend", "error", message, count, advice="leave is_causal out")
@@ -158,7 +158,7 @@ def _by_itself(
         return
     dead = np.argwhere(~allowed.any(axis=3))
     becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
-    found = [one for one in suspicions(allowed, rule, mask.past, becomes) if one.code not in said]
+    found = [one for one in intrinsic_findings(allowed, rule, mask.past, becomes) if one.code not in said]
     are_words = words is None or bool((words & np.any(~np.any(allowed, axis=3), axis=1)).any())
     if len(dead) and (not are_words or _sees_itself_alone(call, dead)):
         found = [one if one.code != "dead-row" else replace(one, severity="note") for one in found]
@@ -173,7 +173,7 @@ def _swapped_parts(mask: CallMask, reads: Sequence[Read]) -> Iterator[Finding]:
         return
     for one in reads:
         rule = rule_of(one.allowed, mask.shape)
-        leaks = (each for each in suspicions(one.allowed, rule, mask.past) if each.code == "leak")
+        leaks = (each for each in intrinsic_findings(one.allowed, rule, mask.past) if each.code == "leak")
         yield from (replace(each, message=f"{one.name} {each.message}") for each in leaks)
 
 

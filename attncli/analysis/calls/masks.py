@@ -15,9 +15,9 @@ from attncli.masks.alibi import slopes, slopes_in
 from attncli.masks.audit import audit_fills
 from attncli.masks.conventions import LEAST, Convention, Reading, read_added
 from attncli.masks.expressions import And, Atom, Not, Pad, conjuncts
-from attncli.masks.files import Loaded
+from attncli.masks.files import StoredMask
 from attncli.masks.findings import Finding
-from attncli.masks.layout import Subject
+from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import Rule, rule_of
 from attncli.recording.detach import Copied
 
@@ -103,7 +103,7 @@ def _numbers(copied: Copied, reading: Reading, dtype: str) -> Iterator[Finding]:
             message = f"{numbers}, which is added: all weight goes to what it should hide"
             yield Finding("leak", "error", message, count, advice=f"-{other:g} hides")
             return
-    subject = Subject(copied.name, reading.allowed[0], 0, None, Loaded(values, copied.dtype), reading)
+    subject = MaskGrid(copied.name, reading.allowed[0], 0, None, StoredMask(values, copied.dtype), reading)
     yield from audit_fills(subject, dtype if dtype in LEAST else None)
 
 

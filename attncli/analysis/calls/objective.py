@@ -12,7 +12,7 @@ from attncli.analysis.calls.masks import CallMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.recording.input_hint import InputHint
 from attncli.recording.lineage import Lineage
-from attncli.text import counted
+from attncli.text import plural
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -76,7 +76,7 @@ def findings_of_answers(told: Sequence[InputHint]) -> Iterator[Finding]:
         count = int(seen.sum())
         cells = tuple((query, query + 1) for query in np.flatnonzero(seen[rows[0]])[:MOST_CELLS].tolist())
         where = "" if is_same else in_batch(rows)
-        message = f"sees the key after its own, whose token the loss asks for, in {counted(count, 'cell')}{where}"
+        message = f"sees the key after its own, whose token the loss asks for, in {plural(count, 'cell')}{where}"
         severity: Severity = "error" if one.is_sure else "note"
         advice = "what predicts the next token needs a causal mask"
         yield Finding("leak", severity, message, count, cells, advice=advice)

@@ -11,7 +11,7 @@ from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, Span, Track
 from attncli.errors import NotExposedError
 from attncli.masks.findings import Finding
 from attncli.recording.call import Api, CallSite
-from attncli.text import as_ranges, counted, visible
+from attncli.text import as_ranges, plural, visible
 
 if TYPE_CHECKING:
     from attncli.trace.trace import Trace
@@ -31,7 +31,7 @@ class Row:
         """Return the row in a line."""
         found = ", ".join(dict.fromkeys(one.code for one in self.findings)) or self.unfound
         name = named([track.place for track in self.tracks])
-        said = f"{name}, {counted(self.calls, 'call')}, {self.api}, {self.mask}"
+        said = f"{name}, {plural(self.calls, 'call')}, {self.api}, {self.mask}"
         return visible(f"<{type(self).__name__}: {said}: {found}>")
 
     @property
@@ -148,4 +148,4 @@ def joined(names: Sequence[str | None]) -> str | None:
         if len(varying) == 1 and len(varying[0]) == len(known) and all(part.isdecimal() for part in varying[0]):
             ranges = as_ranges(int(part) for part in varying[0])
             return ".".join(ranges if column is varying[0] else column[0] for column in columns)
-    return f"{known[0]} and {counted(len(known) - 1, 'more').removesuffix('s')}"
+    return f"{known[0]} and {plural(len(known) - 1, 'more').removesuffix('s')}"

@@ -12,15 +12,15 @@ from attncli.attention import noise_floor
 from attncli.masks.audit import audit, audit_fills, forbidden_by
 from attncli.masks.conventions import Reading, read_added
 from attncli.masks.expressions import Grid
-from attncli.masks.files import Loaded
+from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding
-from attncli.masks.layout import Subject
+from attncli.masks.mask_grid import MaskGrid
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-    from attncli.analysis.check.probe import SeenLayer
+    from attncli.analysis.check.model_runner import CapturedLayer
 
 _WEIGHED = {"leak", "document", "window"}  # cells that should have no weight
 _FOREIGN = {"pad": "padding", "document": "other documents"}
@@ -43,7 +43,7 @@ ADVICE = {
 }
 
 
-def layer_findings(layer: SeenLayer, dtype: str) -> Iterator[Finding]:
+def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
     """Yield what is wrong with a layer; cells are counted from the sentence's first token.
 
     Args:
@@ -70,35 +70,35 @@ def layer_findings(layer: SeenLayer, dtype: str) -> Iterator[Finding]:
         yield Finding("proof", "error", message)
 
 
-def _subject(layer: SeenLayer, columns: slice) -> Subject:
+def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
     """Return the mask of the sentence's rows over some columns, with the values that said so where these are known."""
     trace = layer.trace
     rows = np.arange(trace.num_queries)[layer.queries]
     if layer.mask is None:
         allowed = trace.mask.rows(list(range(trace.num_heads)), rows)[..., columns]
         alike = allowed[:1] if (allowed == allowed[:1]).all() else allowed
-        return Subject("mask", alike, 0)
+        return MaskGrid("mask", alike, 0)
     shape = len(layer.mask), trace.num_queries, trace.num_keys
     values = np.broadcast_to(layer.mask[..., : trace.num_keys], shape)[:, rows, columns]
     reading = Reading("attend", "booleans", values) if values.dtype == bool else read_added(values)
-    loaded = Loaded(values, layer.dtypes and layer.dtypes[0])
-    return Subject("mask", reading.allowed, 0, None, loaded, reading)
+    loaded = StoredMask(values, layer.dtypes and layer.dtypes[0])
+    return MaskGrid("mask", reading.allowed, 0, None, loaded, reading)
 
 
-def _grid(subject: Subject) -> Grid:
+def _grid(subject: MaskGrid) -> Grid:
     """Return the cells of a mask whose first query is the sentence's first token."""
     _, queries, keys = subject.allowed.shape
     return Grid(np.arange(queries)[:, None], keys, 0, queries, 1)
 
 
-def _received(layer: SeenLayer, own: Subject) -> Iterator[Finding]:
+def _received(layer: CapturedLayer, own: MaskGrid) -> Iterator[Finding]:
     """Yield what is wrong with what was handed to the layer: nothing, numbers that forbid nothing, another type."""
     needed = layer.implied.expression.allowed(_grid(own)).all() and layer.keys == slice(0, layer.trace.num_keys)
     if not layer.has_mask and not needed:
         yield Finding("no-mask", "error", f"no mask reached the layer; it should be {layer.implied.expression}")
-    if own.loaded is None or own.loaded.values.dtype == bool:
+    if own.stored is None or own.stored.values.dtype == bool:
         return
-    values = own.loaded.values
+    values = own.stored.values
     if (values == 1).any() and ((values == 0) | (values == 1)).all():
         message = "the mask of 0 and 1 is added to the scores as it is, which forbids nothing"
         yield Finding("ambiguous", "error", message, int((values == 1).sum()))
@@ -107,7 +107,7 @@ def _received(layer: SeenLayer, own: Subject) -> Iterator[Finding]:
         yield Finding("dtype", "note", message)
 
 
-def _foreign(layer: SeenLayer, whole: Subject) -> Iterator[Finding]:
+def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
     """Yield the cells outside the sentence that it may attend to: padding, or other documents."""
     cells = whole.allowed.copy()
     cells[..., layer.keys] = False
@@ -119,7 +119,7 @@ def _foreign(layer: SeenLayer, whole: Subject) -> Iterator[Finding]:
     yield _weighed(finding, layer, cells)
 
 
-def _weighed(finding: Finding, layer: SeenLayer, cells: Bool[np.ndarray, "#H Q K"]) -> Finding:
+def _weighed(finding: Finding, layer: CapturedLayer, cells: Bool[np.ndarray, "#H Q K"]) -> Finding:
     """Return a finding about cells with the weight that they get in the head that gives them most."""
     most, worst = -1.0, 0
     columns = slice(layer.tokens) if cells.shape[-1] == layer.tokens else layer.keys
@@ -134,7 +134,7 @@ def _weighed(finding: Finding, layer: SeenLayer, cells: Bool[np.ndarray, "#H Q K
     return replace(finding, message=message, head=worst)
 
 
-def _uniform(layer: SeenLayer, own: Subject) -> Iterator[Finding]:
+def _uniform(layer: CapturedLayer, own: MaskGrid) -> Iterator[Finding]:
     """Yield the heads that weigh all keys alike in every row that has a choice."""
     heads = []
     for head in range(layer.trace.num_heads):
@@ -150,7 +150,7 @@ def _uniform(layer: SeenLayer, own: Subject) -> Iterator[Finding]:
         yield Finding("dead-row", "error", message, len(heads), head=heads[0])
 
 
-def _is_one_token(layer: SeenLayer, head: int) -> bool:
+def _is_one_token(layer: CapturedLayer, head: int) -> bool:
     """Return whether all keys are alike and all values too, as for one token repeated: there is nothing to choose."""
     trace = layer.trace
     if trace.k is None or trace.v is None:
@@ -160,7 +160,7 @@ def _is_one_token(layer: SeenLayer, head: int) -> bool:
     return all(bool(own.any()) and np.ptp(own, axis=0).max() <= _ALIKE_KEYS * np.abs(own).max() for own in both)
 
 
-def _rows(layer: SeenLayer, subject: Subject, dtype: str) -> Iterator[Finding]:
+def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Finding]:
     """Yield what is wrong with the weights that the model itself computed, in rows that have a key."""
     sums = layer.sums[:, layer.queries]
     has_key: Bool[np.ndarray, "H Q"] = np.broadcast_to(subject.allowed.any(axis=2), sums.shape)

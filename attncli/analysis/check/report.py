@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from attncli.text import counted
+from attncli.text import plural
 from attncli.trace.display import Displayed
 
 if TYPE_CHECKING:
@@ -67,4 +67,4 @@ class Report(Displayed):
     tower: str | None = None
 
     def __repr__(self) -> str:
-        return f"Report({self.model}, {counted(len(self.findings), 'finding')})"
+        return f"Report({self.model}, {plural(len(self.findings), 'finding')})"

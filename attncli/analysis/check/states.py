@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attncli.engines.torch.attention_backend import attempting
+from attncli.engines.torch.attention_backend import translate_model_errors
+from attncli.engines.torch.kv_prefill import cut_inputs, encoder_inputs
 from attncli.engines.torch.recorder import Span
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     States = dict[tuple[int, str], Float[np.ndarray, "T E"]]
 
 
-class FailedError(NotExposedError):
+class RunFailedError(NotExposedError):
     """The model runs, but not in this way."""
 
 
@@ -64,18 +65,12 @@ def states_with_cache(
         NotExposedError: the model keeps no keys and values, or does not run with them.
     """
     is_encoder_decoder = model.config.is_encoder_decoder
-    name, kind = ("decoder_input_ids", "decoder") if is_encoder_decoder else ("input_ids", "self")
-    given = dict(inputs)
-    sliced = [name, "position_ids"] + ([] if is_encoder_decoder else ["token_type_ids"])
-    grown = "decoder_attention_mask" if is_encoder_decoder else "attention_mask"
-    if is_encoder_decoder:
-        encoder: dict[str, Any] = {key: given[key] for key in ("input_ids", "attention_mask") if key in given}
-        given["encoder_outputs"] = _run(model.get_encoder(), encoder)
+    kind = "decoder" if is_encoder_decoder else "self"
+    more = {"encoder_outputs": _run(model.get_encoder(), encoder_inputs(inputs))} if is_encoder_decoder else {}
     pieces: list[dict[tuple[int, str], torch.Tensor]] = []
     cache, start = None, 0
     for end in steps:
-        piece = given | {key: given[key][:, start:end] for key in sliced if key in given}
-        piece |= {grown: given[grown][:, :end]} if grown in given else {}
+        piece = cut_inputs(inputs, is_encoder_decoder, start, end) | more
         output = _run(model, piece | {"past_key_values": cache, "use_cache": True})
         cache = output.get("past_key_values")
         if cache is None:
@@ -105,6 +100,6 @@ def _by_token(hidden: torch.Tensor, batch: int, tokens: int) -> torch.Tensor:
 
 def _run(model: Any, inputs: Mapping[str, Any]) -> Any:
     device = next(model.parameters()).device
-    moved = {name: given.to(device) if hasattr(given, "to") else given for name, given in inputs.items()}
-    with attempting("the texts", "it does not run", FailedError):
+    moved = {name: value.to(device) if hasattr(value, "to") else value for name, value in inputs.items()}
+    with translate_model_errors("the texts", "it does not run", RunFailedError):
         return model(**moved, output_hidden_states=True, return_dict=True)

@@ -10,10 +10,10 @@ from attncli.text import visible
 from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
-    from attncli.encoding.encode import Reader
+    from attncli.encoding.encode import InputEncoder
 
 
-def tokenizer_findings(reader: Reader, tokens: Tokens, known_padding: int | None) -> Iterator[Finding]:
+def tokenizer_findings(reader: InputEncoder, tokens: Tokens, known_padding: int | None) -> Iterator[Finding]:
     """Yield notes about a tokenizer.
 
     Args:

@@ -55,9 +55,9 @@ def derive(
     return derived_trace(trace, Derivation(norms, rollout, words, mean, chosen))
 
 
-def derived_trace(trace: Trace, wish: Derivation) -> Trace:
+def derived_trace(trace: Trace, derivation: Derivation) -> Trace:
     """Return the trace that a derivation makes; see `derive`."""
-    if wish.is_none:
+    if derivation.is_none:
         return trace
     from attncli.analysis.derive import mean, norms, rollout, words
     from attncli.analysis.derive.layer import check_tokens
@@ -65,27 +65,29 @@ def derived_trace(trace: Trace, wish: Derivation) -> Trace:
     layers: tuple[LayerTrace, ...] = trace.layers
     queries, keys = trace.query_tokens, trace.key_tokens
     rules = []
-    if wish.norms:
+    if derivation.norms:
         rules.append(norms.rule_of(layers))
         layers = tuple(norms.with_norms(layer) for layer in layers)
-    if wish.rollout:
+    if derivation.rollout:
         layers = tuple(sorted(layers, key=lambda layer: layer.layer))
-        wanted = (layers[-1].layer,) if wish.layers is None else wish.layers.among(trace.source.layers, "the source")
+        wanted: tuple[int, ...] = (layers[-1].layer,)
+        if derivation.layers is not None:
+            wanted = derivation.layers.resolve(trace.source.layers, "the source")
         rules.append(rollout.rule_of(wanted, layers[0].kind))
         layers = rollout.rolled_out(layers, wanted)
-    if wish.words:
+    if derivation.words:
         check_tokens(layers, "--words merges pieces")
         queries, keys, rule = words.sides_of(trace)
         rules.append(rule)
         words_of = {trace.query_tokens: queries, trace.key_tokens: keys}
         layers = tuple(words.with_words(layer, *(words_of[side] for side in trace.sides(layer))) for layer in layers)
-    if wish.mean is not None:
-        rules.append(mean.rule_of(layers, wish.mean))
-        layers = mean.averaged(layers, wish.mean)
+    if derivation.mean is not None:
+        rules.append(mean.rule_of(layers, derivation.mean))
+        layers = mean.averaged(layers, derivation.mean)
     return replace(
         trace,
         query_tokens=queries,
         key_tokens=keys,
         layers=layers,
-        origin=Origin(trace, wish, tuple(rules)),
+        origin=Origin(trace, derivation, tuple(rules)),
     )

@@ -13,30 +13,30 @@ from attncli.attention import row_blocks
 from attncli.errors import UsageError
 from attncli.masks.expressions import Mask, RuleMask, smallest
 from attncli.text import layers_named
-from attncli.trace.layer import Derived, LayerTrace, Proof, Rows
+from attncli.trace.layer import Derived, LayerTrace, Proof, RowSource
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
 @dataclass(frozen=True)
-class MadeRows:
+class DerivedRows:
     """Rows that are made when they are asked for.
 
     Attributes:
         shape: `(H, Q, K)`.
-        made: gives some query rows of one head.
+        make: gives some query rows of one head.
     """
 
     shape: tuple[int, int, int]
-    made: Callable[[int, Int[np.ndarray, " Q"]], Float[np.ndarray, "Q K"]]
+    make: Callable[[int, Int[np.ndarray, " Q"]], Float[np.ndarray, "Q K"]]
 
     def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]], /) -> Float[np.ndarray, "Q K"]:
         """See `Rows`."""
-        return self.made(*place)
+        return self.make(*place)
 
 
-def derived_from(layer: LayerTrace, weights: Rows, derived: Derived, **changed: Any) -> LayerTrace:
+def derived_from(layer: LayerTrace, weights: RowSource, derived: Derived, **changed: Any) -> LayerTrace:
     """Return the layer with other numbers in place of its weights, and without what gave these.
 
     Its mask, heads, proof and positions are those of the layer, unless they are given too.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import MadeRows, any_mask, derived_from, worst
+from attncli.analysis.derive.layer import DerivedRows, any_mask, derived_from, worst
 from attncli.errors import UsageError
 from attncli.text import as_ranges
 from attncli.trace.layer import Derived, HeadTrace, LayerTrace
@@ -64,7 +64,7 @@ def _averaged(layers: list[LayerTrace], over: Mean) -> LayerTrace:
     before = first.derived or Derived()
     return derived_from(
         first,
-        MadeRows((1 if over_heads else heads, queries, keys), rows),
+        DerivedRows((1 if over_heads else heads, queries, keys), rows),
         Derived(
             before.measure,
             before.is_distribution,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import MadeRows, derived_from
+from attncli.analysis.derive.layer import DerivedRows, derived_from
 from attncli.attention import vector_norms
 from attncli.errors import NotExposedError
 from attncli.trace.layer import Derived, HeadTrace, LayerTrace
@@ -33,7 +33,7 @@ def with_norms(layer: LayerTrace) -> LayerTrace:
         with np.errstate(invalid="ignore", over="ignore"):
             return HeadTrace(layer, head, queries).weights * factors[head]
 
-    return derived_from(layer, MadeRows(layer.cells, rows), Derived("norms", is_distribution=False))
+    return derived_from(layer, DerivedRows(layer.cells, rows), Derived("norms", is_distribution=False))
 
 
 def rule_of(layers: tuple[LayerTrace, ...]) -> str:

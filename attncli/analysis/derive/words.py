@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import MadeRows, collected, derived_from
+from attncli.analysis.derive.layer import DerivedRows, collected, derived_from
 from attncli.attention import row_blocks
 from attncli.errors import UsageError
 from attncli.trace.layer import Derived, HeadTrace, LayerTrace
@@ -43,7 +43,7 @@ def with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> LayerTrace:
     shape = (layer.num_heads, len(rows), len(columns))
     longest = int(sizes.max()) * layer.num_keys  # cells that one word's rows may have
     mask = collected(allowed, layer.num_heads, row_blocks(np.arange(len(rows)), longest))
-    return derived_from(layer, MadeRows(shape, merged), layer.derived or Derived(), mask=mask)
+    return derived_from(layer, DerivedRows(shape, merged), layer.derived or Derived(), mask=mask)
 
 
 def sides_of(trace: Trace) -> tuple[Tokens, Tokens, str]:

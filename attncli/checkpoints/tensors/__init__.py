@@ -42,7 +42,7 @@ class Store(Protocol):
         """Get what is about to be read, if it has to come from somewhere; names that there are not are passed over."""
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
-        """Return a tensor as it is stored: 16 bits that are no float are a bfloat16; see `attncli.files.widened`."""
+        """Return a tensor as it is stored: 16 bits that are no float are a bfloat16; see `attncli.files.to_float32`."""
 
     def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
         """Return some rows of a table as they are stored, without reading the others."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.folder import check_name
+from attncli.checkpoints.checkpoint_folder import check_utf8
 from attncli.errors import LoadError, require
 from attncli.files import check_file
 from attncli.text import visible
@@ -52,7 +52,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        check_name(path)
+        check_utf8(path)
         try:
             check_file(path)
             with open(path, "rb") as file:

@@ -10,22 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.checkpoints.folder import map_weights, read_json
-from attncli.checkpoints.nested import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS
+from attncli.checkpoints.checkpoint_folder import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS, LORA, map_weights
 from attncli.checkpoints.tensors import Store, Stored
 from attncli.errors import LoadError, require
-from attncli.files import Tensors, widened
+from attncli.files import Tensors, to_float32
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
-LORA = "LORA"  # as peft_type says it
+    from attncli.checkpoints.checkpoint_folder import CheckpointFolder
+
 _LORA_TENSOR = re.compile(r"(.+)\.(lora_(?:A|B|embedding_A|embedding_B))(?:\.weight)?")
 # Kinds that put something before the text, in the input or among the keys.
 _PROMPTS = {
@@ -83,7 +82,7 @@ class LoraUpdate:
         # GPT-2 and its kin store [in, out].
         is_square = self.shape[0] == self.shape[1]
         turns = self.is_table or (is_transposed if is_square else self.shape != weight.shape)
-        added = widened(self.b) @ widened(self.a)
+        added = to_float32(self.b) @ to_float32(self.a)
         return weight + (added.T if turns else added) * np.float32(self.scale)
 
 
@@ -104,22 +103,20 @@ class Adapter:
     whole: Mapping[str, np.ndarray[Any, Any]]
 
 
-def read_adapter(name: str, folder: Path, allow_pickle: bool) -> Adapter:
-    """Read an adapter's configuration and map its tensors.
+def read_adapter(name: str, files: CheckpointFolder) -> Adapter:
+    """Read an adapter's configuration and map its tensors; those of a pickle take torch's restricted unpickler.
 
     Args:
         name: as the user knows it.
-        folder: where its files are.
-        allow_pickle: whether a .bin may be read, with torch's restricted unpickler.
+        files: of the adapter.
 
     Raises:
         LoadError: it is damaged, or no LoRA.
     """
-    check_adapter(name, folder)
-    config = read_json(folder / ADAPTER)
+    config = files.read_json(ADAPTER)  # which `check_adapter` has passed
     pairs: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
     whole: dict[str, np.ndarray[Any, Any]] = {}
-    for tensor, array in _tensors(name, folder, allow_pickle).items():
+    for tensor, array in _tensors(name, files).items():
         own = tensor.removeprefix("base_model.model.")
         if match := _LORA_TENSOR.fullmatch(own):
             pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
@@ -133,13 +130,13 @@ def read_adapter(name: str, folder: Path, allow_pickle: bool) -> Adapter:
     return Adapter(name, config.get("fan_in_fan_out") is True, updates, whole)
 
 
-def check_adapter(name: str, folder: Path) -> None:
+def check_adapter(name: str, files: CheckpointFolder) -> None:
     """Refuse an adapter that is no LoRA, by its configuration; see `read_adapter`.
 
     Raises:
         LoadError: it is damaged, or of a kind that is not read.
     """
-    config = read_json(folder / ADAPTER)
+    config = files.read_json(ADAPTER)
     kind = config.get("peft_type")
     if not isinstance(kind, str):
         raise LoadError(f"{ADAPTER} of {visible(name)} names no peft_type; expected the adapter that peft saved")
@@ -164,28 +161,23 @@ def check_adapter(name: str, folder: Path) -> None:
         )
 
 
-def _tensors(name: str, folder: Path, allow_pickle: bool) -> Mapping[str, np.ndarray[Any, Any]]:
+def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, np.ndarray[Any, Any]]:
     """Return an adapter's tensors: mapped, where they are not in a pickle."""
-    if (folder / ADAPTER_WEIGHTS).is_file():
-        file: Tensors = map_weights(folder / ADAPTER_WEIGHTS)
+    if ADAPTER_WEIGHTS in files:
+        file: Tensors = map_weights(files.path / ADAPTER_WEIGHTS)
         for tensor, kind in sorted(file.types.items()):
             if kind not in _FLOATS:
                 raise LoadError(f"the adapter {visible(name)} has {visible(tensor)} as {kind}; expected floats")
         return file.mapped
-    if not (folder / ADAPTER_PICKLE).is_file():
+    if ADAPTER_PICKLE not in files:
         raise LoadError(
             f"{visible(name)} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}; put that file beside "
             f"it, or take {ADAPTER} away"
         )
-    if not allow_pickle:
-        raise LoadError(
-            f"the adapter {visible(name)} has its weights in a pickle ({ADAPTER_PICKLE}), which may hold code; "
-            "--allow-pickle reads the tensors in it and nothing else, or save it again as safetensors"
-        )
     require(f"the pickle of {visible(name)}", "torch")
     from attncli.checkpoints.tensors.pickles import tensors_in
 
-    return tensors_in(folder / ADAPTER_PICKLE)
+    return tensors_in(files.path / ADAPTER_PICKLE)
 
 
 def _update(name: str, module: str, parts: Mapping[str, np.ndarray[Any, Any]], config: Mapping[str, Any]) -> LoraUpdate:
@@ -323,22 +315,22 @@ class LoraStore:
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """See `attncli.checkpoints.tensors.Store.read`."""
         own = self._whole if name in self._whole else self._added
-        tensor = widened(own[name]) if name in own else self._base.read(name)
+        tensor = to_float32(own[name]) if name in own else self._base.read(name)
         if name not in self._updates:
             return tensor
-        return self._updates[name].added_to(widened(tensor), self._adapter.is_transposed)
+        return self._updates[name].added_to(to_float32(tensor), self._adapter.is_transposed)
 
     def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
         """See `attncli.checkpoints.tensors.Store.rows`."""
         own = self._whole if name in self._whole else self._added
-        rows = widened(own[name][list(indices)]) if name in own else self._base.rows(name, indices)
+        rows = to_float32(own[name][list(indices)]) if name in own else self._base.rows(name, indices)
         if name not in self._updates:
             return rows
         update = self._updates[name]
         if not update.is_table:
             return self.read(name)[list(indices)]
-        added = widened(update.a[:, list(indices)]).T @ widened(update.b).T
-        return widened(rows) + added * np.float32(update.scale)
+        added = to_float32(update.a[:, list(indices)]).T @ to_float32(update.b).T
+        return to_float32(rows) + added * np.float32(update.scale)
 
 
 def _nearest(names: list[str], above: Sequence[str]) -> list[str]:

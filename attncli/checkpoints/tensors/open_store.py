@@ -2,72 +2,69 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.checkpoints.folder import split_snapshot
-from attncli.checkpoints.tensors import Store
-from attncli.checkpoints.tensors.lora_store import LoraStore
-from attncli.checkpoints.tensors.quantization import dequantized
-from attncli.checkpoints.tensors.safetensors_store import Shards, has_shards
-from attncli.checkpoints.weight_checks import check_beside, check_is_undone
-from attncli.checkpoints.weight_formats import has_pickle
+from attncli.checkpoints.checkpoint_folder import PICKLE, PICKLE_INDEX, WEIGHTS, WEIGHTS_INDEX, CheckpointFolder
+from attncli.checkpoints.tensors.safetensors_store import Shards
+from attncli.checkpoints.weight_checks import check_dequantized, check_has_weights, quantization_of
 
 if TYPE_CHECKING:
-    from attncli.checkpoints.options import LoadOptions
-    from attncli.checkpoints.tensors.lora_store import Adapter
+    from attncli.checkpoints.snapshot import Snapshot
+    from attncli.checkpoints.tensors import Store
 
 
-def open_store(
-    name: str,
-    folder: Path,
-    adapter: Adapter | None = None,
-    fetching: LoadOptions | None = None,
-    reads_pickles: bool = False,
-) -> Store:
-    """Return the tensors of a checkpoint, of which nothing is read yet.
+def open_store(snapshot: Snapshot, offline: bool = False) -> Store:
+    """Return the tensors of a checkpoint, of which nothing is read yet; a codec is imported where one is needed.
 
     Args:
-        name: of the checkpoint.
-        folder: where its files are.
-        adapter: what changes them.
-        fetching: how what is not there is fetched from the hub, of which the folder is a snapshot; None: nothing is.
-        reads_pickles: whether pickles are read where there are no other weights; it takes torch.
+        snapshot: the checkpoint's files.
+        offline: whether nothing may be fetched from the hub.
 
     Raises:
         LoadError: a file is damaged or cannot be opened, the weights are quantized in a way that is not undone, or the
             adapter was made for another model.
     """
-    check_beside(name, folder)
-    stored: Store = Shards(folder)
-    if fetching is not None and is_fetched(folder, fetching):
-        from attncli.checkpoints.tensors.remote import Remote
+    store = _as_stored(snapshot, offline)
+    if (config := quantization_of(snapshot.config)) is not None:
+        from attncli.checkpoints.tensors.quantization import dequantized
 
-        stored = Remote(folder, fetching)
-    elif reads_pickles and not has_shards(folder) and has_pickle(folder):
-        from attncli.checkpoints.tensors.pickles import Pickles
+        store = dequantized(store, snapshot, config)
+    check_dequantized(snapshot.model_name, snapshot.files, store)
+    if snapshot.adapter is None:
+        return store
+    from attncli.checkpoints.tensors.lora_store import LoraStore, read_adapter
 
-        stored = Pickles(folder)
-    store = dequantized(stored, folder)
-    check_is_undone(name, folder, store)
-    return store if adapter is None else LoraStore(store, adapter)
+    return LoraStore(store, read_adapter(snapshot.name, snapshot.adapter))
 
 
-def is_fetched(folder: Path, fetching: LoadOptions | None) -> bool:
-    """Return whether the tensors of a snapshot are fetched one by one; see `open_store`."""
-    if fetching is None or fetching.whole_files or has_shards(folder):
-        return False
-    from attncli.checkpoints.tensors.cache import Notes
+def _as_stored(snapshot: Snapshot, offline: bool) -> Store:
+    remote, files = snapshot.remote, snapshot.files
+    if remote is not None and not remote.sizes.keys().isdisjoint((WEIGHTS, WEIGHTS_INDEX)):
+        from attncli.checkpoints.tensors.hub_store import HubStore
 
-    snapshot, start = split_snapshot(folder)
-    return Notes(snapshot).has_parts(start)
+        return HubStore(snapshot.model_name, files, remote, offline)
+    if not snapshot.is_pickled:
+        check_has_weights(snapshot.model_name, files)
+        return Shards(files)
+    if remote is not None:
+        from attncli.checkpoints.hub import Repository
+
+        names = {PICKLE} if PICKLE in remote.sizes else set(files.shards(PICKLE_INDEX).values())
+        there = Repository(remote.repository, remote.commit, offline)
+        there.fetch([remote.inside + name for name in names], "model")
+        files = CheckpointFolder(files.path)
+    from attncli.checkpoints.tensors.pickles import Pickles
+
+    return Pickles(files)
 
 
-def is_plain(store: Store) -> bool:
-    """Return whether the tensors are files that any library reads as they are."""
-    return isinstance(store, Shards)
+def is_plain(snapshot: Snapshot, store: Store) -> bool:
+    """Return whether the weights are files on this machine that any library reads as they are."""
+    is_here = snapshot.remote is None or snapshot.is_pickled
+    return is_here and snapshot.adapter is None and not store.form
 
 
 def rows_of_vocabulary(store: Store, rows: Any) -> Any:
     """Return how many embeddings a model has, whose configuration says how many, with the tokens of an adapter."""
-    return store.resized.get(rows, rows) if isinstance(store, LoraStore) and type(rows) is int else rows
+    resized: dict[int, int] = getattr(store, "resized", {})
+    return resized.get(rows, rows) if type(rows) is int else rows

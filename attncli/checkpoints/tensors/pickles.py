@@ -10,7 +10,7 @@ from zipfile import is_zipfile
 import numpy as np
 import torch
 
-from attncli.checkpoints.folder import PICKLE, PICKLE_INDEX, shards_of
+from attncli.checkpoints.checkpoint_folder import PICKLE, PICKLE_INDEX, CheckpointFolder
 from attncli.checkpoints.tensors import Stored
 from attncli.errors import LoadError
 from attncli.files import to_numpy
@@ -50,11 +50,11 @@ class Pickles:
 
     form = ""
 
-    def __init__(self, folder: Path) -> None:
-        files = {PICKLE} if (folder / PICKLE).is_file() else set(shards_of(folder, PICKLE_INDEX).values())
+    def __init__(self, files: CheckpointFolder) -> None:
+        names = {PICKLE} if PICKLE in files else set(files.shards(PICKLE_INDEX).values())
         self._tensors: dict[str, torch.Tensor] = {}
-        for file in sorted(files):
-            self._tensors |= _unpickled(folder / file)
+        for name in sorted(names):
+            self._tensors |= _unpickled(files.path / name)
         self.names: Collection[str] = self._tensors.keys()
 
     def stored(self, name: str) -> Stored:

@@ -7,22 +7,20 @@ top (activations in eight bits) is no part of it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.checkpoints.folder import read_json
 from attncli.checkpoints.tensors import Store, Stored
+from attncli.checkpoints.tensors.quantization_recipes import RECIPES, QuantizedTensor, QuantizedTensors
 from attncli.checkpoints.weight_checks import unknown_quantization
 from attncli.errors import LoadError
 from attncli.text import visible
 from attncli.trace.tokens import brief
 
 if TYPE_CHECKING:
-    from attncli.checkpoints.tensors.bit_packing import QuantizedCheckpoint, QuantizedTensor
+    from attncli.checkpoints.snapshot import Snapshot
 
-_FIELDS = ("quantization_config", "quantization")  # the second is that of MLX
 # What the fields that are read hold, of whichever method; those that are lists or tables are looked at where they are.
 _TYPES = dict.fromkeys(("bits", "w_bit", "group_size"), int) | dict.fromkeys(
     ("version", "checkpoint_format", "format"), str
@@ -51,7 +49,7 @@ class Dequantized:
     def stored(self, name: str) -> Stored:
         """See `attncli.checkpoints.tensors.Store.stored`."""
         quantized = self._quantized.get(name)
-        return self._store.stored(name) if quantized is None else Stored(quantized.type, quantized.shape)
+        return self._store.stored(name) if quantized is None else Stored("F32", quantized.shape)
 
     def prepare(self, names: Collection[str]) -> None:
         """See `attncli.checkpoints.tensors.Store.prepare`."""
@@ -69,59 +67,31 @@ class Dequantized:
         return self._store.rows(name, indices) if quantized is None else quantized.read()[list(indices)]
 
 
-def dequantized(store: Store, folder: Path) -> Store:
+def dequantized(store: Store, snapshot: Snapshot, config: Any) -> Store:
     """Return a store of the numbers that the tensors of a checkpoint stand for, by what its files say.
 
     Args:
         store: of its tensors as they are stored.
-        folder: with its config.json.
+        snapshot: the checkpoint.
+        config: what its config.json says of the quantization.
 
     Raises:
         LoadError: they are quantized in a way that is not known, or are not what their form says.
     """
-    whole = read_json(folder / "config.json")
-    config = _quantization(whole)
-    if config is None:
-        return store
-    if not store.names:
-        _refuse_pickles(folder)
-        return store  # its files are not here yet
-    from attncli.checkpoints.tensors.bit_packing import QuantizedCheckpoint  # which plain weights need none of
-    from attncli.checkpoints.tensors.quantization_recipes import RECIPES
-
+    folder = str(snapshot.folder)
     method = config.get("quant_method") if isinstance(config, Mapping) else None
     if not isinstance(method, str) or method not in RECIPES:
-        raise unknown_quantization(str(folder), "MLX" if method is None and "quantization" in whole else method)
-    checkpoint = QuantizedCheckpoint(store, folder)
-    _check_types(checkpoint, config)
-    quantized = RECIPES[method](checkpoint, config)
-    return Dequantized(store, method, quantized) if quantized else store
-
-
-def _check_types(checkpoint: QuantizedCheckpoint, config: Mapping[str, Any]) -> None:
-    """Raise LoadError where a field of a quantization holds something else than its name says, such as a list."""
+        raise unknown_quantization(folder, "MLX" if method is None and "quantization" in snapshot.config else method)
+    if snapshot.is_pickled:
+        raise LoadError(
+            f"the weights of {visible(folder)} are quantized, and such weights are read from safetensors alone; save "
+            "them as safetensors"
+        )
+    tensors = QuantizedTensors(store, folder)
     for field, kind in _TYPES.items():
         value = config.get(field)
         is_fit = value is None or type(value) is kind
         if not is_fit or (isinstance(value, int) and abs(value) >= _LARGEST):
-            raise checkpoint.unread(f"{field} {brief(repr(value))}")
-
-
-def _refuse_pickles(folder: Path) -> None:
-    if any(folder.glob("*.bin")):
-        raise LoadError(
-            f"the weights of {visible(str(folder))} are quantized, and such weights are read from safetensors alone; "
-            "save them as safetensors"
-        )
-
-
-def _quantization(config: Mapping[str, Any]) -> Any:
-    """Return what a config.json says of how the weights are quantized; None if they are not."""
-    text = config.get("text_config")
-    places = [config, text] if isinstance(text, Mapping) else [config]
-    return next((place[field] for place in places for field in _FIELDS if place.get(field) is not None), None)
-
-
-def without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a config.json says of the model, not of how its weights are stored."""
-    return {field: value for field, value in config.items() if field not in _FIELDS}
+            raise tensors.unread(f"{field} {brief(repr(value))}")
+    quantized = RECIPES[method](tensors, config)
+    return Dequantized(store, method, quantized) if quantized else store

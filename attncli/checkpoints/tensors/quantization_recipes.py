@@ -8,73 +8,287 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.tensors.bit_packing import (
-    FLOATS,
-    SMALL_FLOATS,
-    Codes,
-    Floats,
-    QuantizedCheckpoint,
-    QuantizedTensor,
-    grid,
-    scale_blocks,
-    unpack_bits,
-)
-from attncli.files import widened
+from attncli.checkpoints.tensors import Store
+from attncli.errors import LoadError
+from attncli.files import to_float32
+from attncli.text import visible
 
-Recipe = Callable[[QuantizedCheckpoint, Mapping[str, Any]], dict[str, QuantizedTensor]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Codes = np.ndarray[Any, np.dtype[np.uint8]]
+Shape = tuple[int, ...]
+Block = tuple[int, int]  # rows and columns that share a scale
+
+_FLOATS = ("F32", "F16", "BF16")  # what scales are stored as
+_FP8 = ("F8_E4M3", "F8_E5M2")
 
 
-# --- FP8: eight bits with a scale for each block (DeepSeek-V3, Qwen3) or row (FBGEMM) -------------------------------
+class QuantizedTensor(NamedTuple):
+    """A tensor of the model that is stored in parts.
+
+    Attributes:
+        shape: of its numbers.
+        parts: the tensors of the checkpoint that it is made of.
+        read: makes its numbers.
+    """
+
+    shape: Shape
+    parts: tuple[str, ...]
+    read: Callable[[], Floats]
+
+
+Recipe = Callable[["QuantizedTensors", Mapping[str, Any]], dict[str, QuantizedTensor]]
+
+
+class QuantizedTensors:
+    """The tensors of a checkpoint as they are stored, which have to be of the types and shapes that a form says.
+
+    Args:
+        store: of the tensors.
+        folder: of the checkpoint, for what is said of it.
+    """
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self._store = store
+        self._folder = folder
+        self.read = store.read
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._store.names
+
+    def ending(self, end: str) -> Iterator[str]:
+        """Yield what stands before an end in the names of the tensors that have it."""
+        return (name.removesuffix(end) for name in list(self._store.names) if name.endswith(end))
+
+    def type(self, name: str) -> str:
+        """Return the type of a tensor; empty if there is none."""
+        return self._store.stored(name).type if name in self else ""
+
+    def expect(self, name: str, types: Iterable[str], *shapes: Shape, axes: int | None = None) -> Shape:
+        """Return the shape of a tensor.
+
+        Args:
+            name: of the tensor.
+            types: one of which it has to have.
+            shapes: one of which it has to have; none are any.
+            axes: how many it has to have; None is any number.
+
+        Raises:
+            LoadError: it is missing, or something else.
+        """
+        if name not in self:
+            raise self.misfit(f"{visible(name)} is missing")
+        stored = self._store.stored(name)
+        if stored.type not in (types := tuple(types)) or (axes is not None and len(stored.shape) != axes):
+            expected = " or ".join(types) + ("" if axes is None else f" with {axes} axes")
+            raise self.misfit(f"{visible(name)} is {stored.type} {list(stored.shape)}, expected {expected}")
+        if shapes and stored.shape not in shapes:
+            expected = " or ".join(str(list(shape)) for shape in dict.fromkeys(shapes))
+            raise self.misfit(f"{visible(name)} has shape {list(stored.shape)}, expected {expected}")
+        return stored.shape
+
+    def floats(self, name: str) -> Floats:
+        """Return a tensor of floats, also small ones, or of integers of eight bits, in float32."""
+        kind, array = self.type(name), self.read(name)
+        if kind == "F8_E4M3":
+            return _E4M3[array]
+        if kind == "I8":
+            return array.astype(np.float32)
+        if kind == "F8_E5M2":
+            return (array.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+        return _powers_of_two(array) if kind in ("F8_E8M0", "U8") else to_float32(array)
+
+    def integers(self, name: str, bits: int, count: int, turned: bool = False) -> Floats:
+        """Return packed integers, each stored more by half of their range than it is; see `unpack_bits`."""
+        words = self.read(name)
+        return unpack_bits(words.T if turned else words, bits, count).astype(np.float32) - (1 << bits - 1)
+
+    def misfit(self, what: str) -> LoadError:
+        """Return the error for tensors that are not what their form says."""
+        return LoadError(
+            f"the weights of {visible(self._folder)} are not what their quantization says: {what}; check that the "
+            "files belong together"
+        )
+
+    def unread(self, what: str) -> LoadError:
+        """Return the error for a variant of a form that is not undone."""
+        return LoadError(
+            f"the weights of {visible(self._folder)} are quantized, and attn does not read {visible(what)}; give the "
+            "checkpoint that it was made from"
+        )
+
+
+# --- bits, small floats, blocks --------------------------------------------------------------------------------------
+
+
+def _e4m3() -> Floats:
+    """Return the numbers of the 256 codes: a sign, four bits of exponent, three of mantissa; no infinity."""
+    codes = np.arange(256)
+    exponent, mantissa = codes >> 3 & 15, codes & 7
+    size = np.where(exponent > 0, np.ldexp(1 + mantissa / 8, exponent - 7), np.ldexp(mantissa / 8, -6))
+    size[codes & 127 == 127] = np.nan
+    return np.where(codes < 128, size, -size).astype(np.float32)
+
+
+_E4M3 = _e4m3()
+
+
+def _powers_of_two(codes: np.ndarray[Any, Any]) -> Floats:
+    """Return the numbers of E8M0, which are exponents of two alone; 255 is no number."""
+    with np.errstate(over="ignore"):
+        return np.where(codes == 255, np.nan, np.ldexp(np.float32(1), codes.astype(np.int32) - 127)).astype(np.float32)
+
+
+def unpack_bits(words: np.ndarray[Any, Any], bits: int, count: int) -> Codes:
+    """Return numbers of at most eight bits, which follow each other in the words of a row, the lowest bits first.
+
+    Args:
+        words: `[rows, words]`, of 32 bits.
+        bits: of a number.
+        count: how many numbers there are in a row.
+    """
+    parts = np.ascontiguousarray(words).view(np.uint8)
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        codes = parts[:, :, None] >> shifts & np.uint8((1 << bits) - 1)
+        return codes.reshape(len(words), -1)[:, :count]
+    starts = np.arange(count) * bits
+    # A number of three bits may begin in one byte and end in the next.
+    after = np.pad(parts, ((0, 0), (0, 1))).astype(np.uint16)
+    pairs = after[:, :-1] | after[:, 1:] << 8
+    return (pairs[:, starts // 8] >> (starts % 8).astype(np.uint16) & ((1 << bits) - 1)).astype(np.uint8)
+
+
+def scale_blocks(numbers: Floats, scales: Floats, block: Block) -> Floats:
+    """Multiply the last two axes of numbers by a scale for each block, in place; the last blocks may be smaller.
+
+    Args:
+        numbers: `[..., rows, columns]`.
+        scales: `[..., rows of blocks, columns of blocks]`.
+        block: rows and columns of one.
+    """
+    columns = numbers.shape[-1]
+    if scales.shape[-1] == 1 and block[0] in (1, numbers.shape[-2]):  # one for all, or for each row
+        numbers *= scales
+        return numbers
+    for index in range(scales.shape[-2]):
+        rows = slice(index * block[0], (index + 1) * block[0])
+        numbers[..., rows, :] *= np.repeat(scales[..., index : index + 1, :], block[1], axis=-1)[..., :columns]
+    return numbers
+
+
+def _grid(shape: Shape, block: Block) -> Shape:
+    """Return the shape of the scales of a tensor's blocks."""
+    return (*shape[:-2], -(-shape[-2] // block[0]), -(-shape[-1] // block[1]))
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(type(side) is int and side > 0 for side in value)
+
+
+def _scaled(
+    tensors: QuantizedTensors,
+    shape: Shape,
+    codes: str,
+    scale: str,
+    blocks: Iterable[Block] = (),
+    *,
+    scale_types: Iterable[str] = _FLOATS,
+    zeros: str = "",
+    bits: int = 0,
+    more: tuple[str, ...] = (),
+) -> QuantizedTensor:
+    """Return a tensor of codes with a scale for all of it, for each row, or for each block: `(code - zero) * scale`.
+
+    Args:
+        tensors: of the checkpoint.
+        shape: of the tensor.
+        codes: name of the codes.
+        scale: name of the scales.
+        blocks: the sizes that blocks may have.
+        scale_types: what scales may be stored as.
+        zeros: name of the zeros, as many as scales; there need be none of that name.
+        bits: of a packed code; 0: they are not packed.
+        more: other tensors that are read for it.
+
+    Raises:
+        LoadError: they do not fit each other.
+    """
+    if len(shape) < 2:
+        raise tensors.misfit(f"{codes} has shape {list(shape)}, expected two axes or more")
+    ones = (1,) * len(shape)
+    grids = {_grid(shape, block): block for block in blocks}
+    grids |= {(*shape[:-1], 1): (1, shape[-1]), ones: (shape[-2], shape[-1])}
+    stored = grid = tensors.expect(scale, scale_types)
+    if math.prod(grid) == 1:
+        grid = ones
+    elif grid == shape[:1]:
+        grid = (*grid, 1)
+    if grid not in grids:
+        tensors.expect(scale, scale_types, *grids)
+    parts = (codes, scale, *more)
+    if zeros in tensors:
+        packed = (-(-grid[0] * bits // 32), *grid[1:]) if tensors.type(zeros) == "I32" else grid
+        tensors.expect(zeros, ("I8", "I32" if bits else "F8_E4M3"), packed, stored)
+        parts += (zeros,)
+
+    def numbers() -> Floats:
+        values = tensors.integers(codes, bits, shape[1]) if bits else tensors.floats(codes)
+        if zeros in tensors:
+            is_packed = tensors.type(zeros) == "I32"  # along the rows
+            shift = tensors.integers(zeros, bits, grid[0], turned=True).T if is_packed else tensors.floats(zeros)
+            values -= scale_blocks(np.ones_like(values), shift.reshape(grid), grids[grid])
+        return scale_blocks(values, tensors.floats(scale).reshape(grid), grids[grid])
+
+    return QuantizedTensor(shape, parts, numbers)
+
+
+def _by_group(codes: Codes, zeros: Codes, scales: Floats, index: np.ndarray[Any, Any], zero_offset: int = 0) -> Floats:
+    """Return `(code - zero) * scale`, where each input belongs to a group.
+
+    Args:
+        codes: `[out, in]`.
+        zeros: `[groups, out]`.
+        scales: `[groups, out]`.
+        index: `[in]`, the group of each input.
+        zero_offset: what is added to the zeros.
+    """
+    numbers = np.ascontiguousarray(codes, np.float32)
+    numbers -= np.take(np.ascontiguousarray(zeros.T, np.float32) + np.float32(zero_offset), index, axis=1)
+    numbers *= np.take(np.ascontiguousarray(scales.T), index, axis=1)
+    return numbers
+
+
+# --- FP8: eight bits with a scale for each block (DeepSeek-V3, Qwen3) or row (FBGEMM) --------------------------------
 # https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/kernel.py: each number of `weight` times that of its
 # block, mostly of 128 by 128, in `weight_scale_inv`.
 
 
-def fp8(checkpoint: QuantizedCheckpoint, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+def fp8(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
     """Return the weights that are stored as float8 with `weight_scale_inv`."""
     block = config.get("weight_block_size")
-    sides = (block[0], block[1]) if isinstance(block, list | tuple) and len(block) == 2 else None
-    if block is not None and (sides is None or any(type(side) is not int or side < 1 for side in sides)):
-        raise checkpoint.unread(f"weight_block_size {block!r}")
-    names = checkpoint.ending("_scale_inv")
-    return {name: _scaled_fp8(checkpoint, name, name + "_scale_inv", sides) for name in names}
+    if block is not None and not _is_block(block):
+        raise tensors.unread(f"weight_block_size {block!r}")
+    blocks = [] if block is None else [(block[0], block[1])]
+    return {name: _float8(tensors, name, "_scale_inv", blocks) for name in tensors.ending("_scale_inv")}
 
 
-def fbgemm_fp8(checkpoint: QuantizedCheckpoint, _: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+def fbgemm_fp8(tensors: QuantizedTensors, _: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
     """Return the weights that are stored as float8 with a `weight_scale` for each row."""
-    names = [name for name in checkpoint.ending("_scale") if checkpoint.type(name) in SMALL_FLOATS]
-    return {name: _scaled_fp8(checkpoint, name, name + "_scale", None) for name in names}
+    names = [name for name in tensors.ending("_scale") if tensors.type(name) in _FP8]
+    return {name: _float8(tensors, name, "_scale", []) for name in names}
 
 
-def _scaled_fp8(
-    checkpoint: QuantizedCheckpoint, name: str, scale: str, block: tuple[int, int] | None
-) -> QuantizedTensor:
-    """Return a float8 tensor that has one scale, or one for each row or block."""
-    shape = checkpoint.shape(name, *SMALL_FLOATS)
-    found = checkpoint.shape(scale, *FLOATS, "F8_E8M0", "U8")
-    if len(shape) < 2:
-        raise checkpoint.misfit(f"{name} has shape {list(shape)}, expected two axes or more")
-    ones = (1,) * (len(shape) - 2)
-    whole: list[tuple[int, ...]] = [(), (1,), (1, 1), (*shape[:-1], 1)]
-    if len(shape) == 2:
-        whole.append(shape[:1])
-    checkpoint.check(scale, *(whole if block is None else [*whole, grid(shape, block)]))
-    if block is not None and found == grid(shape, block):
-        return QuantizedTensor(
-            shape, (name, scale), lambda: scale_blocks(checkpoint.floats(name), checkpoint.floats(scale), block)
-        )
-    broadcast = (*shape[:-1], 1) if found[:1] == shape[:1] and len(found) else (*ones, 1, 1)
-    return QuantizedTensor(
-        shape, (name, scale), lambda: checkpoint.floats(name) * checkpoint.floats(scale).reshape(broadcast)
-    )
+def _float8(tensors: QuantizedTensors, name: str, end: str, blocks: list[Block]) -> QuantizedTensor:
+    shape = tensors.expect(name, _FP8)
+    return _scaled(tensors, shape, name, name + end, blocks, scale_types=(*_FLOATS, "F8_E8M0", "U8"))
 
 
-# --- GPTQ: a few bits with a scale and a zero for each group of inputs ----------------------------------------------
+# --- GPTQ: a few bits with a scale and a zero for each group of inputs -----------------------------------------------
 # https://github.com/AutoGPTQ/AutoGPTQ/blob/v0.7.1/auto_gptq/nn_modules/qlinear/qlinear_cuda.py: `qweight` is packed
 # along the inputs, `qzeros` along the outputs, from the lowest bit on; `scales` is `[groups, out]`, and `g_idx` says
 # which group an input belongs to. A number is `(code - zero) * scale`; the first version stores zeros less 1.
@@ -83,63 +297,44 @@ _GPTQ_ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
 _GPTQ_BITS = (2, 3, 4, 8)
 
 
-class _GptqFormat(NamedTuple):
-    """Bits of a code, inputs of a group, and what is added to the zeros as they are stored."""
-
-    bits: int
-    group_size: int
-    zero_offset: int
-
-
-def gptq(checkpoint: QuantizedCheckpoint, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+def gptq(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
     """Return the weights that AutoGPTQ or GPTQModel wrote."""
     bits, group_size = config.get("bits"), config.get("group_size")
     layout = "marlin" if config.get("is_marlin_format") else config.get("checkpoint_format") or "gptq"
     if bits not in _GPTQ_BITS or layout not in _GPTQ_ZERO_OFFSETS or type(group_size) is not int:
-        raise checkpoint.unread(f"GPTQ as {layout} with {bits} bits in groups of {group_size}")
+        raise tensors.unread(f"GPTQ as {layout} with {bits} bits in groups of {group_size}")
     if config.get("dynamic"):
-        raise checkpoint.unread("GPTQ whose bits differ from module to module (dynamic)")
-    how = _GptqFormat(bits, group_size, _GPTQ_ZERO_OFFSETS[layout])
-    return {f"{name}.weight": _gptq_weight(checkpoint, name, how) for name in checkpoint.ending(".qweight")}
+        raise tensors.unread("GPTQ whose bits differ from module to module (dynamic)")
+    how = bits, group_size, _GPTQ_ZERO_OFFSETS[layout]
+    return {f"{name}.weight": _gptq_weight(tensors, name, *how) for name in tensors.ending(".qweight")}
 
 
-def _gptq_weight(checkpoint: QuantizedCheckpoint, name: str, how: _GptqFormat) -> QuantizedTensor:
-    words, columns = checkpoint.shape(f"{name}.qweight", "I32", axes=2)
-    inputs = words * 32 // how.bits
-    has_index = f"{name}.g_idx" in checkpoint
+def _gptq_weight(tensors: QuantizedTensors, name: str, bits: int, group_size: int, zero_offset: int) -> QuantizedTensor:
+    words, columns = tensors.expect(f"{name}.qweight", ("I32",), axes=2)
+    inputs = words * 32 // bits
+    has_index = f"{name}.g_idx" in tensors
     if has_index:
-        checkpoint.shape(f"{name}.g_idx", "I32", "I64")
-        checkpoint.check(f"{name}.g_idx", (inputs,))
-    groups, _ = checkpoint.shape(f"{name}.scales", *FLOATS, axes=2)
-    checkpoint.check(f"{name}.scales", (groups, columns))
-    checkpoint.shape(f"{name}.qzeros", "I32")
-    checkpoint.check(f"{name}.qzeros", (groups, -(-columns * how.bits // 32)))
-    if not has_index and groups != -(-inputs // how.group_size if how.group_size > 0 else -1):
-        raise checkpoint.misfit(f"{name}.scales has {groups} groups for {inputs} inputs in groups of {how.group_size}")
+        tensors.expect(f"{name}.g_idx", ("I32", "I64"), (inputs,))
+    groups, _ = tensors.expect(f"{name}.scales", _FLOATS, axes=2)
+    tensors.expect(f"{name}.scales", _FLOATS, (groups, columns))
+    tensors.expect(f"{name}.qzeros", ("I32",), (groups, -(-columns * bits // 32)))
+    group_size = group_size if group_size > 0 else inputs
+    if not has_index and groups != -(-inputs // group_size):
+        raise tensors.misfit(f"{name}.scales has {groups} groups for {inputs} inputs in groups of {group_size}")
+
+    def numbers() -> Floats:
+        codes = unpack_bits(tensors.read(f"{name}.qweight").T, bits, inputs)
+        zeros = unpack_bits(tensors.read(f"{name}.qzeros"), bits, columns)
+        index = tensors.read(f"{name}.g_idx") if has_index else np.arange(inputs) // group_size
+        if index.size and (index.min() < 0 or index.max() >= groups):
+            raise tensors.misfit(f"{name}.g_idx names groups that {name}.scales does not have")
+        return _by_group(codes, zeros, tensors.floats(f"{name}.scales"), index, zero_offset)
+
     parts = tuple(f"{name}.{part}" for part in ("qweight", "qzeros", "scales", *["g_idx"] * has_index))
-    return QuantizedTensor((columns, inputs), parts, partial(_gptq_numbers, checkpoint, name, how))
+    return QuantizedTensor((columns, inputs), parts, numbers)
 
 
-def _gptq_numbers(checkpoint: QuantizedCheckpoint, name: str, how: _GptqFormat) -> Floats:
-    scales = widened(checkpoint.read(f"{name}.scales"))
-    words = checkpoint.read(f"{name}.qweight")
-    codes = unpack_bits(words.T, how.bits, len(words) * 32 // how.bits)
-    zeros = unpack_bits(checkpoint.read(f"{name}.qzeros"), how.bits, scales.shape[1]).astype(np.float32)
-    zeros += how.zero_offset
-    if f"{name}.g_idx" in checkpoint:
-        index = checkpoint.read(f"{name}.g_idx")
-        if index.min() < 0 or index.max() >= len(scales):
-            raise checkpoint.misfit(f"{name}.g_idx names groups that {name}.scales does not have")
-    else:
-        inputs = codes.shape[1]
-        index = np.arange(inputs) // how.group_size if how.group_size > 0 else np.zeros(inputs, np.int32)
-    numbers = codes.astype(np.float32)
-    numbers -= np.take(np.ascontiguousarray(zeros.T), index, axis=1)
-    numbers *= np.take(np.ascontiguousarray(scales.T), index, axis=1)
-    return numbers
-
-
-# --- AWQ: four bits with a scale and a zero for each group of inputs ------------------------------------------------
+# --- AWQ: four bits with a scale and a zero for each group of inputs -------------------------------------------------
 # https://github.com/casper-hansen/AutoAWQ/blob/v0.2.9/awq/modules/linear/gemm.py: `qweight` and `qzeros` are packed
 # along the outputs, the eight of a word in the order 0 2 4 6 1 3 5 7. A number is `(code - zero) * scale`.
 
@@ -147,35 +342,30 @@ _AWQ_BITS, _AWQ_IN_WORD = 4, 8
 _AWQ_ORDER = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])  # where in a word the first output stands, the second, …
 
 
-def awq(checkpoint: QuantizedCheckpoint, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+def awq(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
     """Return the weights that AutoAWQ wrote in its `gemm` layout."""
     version = str(config.get("version", "gemm")).lower()
     bits, zero_point = config.get("bits", config.get("w_bit")), config.get("zero_point", True)
     if version != "gemm" or bits != _AWQ_BITS or zero_point is not True:
-        raise checkpoint.unread(f"AWQ as {version} with {bits} bits, zero_point {zero_point}")
-    return {f"{name}.weight": _awq_weight(checkpoint, name) for name in checkpoint.ending(".qweight")}
+        raise tensors.unread(f"AWQ as {version} with {bits} bits, zero_point {zero_point}")
+    return {f"{name}.weight": _awq_weight(tensors, name) for name in tensors.ending(".qweight")}
 
 
-def _awq_weight(checkpoint: QuantizedCheckpoint, name: str) -> QuantizedTensor:
-    inputs, words = checkpoint.shape(f"{name}.qweight", "I32", axes=2)
-    groups, _ = checkpoint.shape(f"{name}.qzeros", "I32", axes=2)
-    checkpoint.check(f"{name}.qzeros", (groups, words))
-    checkpoint.shape(f"{name}.scales", *FLOATS)
-    checkpoint.check(f"{name}.scales", (groups, words * _AWQ_IN_WORD))
+def _awq_weight(tensors: QuantizedTensors, name: str) -> QuantizedTensor:
+    inputs, words = tensors.expect(f"{name}.qweight", ("I32",), axes=2)
+    groups, _ = tensors.expect(f"{name}.qzeros", ("I32",), axes=2)
+    tensors.expect(f"{name}.qzeros", ("I32",), (groups, words))
+    tensors.expect(f"{name}.scales", _FLOATS, (groups, words * _AWQ_IN_WORD))
     if not groups or inputs % groups:
-        raise checkpoint.misfit(f"{name}.qzeros has {groups} groups for {inputs} inputs")
+        raise tensors.misfit(f"{name}.qzeros has {groups} groups for {inputs} inputs")
+
+    def numbers() -> Floats:
+        codes, zeros = (_awq_codes(tensors.read(f"{name}.{part}")) for part in ("qweight", "qzeros"))
+        index = np.repeat(np.arange(groups), inputs // groups)
+        return _by_group(codes.T, zeros, tensors.floats(f"{name}.scales"), index)
+
     parts = tuple(f"{name}.{part}" for part in ("qweight", "qzeros", "scales"))
-    return QuantizedTensor((words * _AWQ_IN_WORD, inputs), parts, partial(_awq_numbers, checkpoint, name))
-
-
-def _awq_numbers(checkpoint: QuantizedCheckpoint, name: str) -> Floats:
-    scales = widened(checkpoint.read(f"{name}.scales"))
-    codes, zeros = (_awq_codes(checkpoint.read(f"{name}.{part}")) for part in ("qweight", "qzeros"))
-    group_size = len(codes) // len(zeros)
-    numbers = np.ascontiguousarray(codes.T, np.float32)
-    numbers -= np.repeat(np.ascontiguousarray(zeros.T), group_size, axis=1)
-    numbers *= np.repeat(np.ascontiguousarray(scales.T), group_size, axis=1)
-    return numbers
+    return QuantizedTensor((words * _AWQ_IN_WORD, inputs), parts, numbers)
 
 
 def _awq_codes(words: np.ndarray[Any, Any]) -> Codes:
@@ -183,7 +373,7 @@ def _awq_codes(words: np.ndarray[Any, Any]) -> Codes:
     return codes.reshape(len(words), -1, _AWQ_IN_WORD)[:, :, _AWQ_ORDER].reshape(len(words), -1)
 
 
-# --- bitsandbytes: eight bits with a scale for each row, or four (NF4, FP4) with one for each block -----------------
+# --- bitsandbytes: eight bits with a scale for each row, or four (NF4, FP4) with one for each block ------------------
 # https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/functional.py: in eight bits, a number
 # is `code * SCB / 127`. In four, two codes are in a byte, the higher bits first, and each stands for a number of
 # `quant_map`, times the `absmax` of its block; these may be codes of eight bits themselves, with a table, blocks and
@@ -195,142 +385,113 @@ _QUANT_STATES = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__f
 class _QuantState(NamedTuple):
     """What the JSON says: the shape, the size of a block, and that of a block of scales with what is added to them."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     block: int
     nested_block: int
     offset: float
 
 
-def bitsandbytes(checkpoint: QuantizedCheckpoint, _: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+def bitsandbytes(tensors: QuantizedTensors, _: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
     """Return the weights that bitsandbytes wrote, in eight bits or in four."""
-    found = {f"{name}.weight": _bnb_int8(checkpoint, name) for name in checkpoint.ending(".SCB")}
+    found = {f"{name}.weight": _bnb_int8(tensors, name) for name in tensors.ending(".SCB")}
     for end in _QUANT_STATES:
-        found |= {name: _bnb_4bit(checkpoint, name, name + end) for name in checkpoint.ending(end)}
+        found |= {name: _bnb_4bit(tensors, name, name + end) for name in tensors.ending(end)}
     return found
 
 
-def _bnb_int8(checkpoint: QuantizedCheckpoint, name: str) -> QuantizedTensor:
-    shape = checkpoint.shape(f"{name}.weight", "I8", axes=2)
-    checkpoint.shape(f"{name}.SCB", *FLOATS)
-    checkpoint.check(f"{name}.SCB", shape[:1])
+def _bnb_int8(tensors: QuantizedTensors, name: str) -> QuantizedTensor:
+    shape = tensors.expect(f"{name}.weight", ("I8",), axes=2)
+    tensors.expect(f"{name}.SCB", _FLOATS, shape[:1])
     parts = [f"{name}.weight", f"{name}.SCB"]
-    if (layout := f"{name}.weight_format") in checkpoint:
-        if (
-            checkpoint.shape(layout, "U8") != () or checkpoint.read(layout) != 0
-        ):  # others are for kernels of old devices
-            raise checkpoint.unread("bitsandbytes weights that are not row by row (weight_format)")
+    if (layout := f"{name}.weight_format") in tensors:
+        if tensors.expect(layout, ("U8",)) != () or tensors.read(layout) != 0:  # others are for kernels of old devices
+            raise tensors.unread("bitsandbytes weights that are not row by row (weight_format)")
         parts.append(layout)
 
     def numbers() -> Floats:
-        return checkpoint.read(f"{name}.weight") * (checkpoint.floats(f"{name}.SCB") / np.float32(127))[:, None]
+        return tensors.read(f"{name}.weight") * (tensors.floats(f"{name}.SCB") / np.float32(127))[:, None]
 
     return QuantizedTensor(shape, tuple(parts), numbers)
 
 
-def _bnb_4bit(checkpoint: QuantizedCheckpoint, name: str, state_name: str) -> QuantizedTensor:
-    state = _quant_state(checkpoint, state_name)
+def _bnb_4bit(tensors: QuantizedTensors, name: str, state_name: str) -> QuantizedTensor:
+    state = _quant_state(tensors, state_name)
     count = math.prod(state.shape)
-    checkpoint.shape(name, "U8")
-    checkpoint.check(name, (-(-count // 2), 1))
-    parts = [name, state_name, f"{name}.quant_map", f"{name}.absmax"]
-    checkpoint.shape(f"{name}.quant_map", *FLOATS)
-    checkpoint.check(f"{name}.quant_map", (16,))
-    checkpoint.shape(f"{name}.absmax", *(["U8"] if state.nested_block else FLOATS))
     blocks = -(-count // state.block)
-    checkpoint.check(f"{name}.absmax", (blocks,))
+    tensors.expect(name, ("U8",), (-(-count // 2), 1))
+    tensors.expect(f"{name}.quant_map", _FLOATS, (16,))
+    tensors.expect(f"{name}.absmax", ("U8",) if state.nested_block else _FLOATS, (blocks,))
+    parts = [name, state_name, f"{name}.quant_map", f"{name}.absmax"]
     if state.nested_block:
         parts += [f"{name}.nested_quant_map", f"{name}.nested_absmax"]
-        checkpoint.shape(parts[-2], *FLOATS)
-        checkpoint.check(parts[-2], (256,))
-        checkpoint.shape(parts[-1], *FLOATS)
-        checkpoint.check(parts[-1], (-(-blocks // state.nested_block),))
-    return QuantizedTensor(state.shape, tuple(parts), partial(_bnb_4bit_numbers, checkpoint, name, state))
+        tensors.expect(parts[-2], _FLOATS, (256,))
+        tensors.expect(parts[-1], _FLOATS, (-(-blocks // state.nested_block),))
+
+    def numbers() -> Floats:
+        codes = tensors.read(name).reshape(-1)
+        both = np.stack([codes >> 4, codes & 15], axis=-1).reshape(-1)[:count]
+        return _bnb_scaled(tensors, name, tensors.floats(f"{name}.quant_map")[both], state).reshape(state.shape)
+
+    return QuantizedTensor(state.shape, tuple(parts), numbers)
 
 
-def _quant_state(checkpoint: QuantizedCheckpoint, name: str) -> _QuantState:
-    checkpoint.shape(name, "U8", axes=1)
+def _quant_state(tensors: QuantizedTensors, name: str) -> _QuantState:
+    tensors.expect(name, ("U8",), axes=1)
     try:
-        state = json.loads(checkpoint.read(name).tobytes())
+        state = json.loads(tensors.read(name).tobytes())
         shape, block, nested = tuple(state["shape"]), state["blocksize"], state.get("nested_blocksize", 0)
         offset = float(state.get("nested_offset", 0))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise checkpoint.misfit(f"{name} cannot be read") from None
+        raise tensors.misfit(f"{name} cannot be read") from None
     counts = [*shape, block, *[nested] * ("nested_blocksize" in state)]
     if not shape or any(type(each) is not int or each < 1 for each in counts):
-        raise checkpoint.misfit(f"{name} says that the shape is {shape!r}, in blocks of {block!r} and {nested!r}")
+        raise tensors.misfit(f"{name} says that the shape is {shape!r}, in blocks of {block!r} and {nested!r}")
     return _QuantState(shape, block, nested, offset)
 
 
-def _bnb_4bit_numbers(checkpoint: QuantizedCheckpoint, name: str, state: _QuantState) -> Floats:
-    codes = checkpoint.read(name).reshape(-1)
-    both = np.stack([codes >> 4, codes & 15], axis=-1).reshape(-1)[: math.prod(state.shape)]
-    numbers = checkpoint.floats(f"{name}.quant_map")[both]
+def _bnb_scaled(tensors: QuantizedTensors, name: str, numbers: Floats, state: _QuantState) -> Floats:
     if state.nested_block:
-        scales = checkpoint.read(f"{name}.absmax")
-        of_scales = np.repeat(checkpoint.floats(f"{name}.nested_absmax"), state.nested_block)[: len(scales)]
-        scales = checkpoint.floats(f"{name}.nested_quant_map")[scales] * of_scales + np.float32(state.offset)
+        codes = tensors.read(f"{name}.absmax")
+        of_scales = np.repeat(tensors.floats(f"{name}.nested_absmax"), state.nested_block)[: len(codes)]
+        scales = tensors.floats(f"{name}.nested_quant_map")[codes] * of_scales + np.float32(state.offset)
     else:
-        scales = checkpoint.floats(f"{name}.absmax")
+        scales = tensors.floats(f"{name}.absmax")
     numbers *= np.repeat(scales, state.block)[: len(numbers)]
-    return numbers.reshape(state.shape)
+    return numbers
 
 
-# --- compressed-tensors: integers in words of 32 bits, or one code for each number, with scales ---------------------
+# --- compressed-tensors: integers in words of 32 bits, or one code for each number, with scales ----------------------
 # https://github.com/vllm-project/compressed-tensors/tree/main/src/compressed_tensors/compressors: a number is
 # `(code - weight_zero_point) * weight_scale`, with one scale for the tensor, for each row, for each group of a row, or
 # for each block. `pack-quantized` packs the codes of `weight_packed`, and zeros along the rows, from the lowest bit on,
-# each more by half their range than they are.
+# each more by half their range than they are. Groups of modules may have formats of their own: mixed-precision.
 
-_PACK_QUANTIZED = "pack-quantized"
-# Groups of modules may have formats of their own: mixed-precision.
 _COMPRESSED_FORMATS = {
-    _PACK_QUANTIZED,
-    "int-quantized",
-    "float-quantized",
-    "naive-quantized",
-    "mixed-precision",
-    "dense",
-}
+    "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision", "dense",
+}  # fmt: skip
 _PACKED_BITS = (4, 8)
 
 
-class _CompressedCodes(NamedTuple):
-    """How the codes of a tensor are scaled.
-
-    Attributes:
-        shape: of the tensor.
-        bits: of a packed code; 0: they are not packed.
-        block: rows and columns that share a scale.
-        grid: the shape of the scales, an axis for rows and one for columns of blocks.
-        zeros: name of the zeros; empty if there are none.
-    """
-
-    shape: tuple[int, ...]
-    bits: int
-    block: tuple[int, int]
-    grid: tuple[int, ...]
-    zeros: str
-
-
-def compressed_tensors(checkpoint: QuantizedCheckpoint, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+def compressed_tensors(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
     """Return the weights that compressed-tensors wrote in one of its plain formats."""
     groups = [each for each in _as_mapping(config.get("config_groups")).values() if isinstance(each, Mapping)]
     formats = {str(each.get("format") or config.get("format")) for each in groups} or {str(config.get("format"))}
     formats.add(str(_as_mapping(config.get("sparsity_config")).get("format", "dense")))
     for unknown in sorted(formats - _COMPRESSED_FORMATS):
-        raise checkpoint.unread(f"compressed-tensors' {unknown}")
+        raise tensors.unread(f"compressed-tensors' {unknown}")
     if _as_mapping(config.get("transform_config")).get("config_groups"):
-        raise checkpoint.unread("compressed-tensors' transforms of the hidden states")
-    if any(True for _ in checkpoint.ending("_g_idx")):
-        raise checkpoint.unread("compressed-tensors' groups in the order of activations (actorder)")
+        raise tensors.unread("compressed-tensors' transforms of the hidden states")
+    if any(True for _ in tensors.ending("_g_idx")):
+        raise tensors.unread("compressed-tensors' groups in the order of activations (actorder)")
     schemes = [_as_mapping(each.get("weights")) for each in groups]
-    found = {name: _packed_integers(checkpoint, name, schemes) for name in checkpoint.ending("_packed")}
-    for name in checkpoint.ending("_scale"):
-        if checkpoint.type(name) in (*SMALL_FLOATS, "I8"):
-            shape = checkpoint.shape(name, *SMALL_FLOATS, "I8")
-            if len(shape) < 2:
-                raise checkpoint.misfit(f"{name} has shape {list(shape)}, expected two axes or more")
-            found[name] = _compressed(checkpoint, name, name, shape, 0, schemes)
+    sizes = [each.get("group_size") for each in schemes]
+    blocks = [(1, size) for size in sizes if type(size) is int and size > 0]
+    blocks += [(side[0], side[1]) for each in schemes if _is_block(side := each.get("block_structure", ()))]
+    found = {name: _packed_integers(tensors, name, schemes, blocks) for name in tensors.ending("_packed")}
+    for name in tensors.ending("_scale"):
+        if tensors.type(name) in (*_FP8, "I8"):
+            shape = tensors.expect(name, (*_FP8, "I8"))
+            found[name] = _scaled(tensors, shape, name, name + "_scale", blocks, zeros=name + "_zero_point")
     return found
 
 
@@ -338,83 +499,21 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _packed_integers(checkpoint: QuantizedCheckpoint, name: str, schemes: list[Mapping[str, Any]]) -> QuantizedTensor:
-    rows, words = checkpoint.shape(name + "_packed", "I32", axes=2)
-    checkpoint.shape(name + "_shape", "I32", "I64")
-    checkpoint.check(name + "_shape", (2,))
-    shape = tuple(int(side) for side in checkpoint.read(name + "_shape"))
+def _packed_integers(
+    tensors: QuantizedTensors, name: str, schemes: list[Mapping[str, Any]], blocks: list[Block]
+) -> QuantizedTensor:
+    rows, words = tensors.expect(name + "_packed", ("I32",), axes=2)
+    tensors.expect(name + "_shape", ("I32", "I64"), (2,))
+    shape = tuple(int(side) for side in tensors.read(name + "_shape"))
     # Which group of modules this one belongs to is in its size.
     possible = {bits for each in schemes if type(bits := each.get("num_bits")) is int and 1 <= bits <= 8}
     fitting = sorted(bits for bits in possible if words == -(-shape[1] * bits // 32))
     if shape[0] != rows or shape[1] < 1 or len(fitting) != 1:
-        raise checkpoint.misfit(f"{name}_packed has shape {[rows, words]} for {list(shape)} in {sorted(possible)} bits")
+        raise tensors.misfit(f"{name}_packed has shape {[rows, words]} for {list(shape)} in {sorted(possible)} bits")
     if fitting[0] not in _PACKED_BITS:
-        raise checkpoint.unread(f"compressed-tensors' {_PACK_QUANTIZED} with {fitting[0]} bits")
-    return _compressed(checkpoint, name, name + "_packed", shape, fitting[0], schemes)
-
-
-def _compressed(
-    checkpoint: QuantizedCheckpoint,
-    name: str,
-    codes: str,
-    shape: tuple[int, ...],
-    bits: int,
-    schemes: list[Mapping[str, Any]],
-) -> QuantizedTensor:
-    scale = name + "_scale"
-    found = checkpoint.shape(scale, *FLOATS)
-    blocks = _block_sizes(shape, schemes)
-    if found in ((), (1,)):
-        found = (1,) * len(shape)
-    elif found == shape[:1]:
-        found = (*found, 1)
-    if found not in blocks:
-        checkpoint.check(scale, *blocks)
-    parts = [codes, scale, *[name + "_shape"] * bool(bits)]
-    zeros = name + "_zero_point" if name + "_zero_point" in checkpoint else ""
-    if zeros:
-        checkpoint.shape(zeros, "I8", *["I32"] * bool(bits), *["F8_E4M3"] * (not bits))
-        is_packed = checkpoint.type(zeros) == "I32"
-        along = (-(-found[0] * bits // 32), *found[1:]) if is_packed else found
-        checkpoint.check(zeros, along, checkpoint.shape(scale, *FLOATS))
-        parts.append(zeros)
-    how = _CompressedCodes(shape, bits, blocks[found], found, zeros)
-    return QuantizedTensor(shape, tuple(parts), partial(_compressed_numbers, checkpoint, codes, scale, how))
-
-
-def _block_sizes(shape: tuple[int, ...], schemes: list[Mapping[str, Any]]) -> dict[tuple[int, ...], tuple[int, int]]:
-    """Return the shapes that the scales of a tensor may have, and the rows and columns of a block in each."""
-    rows, columns = shape[-2:]
-    blocks = [(rows, columns), (1, columns)]
-    for each in schemes:
-        size, block = each.get("group_size"), each.get("block_structure")
-        if type(size) is int and size > 0:
-            blocks.append((1, size))
-        if isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block):
-            blocks.append((block[0], block[1]))
-    return {(1,) * len(shape): blocks[0]} | {grid(shape, block): block for block in reversed(blocks[1:])}
-
-
-def _compressed_numbers(checkpoint: QuantizedCheckpoint, codes: str, scale: str, how: _CompressedCodes) -> Floats:
-    if how.bits:
-        numbers = unpack_bits(checkpoint.read(codes), how.bits, how.shape[1]).astype(np.float32)
-        numbers -= 1 << how.bits - 1
-    elif checkpoint.type(codes) in SMALL_FLOATS:
-        numbers = checkpoint.floats(codes)
-    else:
-        numbers = checkpoint.read(codes).astype(np.float32)
-    if how.zeros:
-        numbers -= scale_blocks(np.ones_like(numbers), _compressed_zeros(checkpoint, how), how.block)
-    return scale_blocks(numbers, checkpoint.floats(scale).reshape(how.grid), how.block)
-
-
-def _compressed_zeros(checkpoint: QuantizedCheckpoint, how: _CompressedCodes) -> Floats:
-    zeros = checkpoint.read(how.zeros)
-    if checkpoint.type(how.zeros) == "I32":
-        zeros = unpack_bits(zeros.T, how.bits, how.grid[0]).T.astype(np.float32) - (1 << how.bits - 1)
-    elif checkpoint.type(how.zeros) != "I8":
-        zeros = checkpoint.floats(how.zeros)
-    return np.asarray(zeros, np.float32).reshape(how.grid)
+        raise tensors.unread(f"compressed-tensors' pack-quantized with {fitting[0]} bits")
+    names = name + "_packed", name + "_scale", blocks
+    return _scaled(tensors, shape, *names, zeros=name + "_zero_point", bits=fitting[0], more=(name + "_shape",))
 
 
 RECIPES: dict[str, Recipe] = {

@@ -6,14 +6,12 @@ The pages of a table are let go after each use, so that a long stream does not e
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attncli.checkpoints.folder import ALONE, map_weights, shards_of
+from attncli.checkpoints.checkpoint_folder import WEIGHTS, CheckpointFolder, map_weights
 from attncli.checkpoints.tensors import Stored
 from attncli.files import Tensors
 
@@ -27,11 +25,11 @@ class Shards:
 
     form = ""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, files: CheckpointFolder) -> None:
+        self._folder = files.path
         self._mapped: dict[str, Tensors] = {}
-        is_alone = (folder / ALONE).is_file()
-        self._files = dict.fromkeys(self._file(ALONE).types, ALONE) if is_alone else shards_of(folder)
+        has_one = WEIGHTS in files
+        self._files = dict.fromkeys(self._file(WEIGHTS).types, WEIGHTS) if has_one else files.shards()
         self.names = self._files.keys()
 
     def _file(self, file: str) -> Tensors:
@@ -61,10 +59,3 @@ class Shards:
             first = file.starts[name] // mmap.PAGESIZE * mmap.PAGESIZE
             file.pages.madvise(mmap.MADV_DONTNEED, first, file.starts[name] + table.nbytes - first)
         return rows
-
-
-def has_shards(folder: Path) -> bool:
-    """Return whether a folder has safetensors weights, with all their files."""
-    return os.path.isfile(folder / ALONE) or all(
-        os.path.isfile(folder / file) for file in set(shards_of(folder).values()) or [ALONE]
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument
@@ -12,7 +12,7 @@ from attncli.cli.environment import Environment
 from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from attncli.analysis.check.report import Report
+    pass
 
 Texts = Annotated[
     list[str] | None,
@@ -35,9 +35,7 @@ def check(
     output: options.Document,
     text: Texts = None,
     file: options.File = None,
-    field: options.Field = None,
     column: options.Column = None,
-    each: options.Each = False,
     target: options.Target = None,
     docs: Annotated[
         bool, options.input_option("--docs", help="Pack the texts into one sequence too; none may attend to another.")
@@ -59,7 +57,7 @@ def check(
     """
     from attncli.analysis.check import check as check_model
     from attncli.cli.progress import status
-    from attncli.cli.request import agreed, check_chat
+    from attncli.cli.request import check_chat
     from attncli.cli.sentences import texts_of
     from attncli.formats.documents import what_was_run, write_findings
     from attncli.masks.findings import fails, parse_fail_on
@@ -69,18 +67,20 @@ def check(
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
     codes = parse_fail_on(fail_on)
     chosen = output.chosen()
-    given = options.Texts(
-        text, file, field, column, each=each or (docs and bool(text)), prompt=prompt
-    )  # documents are several
+    given = options.Texts(text, file, column, prompt=prompt)
     check_chat(given, target)
-    texts = list(texts_of(given, environment)) if any((text, file, field, column, each)) else []
-    name, said = model, {"layers": layer or "all", "special": not no_special, **dict(prompt.said())}
-
-    def checked(how: dict[str, Any]) -> Report:
-        with status(environment, f"checking {name}"):
-            return check_model(name, texts, target=target, documents=docs, **said, **how)
-
-    report = agreed(environment, load, checked)
+    texts = list(texts_of(given, environment)) if any((text, file, column)) else []
+    with status(environment, f"checking {model}"):
+        report = check_model(
+            model,
+            texts,
+            target=target,
+            documents=docs,
+            layers=layer or "all",
+            special=not no_special,
+            **dict(prompt.said()),
+            **dict(load.said()),
+        )
     for note in report.notes:
         environment.note(note)
     failed = fails(report.findings, codes)

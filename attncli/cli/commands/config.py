@@ -15,7 +15,6 @@ from attncli._version import __version__
 from attncli.cli.config import DEFAULTS, FLAGS_ALONE, PROJECT, Setting, dashed, deciding, settings, unfit, user_file
 from attncli.cli.config import variable as variable_of
 from attncli.cli.environment import Environment
-from attncli.text import bytes_shown
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 # What the defaults are that depend on the rest.
 _DEFAULTS = {
     "model": "the toy layer",
-    "revision": "the main branch",
     "dtype": "float32 on the CPU, else its own",
     "device_map": "one device",
     "precision": "4 in the table, else all",
@@ -74,15 +72,12 @@ def config(
     if format_ == "json":
         environment.write([_document(chosen, ignored)])
         return
-    from attncli.checkpoints.tensors.cache import held, place
-
     with environment.canvas("attn config") as shown:
         how = shown.palette("viridis"), shown.width
         shown.show([_table(("option", "value", "from"), [_row(one) for one in chosen], *how)])
         if ignored:
             rows = [[*_row(one), one.why] for one in ignored]
             shown.show([_table(("not in force", "value", "from", "why"), rows, *how)])
-        shown.show([_table(("cache", "size", "place"), [["tensors", bytes_shown(held()), str(place())]], *how)])
         model = next(_row(one)[1] for one in chosen if one.name == "model")
         shown.show([_table(("--on ray", "each machine of a cluster needs", "here"), _on_ray(model), *how)])
 
@@ -136,8 +131,6 @@ def _without_option() -> Iterator[_Line]:
 def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
     import json
 
-    from attncli.checkpoints.tensors.cache import held, place
-
     return json.dumps({
         "schema": "attncli.config/1",
         "options": [
@@ -150,7 +143,6 @@ def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
             for name, value, place, why in ignored
         ],
         "files": [PROJECT, user_file()],
-        "cache": {"tensors": str(place()), "bytes": held()},
         "cluster": {
             "attncli": __version__,
             "ray": _ray(),

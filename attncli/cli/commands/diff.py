@@ -13,11 +13,11 @@ from typer import Argument, Context, Exit
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
-from attncli.errors import ExitCode, InputError, UsageError, refusing
+from attncli.errors import ExitCode, UsageError, raise_on_failure
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import Difference, Differences
-    from attncli.engines.source import Sentence
+    from attncli.engines.source import CorpusItem
     from attncli.trace.trace import Trace
 
 Texts = Annotated[
@@ -87,8 +87,6 @@ def diff(
     from attncli.analysis.diff import diff as compare
     from attncli.cli.request import jobs_of
 
-    if computed.sentences.keep is not None:
-        raise UsageError("--keep does not apply to attn diff, whose numbers are of two sentences or of all; drop it")
     chosen, workers = output.chosen(), jobs_of(context, jobs)
     if len(model or []) == 2 and not from_:
         computed, many = _several(environment, computed)
@@ -109,7 +107,7 @@ def diff(
 
         environment.write([write_difference(difference, precision)], output.file)
         return
-    from attncli.render.diff import Changes
+    from attncli.render.diff import DiffView
     from attncli.render.matrix import DIGITS
 
     with output.canvas(environment, chosen, "diff") as shown:
@@ -117,13 +115,13 @@ def diff(
         both = (difference.first, difference.second)
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in both))
         digits = DIGITS if precision is None else precision
-        changes = Changes(difference, palette, shown.width, digits, top or TOP, ramp)
+        changes = DiffView(difference, palette, shown.width, digits, top or TOP, ramp)
         shown.show(changes.renderables(), title)
 
 
 def _several(
     environment: Environment, computed: options.Computed
-) -> tuple[options.Computed, Iterator[Sentence] | None]:
+) -> tuple[options.Computed, Iterator[CorpusItem] | None]:
     """Return the sentences, if they are several; else the options with the one that was read."""
     from attncli.cli.sentences import sentences
 
@@ -131,47 +129,45 @@ def _several(
     first = list(islice(numbered, 2))
     if len(first) > 1:
         return computed, chain(first, numbered)
-    (text,) = (text for _, text in refusing(((one.number, one.text) for one in first), is_alone=True))
+    (text,) = (text for _, text in raise_on_failure(((one.number, one.text) for one in first), is_alone=True))
     return _of_texts(computed, [text]), None
 
 
 def _of_texts(computed: options.Computed, texts: list[str]) -> options.Computed:
     """Return the options with sentences in the place of those that they name."""
-    unread: dict[str, Any] = {"file": None, "field": None, "column": None, "keep": None, "whole": False}
-    return replace(computed, sentences=replace(computed.sentences, text=texts, each=True, **unread))
+    unread: dict[str, Any] = {"file": None, "column": None, "whole": False}
+    return replace(computed, sentences=replace(computed.sentences, text=texts, **unread))
 
 
 def _over_sentences(
     context: Context,
     environment: Environment,
     requests: Sequence[options.Request],
-    many: Iterator[Sentence],
+    many: Iterator[CorpusItem],
     queries: tuple[str, ...],
     jobs: int | None,
 ) -> tuple[Differences, int]:
     """Return how far two checkpoints are apart over many sentences, and how many of these are bad."""
-    from attncli.cli.following import followed_together, merged
-    from attncli.cli.request import Task, work_of
+    from attncli.analysis.diff import DiffStats
+    from attncli.cli.request import Task, open_job
+    from attncli.cli.results import ResultStream
     from attncli.cli.sentences import last_number
-    from attncli.corpus.differing import Differing
-    from attncli.corpus.local import answered
-    from attncli.corpus.tracing import AsTheyAre
-    from attncli.corpus.work import in_windows
+    from attncli.corpus.jobs import DiffJob, Identity
+    from attncli.corpus.run import batched, run
 
-    texts = requests[0].computed.sentences
     (first, source), (second, other) = (
-        work_of(environment, request, Task(AsTheyAre(), "all", values=False)) for request in requests
+        open_job(environment, request, Task(Identity(), "all", values=False)) for request in requests
     )
-    work = Differing(first, second, queries)
-    shared_from = max(source.shared_from, other.shared_from)
-    answers = answered(work, in_windows(many), jobs, work.on(source, other), shared_from)
-    results = followed_together(context, environment, answers, last_number(texts), is_alone=False, stops=False)
-    state = merged(results)
-    if state is None:
-        raise InputError("there is no sentence that both could be compared on")
-    for note in (found := state.differences()).notes:
+    job = DiffJob(first, second, queries)
+    results = run(job, batched(many), jobs, job.open(source, other), max(source.parallel_from, other.parallel_from))
+    total = last_number(requests[0].computed.sentences)
+    stream = ResultStream(context, environment, results, total=total, is_alone=False, warns_once=True)
+    stats = DiffStats()
+    for _, difference in stream.values():
+        stats.add(difference)
+    for note in (found := stats.differences()).notes:
         environment.note(note)
-    return found, results.failures
+    return found, stream.failures
 
 
 def _show_over_sentences(
@@ -206,7 +202,7 @@ def _traces(
     """
     from attncli.cli.request import traces_of
 
-    traces = partial(traces_of, environment, usual="all", values=False)
+    traces = partial(traces_of, environment, default_layers="all", values=False)
     if files:
         if models:
             raise UsageError("--model does not apply to --from, whose attention is already computed; drop one of them")
@@ -230,15 +226,8 @@ def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
 
 def _texts(environment: Environment, given: options.Sentences, wanted: int) -> list[str]:
     """Return as many sentences as are wanted, from wherever they are."""
-    from attncli.cli.sentences import say_how_taken, texts_of
+    from attncli.cli.sentences import texts_of
 
-    if wanted == 2 and len(given.text or ()) > 1:
-        if given.are_words and len(given.text or ()) > 2:
-            example = 'attn diff "time flies" "fruit flies"'
-            raise UsageError(f"more than two sentences to compare; put each in quotes: {example}")
-        if not given.each:
-            given = replace(given, each=True)
-            say_how_taken(given, environment)
     texts = list(islice(texts_of(given, environment), wanted + 1))
     if len(texts) == wanted:
         return texts

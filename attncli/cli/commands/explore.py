@@ -16,9 +16,9 @@ from attncli.cli.groups import Options
 from attncli.errors import UsageError, require
 
 if TYPE_CHECKING:
-    from attncli.engines.interactive import Asked
-    from attncli.explore.command import Given
-    from attncli.explore.look import Look
+    from attncli.engines.interactive import InteractiveSource
+    from attncli.explore.command import InputSource
+    from attncli.explore.view_state import ViewState
 
 _OF_QUESTIONS = ("text", "pair", "target", "mask")
 
@@ -58,14 +58,14 @@ class Explored(Options):
             raise UsageError(f"{len(words)} sentences, and one is explored at a time; attn diff compares two")
         return " ".join(words)
 
-    def given(self, colors: options.Colors) -> Given:
+    def given(self, colors: options.Colors) -> InputSource:
         """Return the options that no key changes, as a command line has them."""
-        from attncli.explore.command import Given
+        from attncli.explore.command import InputSource
 
         named = (one for one in self.said() if one[0] not in _OF_QUESTIONS)
         of_colors = (one for one in colors.said() if one[0] in ("colormap", "color"))
         words = (word for name, value in (*named, *of_colors) for word in _words(name, value))
-        return Given(tuple(words), self.from_ is not None)
+        return InputSource(tuple(words), self.from_ is not None)
 
 
 def explore(environment: Environment, explored: Explored, colors: options.Colors) -> None:
@@ -79,12 +79,12 @@ def explore(environment: Environment, explored: Explored, colors: options.Colors
     attn explore -m demo
     attn explore -m gpt2
     """
-    from attncli.engines.interactive import Question
+    from attncli.engines.interactive import Query
     from attncli.explore.command import command_of
-    from attncli.explore.look import Look
+    from attncli.explore.view_state import ViewState
 
-    asks = Question(explored.sentence, explored.pair, explored.target, explored.mask)
-    look = Look(asks, ramp=colors.ramp)
+    asks = Query(explored.sentence, explored.pair, explored.target, explored.mask)
+    look = ViewState(asks, ramp=colors.ramp)
     given = explored.given(colors)
     _refuse_without_screen(environment, explored, look, given)
     require("attn explore", "textual")
@@ -92,32 +92,32 @@ def explore(environment: Environment, explored: Explored, colors: options.Colors
     if asked.own is not None:
         look = replace(look, question=asked.own)
     from attncli.explore.app import run
+    from attncli.explore.exporter import Exporter
     from attncli.explore.hangup import end_with_terminal
-    from attncli.explore.saving import Saving
 
     with environment.canvas("attn explore", color=colors.color) as terminal:
         palette = terminal.palette(colors.colormap or "viridis")
     end_with_terminal()
-    seen, is_computing = run(asked, look, palette, Saving(given))
+    seen, is_computing = run(asked, look, palette, Exporter(given))
     environment.write([f"{command_of(seen, given).line()}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)
 
 
-def _refuse_without_screen(environment: Environment, explored: Explored, look: Look, given: Given) -> None:
+def _refuse_without_screen(environment: Environment, explored: Explored, look: ViewState, given: InputSource) -> None:
     """Raise UsageError, with the command that takes its place, where there is no terminal for it."""
-    from attncli.explore.command import Seen, command_of
+    from attncli.explore.command import ViewSnapshot, command_of
 
     why = "- is standard input" if explored.text == ["-"] else environment.lacks_screen()
     if not why:
         return
     if explored.text is None and explored.from_ is None and is_piped_in():
         look = look.asking("-")
-    command = shlex.join(["attn", *command_of(Seen(look, "heads"), given).words()])
+    command = shlex.join(["attn", *command_of(ViewSnapshot(look, "heads"), given).words()])
     raise UsageError(f"attn explore is drawn on a terminal, and {why}; this prints what it would begin with: {command}")
 
 
-def _opened(environment: Environment, explored: Explored) -> Asked:
+def _opened(environment: Environment, explored: Explored) -> InteractiveSource:
     """Return the model, the toy layer or the saved trace.
 
     Raises:
@@ -125,23 +125,20 @@ def _opened(environment: Environment, explored: Explored) -> Asked:
         LoadError: the checkpoint cannot be loaded.
         InputError: there is no trace in the file.
     """
-    from attncli.cli.request import agreed, loading, refuse_beside_saved
-    from attncli.engines.interactive import open_asked
+    from attncli.cli.request import loading, refuse_beside_saved
+    from attncli.engines.interactive import open_interactive
 
     if explored.from_ is not None:
         refuse_beside_saved(name for name, _ in explored.said() if name != "from_")
-        return open_asked(saved=explored.from_)
+        return open_interactive(saved=explored.from_)
 
-    def opened(load: dict[str, Any]) -> Asked:
-        with loading(environment, explored.model, explored.toy.vocab):
-            return open_asked(
-                model=explored.model,
-                special=not explored.no_special,
-                **dict(explored.toy.said()),
-                **load,
-            )
-
-    return agreed(environment, explored.load, opened)
+    with loading(environment, explored.model, explored.toy.vocab):
+        return open_interactive(
+            model=explored.model,
+            special=not explored.no_special,
+            **dict(explored.toy.said()),
+            **dict(explored.load.said()),
+        )
 
 
 def _words(name: str, value: Any) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -10,14 +10,12 @@ from typing import IO, TYPE_CHECKING, Any
 import typer
 
 from attncli.cli import options
-from attncli.cli.datasets import made_by
-from attncli.cli.environment import Environment, complain
+from attncli.cli.datasets import provenance
+from attncli.cli.environment import Environment
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
-    from attncli.cli.datasets import Writing
-    from attncli.cli.resume import ContinuedFile, Resumed
-    from attncli.cli.sentences import Answers
+    from attncli.cli.request import Task
     from attncli.formats.figures.size import Size
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
@@ -39,7 +37,6 @@ class _Run:
         colormap: the colours of the heat maps.
         save: where the trace is kept as well.
         size: of a figure; None leaves it to what is drawn.
-        is_compact: whether a row of Parquet is a head.
         made: what the numbers depend on, in words.
     """
 
@@ -52,15 +49,14 @@ class _Run:
     colormap: str
     save: Path | None
     size: Size | None
-    is_compact: bool
-    made: Mapping[str, str]
+    made: dict[str, str]
 
     @property
     def form(self) -> str | None:
         """The machine format, if it is one."""
         from attncli.formats import DRAWN
 
-        return "compact" if self.is_compact else None if self.chosen in DRAWN else self.chosen
+        return None if self.chosen in DRAWN else self.chosen
 
     @property
     def is_figure(self) -> bool:
@@ -87,7 +83,6 @@ def inspect(
     colormap: options.Colormap = None,
     save: options.Save = None,
     size: options.FigureSize = None,
-    compact: options.Compact = False,
 ) -> None:
     """Show the attention of a sentence, from its tokens to a heat map per head.
 
@@ -98,27 +93,18 @@ def inspect(
     attn inspect "time flies like an arrow"
     attn inspect -m demo "time flies like an arrow" --layer 1
     attn inspect -F jsonl - < sentences.txt
-    attn inspect -m demo --file sentences.txt --layer all --compact -o attention/
+    attn inspect -m demo -f sentences.txt --show metrics -o metrics/
     """
-    left = None
-    if request.resume and output.folder is None:  # a folder is gone on with in any case
-        from attncli.cli.resume import resumable
-
-        left = resumable(output.file)
     chosen = output.chosen(takes_folder=True)
     colors, measured = colormap or "viridis", _size(size, chosen)
-    made = made_by("inspect", request, derive, view, compact=compact)
-    run = _Run(environment, request, derive, _view(view), chosen, output, colors, save, measured, compact, made)
+    made = provenance("inspect", request, derive, view)
+    run = _Run(environment, request, derive, _view(view), chosen, output, colors, save, measured, made)
     _refuse_contradictions(run)
     if run.chosen == "html":
         _check_page(view, run)
     elif run.is_figure:
         _check_figure(run)
-    if output.folder is not None:
-        failures = _write_parts(context, run, output.folder)
-    else:
-        failures = _show(context, run) if left is None else _resume(context, run, left)
-    if failures:
+    if _show(context, run) if output.folder is None else _write_folder(context, run, output.folder):
         raise typer.Exit(ExitCode.INPUT)
 
 
@@ -163,7 +149,6 @@ def _size(given: str | None, chosen: str) -> Size | None:
 
 
 def _refuse_contradictions(run: _Run) -> None:
-    from attncli.cli.request import refuse_misplaced_errors
     from attncli.formats import MEANINGS
 
     request, path = run.request, run.output.file
@@ -176,25 +161,14 @@ def _refuse_contradictions(run: _Run) -> None:
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     if run.derive.words and request.generate is not None:
         raise UsageError("--words merges pieces by their places in the text, and what --generate writes has none")
-    if request.resume and run.save is not None:
-        raise UsageError("--save does not apply to --resume, which goes on with rows; drop one of them")
-    files = request.computed.sentences.files
-    if request.resume and files and run.output.folder is None:
-        raise UsageError(
-            f"--resume goes on with the sentences of one file, and there are {len(files):,} files; -o FOLDER/ is gone "
-            "on with in any case"
-        )
-    refuse_misplaced_errors(request.keep_errors, request.fail_fast, run.chosen)
+    if request.on is not None:
+        from attncli.cli.datasets import check_on
+
+        check_on(request, request.on, run.output.folder)
     if run.chosen == "parquet":
         from attncli.formats.parquet import check_parquet
 
         check_parquet(path)
-    if run.is_compact:
-        if run.chosen != "parquet":
-            raise UsageError(f"--compact does not apply to {run.chosen}; give -o attention.parquet, or -o folder/")
-        from attncli.formats.compact import check_compact
-
-        check_compact(run.view, is_derived=any(run.derive.said()))
 
 
 def _reads_values(run: _Run) -> bool:
@@ -211,43 +185,14 @@ def _reads_values(run: _Run) -> bool:
     return not view.show.isdisjoint({"v", "output"})
 
 
-def _answers(
-    context: typer.Context,
-    run: _Run,
-    resumed: Resumed | None = None,
-    dataset: Writing | None = None,
-) -> Answers[Any]:
-    """Return what is to be shown of the traces that are asked for: these, or their parts of a machine format.
+def _task(run: _Run) -> Task:
+    """Return what is made of the traces that are asked for: to be drawn, or their pieces of a format."""
+    from attncli.cli.request import Task, derivation_of
+    from attncli.corpus.jobs import RenderTask
 
-    Where a dataset is written, there is nothing to show.
-    """
-    from attncli.cli.following import followed
-    from attncli.cli.request import Task, derivation_of, is_alone, made_of
-    from attncli.corpus.inspecting import Inspected
-
-    request = run.request
-    wish, layers = derivation_of(run.derive, request)
-    inspected = Inspected(wish, run.view, run.form, run.save)
-    made = made_of(
-        run.environment,
-        request,
-        Task(inspected, "0", layers, request.generate, _reads_values(run)),
-        only=run.only,
-        resumed=resumed,
-        jobs=_jobs(context, run),
-        on=request.on,
-        dataset=dataset,
-    )
-    return followed(
-        context,
-        run.environment,
-        made,
-        request.computed.sentences,
-        is_alone=is_alone(request.computed.sentences, request.from_),
-        stops=request.fail_fast or run.only is not None,
-        keeps_errors=request.keep_errors,
-        output=run.output.file,
-    )
+    derivation, layers = derivation_of(run.derive, run.request)
+    task = RenderTask(derivation, run.view, run.form, run.save)
+    return Task(task, "0", layers, run.request.generate, _reads_values(run))
 
 
 def _jobs(context: typer.Context, run: _Run) -> int | None:
@@ -255,90 +200,62 @@ def _jobs(context: typer.Context, run: _Run) -> int | None:
     from attncli.formats import DRAWN
 
     what = f"{run.chosen}, which is drawn" if run.chosen in DRAWN else None
-    what = what if run.save is None else "--save, which keeps a trace"
-    if run.request.on is not None:
-        from attncli.cli.cluster import check_on
-
-        unfit = None if what is None else f"{what}; give --format jsonl"
-        if run.request.resume and run.output.folder is None:
-            unfit = "--resume of a file; give -o FOLDER/, which goes on by itself"
-        check_on(run.request, run.request.on, unfit)
-    return jobs_of(context, run.request.jobs, what)
+    return jobs_of(context, run.request.jobs, what if run.save is None else "--save, which keeps a trace")
 
 
 def _show(context: typer.Context, run: _Run) -> int:
     """Write what was asked for; return how many sentences were bad."""
+    from attncli.cli.request import is_alone, results_of
+    from attncli.cli.results import ResultStream
+    from attncli.cli.sentences import last_number
     from attncli.formats import DRAWN, STREAMS
 
-    path = run.output.file
-    answers = _answers(context, run)
+    path, texts = run.output.file, run.request.computed.sentences
+    stream = ResultStream(
+        context,
+        run.environment,
+        results_of(run.environment, run.request, _task(run), only=run.only, jobs=_jobs(context, run)),
+        total=last_number(texts),
+        is_alone=is_alone(texts, run.request.from_),
+        raises=run.only is not None,
+        shares_terminal=run.environment.is_terminal(path),
+    )
     if run.chosen == "html":
         from attncli.formats.page import write_page
 
-        with run.environment.output(path, encoding="utf-8") as stream:
-            stream.writelines(write_page(answers.good(), run.view, run.colormap))
+        with run.environment.output(path, encoding="utf-8") as file:
+            file.writelines(write_page(stream.values(), run.view, run.colormap))
     elif run.is_figure:
-        _write_figure(answers.good(), run)
+        _write_figure(stream.values(), run)
     elif run.chosen in DRAWN:
-        _draw(answers.good(), run)
+        _draw(stream.values(), run)
     elif run.chosen == "parquet":
-        from attncli.formats.parquet import write_parquet
+        from attncli.formats.parquet import row_types, write_parquet
 
         assert path is not None
-        write_parquet(answers, _types(run), path)
+        write_parquet(stream, row_types(run.view), path)
     else:
-        with run.environment.output(path, is_stream=run.chosen in STREAMS) as stream:
-            _emit(answers, run, stream)
-    return answers.failures
+        with run.environment.output(path, is_stream=run.chosen in STREAMS) as file:
+            _emit(stream, run, file)
+    return stream.failures
 
 
-def _types(run: _Run) -> dict[str, str]:
-    """Return the columns of Parquet where there are no rows."""
-    from attncli.formats.compact import compact_types
-    from attncli.formats.parquet import CELLS
-
-    return compact_types(run.view) if run.is_compact else CELLS
-
-
-def _write_parts(context: typer.Context, run: _Run, folder: str) -> int:
+def _write_folder(context: typer.Context, run: _Run, folder: str) -> int:
     """Write a dataset into a folder, or what is not there of it; return how many sentences were bad."""
-    from functools import partial
+    from attncli.cli.datasets import write_folder
+    from attncli.formats.parquet import row_types
 
-    from attncli.cli.datasets import writing
-    from attncli.corpus.parts import Each
-
-    table, files = partial(Each, _types(run)), run.request.computed.sentences.files
-    with writing(run.environment, folder, table, run.made, files) as dataset:
-        for _ in _answers(context, run, dataset=dataset):
-            pass
-    return dataset.tally.failures
-
-
-def _resume(context: typer.Context, run: _Run, path: Path) -> int:
-    """Go on with what an interrupted run left; return how many of all sentences were bad."""
-    from attncli.cli.resume import is_whole, resumed
-
-    if is_whole(path):
-        run.environment.note(f"{path} is whole already; remove it to compute it again")
-        return _bad_of_whole(context, run, path)
-    with resumed(path, run.chosen) as left:
-        answers = _answers(context, run, left)
-        if left.goes_on:
-            run.environment.note(f"{left.part}: going on from sentence {left.sentence}")
-        with left.stream() as stream:
-            _emit(answers, run, stream)
-    return answers.failures + left.failures
-
-
-def _bad_of_whole(context: typer.Context, run: _Run, path: Path) -> int:
-    """Return how many sentences of a whole file were bad; the run that made it may have been killed before it said."""
-    from attncli.cli.resume import bad_of
-    from attncli.cli.sentences import sentences
-
-    bad = bad_of(path, run.chosen, (one.number for one in sentences(run.request.computed.sentences, run.environment)))
-    if bad:
-        complain(f"sentences that it has no numbers of: {bad}; they were bad, or are not those that it was made of")
-    return bad
+    return write_folder(
+        context,
+        run.environment,
+        run.request,
+        _task(run),
+        folder=folder,
+        form=run.chosen,
+        types=row_types(run.view),
+        made=run.made | {"--format": run.chosen},
+        jobs=_jobs(context, run),
+    )
 
 
 def _draw(traces: Iterable[tuple[int, Trace]], run: _Run) -> None:
@@ -380,10 +297,11 @@ def _title(trace: Trace) -> str:
     return " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
 
 
-def _emit(answers: Iterable[tuple[int, Any]], run: _Run, stream: IO[str] | ContinuedFile) -> None:
+def _emit(results: Iterable[tuple[int, Any]], run: _Run, stream: IO[str]) -> None:
     from attncli.formats import joined
+    from attncli.formats.parquet import row_types
 
-    for piece in joined(run.chosen, answers):
+    for piece in joined(run.chosen, results, row_types(run.view)):
         stream.write(piece)
         stream.flush()
 

@@ -13,11 +13,11 @@ import typer
 from attncli.cli import options
 from attncli.cli.environment import Environment, PictureFile, Terminal
 from attncli.errors import UsageError
-from attncli.interruption import Undoing
+from attncli.signals import OnInterrupt
 
 if TYPE_CHECKING:
     from attncli.analysis.learn import Walk
-    from attncli.render.learn import Step
+    from attncli.render.learn import LessonStep
 
 _STEPS = {  # how far a key goes; 0 is the end
     # The last three are right, down and page down; left, up and page up.
@@ -83,11 +83,11 @@ def learn(
             shown.show(step.parts, step.name)
 
 
-def _steps(walked: Walk, shown: Terminal | PictureFile) -> list[Step]:
-    from attncli.render.bars import Sheet
+def _steps(walked: Walk, shown: Terminal | PictureFile) -> list[LessonStep]:
+    from attncli.render.bars import TableFormat
     from attncli.render.learn import PRECISION, Steps
 
-    return Steps(walked, Sheet(shown.palette("viridis"), shown.width, PRECISION)).all()
+    return Steps(walked, TableFormat(shown.palette("viridis"), shown.width, PRECISION)).all()
 
 
 def _in_screens(environment: Environment, walked: Walk, output: options.Picture) -> None:
@@ -98,7 +98,7 @@ def _in_screens(environment: Environment, walked: Walk, output: options.Picture)
     place, count, descriptor = 0, 1, sys.stdin.fileno()
     restore = partial(termios.tcsetattr, descriptor, termios.TCSADRAIN, termios.tcgetattr(descriptor))
     with ExitStack() as stack:
-        stack.enter_context(Undoing(restore))
+        stack.enter_context(OnInterrupt(restore))
         stack.callback(restore)
         while place < count:
             tty.setcbreak(descriptor, termios.TCSADRAIN)

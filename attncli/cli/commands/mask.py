@@ -16,14 +16,12 @@ from attncli.cli.groups import Options
 from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Bool, Int
     from rich.console import RenderableType
 
     from attncli.masks.comparison import Comparison
     from attncli.masks.expressions import Expression
     from attncli.masks.findings import Finding
-    from attncli.masks.layout import Size, Subject
+    from attncli.masks.mask_grid import GridOptions, MaskGrid, MaskSize
     from attncli.render.masks import MaskView
 
 
@@ -82,28 +80,30 @@ class _Reading(Options):
         ),
     ] = None
 
-    def row_lengths(self, *masks: str | None) -> Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None:
-        """Return how many tokens each row of a batch has, or which of its keys are tokens.
+    def grid_options(self, *masks: str | None, tokens: Sequence[str] | None = None) -> GridOptions:
+        """Return how masks are read, with how many tokens each row of a batch has.
 
         Raises:
-            UsageError: none of the masks needs them.
-            InputError: they cannot be read.
+            UsageError: none of the masks needs lengths, or two options say the size.
+            InputError: the lengths cannot be read.
         """
-        from attncli.masks.layout import has_own_padding, read_lengths
+        from attncli.masks.from_arrays import has_own_padding, read_lengths
+        from attncli.masks.mask_grid import GridOptions
 
-        if self.lengths is None:
-            return None
-        if not any(mask is not None and has_own_padding(mask) for mask in masks):
-            raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
-        return read_lengths(self.lengths)
+        size, lengths = self.sizes(tokens), None
+        if self.lengths is not None:
+            if not any(mask is not None and has_own_padding(mask) for mask in masks):
+                raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
+            lengths = read_lengths(self.lengths)
+        return GridOptions(size, self.for_, lengths, self.batch)
 
-    def sizes(self, tokens: Sequence[str] | None = None) -> Size:
+    def sizes(self, tokens: Sequence[str] | None = None) -> MaskSize:
         """Return what the size options say; a text says how many keys there are.
 
         Raises:
             UsageError: two of them say it.
         """
-        from attncli.masks.layout import Size
+        from attncli.masks.mask_grid import MaskSize
 
         for name, value in (("--size", self.size), ("--keys", self.keys)):
             if tokens is not None and value is not None:
@@ -112,10 +112,10 @@ class _Reading(Options):
             if self.size is not None and value is not None:
                 raise UsageError(f"{name} {value} contradicts --size {self.size}; drop one of them")
         if tokens is not None:
-            return Size(self.queries, len(tokens), self.past)
+            return MaskSize(self.queries, len(tokens), self.past)
         if self.size is None:
-            return Size(self.queries, self.keys, self.past)
-        return Size(self.size, self.size + (self.past or 0), self.past)
+            return MaskSize(self.queries, self.keys, self.past)
+        return MaskSize(self.size, self.size + (self.past or 0), self.past)
 
 
 def show(
@@ -142,11 +142,10 @@ def show(
     attn mask show "causal & pad" --lengths 5,2 --size 6
     attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """
-    from attncli.masks.layout import open_subjects
+    from attncli.masks.mask_grid import open_masks
 
     tokens = None if text is None else _words(text)
-    size, lengths = reading.sizes(tokens), reading.row_lengths(mask)
-    subjects = open_subjects(mask, size, reading.for_, heads or 1, True, None, lengths, reading.batch)
+    subjects = open_masks(mask, reading.grid_options(mask, tokens=tokens), heads or 1, True)
     for subject in subjects:
         subject.check_read()
     if output.chosen() == "json":
@@ -184,16 +183,12 @@ def check(
     """
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
-    from attncli.masks.layout import expression_of, is_file, open_subjects, subject_of_file
+    from attncli.masks.mask_grid import as_expression, is_file, open_masks, read_grid
 
-    codes, size = parse_fail_on(fail_on), reading.sizes()
-    lengths = reading.row_lengths(mask, expect)
-    expected = None if expect is None else expression_of(expect, lengths=lengths)
-    if is_file(mask):
-        subject = subject_of_file(mask, reading.for_, size.past, expected, reading.batch)
-    else:
-        subject = open_subjects(mask, size, reading.for_, 1, False, expected, lengths, reading.batch)[-1]
-    findings = [*audit(subject, expected, size), *audit_fills(subject, dtype)]
+    codes, how = parse_fail_on(fail_on), reading.grid_options(mask, expect)
+    expected = None if expect is None else as_expression(expect, lengths=how.lengths)
+    subject = read_grid(mask, how, expected) if is_file(mask) else open_masks(mask, how, reference=expected)[-1]
+    findings = [*audit(subject, expected, how.size), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
     if output.chosen() == "json":
         from attncli.formats.documents import what_was_read, write_findings
@@ -202,8 +197,8 @@ def check(
     else:
         from attncli.render.masks import checked
 
-        comparison, how = _against(subject, expected, findings), _How(environment, "check", mask, output)
-        _draw(lambda view: checked(subject, findings, comparison, view.palette, view.room), subject, how)
+        comparison, drawn = _against(subject, expected, findings), _How(environment, "check", mask, output)
+        _draw(lambda view: checked(subject, findings, comparison, view.palette, view.room), subject, drawn)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -216,12 +211,11 @@ def diff(environment: Environment, mask: Mask, other: Other, reading: _Reading, 
     attn mask diff before.npy after.npy
     """
     from attncli.masks.comparison import compare
-    from attncli.masks.layout import open_pair
+    from attncli.masks.mask_grid import open_pair
     from attncli.render.masks import compared
 
     how = _How(environment, "diff", f"{mask} / {other}", output)
-    lengths = reading.row_lengths(mask, other)
-    first, second = open_pair(mask, other, reading.sizes(), reading.for_, lengths, reading.batch)
+    first, second = open_pair(mask, other, reading.grid_options(mask, other))
     _say_what_was_nearer(environment, [first, second])
     comparison = compare(first, second)
     _draw(lambda view: compared(comparison, view.palette, view.room), first, how)
@@ -252,31 +246,30 @@ def convert(
     attn mask convert mask.npy --to mha -o mha.npy
     attn mask convert "causal" --size 8 --to sdpa -o mask.json
     """
-    from attncli.masks.conventions import encoded
+    from attncli.masks.conventions import encode_mask
     from attncli.masks.files import write_values
-    from attncli.masks.layout import open_subjects
+    from attncli.masks.mask_grid import open_masks
 
     if dtype is not None and to != "additive":
         raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
-    lengths = reading.row_lengths(mask)
-    subject = open_subjects(mask, reading.sizes(), reading.for_, lengths=lengths, is_batch=reading.batch)[-1]
+    subject = open_masks(mask, reading.grid_options(mask))[-1]
     subject.check_read()
     kind = (dtype or "float32") if to == "additive" else "bool"
     # nn.MultiheadAttention takes key padding as it is, every other function with axes for heads and queries.
     shape = (len(subject.allowed), subject.shape[-1]) if subject.is_padding and to == "mha" else subject.shape
-    write_values(output, encoded(subject.allowed.reshape(shape), to, kind), kind)
+    write_values(output, encode_mask(subject.allowed.reshape(shape), to, kind), kind)
 
 
 def _words(text: str) -> list[str]:
     """Return the words of a text, as the toy layer splits it."""
     from attncli.encoding.encode import check_texts
-    from attncli.encoding.vocabulary import Words
+    from attncli.encoding.vocabulary import WordVocabulary
 
     check_texts(text)
-    return [token.label for token in Words([text], None).encode(text, None)]
+    return [token.label for token in WordVocabulary([text], None).encode(text, None)]
 
 
-def _say_what_was_nearer(environment: Environment, subjects: Iterable[Subject]) -> None:
+def _say_what_was_nearer(environment: Environment, subjects: Iterable[MaskGrid]) -> None:
     from attncli.text import visible
 
     for subject in subjects:
@@ -287,14 +280,14 @@ def _say_what_was_nearer(environment: Environment, subjects: Iterable[Subject]) 
             )
 
 
-def _against(subject: Subject, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
+def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
     """Return the mask beside what is expected, where cells are wrong."""
     from attncli.masks.comparison import compare
-    from attncli.masks.layout import subjects_of_expression
+    from attncli.masks.mask_grid import grids_of_expression
 
     if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
         return None
-    return compare(subject, subjects_of_expression(expected, subject.size, subject.heads)[-1])
+    return compare(subject, grids_of_expression(expected, subject.size, subject.heads)[-1])
 
 
 class _How(NamedTuple):
@@ -317,7 +310,7 @@ class _How(NamedTuple):
     tokens: Sequence[str] | None = None
 
 
-def _draw(renderables: Callable[[MaskView], Iterable[RenderableType]], subject: Subject, how: _How) -> None:
+def _draw(renderables: Callable[[MaskView], Iterable[RenderableType]], subject: MaskGrid, how: _How) -> None:
     """Draw a view of a mask, or of several that are as large, and say on stderr what was pooled."""
     from attncli.render.masks import MaskView, pooling_note
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from attncli.cli.environment import PictureFile, Terminal
     from attncli.engines.torch.model_masks import LayerMask, SentenceMasks
-    from attncli.masks.layout import Subject
+    from attncli.masks.mask_grid import MaskGrid
     from attncli.render.palette import Palette
 
 
@@ -40,7 +40,6 @@ def model(
             metavar="TEXT", help="What the decoder of an encoder-decoder reads. Default: the sentence itself."
         ),
     ] = None,
-    each: options.Each = False,
     no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
 ) -> None:
@@ -54,6 +53,7 @@ def model(
     attn mask model gpt2 "time flies like an arrow" --past 3 -F json
     """
     from attncli.checkpoints.options import LoadOptions, checked_options
+    from attncli.checkpoints.snapshot import resolve
     from attncli.cli.progress import status
     from attncli.cli.sentences import say_how_taken
     from attncli.encoding.chat import refuse_beside_chat
@@ -61,21 +61,20 @@ def model(
     from attncli.trace.selection import Indices
 
     chosen = output.chosen()
-    given = options.Texts(text, each=each)
-    if not each:
-        say_how_taken(given, environment)
+    say_how_taken(options.Texts(text), environment)
     if prompt.chat:
         refuse_beside_chat(pair, target)
     with status(environment, f"loading {model}"):
         loading = checked_options(
             model, dict(hub.said()) | dict(prompt.said()), LoadOptions, "a checkpoint that transformers runs"
         )
-        announce_import("attn mask model", model, loading)
+        snapshot = resolve(model, loading)
+        announce_import("attn mask model", snapshot)
         from attncli.engines.torch.model_masks import BlankCheckpoint
 
         every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
-        blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, options=loading)
-        sentences, notes = blank.masks(given.sentences, pair, target, pad, past or 0)
+        blank = BlankCheckpoint(snapshot, *every, kind=None, mask=None, special=special, options=loading)
+        sentences, notes = blank.masks(text or [], pair, target, pad, past or 0)
     for one in notes:
         environment.note(one)
     if chosen == "json":
@@ -98,13 +97,13 @@ def model(
         environment.note(pooling_note(pool, "model"))
 
 
-def _subject(mask: LayerMask) -> Subject:
+def _subject(mask: LayerMask) -> MaskGrid:
     """Return a mask under the rule that it follows, if it follows one."""
-    from attncli.masks.layout import Subject
-    from attncli.masks.recognition import recognized
+    from attncli.masks.mask_grid import MaskGrid
+    from attncli.masks.recognition import recognise_plane
 
-    rule = recognized(mask.allowed[0], mask.past) if len(mask.allowed) == 1 else None
-    return Subject("" if rule is None else str(rule), mask.allowed, mask.past, rule)
+    rule = recognise_plane(mask.allowed[0], mask.past) if len(mask.allowed) == 1 else None
+    return MaskGrid("" if rule is None else str(rule), mask.allowed, mask.past, rule)
 
 
 def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def _draw(
     return [pool for pool in pools if pool != (1, 1)]
 
 
-def _named(mask: LayerMask) -> Subject:
+def _named(mask: LayerMask) -> MaskGrid:
     """Return a mask under a name that says which layers have it."""
     from attncli.text import layers_named
 

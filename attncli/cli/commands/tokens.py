@@ -15,8 +15,8 @@ from attncli.cli.groups import Options
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
-    from attncli.corpus.tokenizing import Tokenized
-    from attncli.corpus.work import Answer
+    from attncli.corpus.jobs import TokenizeTask
+    from attncli.corpus.protocol import Result
     from attncli.trace.tokenization import Choice, Tokenization
 
 
@@ -26,8 +26,6 @@ class _Tokenizing(Options):
 
     texts: options.Texts
     hub: options.Hub
-    fail_fast: options.FailFast = False
-    keep_errors: options.KeepErrors = False
     jobs: options.Jobs = None
     vocab: options.Vocab = None
     model: Annotated[
@@ -67,46 +65,43 @@ def tokens(
 
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
-    from attncli.cli.following import followed
-    from attncli.cli.request import is_alone, refuse_misplaced_errors
-    from attncli.corpus.tokenizing import Tokenized
+    from attncli.cli.request import is_alone
+    from attncli.cli.results import ResultStream
+    from attncli.cli.sentences import last_number
+    from attncli.corpus.jobs import TokenizeTask
     from attncli.formats import DRAWN
     from attncli.trace.tokenization import Choice
 
     chosen = output.chosen()
-    refuse_misplaced_errors(asked.keep_errors, asked.fail_fast, chosen)
     if hide_special and asked.from_ is None and asked.model is None and asked.vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     choice = Choice(hide_special, words)
-    made = Tokenized(choice, None if chosen in DRAWN else chosen)
-    answers = followed(
+    task = TokenizeTask(choice, None if chosen in DRAWN else chosen)
+    stream = ResultStream(
         context,
         environment,
-        _made(context, environment, asked, made),
-        asked.texts,
+        _results(context, environment, asked, task),
+        total=last_number(asked.texts),
         is_alone=is_alone(asked.texts, asked.from_),
-        stops=asked.fail_fast,
-        keeps_errors=asked.keep_errors,
-        output=output.file,
+        shares_terminal=environment.is_terminal(output.file),
     )
     if chosen in DRAWN:
-        _draw(environment, answers.good(), choice, chosen, output)
+        _draw(environment, stream.values(), choice, chosen, output)
     else:
-        _emit(environment, answers, choice, chosen, output.file)
-    if answers.failures:
+        _emit(environment, stream, choice, chosen, output.file)
+    if stream.failures:
         raise typer.Exit(ExitCode.INPUT)
 
 
-def _made(
-    context: typer.Context, environment: Environment, asked: _Tokenizing, made: Tokenized
-) -> Generator[Answer[Any], None, None]:
+def _results(
+    context: typer.Context, environment: Environment, asked: _Tokenizing, task: TokenizeTask
+) -> Generator[Result[Any], None, None]:
     """Yield what is made of the tokens that are asked for; a bad request is refused before the first ones."""
     from attncli.cli.request import check_chat, jobs_of, loading, refuse_beside_saved
     from attncli.cli.sentences import sentences
-    from attncli.corpus.local import answered, together_from
-    from attncli.corpus.tokenizing import Tokenizing
-    from attncli.corpus.work import in_windows
-    from attncli.engines.source import SHARED_LATE
+    from attncli.corpus.jobs import TokenizeJob
+    from attncli.corpus.run import batched, first_batched, run
+    from attncli.engines.source import PARALLEL_FROM_LATE
 
     if asked.from_ is not None:
         from attncli.trace.store import load
@@ -114,22 +109,21 @@ def _made(
 
         refuse_beside_saved(name for name, _ in asked.said() if name != "from_")
         saved = list(enumerate(tokenizations_in(load(asked.from_)), start=1))
-        return (made.of(number, tokens) for number, tokens in saved)
-    jobs = jobs_of(context, asked.jobs, None if made.form else "what is drawn")
+        return (task(number, tokens) for number, tokens in saved)
+    jobs = jobs_of(context, asked.jobs, None if task.form else "what is drawn")
     texts = sentences(asked.texts, environment)
     check_chat(asked.texts)
-    kept = {"vocab", "truncate"}
     options = {
         "model": asked.model,
         "special": not asked.texts.no_special,
         **dict(asked.texts.prompt.said()),
         **dict(asked.hub.said()),
-        **{name: value for name, value in asked.said() if name in kept},
+        **{name: value for name, value in asked.said() if name in ("vocab", "truncate")},
     }
-    work = Tokenizing(made, options, asked.texts.pair)
+    job = TokenizeJob(task, options, asked.texts.pair)
     with loading(environment, asked.model, asked.vocab):
-        here = work.open()
-    return answered(work, in_windows(texts, together_from(jobs, SHARED_LATE)), jobs, here, SHARED_LATE)
+        opened = job.open()
+    return run(job, batched(texts, first_batched(jobs, PARALLEL_FROM_LATE)), jobs, opened, PARALLEL_FROM_LATE)
 
 
 def _draw(

@@ -52,8 +52,8 @@ def why(
     attn why "time flies" --query flies --key time --head 3
     attn why -m demo "time flies like an arrow" --query 4 --layer 1
     """
-    from attncli.analysis.cautions import warnings_of_rows
-    from attncli.analysis.cell import Row
+    from attncli.analysis.cell import AttentionRow
+    from attncli.analysis.warnings import warnings_of_rows
     from attncli.analysis.why import explain
     from attncli.cli.request import traces_of
 
@@ -63,18 +63,18 @@ def why(
     chosen = output.chosen()
     ((_, trace),) = traces_of(environment, request, "0", only="attn why explains")
     explained = explain(trace, wanted_query, wanted_key)
-    for warning in warnings_of_rows(trace, [one if isinstance(one, Row) else one.row for one in explained]):
+    for warning in warnings_of_rows(trace, [one if isinstance(one, AttentionRow) else one.row for one in explained]):
         environment.note(f"warning: {warning}")
     if chosen == "json":
         from attncli.formats.documents import write_why
 
         environment.write(write_why(trace, explained, precision), output.file)
         return
-    from attncli.render.bars import Sheet
+    from attncli.render.bars import TableFormat
     from attncli.render.why import WhyPage
 
     with output.canvas(environment, chosen, "why") as shown:
-        sheet = Sheet(shown.palette(colormap or "viridis"), shown.width, precision, ramp)
+        sheet = TableFormat(shown.palette(colormap or "viridis"), shown.width, precision, ramp)
         page = WhyPage(trace, explained, top or 8, sheet)
         shown.show(page.parts(), trace.text or trace.target or "")
     for each in page.notes():

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.engines.numpy.attention_forward import attention_output
+from attncli import attention
+from attncli.engines.numpy import parallel
 from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, Residual
 from attncli.engines.numpy.ops import linear, rotated
-from attncli.engines.numpy.parallel import use_all_cores
 from attncli.engines.numpy.ragged_batch import Group, GroupHeads, RaggedBatch, TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.masks.expressions import Atom, Expression, RuleMask
-from attncli.trace.layer import Deferred, LayerTrace
+from attncli.trace.layer import LayerTrace, LazyArray, stages_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
 
     Hidden = Float[np.ndarray, "T E"]
     Queries = Float[np.ndarray, "T H D"]
@@ -31,6 +31,12 @@ _FILL = float(np.finfo(np.float32).min)  # what models add to a score that is ma
 
 # Bytes of a batch: what is recorded of it, and what is at work. Larger ones are hardly faster.
 _BATCH = 2**26
+
+# Scores of one head that are at work together: with the exponentials in their place they stay in the cache of a core,
+# and with fewer rows BLAS would lay out the keys too often. Blocks of keys with a running maximum as well (Milakov and
+# Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135) were no faster here at 4,096 tokens.
+_NEAR = 2**18
+_MOST, _LEAST = 128, 32
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,7 @@ class Layer:
             for place, sentence in enumerate(group.sentences):
                 queries = slice(place * count, (place + 1) * count)
                 keys = slice(place * kv_heads, (place + 1) * kv_heads)
-                own = Deferred(k[keys].shape, partial(v.__getitem__, keys)) if isinstance(v, Deferred) else v[keys]
+                own = LazyArray(k[keys].shape, partial(v.__getitem__, keys)) if isinstance(v, LazyArray) else v[keys]
                 records[sentence].append(self._trace(q[queries], k[keys], own, heads))
 
     def forward(self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0) -> Hidden:
@@ -201,21 +207,21 @@ class Layer:
     def _project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         return self.model.project(self._name(name), x, width, has_bias, self._spec.projections.is_transposed)
 
-    def _heads_of(self, group: Group, past: int, query: Queries, key: Keys, value: Keys | Deferred) -> GroupHeads:
+    def _heads_of(self, group: Group, past: int, query: Queries, key: Keys, value: Keys | LazyArray) -> GroupHeads:
         rest = group.without_prefix(past)
         q, k = rest.split_heads(query), rest.split_heads(key)
         if (rope := self._spec.layers[self.index].rope) is not None:
             angles = rope.angles(group.tokens)[past:]
             q, k = rotated(q, angles, rope.length), rotated(k, angles, rope.length)
-        if isinstance(value, Deferred):
-            return GroupHeads(group, q, k, Deferred(k.shape, lambda: rest.split_heads(value[:])))
+        if isinstance(value, LazyArray):
+            return GroupHeads(group, q, k, LazyArray(k.shape, lambda: rest.split_heads(value[:])))
         return GroupHeads(group, q, k, rest.split_heads(value))
 
     def _trace(
         self,
         q: Float[np.ndarray, "H T D"],
         k: Float[np.ndarray, "Hkv T D"],
-        v: Float[np.ndarray, "Hkv T D"] | Deferred,
+        v: Float[np.ndarray, "Hkv T D"] | LazyArray,
         heads: tuple[int, ...],
     ) -> LayerTrace:
         how, (count, tokens) = self._spec.layers[self.index], q.shape[:2]
@@ -232,7 +238,7 @@ class Layer:
             fill=_FILL,
         )
 
-    def _queries_keys_values(self, x: Hidden) -> tuple[Queries, Keys, Keys | Deferred]:
+    def _queries_keys_values(self, x: Hidden) -> tuple[Queries, Keys, Keys | LazyArray]:
         heads, how = self._spec.heads, self._spec.projections
         if how.joint:
             joint = self._project(how.joint, x, 3 * heads.count * heads.width, how.has_bias)
@@ -250,7 +256,7 @@ class Layer:
         weights.check(name + ".weight", *_stored_shape(x, width, how.is_transposed))
         if how.has_bias:
             weights.check(name + ".bias", width)
-        return query, key, Deferred(key.shape, partial(self._values, x))
+        return query, key, LazyArray(key.shape, partial(self._values, x))
 
     def _values(self, x: Hidden) -> Keys:
         with np.errstate(all="ignore"):  # as in `computing`, which may be over
@@ -282,10 +288,43 @@ class Layer:
         return output if residual.post_norm is None else self.model.normalize(self._name(residual.post_norm), output)
 
 
+def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q Dv"]:
+    """Return weights·V of every head, from a row on. Of many rows they are made block by block, on all cores."""
+    heads, queries, keys = layer.cells
+    assert layer.v is not None
+    output = np.empty((heads, queries - past, layer.v.shape[-1]), np.float32)
+    every = tuple(range(heads))
+
+    def staged(rows: Int[np.ndarray, " R"]) -> None:
+        for stages in stages_of(layer, every, rows):
+            some = slice(stages.queries[0] - past, stages.queries[-1] + 1 - past)
+            output[stages.heads[0] : stages.heads[-1] + 1, some] = stages.output
+
+    def fused(rows: slice) -> None:
+        allowed = layer.mask.rows([*every], np.arange(rows.start, rows.stop))
+        if len(allowed) > 1 or not allowed.any(axis=-1).all():
+            staged(np.arange(rows.start, rows.stop))
+            return
+        assert layer.q is not None
+        assert layer.k is not None
+        assert layer.scale is not None
+        q, k, v = layer.q[:, rows], layer.k, np.asarray(layer.v)
+        some = slice(rows.start - past, rows.stop - past)
+        output[:, some] = attention.fused_output(q, k, v, layer.scale, allowed[0], layer.softcap)
+
+    is_short = queries - past <= parallel.LONG
+    if is_short or layer.bias is not None or layer.sinks is not None or layer.weights is not None:
+        staged(np.arange(past, queries))
+    else:
+        step = min(max(_NEAR // keys, _LEAST), _MOST)
+        parallel.parallel_for(fused, [slice(start, min(start + step, queries)) for start in range(past, queries, step)])
+    return output
+
+
 @contextmanager
 def computing(tokens: int) -> Iterator[None]:
     """Use all cores if so many tokens of one text are a long one, and let numbers overflow: it shows in the end."""
-    with np.errstate(all="ignore"), use_all_cores(tokens):
+    with np.errstate(all="ignore"), parallel.use_all_cores(tokens):
         yield
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.checkpoints.tensors.gguf import FREQUENCIES, NAMES
 from attncli.checkpoints.tensors.gguf_file import GgufFile
 from attncli.engines.numpy.rope import rope_of
-from attncli.files import widened
+from attncli.files import to_float32
 
 _OF_GPT2 = {
     "context_length": "n_positions",
@@ -48,14 +48,14 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     """Return the fields of a config.json.
 
     Raises:
-        DeclinedError: its architecture, or what one of its fields says, is not known.
+        UnsupportedError: its architecture, or what one of its fields says, is not known.
         LoadError: it has no architecture.
     """
     architecture = file.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise file.damaged("it names no architecture")
     if architecture not in NAMES:
-        raise DeclinedError(f"the architecture {architecture} of a GGUF file is not among its own")
+        raise UnsupportedError(f"the architecture {architecture} of a GGUF file is not among its own")
     prefix = f"{architecture}."
     fields = _Metadata({
         name.removeprefix(prefix): value.tolist() if isinstance(value, np.ndarray) else value
@@ -63,65 +63,65 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     })  # fmt: skip
     table = file.shapes.get("token_embd.weight")
     if table is None or len(table) != 2:
-        raise DeclinedError("it has no token_embd.weight")
+        raise UnsupportedError("it has no token_embd.weight")
     names = _OF_GPT2 if architecture == "gpt2" else _OF_DECODERS
     config = {"model_type": architecture, "vocab_size": table[0]}
-    config |= {name: fields.take(key) for key, name in names.items()}
+    config |= {name: fields.get(key) for key, name in names.items()}
     if architecture != "gpt2":
         config |= _decoder(architecture, config, fields, file)
-    fields.take("vocab_size", None)  # of which the table of embeddings tells
-    fields.check_all_read()
+    fields.get("vocab_size", None)  # of which the table of embeddings tells
+    fields.reject_unknown()
     return config
 
 
-class _Metadata(Fields):
+class _Metadata(ConfigReader):
     """The fields of a file that begin with its architecture, without that."""
 
     where = "the file"
 
-    def check_all_read(self) -> None:
-        """Raise DeclinedError for a field that nobody read."""
+    def reject_unknown(self) -> None:
+        """Raise UnsupportedError for a field that nobody read."""
         for name in self._values:
             if name not in self.read:
-                raise DeclinedError(f"it does not know the field {name}")
+                raise UnsupportedError(f"it does not know the field {name}")
 
 
-def _decoder(architecture: str, config: Mapping[str, Any], fields: Fields, file: GgufFile) -> dict[str, Any]:
+def _decoder(architecture: str, config: Mapping[str, Any], fields: ConfigReader, file: GgufFile) -> dict[str, Any]:
     """Return what the configuration of a decoder says beside what it has in common with GPT-2."""
     heads, hidden = fields.count("attention.head_count"), fields.count("embedding_length")
     width = fields.count("attention.key_length", hidden // heads)
-    fields.take("attention.value_length", width, among=(width,))
-    fields.take("rope.dimension_count", width, among=(width,))
-    fields.take("expert_count", 0, among=(0,))
-    fields.take("attention.causal", True, among=(True,))
+    fields.get("attention.value_length", width, among=(width,))
+    fields.get("rope.dimension_count", width, among=(width,))
+    fields.get("expert_count", 0, among=(0,))
+    fields.get("attention.causal", True, among=(True,))
     more: dict[str, Any] = {"head_dim": width, "num_key_value_heads": fields.count("attention.head_count_kv", heads)}
     if architecture != "qwen2" and not {"blk.0.attn_q.bias", "blk.0.attn_output.bias"}.isdisjoint(file.shapes):
         more["attention_bias"] = True
     more |= _rotated(architecture, fields, file, width)
-    if architecture == "llama" and (window := fields.take(_WINDOW, None)) is not None:
+    if architecture == "llama" and (window := fields.get(_WINDOW, None)) is not None:
         more |= {"model_type": "mistral", "sliding_window": window}
     if architecture in ("gemma2", "gemma3"):
         by_model = config["num_hidden_layers"] == _SCALED_BY_MODEL[architecture]
         more |= {
-            "sliding_window": fields.take(_WINDOW),
+            "sliding_window": fields.get(_WINDOW),
             "query_pre_attn_scalar": hidden // heads if by_model else width,
         }
     if architecture == "gemma2":
         more["attn_logit_softcapping"] = fields.number("attn_logit_softcapping", 50.0)
-        fields.take("final_logit_softcapping", None)  # of the head on top
+        fields.get("final_logit_softcapping", None)  # of the head on top
     if architecture == "gemma3":
         more["model_type"] = "gemma3_text"
         more["sliding_window_pattern"] = fields.count("attention.sliding_window_pattern", 6)
     return more
 
 
-def _rotated(architecture: str, fields: Fields, file: GgufFile, width: int) -> dict[str, Any]:
+def _rotated(architecture: str, fields: ConfigReader, file: GgufFile, width: int) -> dict[str, Any]:
     """Return what a configuration says of its rotary embeddings."""
     theta = fields.number("rope.freq_base", 10_000.0)
-    kind = fields.take("rope.scaling.type", "none", among=("none", "linear", "yarn"))
-    factor = fields.take("rope.scaling.factor", 1.0)
-    fields.take("rope.scaling.finetuned", None)  # how the model was trained
-    trained = fields.take("rope.scaling.original_context_length", None)
+    kind = fields.get("rope.scaling.type", "none", among=("none", "linear", "yarn"))
+    factor = fields.get("rope.scaling.factor", 1.0)
+    fields.get("rope.scaling.finetuned", None)  # how the model was trained
+    trained = fields.get("rope.scaling.original_context_length", None)
     rotated: dict[str, Any] = {"rope_theta": theta}
     if FREQUENCIES in file.shapes:
         rotated["rope_scaling"] = _stretched(file, theta, width)
@@ -136,10 +136,10 @@ def _rotated(architecture: str, fields: Fields, file: GgufFile, width: int) -> d
 
 def _stretched(file: GgufFile, theta: float, width: int) -> dict[str, Any]:
     """Return the parameters whose frequencies are those of the model divided by the numbers in a table of the file."""
-    divisors = widened(file.read(FREQUENCIES))
+    divisors = to_float32(file.read(FREQUENCIES))
     plain = rope_of({}, {"rope_theta": theta}, width, 1).frequencies
     for parameters in _LLAMA3:
         known = rope_of(parameters, {"rope_theta": theta}, width, 1).frequencies
         if known.shape == divisors.shape and np.allclose(plain / divisors, known, rtol=1e-6, atol=0):
             return parameters
-    raise DeclinedError("the frequencies of its rotary embedding are not those of Llama 3")
+    raise UnsupportedError("the frequencies of its rotary embedding are not those of Llama 3")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy.ops import ACTIVATIONS
 from attncli.engines.numpy.rope import Rope
 from attncli.masks.expressions import Atom
@@ -205,12 +205,11 @@ class ModelSpec(NamedTuple):
         return self.tower_prefixes or ("", self.prefix)
 
     def tensors(self, layers: int) -> Iterator[str]:
-        """Yield the names of all tensors of the embedding and of the first layers."""
+        """Yield the names of all tensors of the embedding and of the first layers, at least one."""
         how = self.embedding
         yield from (table.name + ".weight" for table in (how.tokens, how.positions, how.segments) if table is not None)
-        yield from self._read_first()
-        for index in range(layers):
-            yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
+        yield from self.read_whole(layers - 1)
+        yield from self._in_layer(layers - 1, self._passing_on())
 
     def read_whole(self, last: int, values: bool = True) -> Iterator[str]:
         """Yield the names of the tensors that lead to the queries and keys of a layer, but for the tables.
@@ -219,15 +218,12 @@ class ModelSpec(NamedTuple):
             last: the layer.
             values: whether to yield what makes its values too.
         """
-        yield from self._read_first()
+        yield from _tensors(self.embedding.norm, self.norm.has_bias)
+        yield from _tensors(self.embedding.projection, has_bias=True)
         for index in range(last):
             yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
         left_out = None if values else self.projections.value
         yield from self._in_layer(last, [each for each in self._projecting() if each[0] != left_out])
-
-    def _read_first(self) -> Iterator[str]:
-        yield from _tensors(self.embedding.norm, self.norm.has_bias)
-        yield from _tensors(self.embedding.projection, has_bias=True)
 
     def _in_layer(self, index: int, tensors: Iterable[tuple[str | None, bool]]) -> Iterator[str]:
         for name, has_bias in tensors:
@@ -258,13 +254,13 @@ def _tensors(name: str | None, has_bias: bool) -> Iterator[str]:
 def split_width(hidden: int, heads: int) -> HeadSpec:
     """Return heads that share a width, each with keys of its own."""
     if hidden % heads:
-        raise DeclinedError(f"{heads} heads share a width of {hidden}")
+        raise UnsupportedError(f"{heads} heads share a width of {hidden}")
     return HeadSpec(heads, heads, hidden // heads)
 
 
 def activation_of(
-    fields: Fields, name: str, usual: str, meant: Mapping[str, str] = MappingProxyType({})
+    fields: ConfigReader, name: str, default: str, meant: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Hidden], Hidden]:
     """Return the activation that a field names; `meant` translates names that stand for another one."""
-    said = fields.take(name, usual, among=ACTIVATIONS)
-    return ACTIVATIONS[meant.get(said, said)]
+    activation = fields.get(name, default, among=ACTIVATIONS)
+    return ACTIVATIONS[meant.get(activation, activation)]

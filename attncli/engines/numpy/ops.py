@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.engines.numpy.parallel import blocks, parallel_for
-from attncli.files import widened
+from attncli.files import to_float32
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -36,7 +36,7 @@ def linear(
 
     def of_weights(start: int) -> None:
         rows = slice(start, start + step)
-        np.matmul(x, widened(weight[rows]).T, out=product[:, rows])
+        np.matmul(x, to_float32(weight[rows]).T, out=product[:, rows])
 
     if weight.dtype == np.float32:
         parallel_for(of_tokens, blocks(len(x)))

@@ -15,14 +15,12 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
-from attncli.engines.cpu import cores
-
 T = TypeVar("T")
 
 LONG = 256  # tokens; threads save nothing that one would notice on fewer
 
 _ROWS = 256  # in a block of a long text at most
-_SAID = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 _is_long: ContextVar[bool] = ContextVar("_is_long", default=False)
 _pool: ContextVar[Executor | None] = ContextVar("_pool", default=None)
@@ -30,9 +28,11 @@ _pool: ContextVar[Executor | None] = ContextVar("_pool", default=None)
 
 def count() -> int:
     """Return how many threads a long text has: what the user said to OpenBLAS or OpenMP, or one for each core."""
-    said = next((os.environ[name] for name in _SAID if os.environ.get(name)), "").split(",")[0].strip()
-    if said.isdecimal() and int(said) > 0:
-        return int(said)
+    threads = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "").split(",")[0].strip()
+    if threads.isdecimal() and int(threads) > 0:
+        return int(threads)
+    from attncli.engines.cpu import cores
+
     return cores()
 
 
@@ -44,14 +44,14 @@ def use_all_cores(tokens: int) -> Iterator[None]:
         return
     most = count()
     pool: ThreadPoolExecutor | None = None
-    held = nullcontext()
+    one_blas_thread = nullcontext()
     if most > 1:
         from threadpoolctl import threadpool_limits  # which takes 15 ms
 
-        pool, held = ThreadPoolExecutor(most), threadpool_limits(1, user_api="blas")
+        pool, one_blas_thread = ThreadPoolExecutor(most), threadpool_limits(1, user_api="blas")
     long, shared = _is_long.set(True), _pool.set(pool)
     try:
-        with held:
+        with one_blas_thread:
             yield
     finally:
         _is_long.reset(long)

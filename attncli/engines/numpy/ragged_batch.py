@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from attncli.trace.layer import Deferred
+    from attncli.trace.layer import LazyArray
 
 
 class TokenIds(NamedTuple):
@@ -66,7 +66,7 @@ class GroupHeads(NamedTuple):
     group: Group
     q: Float[np.ndarray, "NH T D"]
     k: Float[np.ndarray, "NHkv T D"]
-    v: Float[np.ndarray, "NHkv T D"] | Deferred
+    v: Float[np.ndarray, "NHkv T D"] | LazyArray
 
 
 class RaggedBatch:

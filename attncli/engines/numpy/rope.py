@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.trace.selection import MOST
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ class Rope(NamedTuple):
         return np.arange(tokens, dtype=np.float32)[:, None] * self.frequencies
 
 
-def read_rope(fields: Fields, width: int, positions: int, theta: float = 10_000.0, part: float | None = None) -> Rope:
+def read_rope(
+    fields: ConfigReader, width: int, positions: int, theta: float = 10_000.0, part: float | None = None
+) -> Rope:
     """Return the rotation that a configuration describes, in the spelling of any version of transformers.
 
     Args:
@@ -42,47 +44,47 @@ def read_rope(fields: Fields, width: int, positions: int, theta: float = 10_000.
         part: the share of a head that is rotated, where it does not say; None: the family rotates all of it.
 
     Raises:
-        DeclinedError: this rotation is not implemented.
+        UnsupportedError: this rotation is not implemented.
     """
-    parameters = fields.take("rope_parameters", None)
-    said = fields.take("rope_scaling", None) or parameters or {}
-    usual = {"rope_theta": fields.take("rope_theta", theta)}
+    newer = fields.get("rope_parameters", None)
+    parameters = fields.get("rope_scaling", None) or newer or {}
+    defaults = {"rope_theta": fields.get("rope_theta", theta)}
     if part is not None:
-        usual["partial_rotary_factor"] = part
-    return rope_of(said, usual, width, positions)
+        defaults["partial_rotary_factor"] = part
+    return rope_of(parameters, defaults, width, positions)
 
 
-def rope_of(said: Any, usual: Mapping[str, Any], width: int, positions: int) -> Rope:
-    """Return the rotation that parameters describe, `usual` ones where they do not say; see `read_rope`."""
-    if not isinstance(said, Mapping):
-        raise DeclinedError(f"its rotary parameters are {said!r}")
-    given = Fields({**usual, **said})
-    kind = given.take("rope_type", given.take("type", "default"))
+def rope_of(parameters: Any, defaults: Mapping[str, Any], width: int, positions: int) -> Rope:
+    """Return the rotation that parameters describe, with defaults where they do not say; see `read_rope`."""
+    if not isinstance(parameters, Mapping):
+        raise UnsupportedError(f"its rotary parameters are {parameters!r}")
+    fields = ConfigReader({**defaults, **parameters})
+    kind = fields.get("rope_type", fields.get("type", "default"))
     if kind not in _KINDS:
-        raise DeclinedError(f"its rotary embedding is {kind!r}")
-    base = given.number("rope_theta")
-    turned = int(width * given.number("partial_rotary_factor")) if "partial_rotary_factor" in usual else width
-    if turned < 2 or turned % 2 or turned > min(width, MOST):
-        raise DeclinedError(f"it turns {turned} of {width} dimensions")
-    frequencies = 1 / np.float32(base) ** (np.arange(0, turned, 2, dtype=np.float32) / np.float32(turned))
-    rope = _KINDS[kind](given, frequencies.astype(np.float32), turned, positions)
-    given.check_all_read()
+        raise UnsupportedError(f"its rotary embedding is {kind!r}")
+    base = fields.number("rope_theta")
+    rotary_width = int(width * fields.number("partial_rotary_factor")) if "partial_rotary_factor" in defaults else width
+    if rotary_width < 2 or rotary_width % 2 or rotary_width > min(width, MOST):
+        raise UnsupportedError(f"it turns {rotary_width} of {width} dimensions")
+    frequencies = 1 / np.float32(base) ** (np.arange(0, rotary_width, 2, dtype=np.float32) / np.float32(rotary_width))
+    rope = _KINDS[kind](fields, frequencies.astype(np.float32), rotary_width, positions)
+    fields.reject_unknown()
     return rope
 
 
-def _default(_: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
+def _default(_: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
     return Rope(frequencies)
 
 
-def _linear(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
+def _linear(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
     """Divide all frequencies by a factor (Chen et al. 2023, "Extending Context Window …")."""
-    return Rope(frequencies / np.float32(said.number("factor")))
+    return Rope(frequencies / np.float32(fields.number("factor")))
 
 
-def _llama3(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
+def _llama3(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
     """Stretch long waves, keep short ones, and interpolate between the two (Llama 3.1, 2024)."""
-    factor, low, high = (said.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
-    trained = said.count("original_max_position_embeddings", positions)
+    factor, low, high = (fields.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    trained = fields.count("original_max_position_embeddings", positions)
     waves = np.float32(2 * math.pi) / frequencies
     smooth = (trained / waves - np.float32(low)) / np.float32(high - low)
     between = (1 - smooth) * frequencies / np.float32(factor) + smooth * frequencies
@@ -90,28 +92,28 @@ def _llama3(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, pos
     return Rope(np.where(waves < trained / high, frequencies, stretched).astype(np.float32))
 
 
-def _yarn(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
+def _yarn(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
     """Keep dimensions that turn often within the trained length, stretch slow ones (YaRN, Peng et al. 2023)."""
-    factor = said.number("factor")
-    trained = said.count("original_max_position_embeddings", positions)
+    factor = fields.number("factor")
+    trained = fields.count("original_max_position_embeddings", positions)
     ends = [
-        turned * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(said.number("rope_theta")))
-        for turns in (said.take("beta_fast", None) or 32, said.take("beta_slow", None) or 1)
+        width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(fields.number("rope_theta")))
+        for turns in (fields.get("beta_fast", None) or 32, fields.get("beta_slow", None) or 1)
     ]
-    if said.take("truncate", True):
+    if fields.get("truncate", True):
         ends = [math.floor(ends[0]), math.ceil(ends[1])]
-    low, high = max(ends[0], 0), min(ends[1], turned - 1)
+    low, high = max(ends[0], 0), min(ends[1], width - 1)
     high += 0.001 if low == high else 0
-    steps = (np.arange(turned // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
+    steps = (np.arange(width // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
     stretched = np.clip(steps, 0, 1)
     mixed = frequencies / np.float32(factor) * stretched + frequencies * (1 - stretched)
-    return Rope(mixed.astype(np.float32), _yarn_length(said, factor))
+    return Rope(mixed.astype(np.float32), _yarn_length(fields, factor))
 
 
-def _yarn_length(said: Fields, factor: float) -> float:
-    given, over, under = (said.take(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
-    if given is not None:
-        return float(given)
+def _yarn_length(fields: ConfigReader, factor: float) -> float:
+    length, over, under = (fields.get(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    if length is not None:
+        return float(length)
 
     def magnitude(slope: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * slope * math.log(factor) + 1.0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import DeclinedError
+from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.errors import LoadError
-from attncli.files import widened
+from attncli.files import to_float32
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Weights:
         first: a tensor that every checkpoint of the family has, without the prefix.
 
     Raises:
-        DeclinedError: there are no such tensors.
+        UnsupportedError: there are no such tensors.
     """
 
     def __init__(self, model: str, store: Store, prefixes: Sequence[str], first: str) -> None:
@@ -36,7 +36,7 @@ class Weights:
         self._store = store
         found = [each for each in prefixes if each + first in store.names]
         if len(found) != 1:
-            raise DeclinedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
+            raise UnsupportedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
         self._prefix = found[0]
 
     @property
@@ -58,7 +58,7 @@ class Weights:
         """Return the name in the checkpoint of a tensor of a shape."""
         found = self._store.stored(self._prefix + name) if name in self else None
         if found is None or found.type not in ("F32", "F16", "BF16"):
-            raise DeclinedError(f"its weights have no {name} that it reads")
+            raise UnsupportedError(f"its weights have no {name} that it reads")
         if found.shape != shape:
             raise LoadError(
                 f"the weights of {visible(self._model)} do not fit its config.json: {visible(name)} has shape "
@@ -74,13 +74,13 @@ class Weights:
         """Return the weights of a norm, or a bias, in float32.
 
         Raises:
-            DeclinedError: there are none of that name, or of a type that is not read.
+            UnsupportedError: there are none of that name, or of a type that is not read.
             LoadError: they have another shape.
         """
-        return widened(self._store.read(self._expected(name, (length,))))
+        return to_float32(self._store.read(self._expected(name, (length,))))
 
     def matrix(self, name: str, *shape: int) -> Shaped[np.ndarray, "F E"]:
-        """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `functions.linear`."""
+        """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `ops.linear`."""
         return self._store.read(self._expected(name, shape))
 
     def prepare(self, names: Iterable[str]) -> None:
@@ -90,5 +90,5 @@ class Weights:
     def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
         """Return some rows of a table in float32, without reading the others; see `vector`."""
         if max(indices) >= shape[0]:
-            raise DeclinedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
-        return widened(self._store.rows(self._expected(name, shape), indices))
+            raise UnsupportedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
+        return to_float32(self._store.rows(self._expected(name, shape), indices))

@@ -9,39 +9,38 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from attncli.checkpoints.folder import folder_of, opened, read_json
 from attncli.engines.torch.refused import check_supported
 from attncli.errors import LoadError, require
+from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.checkpoints.options import LoadOptions
+    from attncli.checkpoints.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 
 
-def announce_import(what: str, model: str, options: LoadOptions) -> None:
-    """Say that torch and transformers are imported now, which takes seconds; a name that is nowhere is refused before.
+def announce_import(what: str, snapshot: Snapshot) -> None:
+    """Say that torch and transformers are imported now, which takes seconds; what is refused by name is refused before.
 
     Args:
         what: what needs them, the subject of the error's sentence.
-        model: folder or hub name of the checkpoint that they are to run.
-        options: how it is loaded.
+        snapshot: the checkpoint that they are to run.
 
     Raises:
-        LoadError: they cannot be imported, or there is no such checkpoint.
+        LoadError: they cannot be imported, or the checkpoint is in a form that they do not read.
         NotExposedError: its architecture is refused.
     """
-    config = folder_of(opened(model), options.revision) / "config.json"
-    if config.is_file():  # which is sooner read than they are imported
-        check_supported(model, read_json(config))
+    if snapshot.gguf is not None:
+        raise LoadError(
+            f"{visible(snapshot.name)} is a GGUF file, which the native engine alone reads; this takes a checkpoint's "
+            "folder"
+        )
+    check_supported(snapshot.name, snapshot.config)
     require(what, "torch", "transformers")
-    from attncli.checkpoints.hub_snapshot import check_there
-
-    check_there(model, "configuration", options)
     if sys.flags.optimize > 1:
         raise LoadError("transformers needs the docstrings that python -OO leaves out; run with PYTHONOPTIMIZE=1")
     _log.info("importing torch and transformers")
     # Before any module here imports them: it tells the libraries to be quiet. It needs what they bring.
-    from attncli.checkpoints.hub import hush
+    from attncli.checkpoints.hub import silence_transformers
 
-    hush()
+    silence_transformers()

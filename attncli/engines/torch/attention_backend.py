@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from attncli.checkpoints.hub import first_sentence, is_exhausted
-from attncli.engines.torch.attention_interface import ATTENTION
 from attncli.errors import AttnError, InputError, NotExposedError
+from attncli.recording.readers.transformers import ATTENTION
 
 
-def with_ours(build: Callable[[str], Any]) -> Any:
+def build_with_recorder(build: Callable[[str], Any]) -> Any:
     """Return what is built with our attention function, or with the eager one where a model has no place for ours."""
     try:
         return build(ATTENTION)
@@ -23,44 +23,22 @@ def with_ours(build: Callable[[str], Any]) -> Any:
         return build("eager")
 
 
-def settle(model: Any, is_tower: bool) -> None:
-    """Let what was built run with our attention function, or with its eager one if it cannot be given another.
-
-    Args:
-        model: the part that runs.
-        is_tower: whether it was built inside of another model, which may have had no place for our function.
-    """
-    if not model._can_set_attn_implementation():
-        make_eager(model)
-    elif is_tower:
-        _switch(model, ATTENTION)
-
-
-def make_eager(model: Any) -> None:
-    """Switch a model to its own eager attention, also one that transformers does not switch."""
-    _switch(model, "eager")
-
-
-def switch(model: Any, attention: str) -> None:
+def set_backend(model: Any, attention: str) -> None:
     """Let a model run with this attention from now on, or with its own eager one if it cannot be given another."""
-    _switch(model, attention if model._can_set_attn_implementation() else "eager")
+    for config in _configs(model):
+        config._attn_implementation = attention if model._can_set_attn_implementation() else "eager"
 
 
 @contextmanager
 def running_with(model: Any, attention: str) -> Iterator[None]:
     """Let a model run with another attention for a while."""
     before = [(config, config._attn_implementation) for config in _configs(model)]
-    _switch(model, attention)
+    set_backend(model, attention)
     try:
         yield
     finally:
         for config, own in before:
             config._attn_implementation = own
-
-
-def _switch(model: Any, attention: str) -> None:
-    for config in _configs(model):
-        config._attn_implementation = attention
 
 
 def _configs(model: Any) -> list[Any]:
@@ -69,7 +47,7 @@ def _configs(model: Any) -> list[Any]:
 
 
 @contextmanager
-def attempting(texts: str, failure: str, kind: type[NotExposedError] = NotExposedError) -> Iterator[None]:
+def translate_model_errors(texts: str, failure: str, kind: type[NotExposedError] = NotExposedError) -> Iterator[None]:
     """Turn what a model's own code raises into one sentence, and keep no gradients meanwhile.
 
     Raises:

@@ -14,11 +14,11 @@ from attncli.engines.torch.configuration import attention_layers
 
 _SIDE = re.compile(r"(encoder|decoder)$")  # SeamlessM4T has a text_encoder and a text_decoder
 _NAME = re.compile("Attention(?!Residual)")  # of a class; Inkling 2 mixes its layers by what it calls one, too
-_KEPT = "attncli_kept_layers"  # an attribute of a model that was cut
+_CUT_AT = "attncli_layers"  # an attribute of a model that was cut
 
 
 @dataclass(frozen=True)
-class Place:
+class AttentionModule:
     """Where an attention module stands.
 
     Attributes:
@@ -35,23 +35,23 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Places:
+class AttentionModules:
     """The attention modules of a model.
 
     Attributes:
-        modules: where each one stands, by its `id`.
+        by_id: where each one stands, by its `id`.
         layers: the layers that have softmax attention, of each kind.
     """
 
-    modules: Mapping[int, Place]
+    by_id: Mapping[int, AttentionModule]
     layers: Mapping[str, Sequence[int]]
 
     @property
     def is_named(self) -> bool:
         """Whether a module's name tells its layer: not where layers share one, nor where one layer has two."""
-        outer = [(place.kind, place.index) for place in self.modules.values() if place.is_outermost]
-        known = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
-        return len(set(outer)) == len(outer) and known <= set(outer)
+        outer = [(module.kind, module.index) for module in self.by_id.values() if module.is_outermost]
+        expected = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
+        return len(set(outer)) == len(outer) and expected <= set(outer)
 
     def has(self, module: Any) -> bool:
         """Whether a module is one of the attention layers, as far as names tell; no layer of another sort."""
@@ -59,50 +59,50 @@ class Places:
 
     def kind(self, module: Any) -> str:
         """Return the kind of an attention module."""
-        place = self.modules.get(id(module))
-        return place.kind if place else next(iter(self.layers))
+        own = self.by_id.get(id(module))
+        return own.kind if own else next(iter(self.layers))
 
     def layer(self, module: Any, calls: int) -> int:
         """Return the layer of a module that calls after `calls` others of its kind; −1 if there are no more."""
         if self.is_named:
-            place = self.modules.get(id(module))
-            return -1 if place is None or place.index is None else place.index
-        known = self.layers[self.kind(module)]
-        return known[calls] if calls < len(known) else -1
+            own = self.by_id.get(id(module))
+            return -1 if own is None or own.index is None else own.index
+        layers = self.layers[self.kind(module)]
+        return layers[calls] if calls < len(layers) else -1
 
 
-def attention_places(model: Any) -> Places:
+def find_attention_modules(model: Any) -> AttentionModules:
     """Find a model's attention modules, by the names of their classes."""
     named = {name: module for name, module in model.named_modules() if _NAME.search(type(module).__name__)}
     is_encoder_decoder = model.config.is_encoder_decoder
-    modules = {}
+    by_id = {}
     for name, module in named.items():
         is_outermost = not any(name.startswith(other + ".") for other in named)
         side = _side(name) if is_encoder_decoder else None
-        modules[id(module)] = _place(name, type(module).__name__, is_outermost, side)
+        by_id[id(module)] = _attention_module(name, type(module).__name__, is_outermost, side)
     if not is_encoder_decoder:
-        kept = getattr(model, _KEPT, math.inf)
-        return Places(modules, {"self": [layer for layer in attention_layers(model.config) if layer < kept]})
-    kinds = [place.kind for place in modules.values() if place.is_outermost]
-    return Places(modules, {kind: range(kinds.count(kind)) for kind in ("encoder", "decoder", "cross")})
+        end = getattr(model, _CUT_AT, math.inf)
+        return AttentionModules(by_id, {"self": [layer for layer in attention_layers(model.config) if layer < end]})
+    kinds = [module.kind for module in by_id.values() if module.is_outermost]
+    return AttentionModules(by_id, {kind: range(kinds.count(kind)) for kind in ("encoder", "decoder", "cross")})
 
 
 def _side(name: str) -> str:
     return next((each[0] for part in name.split(".") if (each := _SIDE.search(part))), "decoder")
 
 
-def _place(name: str, class_name: str, is_outermost: bool, side: str | None) -> Place:
+def _attention_module(name: str, class_name: str, is_outermost: bool, side: str | None) -> AttentionModule:
     # Its layer is the first number in a module's name: encoder.layer.3.attention.self
     number = re.search(r"\.(\d+)(?=\.|$)", name)
     layers, index = (name[: number.start()], int(number[1])) if number else ("", None)
     if side is None:
-        return Place("self", layers, index, is_outermost)
+        return AttentionModule("self", layers, index, is_outermost)
     own = (name.rpartition(side + ".")[2] + class_name).lower()
     is_cross = side == "decoder" and any(word in own for word in ("cross", "encoder_attn", "encdec", "enc_dec"))
-    return Place("cross" if is_cross else side, layers, index, is_outermost)
+    return AttentionModule("cross" if is_cross else side, layers, index, is_outermost)
 
 
-def reduced(model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool) -> type:
+def truncated_class(model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool) -> type:
     """Return a model class whose models have one part alone, with its first `keep` layers.
 
     Loading such a model reads only the tensors it has, by the names that they have in the whole. The configuration
@@ -118,37 +118,37 @@ def reduced(model_class: type, path: str, keep: int, whole_encoder: bool, with_h
         with_head: whether what makes logits stays, where it is outside of the part.
     """
 
-    class Reduced(model_class):  # type: ignore[misc]
+    class Truncated(model_class):  # type: ignore[misc]
         def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(config, *arguments, **options)
             if path:
-                leave_alone(self, path, with_head)
+                prune_to(self, path, with_head)
             _cut(self.get_submodule(path), keep, whole_encoder)
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(Reduced, name, getattr(model_class, name))
+        setattr(Truncated, name, getattr(model_class, name))
     if path:
         # Not one of its own, which would read what the part has no use for: Qwen2.5-Omni's voices, from a pickle.
-        Reduced.from_pretrained = classmethod(PreTrainedModel.from_pretrained.__func__)
-    return Reduced
+        Truncated.from_pretrained = classmethod(PreTrainedModel.from_pretrained.__func__)
+    return Truncated
 
 
-def leave_alone(model: Any, path: str, with_head: bool) -> None:
+def prune_to(model: Any, path: str, with_head: bool) -> None:
     """Take everything out of a model but the part that stands at a path, and what makes logits of what it gives."""
     head = model.get_output_embeddings() if with_head else None
     pairs = model.all_tied_weights_keys.items()
     # A checkpoint may have the embeddings under the name of the head that shares them, or of what both share.
     shared = [pair for pair in pairs if any(name.startswith(path + ".") for name in pair)]
     tied = {name.rpartition(".")[0] for pair in shared for name in pair}
-    kept = [path, *tied, *(name for name, module in model.named_modules() if module is head)]
+    needed = [path, *tied, *(name for name, module in model.named_modules() if module is head)]
 
-    def is_kept(name: str) -> bool:
-        return any(f"{name}.".startswith(f"{one}.") or f"{one}.".startswith(f"{name}.") for one in kept)
+    def is_needed(name: str) -> bool:
+        return any(f"{name}.".startswith(f"{one}.") or f"{one}.".startswith(f"{name}.") for one in needed)
 
     for name, module in list(model.named_modules()):
         inside = name + "." if name else ""
-        lost = [child for child, _ in module.named_children() if not is_kept(inside + child)]
-        if lost and (not name or is_kept(name)):
+        lost = [child for child, _ in module.named_children() if not is_needed(inside + child)]
+        if lost and (not name or is_needed(name)):
             for child in lost:
                 delattr(module, child)
             module._is_hf_initialized = True  # how its class begins such a module asks for what it has lost
@@ -157,9 +157,9 @@ def leave_alone(model: Any, path: str, with_head: bool) -> None:
 
 
 def _cut(model: Any, keep: int, whole_encoder: bool) -> None:
-    places = attention_places(model)
-    if places.is_named:
-        cut = [place for place in places.modules.values() if not (whole_encoder and place.kind == "encoder")]
-        for name in {place.layers for place in cut if place.index is not None}:
+    modules = find_attention_modules(model)
+    if modules.is_named:
+        cut = [module for module in modules.by_id.values() if not (whole_encoder and module.kind == "encoder")]
+        for name in {module.layers for module in cut if module.index is not None}:
             del model.get_submodule(name)[keep:]
-        setattr(model, _KEPT, keep)
+        setattr(model, _CUT_AT, keep)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from attncli.engines.torch.recorder import Batch, Span
+from attncli.engines.torch.recorder import PaddedBatch, Span
 
 MOST_TOKENS = 4096  # of a batch, padding included: more gains nothing on a CPU
 _TARGET = "decoder_"  # what the names of a decoder's inputs begin with
@@ -17,12 +17,12 @@ Encoded = Mapping[str, Sequence[int]]
 
 def groups(sizes: Sequence[float]) -> Iterator[slice]:
     """Split sentences into runs of neighbours whose traces, of these sizes in bytes, fit into `ROOM` together."""
-    start, taken = 0, 0.0
+    start, total = 0, 0.0
     for index, size in enumerate(sizes):
-        if index > start and taken + size > ROOM:
+        if index > start and total + size > ROOM:
             yield slice(start, index)
-            start, taken = index, 0.0
-        taken += size
+            start, total = index, 0.0
+        total += size
     if start < len(sizes):
         yield slice(start, len(sizes))
 
@@ -47,7 +47,7 @@ def batches(encoded: Sequence[Encoded], limit: int = MOST_TOKENS) -> Iterator[li
         yield batch
 
 
-def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool) -> Batch:
+def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool) -> PaddedBatch:
     """Return sentences side by side, padded to the length of the longest.
 
     Args:
@@ -70,7 +70,7 @@ def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: 
     sides = [_slices(encoded, name, side) for name in ("input_ids", _TARGET + "input_ids") if name in inputs]
     both = sides[0], sides[-1]  # of a text and its target; without targets they are the same
     text, target = (slice(0, max(one.stop for one in own)) for own in both)
-    return Batch(inputs, [Span(*own) for own in zip(*both, strict=True)], Span(text, target))
+    return PaddedBatch(inputs, [Span(*own) for own in zip(*both, strict=True)], Span(text, target))
 
 
 def _slices(encoded: Sequence[Encoded], name: str, side: str) -> list[slice]:

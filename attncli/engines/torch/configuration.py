@@ -45,8 +45,8 @@ def head_count(config: Any) -> int:
 
 
 def _counts(config: Any, *names: str) -> list[int]:
-    found = (getattr(side, name, None) for side in sides(config) for name in names)
-    return [count for count in found if isinstance(count, int)]
+    counts = (getattr(side, name, None) for side in sides(config) for name in names)
+    return [count for count in counts if isinstance(count, int)]
 
 
 def layer_types(config: Any, *names: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -11,15 +10,13 @@ from inspect import Parameter, signature
 from time import perf_counter
 from typing import Any
 
-from attncli.checkpoints.locating import Place
 from attncli.checkpoints.options import LoadOptions
-from attncli.checkpoints.tensors.cache import Notes
-from attncli.checkpoints.tensors.open_store import is_fetched
+from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
-from attncli.encoding.encode import Reader, Sentence
-from attncli.engines.source import SHARED_LATE
-from attncli.engines.torch import attention_interface, batch, load, memory
+from attncli.encoding.encode import EncodedInput, InputEncoder
+from attncli.engines.source import PARALLEL_FROM_LATE
+from attncli.engines.torch import batch, load, memory
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import (
     attention_layers,
@@ -30,13 +27,14 @@ from attncli.engines.torch.configuration import (
     start_id,
 )
 from attncli.engines.torch.expected_masks import implied_masks, mask_notes
-from attncli.engines.torch.extra_positions import key_tokens_of
 from attncli.engines.torch.generation import Writer, check_causal, check_no_future
-from attncli.engines.torch.recorder import Request
+from attncli.engines.torch.recorder import RecordRequest
 from attncli.engines.torch.run_recorded import run
+from attncli.engines.torch.text_model import find_text_model
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
-from attncli.text import several, visible
+from attncli.recording.readers.transformers import ATTENTION
+from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
@@ -54,13 +52,13 @@ class Checkpoint:
         NotExposedError: it has no attention to show, or writes no text.
     """
 
-    runs_together = True
-    shared_from = SHARED_LATE  # its imports take seconds, and torch multiplies on all cores already
-    goes_on = False
+    can_batch = True
+    parallel_from = PARALLEL_FROM_LATE  # its imports take seconds, and torch multiplies on all cores already
+    is_incremental = False
 
     def __init__(
         self,
-        model: str,
+        snapshot: Snapshot,
         layers: Indices,
         heads: Indices,
         *,
@@ -74,8 +72,8 @@ class Checkpoint:
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
         # All that the configuration tells comes before the weights are read.
-        self.place, self.part = load.find(model, options)
-        self.name = model = self.place.name
+        self.snapshot, self.part = snapshot, find_text_model(snapshot, options)
+        self.name = model = snapshot.name
         self.options = options
         config = self.part.config
         if generate:
@@ -84,20 +82,20 @@ class Checkpoint:
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
         self.num_layers = layer_count(config)
-        self.request = Request(layers.among(self.num_layers, visible(model)), kind, heads, expression)
+        self.request = RecordRequest(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
         self.other_layers = other_layers(config)
-        self._check_attention(attention_layers(config))
-        heads.among(head_count(config), f"each layer of {visible(model)}")
+        self._check_attention()
+        heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
-        own_tokenizer = _tokenizer(self.place, options, self.part.whole)
+        own_tokenizer = auto_tokenizer.load_tokenizer(snapshot, options, self.part.whole)
         chat = open_chat(model, own_tokenizer, options, special=special, asks=generate > 0)
         whole, self._of_weights, self._form = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
         self.notes = self._all_notes()
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
-        self.reader = Reader(
+        self.encoder = InputEncoder(
             name=model,
             tokenizer=own_tokenizer,
             special=special,
@@ -107,8 +105,8 @@ class Checkpoint:
             start_id=start_id(model, config, own_tokenizer) if self.is_encoder_decoder else None,
             chat=chat,
         )
-        made = (whole, self.model, own_tokenizer, self.reader.limit)
-        self.writer = Writer(model, *made, generate) if generate else None
+        limit = self.encoder.limit
+        self.writer = Writer(model, whole, self.model, own_tokenizer, limit, generate) if generate else None
 
     @property
     def attention_layers(self) -> Sequence[int]:
@@ -119,9 +117,9 @@ class Checkpoint:
         """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
         other = copy(self)
         expression = None if mask is None else parse(mask, states_true=False)
-        chosen = layers.among(self.num_layers, visible(self.name))
+        chosen = layers.resolve(self.num_layers, visible(self.name))
         other.request = replace(self.request, layers=chosen, mask=expression)
-        other._check_attention(self.attention_layers)
+        other._check_attention()
         other.notes = other._all_notes()
         other.unseen = dict(self.unseen)  # each of them complains for itself
         return other
@@ -129,7 +127,8 @@ class Checkpoint:
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return what the queries and the keys of a sentence are; see `attncli.engines.source.OpenModel.tokens`."""
         self.check_target(target)
-        return self._sides(self.reader.read(text, pair, target))
+        sentence = self.encoder.encode(text, pair, target)
+        return sentence.query_tokens, sentence.tokens
 
     def _all_notes(self) -> tuple[str, ...]:
         config = self.part.config
@@ -138,13 +137,13 @@ class Checkpoint:
 
     def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
         """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
-        return load.load_model(self.place, self.part, self.options, self.request, writes)
+        return load.load_model(self.snapshot, self.part, self.options, self.request, writes)
 
-    def _check_attention(self, found: Sequence[int]) -> None:
+    def _check_attention(self) -> None:
         """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
-        if not set(self.request.layers) & set(found):
+        if not set(self.request.layers) & set(self.attention_layers):
             kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
-            listed = ", ".join(map(str, found)) or "none"
+            listed = ", ".join(map(str, self.attention_layers)) or "none"
             raise NotExposedError(
                 f"the layers asked for have no softmax attention but {kinds}; layers of {visible(self.name)} with "
                 f"attention: {listed}"
@@ -177,15 +176,15 @@ class Checkpoint:
                 "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
             )
 
-    def read_for_both(self, text: str, pair: str | None, target: str | None) -> Sentence:
+    def read_for_both(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; a decoder without a target is given the sentence itself."""
         self.check_target(target)
         own = (text if target is None else target) if self.is_encoder_decoder else target
-        return self.reader.read(text, pair, own)
+        return self.encoder.encode(text, pair, own)
 
     def room_for(self, tokens: int) -> int:
         """Return how many sentences of one length fit into memory together; InputError if not even one does."""
-        is_watched = self.model.config._attn_implementation != attention_interface.ATTENTION
+        is_watched = self.model.config._attn_implementation != ATTENTION
         return memory.room_for(self.model, tokens, len(self.request.layers), is_watched)
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
@@ -201,12 +200,12 @@ class Checkpoint:
         self.check_target(target)
         if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
             raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
-        sentences: list[Sentence] = []
+        sentences: list[EncodedInput] = []
         failure = None
         limit = batch.MOST_TOKENS
-        for text in several(texts):
+        for text in as_list(texts):
             try:
-                sentence = self.reader.read(text, pair, target)
+                sentence = self.encoder.encode(text, pair, target)
                 if self.writer is not None:
                     sentence = self.writer.continued(sentence)
                 limit = min(limit, _longest(sentence) * self.room_for(_longest(sentence)))
@@ -221,7 +220,7 @@ class Checkpoint:
         if failure is not None:
             raise failure
 
-    def _batched(self, sentences: list[Sentence], limit: int) -> Iterator[Trace]:
+    def _batched(self, sentences: list[EncodedInput], limit: int) -> Iterator[Trace]:
         """Yield the traces of sentences in order, which run in batches of at most so many tokens."""
         done: dict[int, Trace] = {}
         for some in batch.batches([one.inputs for one in sentences], limit):
@@ -229,19 +228,19 @@ class Checkpoint:
         for index in range(len(sentences)):
             yield done.pop(index)
 
-    def _trace_size(self, sentence: Sentence) -> float:
+    def _trace_size(self, sentence: EncodedInput) -> float:
         layers = len(self.request.layers) * (1 if sentence.target is None else len(self.kinds))
         # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
         # last bits, are not to depend on what ran before.
         return memory.trace_size(self.model.config, _longest(sentence), layers, is_watched=True)
 
-    def _run(self, sentences: list[Sentence]) -> list[Trace]:
+    def _run(self, sentences: list[EncodedInput]) -> list[Trace]:
         """Return the traces of sentences that run side by side."""
         part, kinds = self.model, self.kinds
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)
-        given = [one.inputs for one in sentences]
-        together = batch.padded(given, self.reader.padding_id, "right", self.takes_positions)
+        inputs = [one.inputs for one in sentences]
+        together = batch.padded(inputs, self.encoder.padding_id, "right", self.takes_positions)
         begun = perf_counter()
         recorded = run(self.model, part, together, self.request, kinds)
         _log.info(
@@ -250,7 +249,7 @@ class Checkpoint:
         source = self._provenance()
         traces = []
         for one, own in zip(sentences, recorded.traces(), strict=True):
-            tokens = self._sides(one)
+            tokens = one.query_tokens, one.tokens
             layers = tuple(self._with_positions(layer, *tokens) for layer in own)
             notes = one.notes
             if self.request.mask is None:
@@ -261,14 +260,10 @@ class Checkpoint:
             traces.append(Trace(source, *sides, notes, one.generated))
         return traces
 
-    def _sides(self, sentence: Sentence) -> tuple[Tokens, Tokens]:
-        """Return what the queries and the keys of a sentence are."""
-        return sentence.query_tokens, sentence.tokens
-
     def _with_positions(self, layer: LayerTrace, query_tokens: Tokens, key_tokens: Tokens) -> LayerTrace:
         """Return a layer that says what its keys are, where they are not the tokens."""
         _, tokens = sequences(layer.kind, query_tokens, key_tokens)
-        keys = key_tokens_of(self.model.config, layer.layer, tokens)
+        keys = architecture_of(self.model.config).key_tokens(self.model.config, layer.layer, tokens)
         return layer if keys is None else replace(layer, key_tokens=keys)
 
     def _provenance(self) -> Provenance:
@@ -282,7 +277,7 @@ class Checkpoint:
             layers=self.num_layers,
             details={
                 "engine": "transformers",
-                **self.place.details,
+                **self.snapshot.details,
                 **({"weights": self._form} if self._form else {}),
                 **({} if self.part.tower is None else {"tower": self.part.tower}),
                 **({"other_layers": others} if others else {}),
@@ -291,16 +286,5 @@ class Checkpoint:
         )
 
 
-def _tokenizer(place: Place, options: LoadOptions, config: Any) -> Any:
-    """Load a tokenizer; at a commit for which that was done before, transformers need not look for files any more."""
-    load = place.options(options)
-    if place.tokenizer is not None or os.path.isdir(place.model) or not is_fetched(place.folder, load):
-        return auto_tokenizer.load_tokenizer(place.model, load, place.tokenizer, config)
-    notes = Notes(place.folder)
-    found = auto_tokenizer.load_tokenizer(place.model, replace(load, offline=load.offline or notes.has_tokenizer))
-    notes.keep_tokenizer()
-    return found
-
-
-def _longest(sentence: Sentence) -> int:
+def _longest(sentence: EncodedInput) -> int:
     return max(len(sentence.tokens), len(sentence.query_tokens))

@@ -16,33 +16,24 @@ from transformers.models.auto.modeling_auto import (
 
 from attncli.attention import row_blocks
 from attncli.engines.torch.architectures import architecture_of
-from attncli.engines.torch.attention_modules import attention_places
+from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.configuration import layer_types, sides
 from attncli.engines.torch.recorder import Sublayer
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
 from attncli.text import layers_named
 from attncli.trace.layer import LayerTrace
 
-# Text towers that are causal though their modules say otherwise; BLIP's, which is so as a decoder alone; a permutation
-# model, causal in training alone; and a prefix model, to which all of a text is prefix. By model types and classes.
-_CLIPS = ("clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip")
-_EXCEPTIONS = {f"{name}_text_model": True for name in _CLIPS} | {
-    "BlipTextLMHeadModel": True,
-    "BlipTextModel": False,
-    "git": True,
-    "xlnet": False,
-}
-
 # What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
 _BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
 _CHOOSING = (*_BUDGETS, "index_topk_blocks")
 
+_CAUSAL_FIELDS = ("is_causal", "causal")
 _CAUSAL_HEADS = re.compile(r"CausalLM|LMHead")
 _OTHER_HEADS = re.compile(r"MaskedLM|PreTraining|Classification|QuestionAnswering")
 
 
 @dataclass(frozen=True)
-class Implied:
+class ExpectedMask:
     """The mask that a layer should have.
 
     Attributes:
@@ -56,33 +47,33 @@ class Implied:
     is_exact: bool = True
 
 
-def budget(config: Any) -> int | None:
+def selected_keys(config: Any) -> int | None:
     """Return how many keys a query attends to where a layer selects keys by their content; None if none does."""
     blocks = getattr(config, "index_topk_blocks", None)
-    kept = [getattr(config, name, None) for name in _BUDGETS]
-    kept = [count and architecture_of(config).selected_keys(config, count) for count in kept]
-    kept.append(blocks and blocks * config.index_block_size)
-    return min((count for count in kept if isinstance(count, int)), default=None)
+    counts = [getattr(config, name, None) for name in _BUDGETS]
+    counts = [count and architecture_of(config).selected_keys(config, count) for count in counts]
+    counts.append(blocks and blocks * config.index_block_size)
+    return min((count for count in counts if isinstance(count, int)), default=None)
 
 
-def implied_masks(model: Any) -> dict[Sublayer, Implied]:
+def implied_masks(model: Any) -> dict[Sublayer, ExpectedMask]:
     """Return the mask that each layer of each kind should have, padding and documents left aside."""
     config = model.config
-    places = attention_places(model)
-    found = {}
+    modules = find_attention_modules(model)
+    masks = {}
     both = sides(config)  # of an encoder-decoder with one configuration, neither says anything of its masks
-    said = {"self": config} if len(both) == 1 else {"encoder": both[0], "decoder": both[1]}
-    for kind, layers in places.layers.items():
-        is_causal = kind == "decoder" if kind != "self" else _is_causal(model, places.modules)
+    configs = {"self": config} if len(both) == 1 else {"encoder": both[0], "decoder": both[1]}
+    for kind, layers in modules.layers.items():
+        is_causal = kind == "decoder" if kind != "self" else _is_causal(model, modules.by_id)
         for layer in layers:
             reach = architecture_of(config).reach(config, layer) if kind in ("self", "encoder") else None
             if reach is not None:
-                found[layer, kind] = Implied(Atom("band", (reach, reach)), reach)
-            elif kind in said:
-                found[layer, kind] = _implied(_of_layer(said[kind], layer), layer, is_causal)
+                masks[layer, kind] = ExpectedMask(Atom("band", (reach, reach)), reach)
+            elif kind in configs:
+                masks[layer, kind] = _implied(_of_layer(configs[kind], layer), layer, is_causal)
             else:
-                found[layer, kind] = _plain(is_causal is True)
-    return found
+                masks[layer, kind] = _plain(is_causal is True)
+    return masks
 
 
 def _of_layer(config: Any, layer: int) -> Any:
@@ -90,26 +81,26 @@ def _of_layer(config: Any, layer: int) -> Any:
     return config.per_layer_config[layer] if layer < config.num_hidden_layers else config
 
 
-def mask_notes(layers: Sequence[LayerTrace], implied: dict[Sublayer, Implied]) -> tuple[str, ...]:
+def mask_notes(layers: Sequence[LayerTrace], implied: dict[Sublayer, ExpectedMask]) -> tuple[str, ...]:
     """Return a sentence for the layers whose mask is another one than the configuration implies.
 
     Args:
         layers: of one sentence.
         implied: the masks that are expected; those of layers that are complained of are taken out.
     """
-    found: dict[tuple[str, str], list[int]] = {}
+    differing: dict[tuple[str, str], list[int]] = {}
     for layer in layers:
-        place = layer.layer, layer.kind
-        if place in implied and _differs(layer, implied[place]):
-            found.setdefault((str(implied.pop(place).expression), layer.kind), []).append(layer.layer)
+        sublayer = layer.layer, layer.kind
+        if sublayer in implied and _differs(layer, implied[sublayer]):
+            differing.setdefault((str(implied.pop(sublayer).expression), layer.kind), []).append(layer.layer)
     return tuple(
         f"{layers_named(which, None if kind == 'self' else kind)}: the mask is not {expected}, which the configuration "
         "implies; `attn check` says where they differ"
-        for (expected, kind), which in found.items()
+        for (expected, kind), which in differing.items()
     )
 
 
-def _differs(layer: LayerTrace, implied: Implied) -> bool:
+def _differs(layer: LayerTrace, implied: ExpectedMask) -> bool:
     """Return whether a mask is not what is implied."""
     if isinstance(layer.mask, RuleMask) and layer.mask.expression == implied.expression:
         return False
@@ -132,17 +123,14 @@ def _is_causal(model: Any, modules: Any) -> bool | None:
     Said by the configuration (`is_causal`, `is_decoder`), by its attention modules, or by what it is trained for.
     """
     config = model.config
-    for name in (type(model).__name__, config.model_type):
-        if name in _EXCEPTIONS:
-            return _EXCEPTIONS[name]
-    for name in ("is_causal", "causal"):
-        if isinstance(said := getattr(config, name, None), bool):
-            return said
+    configured = (architecture_of(config).is_causal(model), *(getattr(config, name, None) for name in _CAUSAL_FIELDS))
+    if (value := next((value for value in configured if isinstance(value, bool)), None)) is not None:
+        return value
     if getattr(config, "is_decoder", False):
         return True
-    said_by_modules = {getattr(module, "is_causal", None) for module in model.modules() if id(module) in modules}
-    if said_by_modules & {True, False}:
-        return True in said_by_modules
+    values = {getattr(module, "is_causal", None) for module in model.modules() if id(module) in modules}
+    if values & {True, False}:
+        return True in values
     if config.model_type in CONFIG_MAPPING_NAMES:
         writes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
         return writes and config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -152,11 +140,10 @@ def _is_causal(model: Any, modules: Any) -> bool | None:
     return False if _OTHER_HEADS.search(heads) else None
 
 
-def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
+def _implied(config: Any, layer: int, is_causal: bool | None) -> ExpectedMask:
     if is_causal is None:
-        return Implied(Atom("full"), is_exact=False)
+        return ExpectedMask(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
-    is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
     is_exact &= architecture_of(config).is_exact
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
@@ -165,18 +152,18 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
         return _plain(is_causal)
     if "chunk" in layer_type:
         chunk = Atom("chunk", (config.attention_chunk_size,))
-        return Implied(And((Atom("causal"), chunk)) if is_causal else chunk, None, is_exact)
+        return ExpectedMask(And((Atom("causal"), chunk)) if is_causal else chunk, None, is_exact)
     window = _window(config, layer_type)
     if window is None:
-        return Implied(_plain(is_causal).expression, None, is_exact)
+        return ExpectedMask(_plain(is_causal).expression, None, is_exact)
     if is_causal:
-        return Implied(Atom("window", (window,)), window, is_exact)
+        return ExpectedMask(Atom("window", (window,)), window, is_exact)
     side = window - bool(getattr(config, "use_bidirectional_attention", False))  # Gemma 3 counts the query itself
-    return Implied(Atom("band", (side, side)), side, is_exact)
+    return ExpectedMask(Atom("band", (side, side)), side, is_exact)
 
 
-def _plain(is_causal: bool) -> Implied:
-    return Implied(Atom("causal" if is_causal else "full"))
+def _plain(is_causal: bool) -> ExpectedMask:
+    return ExpectedMask(Atom("causal" if is_causal else "full"))
 
 
 def _window(config: Any, layer_type: str) -> int | None:

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from attncli.encoding.encode import Sentence
-from attncli.engines.torch.attention_backend import attempting, running_with
+from attncli.encoding.encode import EncodedInput
+from attncli.engines.torch.attention_backend import running_with, translate_model_errors
 from attncli.engines.torch.memory import room_for
-from attncli.engines.torch.text_model import TextPart
+from attncli.engines.torch.text_model import TextModel
 from attncli.errors import InputError, NotExposedError
 from attncli.text import visible
+from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.layer import LayerTrace
-from attncli.trace.spelling import spelled
 from attncli.trace.tokens import Token
 
 
-def check_causal(name: str, part: TextPart) -> None:
+def check_causal(name: str, part: TextModel) -> None:
     """Raise NotExposedError for a checkpoint that is no causal language model, before its weights are read."""
     config = part.config
     shown = f"{visible(name)} ({part.architecture})"
@@ -59,7 +59,7 @@ class Writer:
     limit: int | None
     count: int
 
-    def continued(self, sentence: Sentence) -> Sentence:
+    def continued(self, sentence: EncodedInput) -> EncodedInput:
         """Return the sentence with `count` more tokens, or fewer if the model ends it with its own end token.
 
         Every token comes of a pass over all before it, without a cache.
@@ -87,7 +87,7 @@ class Writer:
         notes = sentence.notes
         if len(added) < count:
             notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
-        tokens = spelled([*sentence.tokens, *added], sentence.text, sentence.pair)
+        tokens = decode_pieces([*sentence.tokens, *added], sentence.text, sentence.pair)
         return sentence._replace(tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))
 
     def _likeliest(self, inputs: Mapping[str, list[int]]) -> int:
@@ -95,7 +95,7 @@ class Writer:
         # Logits of the last position alone: those of all would be the largest array of the run.
         last = {"logits_to_keep": 1} if "logits_to_keep" in signature(self.model.forward).parameters else {}
         tensors = {name: torch.tensor([ids], device=self.model.device) for name, ids in inputs.items()}
-        with attempting(f"{len(inputs['input_ids'])} tokens", f"{visible(self.name)} does not write text"):
+        with translate_model_errors(f"{len(inputs['input_ids'])} tokens", f"{visible(self.name)} does not write text"):
             return int(self.model(**tensors, **last).logits[0, -1].argmax())
 
     def _token(self, index: int, id_: int, segment: int) -> Token:
@@ -105,10 +105,10 @@ class Writer:
 
     def _ends(self) -> set[int]:
         """Return the ids with which the model ends a text."""
-        said = (getattr(self.model, "generation_config", None), self.base.config, self.model.config)
-        ends = (getattr(each, "eos_token_id", None) for each in said)
-        known: Any = next((each for each in ends if each is not None), [])
-        return set(known) if isinstance(known, list | tuple) else {known}
+        configs = (getattr(self.model, "generation_config", None), self.base.config, self.model.config)
+        ids = (getattr(config, "eos_token_id", None) for config in configs)
+        ends: Any = next((each for each in ids if each is not None), [])
+        return set(ends) if isinstance(ends, list | tuple) else {ends}
 
 
 def check_no_future(name: str, layers: tuple[LayerTrace, ...], generated: int) -> None:

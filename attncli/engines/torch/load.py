@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,32 +11,27 @@ import torch
 from transformers import MODEL_MAPPING, AutoModel, AutoModelForCausalLM
 from transformers import __version__ as transformers_version
 
-from attncli.checkpoints.folder import ALONE, INDEX, check_folder, is_known, split_name
-from attncli.checkpoints.hub import Download, download_adapter, download_weights, explained, first_sentence, heard
-from attncli.checkpoints.hub_snapshot import checkout
-from attncli.checkpoints.inside import download_inside
-from attncli.checkpoints.locating import Place, locate
-from attncli.checkpoints.tensors.cache import Notes
-from attncli.checkpoints.tensors.open_store import is_fetched, is_plain, open_store, rows_of_vocabulary
-from attncli.checkpoints.tensors.safetensors_store import has_shards
+from attncli.checkpoints.hub import Download, capture_warnings, first_sentence, translate_errors
+from attncli.checkpoints.tensors.open_store import is_plain, open_store, rows_of_vocabulary
 from attncli.checkpoints.weight_checks import check_types, check_unread
-from attncli.checkpoints.weight_formats import check_form, has_pickle, pickled
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
 from attncli.engines.torch import attention_modules
-from attncli.engines.torch.attention_backend import settle, with_ours
+from attncli.engines.torch.attention_backend import build_with_recorder, set_backend
 from attncli.engines.torch.configuration import layer_count
 from attncli.engines.torch.lazy_state_dict import names_of, state_of
-from attncli.engines.torch.memory import feed_forward_in_blocks
-from attncli.engines.torch.text_model import TextPart, text_part
-from attncli.errors import LoadError, UsageError
+from attncli.engines.torch.text_model import TextModel
+from attncli.errors import LoadError
+from attncli.recording.readers.transformers import ATTENTION
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from attncli.checkpoints.options import LoadOptions
+    from attncli.checkpoints.snapshot import Snapshot
     from attncli.checkpoints.tensors import Store
-    from attncli.engines.torch.recorder import Request
+    from attncli.engines.torch.recorder import RecordRequest
 
 _log = logging.getLogger(__name__)
 
@@ -46,49 +39,8 @@ _log = logging.getLogger(__name__)
 _AFTER_ATTENTION = ("pooler",)
 
 
-def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
-    """Return where a checkpoint's files are, and what of it reads text; an adapter on the hub is downloaded.
-
-    Raises:
-        LoadError: there is no such checkpoint, or it cannot be read.
-        InputError: it counts layers that no model has.
-        NotExposedError: it has no part that reads text alone, with attention.
-        UsageError: a base is asked for, and it is no adapter.
-    """
-    place = locate(name, options)
-    if place.lacks(options.base) and download_adapter(name, options):
-        place = locate(name, options)
-    try:
-        with place.reading():
-            parts = checkout(place.model, place.options(options))
-            if parts is not None:  # all files are to be of the commit whose weights are fetched in parts
-                place = replace(place, revision=parts.name)
-            part = text_part(place.model, place.options(options))
-    except LoadError:
-        if os.path.isdir(place.model) or not _may_be_another(place, options):
-            raise
-        return find(name, options)
-    if not os.path.isdir(place.model) and download_adapter(name, options):
-        return find(name, options)
-    if place.lacks(options.base):
-        raise UsageError(f"--base names the model under an adapter, and {visible(name)} is none; drop it")
-    return place, part
-
-
-def _may_be_another(place: Place, options: LoadOptions) -> bool:
-    """Return whether a name on the hub that has no model was found to be an adapter, or to hold one in a folder."""
-    own = place.options(options)
-    if not split_name(place.model)[1]:
-        if not is_known(place.folder, "config.json"):
-            return False
-        if place.adapter is None and download_adapter(place.model, own):
-            return True
-    with place.reading():
-        return download_inside(place.model, own, for_tokenizer=False)
-
-
 def load_model(
-    place: Place, part: TextPart, options: LoadOptions, request: Request, writes: bool
+    snapshot: Snapshot, part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool
 ) -> tuple[Any, tuple[str, ...], str]:
     """Load a model that calls our attention function; return it, the notes on its weights, and how they are stored.
 
@@ -98,7 +50,7 @@ def load_model(
     of its own, which has no place for ours.
 
     Args:
-        place: where its files are, from `find`.
+        snapshot: the checkpoint's files.
         part: what of it reads text.
         options: how to load.
         request: what will be recorded; the layers above are left out where an architecture can be cut.
@@ -107,62 +59,28 @@ def load_model(
     Raises:
         LoadError: weights are missing, damaged or of the wrong shape.
     """
-    name, adapter = place.model, place.read_adapter(options.allow_pickle)
-    options = place.options(options)
+    name = snapshot.model_name
     _check_device(options)
-    if place.is_here:
-        check_form(name, place.folder)
-    if not options.allow_pickle and _is_pickle(place):
-        with place.reading():
-            raise pickled(name)
     _log.info("loading the weights of %s", name)
     part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(part, options, request, writes)
-    fetching = None if place.is_here else options
-    # transformers would undo the one and apply the other by other packages, or not at all.
-    is_changed = _take_quantization(part) or adapter is not None
-    if is_changed and not is_fetched(place.folder, fetching):
-        _prepare(place, options)
-    reads_pickles = adapter is not None
-    store = open_store(name, place.folder, adapter, fetching, reads_pickles)
+    _drop_quantization(part)  # transformers would undo it by other packages, or not at all
+    store = open_store(snapshot, options.offline)
     if hasattr(part.config, "vocab_size"):
         part.config.vocab_size = rows_of_vocabulary(store, part.config.vocab_size)
-    with explained(name, "model", options), heard() as said:
-        model, report = with_ours(partial(_loaded, loader, name, part, options, store))
-    store = open_store(name, place.folder, adapter, fetching, reads_pickles)  # now that it is downloaded
+    folder = snapshot.folder if is_plain(snapshot, store) else None
+    with translate_errors(name, "model"), capture_warnings() as warnings:
+        model, report = build_with_recorder(partial(_loaded, loader, folder, part, options, store))
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
     notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
     check_types(name, store, floating, head)
-    settle(model.get_submodule(part.path), part.tower is not None)
-    feed_forward_in_blocks(model)
+    set_backend(model.get_submodule(part.path), ATTENTION)
     model = model.eval() if options.device_map else model.eval().to(options.device)
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
     _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
-    return model, (*notes, *dict.fromkeys(said)), store.form
-
-
-def _prepare(place: Place, options: LoadOptions) -> None:
-    """See to it that the tensors are there which transformers is not to read itself.
-
-    Raises:
-        LoadError: they cannot be had.
-    """
-    if not os.path.isdir(place.model) and not has_shards(place.folder):
-        with place.reading(), explained(place.model, "model", options):
-            download_weights(place.model, options)
-        check_folder(place.folder)
-
-
-def _is_pickle(place: Place) -> bool:
-    """Return whether the only weights of a checkpoint are pickles, here or in what the hub has listed."""
-    if has_shards(place.folder):
-        return False
-    if os.path.isdir(place.model):
-        return has_pickle(place.folder)
-    listed = Notes(place.folder).files
-    return listed.isdisjoint((ALONE, INDEX)) and has_pickle(place.folder, listed)
+    return model, (*notes, *dict.fromkeys(warnings)), store.form
 
 
 def _check_device(options: LoadOptions) -> None:
@@ -179,7 +97,7 @@ def _check_device(options: LoadOptions) -> None:
         raise LoadError(f"{what}: {first_sentence(error)}; give {option} cpu") from None
 
 
-def _loader(part: TextPart, options: LoadOptions, request: Request, writes: bool) -> Any:
+def _loader(part: TextModel, options: LoadOptions, request: RecordRequest, writes: bool) -> Any:
     """Return the class whose models have the layers that were asked for, and as few others as can be."""
     if writes and part.tower is None:
         return AutoModelForCausalLM
@@ -191,32 +109,30 @@ def _loader(part: TextPart, options: LoadOptions, request: Request, writes: bool
     if is_whole or not isinstance(model_class, type):
         return AutoModel
     whole_encoder = request.kind != "encoder"
-    return attention_modules.reduced(model_class, part.path, keep, whole_encoder, with_head=writes)
+    return attention_modules.truncated_class(model_class, part.path, keep, whole_encoder, with_head=writes)
 
 
 def _loaded(
-    loader: Any, name: str, part: TextPart, options: LoadOptions, store: Store, attention: str
+    loader: Any, folder: Path | None, part: TextModel, options: LoadOptions, store: Store, attention: str
 ) -> tuple[Any, Mapping[str, Any]]:
     """Return the model and what transformers reports of its weights."""
     is_spread = options.device_map not in (None, "cpu") and torch.accelerator.is_available()
     is_on_cpu = options.device == "cpu" and not is_spread
     dtype = options.dtype or ("float32" if is_on_cpu else "auto")
-    is_read_by_it = is_plain(store)
-    if not is_read_by_it and hasattr(loader, "_model_mapping"):  # an AutoModel looks into the folder
+    if folder is None and hasattr(loader, "_model_mapping"):  # an AutoModel looks into the folder
         loader = loader._model_mapping[type(part.loaded)]
     load = partial(
         loader.from_pretrained,
-        name if is_read_by_it else None,
+        folder,
         key_mapping=part.renamed or None,
         attn_implementation=attention,
         dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-        use_safetensors=None if options.allow_pickle else True,
         output_loading_info=True,
         tqdm_class=Download,
         ignore_mismatched_sizes=True,  # reported by us, with the names and the shapes
-        **hub_arguments(name, options),
+        **hub_arguments(options),
     )
-    if is_read_by_it:
+    if folder is not None:
         return load(config=part.loaded, device_map=options.device_map)
     asked: list[str] = []
     load(config=deepcopy(part.loaded), state_dict=names_of(store, asked), device_map={"": "meta"})
@@ -224,16 +140,15 @@ def _loaded(
     return load(config=part.loaded, state_dict=state_of(store), device_map=options.device_map)
 
 
-def _take_quantization(part: TextPart) -> bool:
-    """Take from the configurations what they say of a quantization; return whether they said something."""
-    said = [config for config in (part.whole, part.config) if "quantization_config" in vars(config)]
-    for config in {id(config): config for config in said}.values():
+def _drop_quantization(part: TextModel) -> None:
+    """Take from the configurations what they say of a quantization."""
+    configs = [config for config in (part.whole, part.config) if "quantization_config" in vars(config)]
+    for config in {id(config): config for config in configs}.values():
         del config.quantization_config
-    return bool(said)
 
 
 def _check_weights(
-    name: str, model: Any, part: TextPart, report: Mapping[str, Any], head: str, is_undone: bool
+    name: str, model: Any, part: TextModel, report: Mapping[str, Any], head: str, is_undone: bool
 ) -> tuple[str, ...]:
     """Return what the user should know of the tensors that were read, and of those that were not.
 

@@ -1,11 +1,9 @@
-"""Memory: what a run will take, said before it starts, and feed-forward layers that take less of it."""
+"""What a run will take of the memory, said before it starts."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,32 +11,9 @@ import torch
 from attncli.engines.torch.configuration import sides
 from attncli.errors import InputError
 
-ROWS = 1024  # tokens that go through a feed-forward layer at a time
-
-_LINEAR = {"Linear", "Conv1D"}  # Conv1D is GPT-2's name for one
-_ROOM = 200e6  # blocks of scores and what the libraries hold besides
-_HELD = 3  # times a recorded layer, on a device: the arrays, what its modules gave, and all of it packed to be fetched
+_OVERHEAD = 200e6  # blocks of scores and what the libraries hold besides
+_COPIES = 3  # times a recorded layer, on a device: the tensors, what its modules gave, and their copies
 _QUADRATIC = 4  # [H, Q, K] arrays that a model's own eager attention holds at a time, at the most
-
-
-def feed_forward_in_blocks(model: Any) -> None:
-    """Let a model's feed-forward layers compute long sentences a block of tokens at a time.
-
-    Each token passes alone there, but the wide layer inside (four times the model's width, and several copies of it
-    in some activations) is what a long sentence needs most memory for.
-    """
-    for module in model.modules():
-        # An expert mixture that counts along the sequence (Switch) is no such layer, whatever its name says.
-        parts = (type(part).__name__ in _LINEAR or next(part.parameters(), None) is None for part in module.children())
-        if type(module).__name__.endswith("MLP") and all(parts):
-            module.forward = partial(_in_blocks, module.forward)
-
-
-def _in_blocks(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    hidden = args[0] if len(args) == 1 and not kwargs else None
-    if not isinstance(hidden, torch.Tensor) or hidden.ndim != 3 or hidden.shape[1] <= ROWS:
-        return forward(*args, **kwargs)
-    return torch.cat([forward(block.contiguous()) for block in torch.split(hidden, ROWS, dim=1)], dim=1)
 
 
 def room_for(model: Any, tokens: int, layers: int, is_watched: bool) -> int:
@@ -57,7 +32,7 @@ def room_for(model: Any, tokens: int, layers: int, is_watched: bool) -> int:
     if there is None:
         return sys.maxsize
     if model.device.type != "cpu":
-        layers *= _HELD
+        layers *= _COPIES
     one, two = (estimate(model.config, model.dtype.itemsize, batch, tokens, layers, is_watched) for batch in (1, 2))
     if one > there:
         raise InputError(
@@ -73,15 +48,15 @@ def estimate(config: Any, itemsize: int, batch: int, tokens: int, layers: int, i
     hidden = config.hidden_size
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
     inner = max(inner) if isinstance(inner, list | tuple) else inner
-    activations = batch * (tokens * 12 * hidden + min(tokens, ROWS) * 4 * inner) * itemsize
+    activations = batch * tokens * (12 * hidden + 4 * inner) * itemsize
     recorded = batch * trace_size(config, tokens, layers, is_watched)
     mask = batch * tokens**2
     if hasattr(config, "relative_attention_num_buckets"):  # T5's bias, and the copy that is recorded
         mask += 3 * config.num_attention_heads * tokens**2 * itemsize
     if is_watched:
         cells = batch * config.num_attention_heads * tokens**2
-        return float(activations + recorded + mask + cells * _QUADRATIC * itemsize + _ROOM)
-    return float(activations + recorded + 2 * mask + _ROOM)
+        return float(activations + recorded + mask + cells * _QUADRATIC * itemsize + _OVERHEAD)
+    return float(activations + recorded + 2 * mask + _OVERHEAD)
 
 
 def trace_size(config: Any, tokens: int, layers: int, is_watched: bool) -> float:
@@ -99,19 +74,19 @@ def _available(device: torch.device) -> float | None:
     """Return how many bytes are free where the model runs; None if the system does not say."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    found = []
+    free = []
     try:
         with open("/proc/meminfo") as file:
             kilobytes = next(line.split()[1] for line in file if line.startswith("MemAvailable"))
-        found.append(float(kilobytes) * 1024)
+        free.append(float(kilobytes) * 1024)
         with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as current:
             used = float(current.read())
-            found.append(float(limit.read()) - used + _read_only("/sys/fs/cgroup/memory.stat"))
+            free.append(float(limit.read()) - used + _read_only("/sys/fs/cgroup/memory.stat"))
     except (OSError, StopIteration, ValueError):  # another system, or no limit ("max")
         pass
-    if not found and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
-    return min(found, default=None)
+    if not free and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        free.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
+    return min(free, default=None)
 
 
 def _read_only(path: str) -> float:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.encoding.encode import Sentence
+from attncli.encoding.encode import EncodedInput
+from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.batch import padded
 from attncli.engines.torch.configuration import instead, layer_types
 from attncli.engines.torch.engine import Checkpoint
-from attncli.engines.torch.expected_masks import budget
-from attncli.engines.torch.extra_positions import has_own_keys, key_tokens_of
-from attncli.engines.torch.kv_prefill import continued
-from attncli.engines.torch.recorder import Batch, Span
+from attncli.engines.torch.expected_masks import selected_keys
+from attncli.engines.torch.kv_prefill import continued, encoder_inputs
+from attncli.engines.torch.recorder import PaddedBatch, Span
 from attncli.engines.torch.run_recorded import run
-from attncli.engines.torch.weightless_model import blank_model, costless
+from attncli.engines.torch.weightless_model import SkipProducts, blank_model
 from attncli.errors import InputError, NotExposedError, UsageError
-from attncli.masks.recognition import recognized
+from attncli.masks.recognition import recognise_plane
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
@@ -60,7 +60,7 @@ class LayerMask:
 class SentenceMasks:
     """A sentence with its masks."""
 
-    sentence: Sentence
+    sentence: EncodedInput
     masks: tuple[LayerMask, ...]
 
 
@@ -95,16 +95,14 @@ class BlankCheckpoint(Checkpoint):
         """
         sentences = [self.read_for_both(text, pair, target) for text in texts]
         self._check_room(sentences)
-        side = pad or self.reader.tokenizer.padding_side
+        side = pad or self.encoder.tokenizer.padding_side
         padding = self._padding()
-        inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions)
-        with costless():
-            recorded = self._recorded(inputs, whole, past, len(texts))
+        batch = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions)
+        with SkipProducts():
+            recorded = self._recorded(batch, past)
+        text_end, target_end = batch.whole.text.stop, batch.whole.target.stop
         filled = [
-            (
-                _filled(one.tokens, whole.text.stop, padding, side),
-                _filled(one.query_tokens, whole.target.stop, padding, side),
-            )
+            (_filled(one.tokens, text_end, padding, side), _filled(one.query_tokens, target_end, padding, side))
             for one in sentences
         ]
         masks = self._grouped(recorded, filled, past)
@@ -112,7 +110,7 @@ class BlankCheckpoint(Checkpoint):
         notes += self._padding_notes(sentences, pad, side, padding)
         return [SentenceMasks(*both) for both in zip(sentences, masks, strict=True)], notes
 
-    def _check_room(self, sentences: Sequence[Sentence]) -> None:
+    def _check_room(self, sentences: Sequence[EncodedInput]) -> None:
         """Raise unless the sentences can run side by side."""
         longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
         if self.room_for(longest) < len(sentences):
@@ -120,17 +118,17 @@ class BlankCheckpoint(Checkpoint):
         name = visible(self.name)
         if len(sentences) > 1 and "attention_mask" not in self.parameters:
             raise NotExposedError(f"{name} takes no attention mask, so that it sees padding; give one sentence")
-        kept = budget(self.model.config)
-        if kept is not None and kept < longest:
+        most = selected_keys(self.model.config)
+        if most is not None and most < longest:
             raise NotExposedError(
-                f"a query of {name} attends to the {kept} keys whose content it ranks first, which depends on the "
-                f"weights; give at most {kept} tokens"
+                f"a query of {name} attends to the {most} keys whose content it ranks first, which depends on the "
+                f"weights; give at most {most} tokens"
             )
 
     def _padding(self) -> Token:
         """Return the token that sentences are filled up with."""
-        own = self.reader.padding_id
-        return Token(0, own, str(self.reader.tokenizer.convert_ids_to_tokens(own)), None, None, special=True)
+        own = self.encoder.padding_id
+        return Token(0, own, str(self.encoder.tokenizer.convert_ids_to_tokens(own)), None, None, special=True)
 
     def _layer_notes(self) -> Iterator[str]:
         for kind in dict.fromkeys(self.other_layers.values()):
@@ -139,43 +137,40 @@ class BlankCheckpoint(Checkpoint):
             yield f"{layers}: {instead(kind)} and no mask"
 
     def _padding_notes(
-        self, sentences: Sequence[Sentence], pad: str | None, side: str, padding: Token
+        self, sentences: Sequence[EncodedInput], pad: str | None, side: str, padding: Token
     ) -> Iterator[str]:
         is_padded = len({(len(one.tokens), len(one.query_tokens)) for one in sentences}) > 1
         if pad is not None and not is_padded:
             yield f"--pad {pad} adds nothing: there are no sentences of different lengths"
         if pad is None and is_padded:
             yield f"padded on the {side}, as the tokenizer does it; --pad left or --pad right decides"
-        if is_padded and self.reader.tokenizer.pad_token_id is None:
+        if is_padded and self.encoder.tokenizer.pad_token_id is None:
             yield f"the tokenizer has no pad token; padded with {padding.label}"
 
     # --- running -------------------------------------------------------------------------------------------
 
-    def _recorded(
-        self, inputs: dict[str, torch.Tensor], whole: Span, past: int, count: int
-    ) -> list[tuple[LayerTrace, ...]]:
+    def _recorded(self, batch: PaddedBatch, past: int) -> list[tuple[LayerTrace, ...]]:
         """Return the layers of every sentence, each with the whole padded row."""
+        inputs, spans, whole = batch
 
-        def recorded(part: Any, given: dict[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
-            return run(self.model, part, Batch(given, [span] * count, span), self.request, kinds).traces()
+        def recorded(part: Any, own: dict[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
+            return run(self.model, part, PaddedBatch(own, [span] * len(spans), span), self.request, kinds).traces()
 
         if not past:
             return recorded(self.model, inputs, self.kinds, whole)
-        tokens = whole.target.stop
+        tokens, name, config = whole.target.stop, visible(self.name), self.model.config
         if past >= tokens:
             raise UsageError(f"--past {past} leaves no query; the longest sentence has {tokens} tokens")
+        if any(architecture_of(config).key_count(config, layer, past) is not None for layer in range(self.num_layers)):
+            raise NotExposedError(f"{name} has keys that are no tokens, and a cache hides which; leave out --past")
         rest = slice(0, tokens - past)
-        if not self.is_encoder_decoder:
-            part, given = continued(self.model, inputs, past)
-            if has_own_keys(self.model.config, self.num_layers):
-                name = visible(self.name)
-                raise NotExposedError(f"{name} has keys that are no tokens, and a cache hides which; leave out --past")
-            return recorded(part, given, self.kinds, Span(rest, rest, past))
-        texts = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
-        encoder = recorded(self.model.get_encoder(), texts, ("encoder",), whole)
-        part, given = continued(self.model, inputs, past)
-        decoder = recorded(part, given, ("decoder", "cross"), Span(whole.text, rest, past))
-        return [first + second for first, second in zip(encoder, decoder, strict=True)]
+        encoder: list[tuple[LayerTrace, ...]] = [()] * len(spans)
+        if self.is_encoder_decoder:
+            encoder = recorded(self.model.get_encoder(), encoder_inputs(inputs), ("encoder",), whole)
+        part, left = continued(self.model, inputs, past)
+        kinds = [kind for kind in self.kinds if kind != "encoder"]
+        span = Span(whole.text if self.is_encoder_decoder else rest, rest, past)
+        return [first + second for first, second in zip(encoder, recorded(part, left, kinds, span), strict=True)]
 
     # --- putting together -------------------------------------------------------------------------------------
 
@@ -192,17 +187,18 @@ class BlankCheckpoint(Checkpoint):
             kind = self._kind(layers[0], cells, past)
             key = (kind, *((each.shape, each.tobytes()) for each in cells))
             groups.setdefault(key, (layers[0].kind, cells, []))[2].append(layers[0].layer)
-        found: list[list[LayerMask]] = [[] for _ in filled]
+        masks: list[list[LayerMask]] = [[] for _ in filled]
+        config = self.model.config
         for (kind, *_), (side, cells, indices) in groups.items():
             before = past if side != "encoder" else 0
-            for own, (text, target), allowed in zip(found, filled, cells, strict=True):
+            for own, (text, target), allowed in zip(masks, filled, cells, strict=True):
                 queries, keys = sequences(side, target, text)
-                keys = key_tokens_of(self.model.config, indices[0], keys) or keys
+                keys = architecture_of(config).key_tokens(config, indices[0], keys) or keys
                 queries = Tokens(queries[before:])
                 dropped = len(keys) - allowed.shape[-1]
                 full = np.pad(allowed, ((0, 0), (0, 0), (dropped, 0)))
                 own.append(LayerMask(kind, tuple(indices), full, queries, keys, before, dropped))
-        return [tuple(masks) for masks in found]
+        return [tuple(own) for own in masks]
 
     def _kind(self, layer: LayerTrace, cells: Sequence[Bool[np.ndarray, "P Q K"]], past: int) -> str:
         """Return what the configuration calls a layer, or what its masks say of it."""
@@ -214,7 +210,7 @@ class BlankCheckpoint(Checkpoint):
         queries, keys = cells[0].shape[-2:]
         if any((each & ~np.tri(queries, keys, keys - queries, dtype=bool)).any() for each in cells):
             return "bidirectional"
-        rules = {str(recognized(plane, keys - queries)) for each in cells for plane in each}
+        rules = {str(recognise_plane(plane, keys - queries)) for each in cells for plane in each}
         if any("window" in rule for rule in rules):
             return "sliding"
         return "chunked" if any("chunk" in rule for rule in rules) else "full"

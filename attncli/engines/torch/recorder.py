@@ -1,28 +1,34 @@
-"""What one forward pass of a checkpoint is asked for, and what it has given so far."""
+"""One forward pass of a checkpoint: its attention calls, named by layer and kind, become the layers of Traces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
+from torch.nn.modules import module as torch_module
 
 from attncli.engines.torch.architectures import architecture_of
-from attncli.engines.torch.attention_modules import Places
-from attncli.engines.torch.to_cpu import fetched, is_here
+from attncli.engines.torch.softmax_tracer import fitted_scale
 from attncli.errors import NotExposedError, UsageError
-from attncli.masks.expressions import Expression
-from attncli.trace.layer import LayerTrace, Proof, stages_of
+from attncli.masks.expressions import Expression, RuleMask
+from attncli.recording.call import AttentionCall
+from attncli.recording.to_trace import to_layer
+from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 
+if TYPE_CHECKING:
+    from attncli.engines.torch.attention_modules import AttentionModules
+
 Sublayer = tuple[int, str]  # a layer's index and its kind of attention
-Captured = Mapping[str, Any]  # the tensors, or None, what one layer's attention is made of, by name
 
 
 @dataclass(frozen=True)
-class Request:
+class RecordRequest:
     """What a user asked of a checkpoint.
 
     Attributes:
@@ -30,7 +36,7 @@ class Request:
         kind: the only kind of attention to record; None is every kind.
         heads: the heads that were asked for.
         mask: a mask in place of the model's own, in every layer.
-        audits: whether to keep what each layer's attention function was handed, and what it made of it.
+        audits: whether to keep the calls too, with the sums of their weights.
         is_blank: whether the model has no weights, so that its masks alone are worth recording.
     """
 
@@ -56,7 +62,7 @@ class Span:
         return rows, self.text if kind == "cross" else slice(rows.start, rows.stop + self.past)
 
 
-class Batch(NamedTuple):
+class PaddedBatch(NamedTuple):
     """Sentences side by side.
 
     Attributes:
@@ -70,23 +76,21 @@ class Batch(NamedTuple):
     whole: Span
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """What one layer's attention function was handed, and what the model's own code made of it.
-
-    Attributes:
-        mask: the tensor, `[B, 1 or H, Q or 1, K]`; None if no mask came.
-        sums: of the weights of every row, `[B, H, Q]`.
-        dtype: of the queries.
-    """
-
-    mask: Any
-    sums: Any
-    dtype: Any
+class UnknownPositionsError(NotExposedError):
+    """A layer has queries or keys that are neither tokens nor what its architecture is known to have."""
 
 
-class Finished(Exception):  # noqa: N818
+class StopForward(Exception):  # noqa: N818
     """The last layer that was asked for has been recorded: no error, but the only way out of a forward pass."""
+
+
+@dataclass
+class _ModuleRun:
+    """A module whose forward runs, and the attention that it computed so far."""
+
+    module: Any
+    sublayer: Sublayer | None = None
+    calls: list[AttentionCall] = field(default_factory=list)
 
 
 @dataclass
@@ -95,138 +99,262 @@ class Recorder:
 
     Attributes:
         request: what to record.
-        places: which attention module is which layer.
+        modules: which attention module is which layer.
         kinds: the kinds of attention that run.
         batch: what it runs on.
         config: the model's configuration.
         layers: what was recorded, of each sentence.
-        seen: the layers of each kind that have called, in that order.
-        arrivals: what each layer was handed, if that is asked for.
-        calling: the modules, by their `id`, that are in the middle of their attention.
-        waiting: what lies on the device still, with what will record it.
+        order: the layers of each kind that ran, in that order.
+        calls: what the layers were recorded of, if that is asked for.
+        returned: the attention modules that returned, by their `id`, in that order.
+        outputs: what those gave that were recorded, `[B, Q, E]`.
     """
 
-    request: Request
-    places: Places
+    request: RecordRequest
+    modules: AttentionModules
     kinds: Sequence[str]
-    batch: Batch
+    batch: PaddedBatch
     config: Any
-    arrivals: dict[Sublayer, Arrival] = field(default_factory=dict)
-    calling: dict[int, Sublayer] = field(default_factory=dict)
-    waiting: list[tuple[Captured, Callable[[Captured], None]]] = field(default_factory=list)
+    order: dict[str, list[int]] = field(init=False)
     layers: list[dict[Sublayer, LayerTrace]] = field(init=False)
-    seen: dict[str, list[int]] = field(init=False)
+    calls: dict[Sublayer, AttentionCall] = field(default_factory=dict)
+    returned: list[tuple[int, Sublayer]] = field(default_factory=list)
+    outputs: dict[Sublayer, torch.Tensor] = field(default_factory=dict)
+    _running: list[_ModuleRun] = field(default_factory=list)
+    _waiting: list[tuple[AttentionCall, Sublayer]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Begin with nothing seen."""
+        """Begin with nothing recorded."""
         self.layers = [{} for _ in self.batch.spans]
-        self.seen = {kind: [] for kind in self.kinds}
-        if not self.wanted:
-            there = " and ".join(f"{len(self.places.layers[kind])} {kind}" for kind in self.kinds)
+        self.order = {kind: [] for kind in self.kinds}
+        if not self.requested:
+            there = " and ".join(f"{len(self.modules.layers[kind])} {kind}" for kind in self.kinds)
             raise UsageError(f"--layer {', '.join(map(str, self.request.layers))}: there are {there} layers here")
 
     @cached_property
-    def wanted(self) -> list[Sublayer]:
+    def requested(self) -> list[Sublayer]:
         """The attention to record, in the order in which the model runs it."""
         kinds = [kind for kind in self.kinds if self.request.kind in (None, kind)]
-        found = [(index, kind) for kind in kinds for index in self.places.layers[kind] if index in self.request.layers]
+        layers = self.modules.layers
+        own = [(index, kind) for kind in kinds for index in layers[kind] if index in self.request.layers]
         # The encoder comes first; a decoder's layer looks at itself, then at the encoder.
-        return sorted(found, key=lambda place: (place[1] != "encoder", place[0]))
+        return sorted(own, key=lambda sublayer: (sublayer[1] != "encoder", sublayer[0]))
 
-    def arrive(self, module: Any) -> Sublayer:
-        """Note that an attention module runs now, and return which layer of which kind it is."""
-        kind = self.places.kind(module)
-        seen = self.seen.setdefault(kind, [])
-        seen.append(self.places.layer(module, len(seen)))
-        self.calling[id(module)] = seen[-1], kind
-        return seen[-1], kind
+    # --- while the model runs ---
 
-    def own_keys(self, place: Sublayer) -> int | None:
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow which module runs; end the pass after the last one that is needed."""
+        hooks = (
+            torch_module.register_module_forward_pre_hook(lambda module, _: self._running.append(_ModuleRun(module))),
+            torch_module.register_module_forward_hook(self._leave),
+        )
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def wants(self, module: Any = None) -> bool:
+        """Return whether attention that a module computes now is to be recorded; None is the innermost that may."""
+        run = self._run_of(module)
+        if run is None or (module is None and not self.modules.has(run.module)):
+            return False
+        sublayer = self._register(run)
+        if self.request.mask is not None and self._own_keys(sublayer) is not None:
+            name = type(module).__name__
+            raise NotExposedError(f"{name} has positions that are no tokens; --mask says nothing of them")
+        return sublayer in self.requested
+
+    def emit(self, module: Any, call: AttentionCall) -> None:
+        """Take what a module computed whose attention is wanted; None is the innermost."""
+        run = self._run_of(module)
+        assert run is not None
+        run.calls.append(call)
+
+    def _run_of(self, module: Any) -> _ModuleRun | None:
+        inner = reversed(self._running)
+        if module is None:
+            return next((run for run in inner if id(run.module) in self.modules.by_id), None)
+        return next((run for run in inner if run.module is module), self._running[-1])
+
+    def _register(self, run: _ModuleRun) -> Sublayer:
+        """Return which layer of which kind a module is that computes attention now."""
+        if run.sublayer is None:
+            kind = self.modules.kind(run.module)
+            order = self.order.setdefault(kind, [])
+            order.append(self.modules.layer(run.module, len(order)))
+            run.sublayer = order[-1], kind
+        return run.sublayer
+
+    def _leave(self, module: Any, _: Any, output: Any) -> None:
+        run = self._running.pop()
+        if run.sublayer is None:
+            return
+        self.returned.append((id(module), run.sublayer))
+        if run.calls:
+            self.outputs[run.sublayer] = output[0] if isinstance(output, list | tuple) else output
+            call = joined(run.sublayer, run.calls)
+            if _is_on_cpu(call):
+                self._record(call, run.sublayer)
+            else:  # a transfer waits for all that the device was asked before
+                self._waiting.append((call, run.sublayer))
+        if self.is_last(run.sublayer):
+            raise StopForward
+
+    def is_last(self, sublayer: Sublayer) -> bool:
+        """Whether nothing that comes after this layer is needed, not even to know which layer this one is."""
+        return self.modules.is_named and sublayer == self.requested[-1]
+
+    def flush(self) -> None:
+        """Bring what waits on a device to the CPU and record it, after everything was asked of the device."""
+        copies: dict[int, torch.Tensor] = {}  # layers share masks
+        for call, sublayer in self._waiting:
+            self._record(_on_cpu(call, copies), sublayer)
+        self._waiting.clear()
+
+    # --- which positions are whose ---
+
+    def _own_keys(self, sublayer: Sublayer) -> int | None:
         """Return how many keys a layer has where they are not the tokens of the padded batch."""
-        tokens = self.batch.whole.of(place[1])[1].stop
-        positions = architecture_of(self.config).key_positions(self.config, place[0], tokens)
-        return None if positions is None else len(positions)
+        tokens = self.batch.whole.of(sublayer[1])[1].stop
+        return architecture_of(self.config).key_count(self.config, sublayer[0], tokens)
 
-    def cells(self, number: int, place: Sublayer) -> tuple[slice, slice]:
+    def sentence_slices(self, number: int, sublayer: Sublayer) -> tuple[slice, slice]:
         """Return which rows and columns of a layer are one sentence's; keys of its own are all of them."""
-        rows, columns = self.batch.spans[number].of(place[1])
-        keys = self.own_keys(place)
+        rows, columns = self.batch.spans[number].of(sublayer[1])
+        keys = self._own_keys(sublayer)
         return rows, columns if keys is None else slice(keys)
 
-    def size(self, place: Sublayer) -> tuple[int, int]:
-        """Return how many queries and keys a layer should have."""
-        rows, columns = (side.stop for side in self.batch.whole.of(place[1]))
-        keys = self.own_keys(place)
-        return rows, columns if keys is None else keys
-
-    def heads_of(self, place: Sublayer, heads: int, queries: int, keys: int) -> tuple[int, ...]:
+    def _heads_of(self, sublayer: Sublayer, heads: int, queries: int, keys: int) -> tuple[int, ...]:
         """Return the heads asked for of a layer with these sizes.
 
         Raises:
-            NotExposedError: it has not one query and one key for every position that is known of: for the tokens of the
-                padded batch, where nothing else is.
+            UnknownPositionsError: it has not one query and one key for every position that is known of: for the tokens
+                of the padded batch, where nothing else is.
             UsageError: it has no such head.
         """
-        rows, columns = self.size(place)
+        rows, columns = (side.stop for side in self.batch.whole.of(sublayer[1]))
+        columns = self._own_keys(sublayer) or columns
         # A cache of a sliding window has dropped what no query will see.
         is_cut = self.batch.whole.past > 0 and keys < columns
         if queries != rows or (keys != columns and not is_cut):
-            raise NotExposedError(
-                f"layer {place[0]} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
+            raise UnknownPositionsError(
+                f"layer {sublayer[0]} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
                 "positions that are no tokens are not supported in it"
             )
-        return self.request.heads.among(heads, f"layer {place[0]}")
+        return self.request.heads.resolve(heads, f"layer {sublayer[0]}")
 
-    def capture(self, tensors: Captured, record: Callable[[Captured], None]) -> None:
-        """Record a layer: from the CPU now, before the model goes on; from a device with the others, by `fetch`."""
-        if all(is_here(each) for each in tensors.values() if each is not None):
-            record(tensors)
-        else:
-            self.waiting.append((tensors, record))
+    # --- what was recorded ---
 
-    def fetch(self) -> None:
-        """Bring what was captured on a device to the CPU, in one go, and record it."""
-        arrived = iter(fetched(each for tensors, _ in self.waiting for each in tensors.values()))
-        for tensors, record in self.waiting:
-            record(dict(zip(tensors, arrived, strict=False)))
-        self.waiting.clear()
-
-    def record(self, number: int, layer: LayerTrace, output: np.ndarray[Any, Any] | None, against: str) -> None:
-        """Keep one sentence's layer, proven by an attention output; of a model without weights its mask alone.
-
-        Args:
-            number: of the sentence.
-            layer: what was recorded.
-            output: what weights·V should be, `[Q, H, Dv]`; None if that is not known.
-            against: what that output is.
-        """
-        if self.request.is_blank:
-            layer = _with_mask_alone(layer)
-        elif output is not None:
-            layer = replace(layer, proof=_proven(layer, output, against))
-        self.layers[number][layer.layer, layer.kind] = layer
-
-    def is_last(self, place: Sublayer) -> bool:
-        """Whether nothing that comes after this layer is needed, not even to know which layer this one is."""
-        return self.places.is_named and place == self.wanted[-1]
+    def _record(self, call: AttentionCall, sublayer: Sublayer) -> None:
+        """Keep one layer of every sentence; of a model without weights its mask alone."""
+        heads = self._heads_of(sublayer, *call.shape[1:])
+        if self.request.audits:
+            self.calls[sublayer] = call
+        for number, layers in enumerate(self.layers):
+            layer = to_layer(_of_sentence(call, number, *self.sentence_slices(number, sublayer)), 0)
+            mask = layer.mask
+            if self.request.mask is not None:
+                mask = RuleMask(self.request.mask, layer.num_queries, layer.num_keys, layer.num_heads)
+            scale = fitted_scale(layer) if layer.scale is None else layer.scale
+            layer = replace(layer, layer=sublayer[0], kind=sublayer[1], heads=heads, mask=mask, scale=scale)
+            layers[sublayer] = _with_mask_alone(layer) if self.request.is_blank else layer
 
     def check(self, architecture: str) -> None:
         """Raise NotExposedError unless every layer ran once, and in order, as far as the pass went."""
-        for kind, seen in self.seen.items():
-            expected = list(self.places.layers.get(kind, ()))
+        for kind, order in self.order.items():
+            expected = list(self.modules.layers.get(kind, ()))
             # Where names tell the layers, the pass may have ended early.
-            is_right = seen == (expected[: len(seen)] if self.places.is_named else expected)
-            if not is_right or any(place not in layers for layers in self.layers for place in self.wanted):
+            is_right = order == (expected[: len(order)] if self.modules.is_named else expected)
+            if not is_right or any(sublayer not in layers for layers in self.layers for sublayer in self.requested):
                 counts = f"{len(expected)} {kind if kind != 'self' else ''} attention layers".replace("  ", " ")
-                unnamed = "" if self.places.modules else "; no module has Attention in the name of its class"
+                unnamed = "" if self.modules.by_id else "; no module has Attention in the name of its class"
                 raise NotExposedError(
-                    f"{architecture}: its configuration has {counts} and {len(seen)} could be watched{unnamed}"
+                    f"{architecture}: its configuration has {counts} and {len(order)} could be watched{unnamed}"
                 )
 
     def traces(self) -> list[tuple[LayerTrace, ...]]:
         """Return the recorded layers of each sentence, in the order asked."""
         order = [(index, kind) for index in self.request.layers for kind in self.kinds]
-        return [tuple(layers[place] for place in order if place in layers) for layers in self.layers]
+        return [tuple(layers[sublayer] for sublayer in order if sublayer in layers) for layers in self.layers]
+
+
+def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
+    """Return the calls of one module as one; those with the same scores have their values side by side.
+
+    DiffLlama weighs two values with one map, and so does LiLT, the text's and the layout's.
+
+    Raises:
+        NotExposedError: they have different scores, or one cannot be read.
+    """
+    # The widest queries first: LiLT's text, before its layout.
+    calls = sorted(calls, key=lambda call: -1 if call.q is None else call.q.shape[-1], reverse=True)
+    first, *others = calls
+    if not all(_has_same_scores(first, other) for other in others):
+        raise NotExposedError(f"layer {sublayer[0]} makes its weights of {len(calls)} softmax, no single one")
+    if first.unsupported is not None:
+        raise NotExposedError(f"layer {sublayer[0]} {first.unsupported}")
+    if not others:
+        return first
+    outputs = [call.output for call in calls if call.output is not None]
+    return replace(
+        first,
+        v=torch.cat([call.v for call in calls if call.v is not None], dim=-1),
+        output=torch.cat(outputs, dim=-1) if len(outputs) == len(calls) else None,
+    )
+
+
+def _has_same_scores(one: AttentionCall, other: AttentionCall) -> bool:
+    if one.scores is None or other.scores is None:
+        same = one.q is other.q and one.k is other.k and one.scale == other.scale
+        return same and [id(mask.values) for mask in one.masks] == [id(mask.values) for mask in other.masks]
+    same = one.scores.shape == other.scores.shape
+    return same and torch.allclose(one.scores, other.scores, rtol=0, atol=0, equal_nan=True)
+
+
+def _is_on_cpu(call: AttentionCall) -> bool:
+    return call.device == "cpu"
+
+
+def _on_cpu(call: AttentionCall, copies: dict[int, torch.Tensor]) -> AttentionCall:
+    """Return a call with its tensors on the CPU; `copies` are those that were brought before, by their `id`."""
+
+    def copy(tensor: torch.Tensor, _: str) -> torch.Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.cpu()
+        return copies[id(tensor)]
+
+    return _with_tensors(call, copy)
+
+
+def _of_sentence(call: AttentionCall, number: int, rows: slice, columns: slice) -> AttentionCall:
+    """Return one sentence's part of the attention of a padded batch."""
+    sides = {"Q": rows, "K": columns}
+
+    def part(tensor: torch.Tensor, axes: str) -> torch.Tensor:
+        """Take a batch row, and of the axes behind the heads those positions; an axis of one stands for all."""
+        own = tensor[number : number + 1] if len(tensor) > 1 else tensor
+        index = [sides[name] if own.shape[axis] > 1 else slice(None) for axis, name in enumerate(axes, start=2)]
+        return own[:, :, *index]
+
+    queries, keys = (len(range(size)[side]) for size, side in zip(call.shape[2:], (rows, columns), strict=True))
+    own = replace(call, shape=(1, call.shape[1], queries, keys), proofs=call.proofs[number : number + 1])
+    return _with_tensors(own, part)
+
+
+# The axes of a call's tensors behind the batch and the heads, as far as they are positions.
+_AXES = {
+    "q": "Q", "k": "K", "v": "K", "scores": "QK", "weights": "QK", "weight_sums": "Q", "sinks": "Q", "output": "Q",
+}  # fmt: skip
+
+
+def _with_tensors(call: AttentionCall, change: Callable[[torch.Tensor, str], torch.Tensor]) -> AttentionCall:
+    """Return a call with every tensor changed; what changes it is told their axes."""
+    tensors: dict[str, Any] = {
+        name: change(tensor, axes) for name, axes in _AXES.items() if (tensor := getattr(call, name)) is not None
+    }
+    return replace(call, **tensors, masks=tuple(mask._replace(values=change(mask.values, "QK")) for mask in call.masks))
 
 
 def _with_mask_alone(layer: LayerTrace) -> LayerTrace:
@@ -236,13 +364,4 @@ def _with_mask_alone(layer: LayerTrace) -> LayerTrace:
         for name in ("q", "k", "v", "bias", "scores", "weights")
         if (array := getattr(layer, name)) is not None
     }
-    return replace(layer, **zeros)
-
-
-def _proven(layer: LayerTrace, output: np.ndarray[Any, Any], against: str) -> Proof:
-    """Compare recomputed weights·V with an attention output, `[Q, H, Dv]`."""
-    error = 0.0
-    for block in stages_of(layer, layer.heads, np.arange(layer.num_queries)):
-        own = output[block.queries][:, list(block.heads)].swapaxes(0, 1)  # [H, Q, Dv]
-        error = float(np.maximum(error, np.abs(block.output - own).max()))
-    return Proof(error, against, magnitude=max(float(np.abs(layer.v).max()), 1.0) if layer.v is not None else 1.0)
+    return replace(layer, **zeros, proof=None)

@@ -23,8 +23,9 @@ from transformers import (
     initialization,
 )
 
-from attncli.checkpoints.hub import explained
+from attncli.checkpoints.hub import translate_errors
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
+from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import is_counted, layer_count
 from attncli.engines.torch.refused import check_supported
 from attncli.errors import InputError, LoadError, NotExposedError
@@ -33,14 +34,9 @@ from attncli.trace.selection import MOST_LAYERS
 
 if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
+    from attncli.checkpoints.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
-
-# Whose usual class holds a whole speech system, of which this one is the text encoder and the text decoder.
-_OF_TEXT_ALONE = {
-    "seamless_m4t": "SeamlessM4TForTextToText",
-    "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText",
-}
 
 _PICTURE, _SOUND = "a picture", "a sound"
 _READ = {
@@ -56,7 +52,7 @@ _PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
 
 
 @dataclass(frozen=True)
-class TextPart:
+class TextModel:
     """What of a checkpoint reads text.
 
     Attributes:
@@ -89,7 +85,7 @@ class TextPart:
         return self.config if self.renamed else self.whole
 
 
-def text_part(name: str, options: LoadOptions) -> TextPart:
+def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
     """Read a checkpoint's configuration and find what of it reads text.
 
     Raises:
@@ -97,11 +93,12 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
         InputError: it counts layers that no model has.
         NotExposedError: it has no part that reads text alone, with attention.
     """
-    with explained(name, "configuration", options):
+    name = snapshot.model_name
+    with translate_errors(name, "configuration"):
         try:
-            config = AutoConfig.from_pretrained(name, **hub_arguments(name, options))
+            config = AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
         except AttributeError:
-            check_quantization(name, options)
+            check_quantization(snapshot)
             raise
     _check_types(name, config)
     check_supported(name, config.to_dict())
@@ -110,17 +107,13 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
     if inner is not None:
         _check_types(name, inner)
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
-    needed = None
-    if config.is_encoder_decoder and _hears(config, main_input):
-        needed = _SOUND
-    elif config.is_encoder_decoder and not getattr(inner, "is_encoder_decoder", True):
-        needed = _READ.get(main_input, _PICTURE)
-    if needed is not None:
+    needed = _READ.get(main_input, _PICTURE)
+    if config.is_encoder_decoder and (needed == _SOUND or not getattr(inner, "is_encoder_decoder", True)):
         raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
     if inner is not None:
-        part = _tower(name, config, inner, options)
+        part = _tower(name, config, inner)
     elif main_input == "input_ids":
-        part = TextPart(config, config, _text_class(config))
+        part = TextModel(config, config, _text_class(config))
     else:
         raise NotExposedError(f"{shown} reads {_READ.get(main_input, main_input)}, not text; give a text model")
     if not is_counted(part.config):
@@ -153,8 +146,8 @@ def _check_count(name: str, config: Any) -> None:
 
 def _text_class(config: Any) -> type | None:
     """Return the class of a text model where it is not the one that transformers takes for its configuration."""
-    if config.model_type in _OF_TEXT_ALONE:
-        return getattr(transformers, _OF_TEXT_ALONE[config.model_type])
+    if (name := architecture_of(config).text_class) is not None:
+        return getattr(transformers, name)
     is_brought = not type(config).__module__.startswith("transformers.")  # by the checkpoint
     # An encoder and a decoder of two architectures have no such class.
     return None if is_brought or type(config) in MODEL_MAPPING else _class_of(config)
@@ -172,7 +165,7 @@ def _language_config(config: Any) -> Any:
     return None if type(inner) is type(config) else inner
 
 
-def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart:
+def _tower(name: str, config: Any, inner: Any) -> TextModel:
     """Find a language model inside of another model.
 
     Raises:
@@ -182,25 +175,20 @@ def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart
         _check_count(name, inner)  # before it is built
     model_class = _class_of(config)
     if model_class is not None:
-        with explained(name, "model", options):
+        with translate_errors(name, "model"):
             try:
                 model = on_meta(model_class, deepcopy(config), "eager")
             except ImportError as error:  # of a package that looks at pictures, timm
                 _log.info("%s cannot be built as a whole: %s", name, error)
             else:
                 if (path := _path(model, inner)) is not None:
-                    return TextPart(inner, config, model_class, path)
+                    return TextModel(inner, config, model_class, path)
     alone = MODEL_MAPPING.get(type(inner), None)
     if isinstance(alone, type):
-        return TextPart(inner, config, alone, renamed={_PREFIX: ""})
+        return TextModel(inner, config, alone, renamed={_PREFIX: ""})
     raise NotExposedError(
         f"{visible(name)} ({visible(str(config.model_type))}) has no part that reads tokens alone; give a text model"
     )
-
-
-def _hears(config: Any, main_input: str) -> bool:
-    """Return whether what a model reads first is a sound."""
-    return _READ.get(main_input) == _SOUND or config.model_type == "speech-encoder-decoder"
 
 
 def _class_of(config: Any) -> type | None:
@@ -228,7 +216,7 @@ def on_meta(model_class: Any, config: Any, attention: str, **more: Any) -> Any:
         return build(
             config,
             attn_implementation=attention,
-            experts_implementation="eager",  # grouped products are none that `blank.costless` knows
+            experts_implementation="eager",  # grouped products are none that `weightless_model.SkipProducts` knows
             dtype=torch.float32,
             **more,
         )

@@ -7,32 +7,31 @@ of its activations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from attncli.checkpoints.hub import explained
-from attncli.engines.torch.attention_backend import settle, with_ours
-from attncli.engines.torch.attention_modules import leave_alone
+from attncli.checkpoints.hub import translate_errors
+from attncli.engines.torch.attention_backend import build_with_recorder, set_backend
+from attncli.engines.torch.attention_modules import prune_to
 from attncli.engines.torch.text_model import on_meta
 from attncli.errors import InputError
+from attncli.recording.readers.transformers import ATTENTION
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
-    from attncli.engines.torch.text_model import TextPart
+    from attncli.engines.torch.text_model import TextModel
 
 _ZERO = torch.zeros(())  # what every parameter is a view of
 _MOST_BYTES = 2**30  # of buffers, which are no part of a file: a short configuration can ask for any
 _PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"}
 
 
-def blank_model(name: str, part: TextPart, options: LoadOptions) -> Any:
-    """Build a checkpoint's model from its configuration alone; its part at `part.path` runs inside `costless`.
+def blank_model(name: str, part: TextModel, options: LoadOptions) -> Any:
+    """Build a checkpoint's model from its configuration alone; its part at `part.path` runs inside `SkipProducts`.
 
     Raises:
         LoadError: the configuration does not make a model.
@@ -40,10 +39,10 @@ def blank_model(name: str, part: TextPart, options: LoadOptions) -> Any:
     """
     part.config.use_cache = False  # as `load_model` has it
     more = {"trust_remote_code": options.trust_remote_code} if part.model_class is None else {}
-    with explained(name, "model", options):
-        model = with_ours(lambda attention: on_meta(part.model_class, part.loaded, attention, **more))
+    with translate_errors(name, "model"):
+        model = build_with_recorder(lambda attention: on_meta(part.model_class, part.loaded, attention, **more))
         if part.path:
-            leave_alone(model, part.path, with_head=False)
+            prune_to(model, part.path, with_head=False)
         size = sum(buffer.nbytes for buffer in model.buffers() if buffer.is_meta)
         if size > _MOST_BYTES:
             raise InputError(
@@ -53,7 +52,7 @@ def blank_model(name: str, part: TextPart, options: LoadOptions) -> Any:
         for module in model.modules():
             _fill(module)
         model.initialize_weights()  # what is left: the buffers that transformers computes
-    settle(model.get_submodule(part.path), part.tower is not None)
+    set_backend(model.get_submodule(part.path), ATTENTION)
     return model.eval()
 
 
@@ -69,14 +68,9 @@ def _fill(module: torch.nn.Module) -> None:
             module._buffers[name] = torch.zeros_like(buffer, device="cpu")
 
 
-@contextmanager
-def costless() -> Iterator[None]:
-    """Let products with a blank parameter be zeros of the right shape, without being computed."""
-    with _Costless():
-        yield
+class SkipProducts(TorchFunctionMode):
+    """Lets products with a blank parameter be zeros of the right shape, without being computed."""
 
-
-class _Costless(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See torch.overrides."""
         kwargs = kwargs or {}

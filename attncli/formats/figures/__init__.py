@@ -60,7 +60,7 @@ def figure_of(trace: Trace, view: View | None = None, colormap: str = "viridis",
 
     Raises:
         UsageError: matplotlib is not installed, or so many maps do not fit the size.
-        MisfitError: a wanted token does not exist, or none is left.
+        InputMismatchError: a wanted token does not exist, or none is left.
     """
     check_figures()
     import matplotlib

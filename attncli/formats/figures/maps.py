@@ -21,11 +21,11 @@ from attncli.errors import UsageError
 from attncli.formats.figures.fonts import Fonts
 from attncli.formats.figures.size import INCH, Size
 from attncli.render.axes import MARK, STEPS, Axis, titled
-from attncli.render.heatmap import Picture, picture_of
+from attncli.render.color_limits import scales_of
+from attncli.render.heatmap import Heatmap, heatmap_of
 from attncli.render.legend import ticks
 from attncli.render.palette import COLORMAPS, Palette, Scale
-from attncli.render.ranges import scales_of
-from attncli.text import counted
+from attncli.text import plural
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
@@ -65,7 +65,7 @@ class _Map(NamedTuple):
     """A head's map: its weights, what stands at its axes, and whether that is written beside and below it."""
 
     axes: Axes
-    picture: Picture
+    picture: Heatmap
     rows: Axis
     columns: Axis
     has_rows: bool
@@ -88,7 +88,7 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: Size | None) -> Fig
         has_columns = number == len(sides) - 1 or columns != sides[number + 1][1]
         cells = view.cells(trace, layer)
         heads = {head: layer.head(head, cells.rows) for head in layer.heads}
-        pictures = {head: picture_of(own, cells.of_columns, (pool, pool)) for head, own in heads.items()}
+        pictures = {head: heatmap_of(own, cells.of_columns, (pool, pool)) for head, own in heads.items()}
         scales += scales_of(trace, view, layer, pictures).values()
         for place, (head, picture) in enumerate(pictures.items()):
             axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
@@ -127,7 +127,7 @@ def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
     """Return the rows and the columns of a layer's maps."""
     cells, palette = view.cells(trace, layer), Palette()
     predicted = trace.predicted if layer.kind == "self" else None
-    rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.blind(cells.rows))
+    rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.fully_masked(cells.rows))
     return rows, Axis.of_tokens(cells.column_tokens, cells.columns, palette)
 
 
@@ -173,7 +173,7 @@ def _lay_out(figure: Figure, maps: Sequence[_Map], size: Size, width: float, rat
             figure.set_layout_engine("none")
             return cell
     raise UsageError(
-        f"{counted(len(maps), 'map')} {'does' if len(maps) == 1 else 'do'} not fit a figure of this size; choose with "
+        f"{plural(len(maps), 'map')} {'does' if len(maps) == 1 else 'do'} not fit a figure of this size; choose with "
         "--layer, --head, --query and --key, or give a larger --size"
     )
 
@@ -216,7 +216,7 @@ def _cell(figure: Figure, drawn: Sequence[_Map], size: Size, tallest: float) -> 
 # --- what is drawn -----------------------------------------------------------------------------------------
 
 
-def _odd(picture: Picture, scale: Scale) -> Iterator[tuple[Mark, np.ndarray[tuple[int, int], np.dtype[np.bool_]]]]:
+def _odd(picture: Heatmap, scale: Scale) -> Iterator[tuple[Mark, np.ndarray[tuple[int, int], np.dtype[np.bool_]]]]:
     """Yield where the odd cells of each sort are, if there are any."""
     for name, where in scale.odd(picture.values).items():
         if (where & picture.allowed).any():

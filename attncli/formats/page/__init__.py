@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import InputError, UsageError
 from attncli.formats import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
+from attncli.render.color_limits import largest_weight
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
-from attncli.render.ranges import largest_weight
-from attncli.render.summaries import headline, proof_line
+from attncli.render.sections import headline, proof_line
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.view import Cells, View
@@ -187,7 +187,7 @@ def _layer(
         has_products: whether q and k are wanted.
     """
     keys: set[int] = set()
-    for index, blind in zip(layer.heads, layer.blind(cells.rows), strict=True):
+    for index, blind in zip(layer.heads, layer.fully_masked(cells.rows), strict=True):
         head = layer.head(index, cells.rows)
         mask = tuple(pack_mask(block.mask[:, cells.of_columns] for block in head.blocks()))
         if mask not in masks:

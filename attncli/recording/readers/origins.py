@@ -338,7 +338,9 @@ class Origins:
             return Factor((UNKNOWN,))
         origin = self.get(tensor)
         if isinstance(origin, Scores):  # queries may be a product themselves
-            return Factor(tuple(change.factor for change in origin.changes if change.factor is not None))
+            numbers = [change.factor for change in origin.changes]
+            known = tuple(number for number in numbers if number is not None)
+            return Factor(known if len(known) == len(numbers) else (UNKNOWN,) * bool(known))
         return origin if isinstance(origin, Factor) else Factor()
 
 

@@ -16,13 +16,13 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 
 from attncli.render.axes import LONGEST_LABEL, MARK, titled
-from attncli.render.explore.drawn import ALONE, KEY, QUERY, Drawn, fitted, fixed, in_a_line
-from attncli.render.explore.sight import Sight
-from attncli.render.heatmap import Picture
-from attncli.render.lattice import HALF, NARROW, WIDE, Cell, Lattice, map_lines
+from attncli.render.cell_grid import HALF, NARROW, WIDE, CellGrid, GridCell, map_lines
+from attncli.render.explore.layer_view import LayerViewCache
+from attncli.render.explore.pane import ALONE, KEY, QUERY, PaneContent, pad
+from attncli.render.fit import Bounds, crop, join_facts
+from attncli.render.heatmap import Heatmap
 from attncli.render.legend import legend_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.screen import Room
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
@@ -35,7 +35,7 @@ _FEW = 3
 _MOST_MEASURED = 200  # tokens whose longest label is looked for
 
 
-class Cursor(NamedTuple):
+class CellCursor(NamedTuple):
     """The cell that is looked at.
 
     Attributes:
@@ -49,7 +49,7 @@ class Cursor(NamedTuple):
     key: int
 
 
-class Window(NamedTuple):
+class VisibleRange(NamedTuple):
     """Which part of a head is shown: the first row and column of every cell.
 
     Attributes:
@@ -61,11 +61,11 @@ class Window(NamedTuple):
 
     rows: range
     columns: range
-    cell: Cell
+    cell: GridCell
     labels: int
 
 
-class LargeHead(NamedTuple):
+class MainHeatmap(NamedTuple):
     """A head that is drawn.
 
     Attributes:
@@ -75,19 +75,19 @@ class LargeHead(NamedTuple):
         zooms: how many times it can be halved.
     """
 
-    drawn: Drawn[tuple[int, int]]
-    window: Window
+    drawn: PaneContent[tuple[int, int]]
+    window: VisibleRange
     zooms: int
 
 
 def large_head(
-    sight: Sight,
-    cursor: Cursor,
+    sight: LayerViewCache,
+    cursor: CellCursor,
     port: tuple[int, int, int],
     ramp: Ramp | None,
     palette: Palette,
-    room: Room,
-) -> LargeHead:
+    room: Bounds,
+) -> MainHeatmap:
     """Return one head as large as there is room for.
 
     Args:
@@ -99,18 +99,18 @@ def large_head(
         room: at least 3 lines of 10 cells.
     """
     head = _Head(sight, cursor, port, sight.scale(ramp), palette, room)
-    block = fitted(head.lines(), room)
-    return LargeHead(Drawn(block, head.at), head.window, head.zooms)
+    block = crop(head.lines(), room)
+    return MainHeatmap(PaneContent(block, head.at), head.window, head.zooms)
 
 
 @dataclass(frozen=True)
 class _Head:
-    sight: Sight
-    cursor: Cursor
+    sight: LayerViewCache
+    cursor: CellCursor
     port: tuple[int, int, int]
     scale: Scale
     palette: Palette
-    room: Room
+    room: Bounds
 
     # --- what fits ---
 
@@ -136,7 +136,7 @@ class _Head:
         return bool(self.sight.alone[0]) or bool(self.sight.blind(self.cursor.head).any())
 
     @cached_property
-    def _place(self) -> tuple[Window, int]:
+    def _place(self) -> tuple[VisibleRange, int]:
         """Which part is shown, and how many times its cells can be halved."""
         sight, room = self.sight, self.room
         sizes, bounds = sight.size, sight.boundaries
@@ -147,7 +147,7 @@ class _Head:
                 if cell.has_number and labels < min(longest, _LABELS[1]):
                     continue  # room is for words first
                 if high <= self._body and self._margin(labels) + wide <= room.width:
-                    return Window(range(sizes[0]), range(sizes[1]), cell, labels), 0
+                    return VisibleRange(range(sizes[0]), range(sizes[1]), cell, labels), 0
         labels = next((each for each in _LABELS if room.width >= 5 * each), 0)
         cell = self._cells[-1]
         # Of a pair of texts a rule takes a line, and what stands above and below it may be half a line each.
@@ -160,10 +160,10 @@ class _Head:
             _part(size, most, -(-step // 2**zoom), first, at)
             for size, most, step, first, at in zip(sizes, capacity, whole, self.port[:2], self.cursor[1:], strict=True)
         )
-        return Window(rows, columns, cell, labels), zooms
+        return VisibleRange(rows, columns, cell, labels), zooms
 
     @property
-    def window(self) -> Window:
+    def window(self) -> VisibleRange:
         """Which part of the head is shown."""
         return self._place[0]
 
@@ -180,7 +180,7 @@ class _Head:
         return min(max(cell_len(self.palette.shortened(token.label, LONGEST_LABEL)) for token in tokens), LONGEST_LABEL)
 
     @property
-    def _cells(self) -> list[Cell]:
+    def _cells(self) -> list[GridCell]:
         """How large cells may be drawn, the largest first: with their number in it, if there are few and in colour."""
         free = self.room.width - self._margin(self._longest_label) - bool(self.sight.boundaries[1])
         each, high = free // self.sight.size[1], self._body // _lines_of(self.sight.size[0], 0, NARROW)
@@ -189,19 +189,19 @@ class _Head:
         found = [WIDE]
         # A number says more than a colour; without colours a shade has to stand below it.
         if wide >= _WITH_NUMBERS and (self.palette.has_color or lines > 1):
-            found.insert(0, Cell(wide if self.palette.has_color else wide // 2 * 2, 1, lines))
+            found.insert(0, GridCell(wide if self.palette.has_color else wide // 2 * 2, 1, lines))
         if not self.palette.has_halves:
             return [*found, NARROW]
-        return [*found, Cell(min(max(each, 1), _WIDEST_HALF), HALF.rows), HALF]
+        return [*found, GridCell(min(max(each, 1), _WIDEST_HALF), HALF.rows), HALF]
 
     # --- what is drawn ---
 
     @cached_property
-    def _picture(self) -> Picture:
+    def _picture(self) -> Heatmap:
         return self.sight.pooled(self.cursor.head, self.window.rows, self.window.columns)
 
     @cached_property
-    def _lattice(self) -> Lattice:
+    def _lattice(self) -> CellGrid:
         return self.sight.lattice(*self.window[:3])
 
     @property
@@ -212,7 +212,7 @@ class _Head:
 
     def lines(self) -> Iterator[list[Segment]]:
         """Yield the title, the ticks, the cells, and what their colours say."""
-        yield in_a_line(self._facts(), self.room.width, self.palette, self._title)
+        yield join_facts(self._facts(), self.room.width, self.palette, self._title)
         margin = Segment(" " * self._margin(self.window.labels))
         if self._header > 1:
             yield [margin, *self._ticks()]
@@ -260,7 +260,7 @@ class _Head:
             if cell.columns >= _WITH_WORDS:
                 text = set_cell_size(self.palette.label(self.sight.tokens[1][key].label), cell.columns - 2).rstrip()
             mark = self.palette.fit(KEY) if number == place else ""
-            line.append(fixed(mark + text, cell.columns, BOLD if mark else DIM))
+            line.append(pad(mark + text, cell.columns, BOLD if mark else DIM))
         return line
 
     def _label(self, rows: range) -> list[Segment]:
@@ -276,16 +276,16 @@ class _Head:
             text += f" {self.palette.shortened(self.sight.tokens[0][index].label, self.window.labels)}"
         style = BOLD if is_current else None
         if not self._has_marks:
-            return [fixed(text, width, style, "left")]
+            return [pad(text, width, style, "left")]
         stood_for = range(starts[rows.start], min(starts[rows[-1]] + starts.step, self.sight.size[0]))
         blind = self.sight.blind(self.cursor.head)[stood_for.start : stood_for.stop].any()
         odd = MARK if blind else ALONE if not self.sight.alone[0].isdisjoint(stood_for) else ""
-        return [fixed(text, width - 3, style, "left"), fixed(f" {odd}", 3, BOLD, "left")]
+        return [pad(text, width - 3, style, "left"), pad(f" {odd}", 3, BOLD, "left")]
 
     def _legend(self) -> list[Segment]:
         """Return what the colours and the marks say, as much of it as one line has room for."""
         picture, cell = self._picture, self.window.cell
-        marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + picture.extent.said
+        marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + picture.extent.mark_notes
         if self.sight.blind(self.cursor.head).any():
             marks.append(f"{MARK} fully masked")
         return legend_line(self.scale, marks, self.palette, self.room.width, min(cell.columns, 2), cell.rows > 1)
@@ -323,7 +323,7 @@ def _part(size: int, most: int, step: int, first: int, at: int) -> range:
     return range(start * step, min((start + shown) * step, size), step)
 
 
-def _lines_of(rows: int, boundary: int, cell: Cell) -> int:
+def _lines_of(rows: int, boundary: int, cell: GridCell) -> int:
     """Return how many lines rows take, with the rule between two texts."""
     shared = -(-boundary // cell.rows) - (-(rows - boundary) // cell.rows)
     return shared * cell.lines + bool(boundary)

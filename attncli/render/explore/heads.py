@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.segment import Segment
 
 from attncli.render.axes import titled
-from attncli.render.explore.drawn import QUERY, Drawn, fitted, fixed
-from attncli.render.explore.sight import Sight
-from attncli.render.lattice import HALF, NARROW, WIDE, Cell, map_lines
+from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell, map_lines
+from attncli.render.explore.layer_view import LayerViewCache
+from attncli.render.explore.pane import QUERY, PaneContent, pad
+from attncli.render.fit import Bounds, crop, most_heads
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.screen import Room
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
@@ -34,7 +34,7 @@ class _Tiles(NamedTuple):
         strips: how many strips there are.
     """
 
-    cell: Cell
+    cell: GridCell
     rows: range
     columns: range
     high: int
@@ -42,8 +42,15 @@ class _Tiles(NamedTuple):
     in_a_strip: int
     strips: int
 
+    @property
+    def heads(self) -> int:
+        """How many there is room for."""
+        return self.in_a_strip * self.strips
 
-def small_heads(sight: Sight, head: int, ramp: Ramp | None, palette: Palette, room: Room) -> Drawn[int]:
+
+def small_heads(
+    sight: LayerViewCache, head: int, ramp: Ramp | None, palette: Palette, room: Bounds
+) -> PaneContent[int]:
     """Return the heads of a layer; what lies at a place of it is a head.
 
     Args:
@@ -55,8 +62,9 @@ def small_heads(sight: Sight, head: int, ramp: Ramp | None, palette: Palette, ro
     """
     layer = sight.layer
     is_grouped = layer.num_groups < layer.num_heads
-    tiles = _tiles(sight, palette, room, is_grouped)
-    count = tiles.in_a_strip * tiles.strips
+    tiles = most_heads(_layouts(sight, palette, room, is_grouped), len(layer.heads))
+    assert tiles is not None
+    count = tiles.heads
     first = layer.heads.index(head) // count * count
     shown = layer.heads[first : first + count]
     strips = [shown[start : start + tiles.in_a_strip] for start in range(0, len(shown), tiles.in_a_strip)]
@@ -82,40 +90,33 @@ def small_heads(sight: Sight, head: int, ramp: Ramp | None, palette: Palette, ro
             return None
         return strips[strip][place]
 
-    return Drawn(fitted(lines(), room), at)
+    return PaneContent(crop(lines(), room), at)
 
 
-def _tiles(sight: Sight, palette: Palette, room: Room, is_grouped: bool) -> _Tiles:
-    """Return how most heads are drawn, in the smallest blocks of cells that let so many stand there."""
-    heads, sizes = len(sight.layer.heads), sight.size
-    steps = sight.steps_of(1, 1)
+def _layouts(sight: LayerViewCache, palette: Palette, room: Bounds, is_grouped: bool) -> Iterator[_Tiles]:
+    """Yield how heads can be drawn, in ever larger blocks of cells, as long as maps can be told apart."""
+    sizes, steps = sight.size, sight.steps_of(1, 1)
     titles = len(str(max(sight.layer.heads))) + 1
     small = HALF if palette.has_halves else NARROW
     # Without halves of characters a cell that is as square as two of them is a block of two rows.
     tall = 1 if palette.has_halves else 2
-    found: _Tiles | None = None
+    has_room = False
     for times in range(1, max(sizes) + 1):
         blocks = ((times, times), (times + 1, times), (times, times + 1))
         pooled = [(small, steps[0] * rows * tall, steps[1] * columns) for rows, columns in blocks]
         whole = [(WIDE, 1, 1), (small, 1, 1)] if times == 1 and steps == (1, 1) else []
         for cell, per_row, per_column in (*whole, *pooled):
             rows, columns = range(0, sizes[0], per_row), range(0, sizes[1], per_column)
+            if has_room and min(len(rows) * tall, len(columns)) < min(_LEAST, *sizes):
+                return
             lattice = sight.lattice(rows, columns, cell)
             high, wide = len(lattice.lines) + 1 + is_grouped, max(lattice.width, titles)
-            in_a_strip, strips = (room.width + 1) // (wide + 1), room.lines // high
-            tiles = _Tiles(cell, rows, columns, high, wide, in_a_strip, strips)
-            is_small = min(len(rows) * tall, len(columns)) < min(_LEAST, *sizes)
-            if is_small and found is not None:
-                return found
-            if in_a_strip * strips > (found.in_a_strip * found.strips if found else 0):
-                found = tiles
-            if found is not None and found.in_a_strip * found.strips >= heads:
-                return found
-    assert found is not None
-    return found
+            tiles = _Tiles(cell, rows, columns, high, wide, (room.width + 1) // (wide + 1), room.lines // high)
+            has_room |= tiles.heads > 0
+            yield tiles
 
 
-def _named(sight: Sight, width: int) -> dict[int, str]:
+def _named(sight: LayerViewCache, width: int) -> dict[int, str]:
     """Return what stands above each head: the longer names, if there is room for all of them and the mark."""
     names = {head: sight.layer.head_label(head) for head in sight.layer.heads}
     long = {head: titled("head", name) for head, name in names.items()}
@@ -125,10 +126,10 @@ def _named(sight: Sight, width: int) -> dict[int, str]:
 def _title(name: str, is_chosen: bool, width: int, palette: Palette) -> list[Segment]:
     """Return the line above a head: the chosen one has the mark of what is looked at."""
     mark = palette.fit(QUERY) if is_chosen else ""
-    return [fixed(mark + name, width, BOLD if is_chosen else DIM, "left"), Segment(" ")]
+    return [pad(mark + name, width, BOLD if is_chosen else DIM, "left"), Segment(" ")]
 
 
-def _groups(sight: Sight, strip: tuple[int, ...], width: int, palette: Palette) -> list[Segment]:
+def _groups(sight: LayerViewCache, strip: tuple[int, ...], width: int, palette: Palette) -> list[Segment]:
     """Return the line above the heads of a strip that says which of them share a key/value head."""
     line = ""
     groups = [sight.layer.head(head).key_head for head in strip]

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from rich.segment import Segment
 
-from attncli.render.explore.drawn import QUERY, Drawn, fitted, in_a_line, part_around
+from attncli.render.explore.pane import QUERY, PaneContent
+from attncli.render.fit import Bounds, crop, join_facts, part_around
 from attncli.render.head_map import PENDING, UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import legend_line
 from attncli.render.palette import Palette
-from attncli.render.screen import Room
 
 _LEAST_WITH_LEGEND = 6  # lines
 _DIGITS = 2
@@ -19,18 +19,18 @@ _DIGITS = 2
 
 def layer_map(
     title: str,
-    known: Mapping[tuple[int, int], float | None],
+    numbers: Mapping[tuple[int, int], float | None],
     layers: Iterable[int],
     shape: tuple[str, int],
     chosen: tuple[int, int],
     palette: Palette,
-    room: Room,
-) -> Drawn[tuple[int, int]]:
+    room: Bounds,
+) -> PaneContent[tuple[int, int]]:
     """Return the map of a number of each head; what lies at a place of it is a layer and a head.
 
     Args:
         title: what the number is.
-        known: it, of the heads that are computed, by layer and head; None where it is not defined.
+        numbers: it, of the heads that are computed, by layer and head; None where it is not defined.
         layers: all that there are; those of which no head is computed yet are shown as such.
         shape: the kind of attention, and how many heads a layer has.
         chosen: the layer and the head that are looked at.
@@ -38,7 +38,7 @@ def layer_map(
         room: at least 3 lines of 10 cells.
     """
     kind, count = shape
-    map_ = HeadMap.of(known, layers, count)
+    map_ = HeadMap.of(numbers, layers, count)
     scale = scale_of([map_])
     has_legend = room.lines >= _LEAST_WITH_LEGEND
     digits = max(len(str(layer)) for layer in map_.layers)
@@ -53,20 +53,20 @@ def layer_map(
     lattice = map_.lattice(rows, columns, width)
 
     def lines() -> Iterator[Sequence[Segment]]:
-        number = known.get(chosen)
-        facts = [f"{QUERY} {UNDEFINED if number is None else f'{number:.4g}'}"] * (chosen in known)
+        number = numbers.get(chosen)
+        facts = [f"{QUERY} {UNDEFINED if number is None else f'{number:.4g}'}"] * (chosen in numbers)
         facts += [kind] * (kind != "self")
         if len(rows) < len(map_.layers):
             facts.append(f"layers {map_.layers[rows[0]]}–{map_.layers[rows[-1]]} of {len(map_.layers)}")
         if len(columns) < len(map_.heads):
             facts.append(f"heads {map_.heads[columns[0]]}–{map_.heads[columns[-1]]} of {len(map_.heads)}")
-        yield in_a_line(facts, room.width, palette, title)
+        yield join_facts(facts, room.width, palette, title)
         drawn = map_.drawn(rows, columns, width, ["head", *names], scale, palette, _DIGITS, at)
         yield from drawn.lines[: body + 1]
         if has_legend:
             blanks = set(np.array(map_.blanks)[~map_.shown].tolist())
-            said = {PENDING: "not computed yet", UNDEFINED: "not defined"}
-            marks = [f"{mark} {meaning}" for mark, meaning in said.items() if mark in blanks]
+            meanings = {PENDING: "not computed yet", UNDEFINED: "not defined"}
+            marks = [f"{mark} {meaning}" for mark, meaning in meanings.items() if mark in blanks]
             yield legend_line(scale, marks, palette, room.width, min(width, 2))
 
     def head_at(line: int, column: int) -> tuple[int, int] | None:
@@ -76,4 +76,4 @@ def layer_map(
         places, place = found
         return map_.layers[rows[places.start]], map_.heads[columns[place]]
 
-    return Drawn(fitted(lines(), room), head_at)
+    return PaneContent(crop(lines(), room), head_at)

@@ -7,20 +7,25 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from rich.segment import Segment
 
-from attncli.render.bars import Sheet
+from attncli.render.bars import TableFormat
 from attncli.render.block import Block, in_words
-from attncli.render.explore.drawn import KEY, QUERY, fitted, in_a_line
-from attncli.render.explore.head import Cursor
-from attncli.render.explore.sight import Sight
+from attncli.render.explore.head import CellCursor
+from attncli.render.explore.layer_view import LayerViewCache
+from attncli.render.explore.pane import KEY, QUERY
+from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.palette import DIM, Palette
-from attncli.render.screen import Room
-from attncli.render.summaries import proof_line, what_ran
+from attncli.render.sections import proof_line, what_ran
 
 _LONGEST_TITLE = 40  # cells of what a model is called
 
 
 def status(
-    sight: Sight | None, cursor: Cursor, matters: str, said: Sequence[str], palette: Palette, room: Room
+    sight: LayerViewCache | None,
+    cursor: CellCursor,
+    matters: str,
+    remarks: Sequence[str],
+    palette: Palette,
+    room: Bounds,
 ) -> Block:
     """Return the cell, and below it what is wrong, what runs, and how far the numbers are proven.
 
@@ -28,7 +33,7 @@ def status(
         sight: the layer, or its difference; None where nothing is computed yet.
         cursor: the cell.
         matters: what matters most, such as what went wrong; where one line is too short for it, it has both.
-        said: what else does: that something is computed, what is held.
+        remarks: what else does: that something is computed, what is held.
         palette: how words look.
         room: 2 lines, or 1 for all but the cell, of at least 10 cells.
     """
@@ -38,25 +43,25 @@ def status(
         first, *rest = in_words(text, room.width)
         if rest and room.lines > 1:
             yield [Segment(first, DIM)]
-            yield in_a_line([" ".join(rest)], room.width, palette)
+            yield join_facts([" ".join(rest)], room.width, palette)
             return
         if sight is not None and room.lines > 1:
-            asked, *facts = cell_facts(sight, cursor, palette)
-            yield in_a_line(facts, room.width, palette, asked)
-        others = [text, *(palette.label(each) for each in said)]
+            title, *facts = cell_facts(sight, cursor, palette)
+            yield join_facts(facts, room.width, palette, title)
+        others = [text, *(palette.label(each) for each in remarks)]
         if sight is not None:
             others += [proof_line(sight.layer, palette).plain] if sight.layer.proof else []
             title, *facts = what_ran(sight.trace, palette).plain.split(" · ")
             others += [palette.shortened(title, _LONGEST_TITLE, keeps_end=True), *facts]
-        yield in_a_line(others, room.width, palette)
+        yield join_facts(others, room.width, palette)
 
-    return fitted(lines(), room)
+    return crop(lines(), room)
 
 
-def cell_facts(sight: Sight, cursor: Cursor, palette: Palette) -> Iterator[str]:
+def cell_facts(sight: LayerViewCache, cursor: CellCursor, palette: Palette) -> Iterator[str]:
     """Yield which cell it is, and its numbers, what matters most first."""
     layer, (_, query, key) = sight.layer, cursor
-    sheet = Sheet(palette, None)
+    sheet = TableFormat(palette, None)
     queries, keys = sight.tokens
     yield palette.fit(f"{QUERY} ") + sheet.named(queries[query]) + palette.fit(f" → {KEY} ") + sheet.named(keys[key])
     head = layer.head(cursor.head, [query])
@@ -76,7 +81,7 @@ def cell_facts(sight: Sight, cursor: Cursor, palette: Palette) -> Iterator[str]:
         yield f"score {sheet.number(head.scores[0, key])}"
 
 
-def _compared(sight: Sight, cursor: Cursor, sheet: Sheet) -> Iterator[str]:
+def _compared(sight: LayerViewCache, cursor: CellCursor, sheet: TableFormat) -> Iterator[str]:
     """Yield how the cell differs from the held one."""
     assert sight.pair is not None
     rows = {mine: held for held, mine in sight.pair.chosen}

@@ -9,16 +9,16 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.render.explore.drawn import KEY, QUERY, Drawn, fitted
+from attncli.render.explore.pane import KEY, QUERY, PaneContent
+from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.screen import Room
 from attncli.trace.tokens import Token, Tokens
 
 _LONGEST = 20  # cells of a token
 _BOTH = "◆"  # of a token that is the query and the key
 
 
-class Spot(NamedTuple):
+class TokenHit(NamedTuple):
     """A token of a strip.
 
     Attributes:
@@ -30,7 +30,7 @@ class Spot(NamedTuple):
     position: int
 
 
-class _Piece(NamedTuple):
+class TokenCell(NamedTuple):
     """What stands between two blanks of a strip.
 
     Attributes:
@@ -45,6 +45,7 @@ class _Piece(NamedTuple):
 
     @property
     def width(self) -> int:
+        """How many cells it takes."""
         return cell_len(self.text)
 
 
@@ -54,8 +55,8 @@ def token_strip(
     key: int | None,
     around: tuple[int | None, int | None],
     palette: Palette,
-    room: Room,
-) -> Drawn[Spot]:
+    room: Bounds,
+) -> PaneContent[TokenHit]:
     """Return the tokens, or the part of them around some, with how many are left out.
 
     Two sequences stand below each other, or beside each other where there is one line.
@@ -70,21 +71,21 @@ def token_strip(
     """
     queries, keys = tokens
     if queries == keys:
-        parts = [(_Strip(queries, {QUERY: query, KEY: key}, around[0], palette), "tokens", 0, 0, room)]
+        parts = [(TokenStrip(queries, {QUERY: query, KEY: key}, around[0], palette), "tokens", 0, 0, room)]
     elif room.lines > 1:
         upper = room.lines // 2
         parts = [
-            (_Strip(queries, {QUERY: query}, around[0], palette), "query", 0, 0, Room(upper, room.width)),
-            (_Strip(keys, {KEY: key}, around[1], palette), "key", upper, 0, Room(room.lines - upper, room.width)),
+            (TokenStrip(queries, {QUERY: query}, around[0], palette), "query", 0, 0, Bounds(upper, room.width)),
+            (TokenStrip(keys, {KEY: key}, around[1], palette), "key", upper, 0, Bounds(room.lines - upper, room.width)),
         ]
     else:
         half = (room.width - 1) // 2
         parts = [
-            (_Strip(queries, {QUERY: query}, around[0], palette), "query", 0, 0, Room(1, half)),
-            (_Strip(keys, {KEY: key}, around[1], palette), "key", 0, half + 1, Room(1, half)),
+            (TokenStrip(queries, {QUERY: query}, around[0], palette), "query", 0, 0, Bounds(1, half)),
+            (TokenStrip(keys, {KEY: key}, around[1], palette), "key", 0, half + 1, Bounds(1, half)),
         ]
     lines: list[list[Segment]] = []
-    spots: list[tuple[int, range, Spot]] = []
+    spots: list[tuple[int, range, TokenHit]] = []
     for strip, side, top, left, own in parts:
         drawn = strip.lines(own)
         for number, line in enumerate(drawn):
@@ -96,40 +97,42 @@ def token_strip(
             for piece in line:
                 lines[top + number].append(Segment(piece.text, piece.style))
                 if piece.position is not None:
-                    spots.append((top + number, range(column, column + piece.width), Spot(side, piece.position)))
+                    spots.append((top + number, range(column, column + piece.width), TokenHit(side, piece.position)))
                 column += piece.width
 
-    def at(line: int, column: int) -> Spot | None:
+    def at(line: int, column: int) -> TokenHit | None:
         return next((spot for number, columns, spot in spots if number == line and column in columns), None)
 
-    return Drawn(fitted(lines, room), at)
+    return PaneContent(crop(lines, room), at)
 
 
-class _Strip(NamedTuple):
+class TokenStrip(NamedTuple):
+    """The tokens of one sequence, to be laid out in lines."""
+
     tokens: Tokens
     marks: dict[str, int | None]
     around: int | None
     palette: Palette
 
-    def lines(self, room: Room) -> list[list[_Piece]]:
+    def lines(self, room: Bounds) -> list[list[TokenCell]]:
         """Return all tokens where they fit, or else those around one or around the marked ones."""
         if len(self.tokens) <= room.lines * room.width:
             found = self._wrapped(range(len(self.tokens)), room)
             if found is not None:
                 return found
-        kept: list[int] = []
+        shown: list[int] = []
         left = room.lines * room.width
         for index in self._nearest():
             left -= cell_len(self._label(self.tokens[index], room)) + 1
-            if left < 0 and kept:
+            if left < 0 and shown:
                 break
-            kept.append(index)
-        while len(kept) > 1:
-            found = self._wrapped(sorted(kept), room)
+            shown.append(index)
+        while len(shown) > 1:
+            found = self._wrapped(sorted(shown), room)
             if found is not None:
                 return found
-            kept.pop()
-        return self._wrapped(kept, Room(room.lines + 3, room.width)) or []
+            shown.pop()
+        return self._wrapped(shown, Bounds(room.lines + 3, room.width)) or []
 
     def _nearest(self) -> Iterator[int]:
         """Yield the positions that are to be shown, then those beside them, ever farther away."""
@@ -144,11 +147,11 @@ class _Strip(NamedTuple):
                         seen.add(index)
                         yield index
 
-    def _wrapped(self, kept: Sequence[int], room: Room) -> list[list[_Piece]] | None:
+    def _wrapped(self, shown: Sequence[int], room: Bounds) -> list[list[TokenCell]] | None:
         """Return tokens in lines, with counts in place of the others; None where they do not fit."""
-        lines: list[list[_Piece]] = [[]]
+        lines: list[list[TokenCell]] = [[]]
         used = 0
-        for piece in self._pieces(kept, room):
+        for piece in self._pieces(shown, room):
             if used and used + piece.width > room.width:
                 lines.append([])
                 used = 0
@@ -158,9 +161,9 @@ class _Strip(NamedTuple):
             used += piece.width
         return lines
 
-    def _pieces(self, kept: Iterable[int], room: Room) -> Iterator[_Piece]:
+    def _pieces(self, shown: Iterable[int], room: Bounds) -> Iterator[TokenCell]:
         before = -1
-        for index in kept:
+        for index in shown:
             if index > before + 1:
                 yield self._left_out(index - before - 1)
             yield self._piece(index, room)
@@ -168,10 +171,10 @@ class _Strip(NamedTuple):
         if len(self.tokens) > before + 1:
             yield self._left_out(len(self.tokens) - before - 1)
 
-    def _left_out(self, count: int) -> _Piece:
-        return _Piece(self.palette.fit(f" …{count:,}…"), DIM, None)
+    def _left_out(self, count: int) -> TokenCell:
+        return TokenCell(self.palette.fit(f" …{count:,}…"), DIM, None)
 
-    def _piece(self, index: int, room: Room) -> _Piece:
+    def _piece(self, index: int, room: Bounds) -> TokenCell:
         token = self.tokens[index]
         marks = [mark for mark, at in self.marks.items() if at == index]
         mark = _BOTH if len(marks) > 1 else "".join(marks)
@@ -179,9 +182,9 @@ class _Strip(NamedTuple):
         opens = index > 0 and token.segment == 1 and previous.segment == 0
         gap = mark or ("" if index and _continues(previous, token) else " ")
         style = BOLD if mark else DIM if token.special else None
-        return _Piece(self.palette.fit(" │" * opens + gap) + self._label(token, room), style, index)
+        return TokenCell(self.palette.fit(" │" * opens + gap) + self._label(token, room), style, index)
 
-    def _label(self, token: Token, room: Room) -> str:
+    def _label(self, token: Token, room: Bounds) -> str:
         return self.palette.shortened(token.label, max(min(_LONGEST, room.width - 4), 1))
 
 

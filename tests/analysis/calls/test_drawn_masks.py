@@ -11,15 +11,15 @@ from live_calls import given
 
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expected import UnexpectedError
-from attncli.masks.expressions import Grid, Pad, replaced
-from attncli.masks.padding import OddQueries
-from attncli.masks.recognition import Rule, Variant, rule_of
+from attncli.masks.expressions import Grid, Pad, map_leaves
+from attncli.masks.padding import RuleWithExceptions
+from attncli.masks.recognition import Rule, RuleVariant, rule_of
 from attncli.recording.call import AttentionCall, CallSite
 
 MASKS = [*drawn(0, 1000)]
 
 
-def of_words(variant: Variant, mask: Drawn) -> np.ndarray:
+def of_words(variant: RuleVariant, mask: Drawn) -> np.ndarray:
     """What a name says of every query, where its `pad` is the true padding of the rows that it calls padded."""
     _, _, queries, keys = mask.cells.shape
     rows = list(variant.rows)
@@ -28,10 +28,10 @@ def of_words(variant: Variant, mask: Drawn) -> np.ndarray:
     grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries, 1)
     expression = variant.expression
     assert expression is not None
-    if isinstance(expression, OddQueries):
-        expression = expression._replace(inner=replaced(expression.inner, lambda leaf: truly(leaf, true)))
+    if isinstance(expression, RuleWithExceptions):
+        expression = expression._replace(inner=map_leaves(expression.inner, lambda leaf: truly(leaf, true)))
     else:
-        expression = replaced(expression, lambda leaf: truly(leaf, true))
+        expression = map_leaves(expression, lambda leaf: truly(leaf, true))
     return np.broadcast_to(expression.allowed(grid), (len(rows), 1, queries, keys))
 
 
@@ -47,7 +47,7 @@ def wrong_names(rule: Rule, mask: Drawn) -> tuple[bool, bool]:
             continue
         rows = list(variant.rows)
         wrong = (of_words(variant, mask) != mask.cells[rows]).any(axis=(1, 3))
-        says_others = isinstance(variant.expression, OddQueries) and variant.expression.see == "others"
+        says_others = isinstance(variant.expression, RuleWithExceptions) and variant.expression.exception == "others"
         of_word |= bool((wrong & mask.tokens[rows]).any())
         of_padding |= bool((wrong & ~mask.tokens[rows]).any()) and not says_others
     return of_word, of_padding

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import attncli
 from attncli.analysis.calls.calls import Calls
-from attncli.analysis.cell import Cell
+from attncli.analysis.cell import AttentionCell
 from attncli.errors import LoadError
 
 BATCH, SIZE, HEADS, WIDTH = 2, 6, 2, 8
@@ -106,7 +106,7 @@ def test_a_trace_is_what_ran(model: Model, calls: Calls) -> None:
 def test_a_trace_is_one_for_every_other_function(calls: Calls, attn: Callable[..., Ran], tmp_path: Path) -> None:
     first, second = calls[0].traces
     weights = first.layer(1).head(1).weights
-    cells = [one for one in attncli.why(first, query=3, key=2) if isinstance(one, Cell)]
+    cells = [one for one in attncli.why(first, query=3, key=2) if isinstance(one, AttentionCell)]
     assert len(cells) == 2 * HEADS
     assert cells[-1].weight == pytest.approx(weights[3, 2], abs=1e-6)
     summary = next(one for one in attncli.heads(first).heads if (one.layer, one.head) == (1, 1))

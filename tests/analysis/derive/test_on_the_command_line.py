@@ -186,9 +186,17 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("words", [[], ["--words"]], ids=["pieces", "words"])
-@pytest.mark.parametrize("width", [60, 100, 200])
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(
+    ("name", "width", "words"),
+    [
+        ("CJK", 60, []),
+        ("CJK", 200, ["--words"]),
+        ("emoji", 60, ["--words"]),
+        ("emoji", 100, []),
+        ("Arabic", 100, ["--words"]),
+        ("Hebrew", 60, []),
+    ],
+)
 def test_every_script_keeps_its_columns(attn: Run, byte_level: Path, name: str, width: int, words: list[str]) -> None:
     command = ["inspect", TEXTS[name], "--vocab", byte_level, *words, "--head", "0", "--width", str(width)]
     shown = attn(*command, "--show", "heatmap").out.splitlines()

@@ -1,54 +1,41 @@
-"""The families of models: each is a function from a configuration to a `ModelSpec`."""
+"""The families of models: each is a function from a configuration to a `ModelSpec`, in `SPECS` of its module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from importlib import import_module
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
-from attncli.engines.numpy.families.bert import bert, distilbert
-from attncli.engines.numpy.families.gemma import gemma, gemma2, gemma3
-from attncli.engines.numpy.families.gpt import gpt2, gpt_neox
-from attncli.engines.numpy.families.llama import llama, mistral, olmo2, qwen2, qwen3, smollm3
-from attncli.engines.numpy.families.text_towers import TOWERS, tower_spec
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy.model_spec import ModelSpec
 
-FAMILIES: dict[str, Callable[[Fields], ModelSpec]] = {
-    "bert": partial(bert, prefix="bert."),
-    "roberta": partial(bert, prefix="roberta.", vocabulary=50265, is_roberta=True),
-    "xlm-roberta": partial(bert, prefix="roberta.", is_roberta=True),
-    "camembert": partial(bert, prefix="roberta.", is_roberta=True),
-    "electra": partial(bert, prefix="electra.", width=256, heads=4, inner=1024),
-    "distilbert": distilbert,
-    "gpt2": gpt2,
-    "gpt_neox": gpt_neox,
-    "llama": llama,
-    "mistral": mistral,
-    "qwen2": qwen2,
-    "qwen3": qwen3,
-    "smollm3": smollm3,
-    "olmo2": olmo2,
-    "gemma": gemma,
-    "gemma2": gemma2,
-    "gemma3_text": gemma3,
+# The module of each model type, imported where it is needed.
+FAMILIES = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert"), "bert"),
+    **dict.fromkeys(("gpt2", "gpt_neox"), "gpt"),
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2"), "llama"),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), "gemma"),
 }
+# Language models inside of models that read pictures too.
+TOWERS = dict.fromkeys(
+    ("gemma3", "internvl", "llava", "llava_next", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"), "text_towers"
+)
 
 
-def model_spec(fields: Fields) -> ModelSpec:
+def model_spec(fields: ConfigReader) -> ModelSpec:
     """Return the spec of the model that a configuration describes.
 
     Raises:
-        DeclinedError: its family, or what one of its fields says, is not implemented.
+        UnsupportedError: its family, or what one of its fields says, is not implemented.
     """
-    family = fields.take("model_type")
+    family = fields.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES.keys() | TOWERS.keys():
-        raise DeclinedError(f"the architecture {family} is not among its own")
+        raise UnsupportedError(f"the architecture {family} is not among its own")
+    module = import_module(f"{__name__}.{(FAMILIES | TOWERS)[family]}")
     try:
         with np.errstate(all="ignore"):  # an extreme number overflows here as it does in torch
-            spec = FAMILIES[family](fields) if family in FAMILIES else tower_spec(fields, family)
+            spec: ModelSpec = module.SPECS[family](fields)
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise DeclinedError(f"its config.json is odd: {error}") from None
-    fields.check_all_read()
+        raise UnsupportedError(f"its config.json is odd: {error}") from None
+    fields.reject_unknown()
     return spec

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from collections.abc import Callable
+from functools import partial
+
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy.model_spec import (
     Attention,
     Embedding,
@@ -20,7 +23,7 @@ from attncli.masks.expressions import Atom
 
 
 def bert(
-    fields: Fields,
+    fields: ConfigReader,
     prefix: str,
     vocabulary: int = 30522,
     width: int = 768,
@@ -72,11 +75,11 @@ def bert(
     )
 
 
-def distilbert(fields: Fields) -> ModelSpec:
+def distilbert(fields: ConfigReader) -> ModelSpec:
     """DistilBERT (Sanh et al. 2019): BERT without segments."""
     hidden, heads = fields.count("dim", 768), fields.count("n_heads", 12)
     positions = fields.count("max_position_embeddings", 512)
-    fields.take("sinusoidal_pos_embds", False, among=(False, True))  # the table is in the weights either way
+    fields.get("sinusoidal_pos_embds", False, among=(False, True))  # the table is in the weights either way
     return ModelSpec(
         prefix="distilbert.",
         layer="transformer.layer.{}.",
@@ -111,8 +114,18 @@ def distilbert(fields: Fields) -> ModelSpec:
     )
 
 
-def _padding_id(fields: Fields) -> int:
-    value = fields.take("pad_token_id", 1)
+def _padding_id(fields: ConfigReader) -> int:
+    value = fields.get("pad_token_id", 1)
     if type(value) is not int or value < 0:
-        raise DeclinedError(f"pad_token_id is {value!r}")
+        raise UnsupportedError(f"pad_token_id is {value!r}")
     return value
+
+
+SPECS: dict[str, Callable[[ConfigReader], ModelSpec]] = {
+    "bert": partial(bert, prefix="bert."),
+    "roberta": partial(bert, prefix="roberta.", vocabulary=50265, is_roberta=True),
+    "xlm-roberta": partial(bert, prefix="roberta.", is_roberta=True),
+    "camembert": partial(bert, prefix="roberta.", is_roberta=True),
+    "electra": partial(bert, prefix="electra.", width=256, heads=4, inner=1024),
+    "distilbert": distilbert,
+}

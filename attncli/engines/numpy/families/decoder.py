@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy.model_spec import (
     Attention,
     Embedding,
@@ -57,14 +57,14 @@ class Biases(NamedTuple):
     feed_forward: bool = False
 
 
-def stated_biases(fields: Fields, has_feed_forward: bool = False) -> Biases:
+def stated_biases(fields: ConfigReader, has_feed_forward: bool = False) -> Biases:
     """Return the biases that a configuration states, where the family has them in the feed-forward network too."""
-    attention = fields.take("attention_bias", False, among=(False, True))
-    return Biases(attention, attention, has_feed_forward and fields.take("mlp_bias", False, among=(False, True)))
+    attention = fields.get("attention_bias", False, among=(False, True))
+    return Biases(attention, attention, has_feed_forward and fields.get("mlp_bias", False, among=(False, True)))
 
 
 def decoder(
-    fields: Fields,
+    fields: ConfigReader,
     defaults: Defaults,
     *,
     biases: Biases,
@@ -106,14 +106,14 @@ def decoder(
         fields.layers("num_hidden_layers", defaults.layers),
         fields.count("max_position_embeddings", defaults.positions),
     )
-    groups = fields.take("num_key_value_heads", defaults.groups) or heads
-    width = fields.take("head_dim", defaults.head_width) or hidden // heads
+    groups = fields.get("num_key_value_heads", defaults.groups) or heads
+    width = fields.get("head_dim", defaults.head_width) or hidden // heads
     if type(groups) is not int or heads % groups or type(width) is not int:
-        raise DeclinedError(f"{heads} heads of width {width!r} share {groups!r} keys")
+        raise UnsupportedError(f"{heads} heads of width {width!r} share {groups!r} keys")
     kinds = _listed(fields, layers) if reads_layer_types else None
     kinds = kinds or [WINDOWED if has_window(layer) else WHOLE for layer in range(layers)]
     if WINDOWED in kinds and (type(window) is not int or window < 1):
-        raise DeclinedError(f"sliding_window is {window!r}")
+        raise UnsupportedError(f"sliding_window is {window!r}")
     masks = {WHOLE: Atom("causal"), WINDOWED: Atom("window", (window or 0,))}
     rope_of_kind = (
         ropes(fields, width, positions)
@@ -162,11 +162,11 @@ def decoder(
     )
 
 
-def _listed(fields: Fields, layers: int) -> list[str] | None:
+def _listed(fields: ConfigReader, layers: int) -> list[str] | None:
     """Return the kind of each layer, where the configuration lists them."""
-    listed = fields.take("layer_types", None)
+    listed = fields.get("layer_types", None)
     if listed is None:
         return None
     if not isinstance(listed, list) or len(listed) < layers or set(map(str, listed)) - {WHOLE, WINDOWED}:
-        raise DeclinedError("layer_types is none of full and sliding attention for each layer")
+        raise UnsupportedError("layer_types is none of full and sliding attention for each layer")
     return listed[:layers]

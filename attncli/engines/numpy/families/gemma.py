@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy.families.decoder import WHOLE, WINDOWED, Defaults, decoder, stated_biases
 from attncli.engines.numpy.model_spec import ModelSpec, Residual, activation_of
 from attncli.engines.numpy.rope import Rope, rope_of
 
 
-def gemma(fields: Fields) -> ModelSpec:
+def gemma(fields: ConfigReader) -> ModelSpec:
     """Gemma (2024): wide heads, scaled embeddings, norms stored as their distance from 1."""
-    fields.take("hidden_activation", None, among=(None, "gelu_pytorch_tanh"))  # of later versions; not read here
+    fields.get("hidden_activation", None, among=(None, "gelu_pytorch_tanh"))  # of later versions; not read here
     return decoder(
         fields,
         Defaults(256_000, hidden=3072, inner=24_576, heads=16, layers=28, groups=16, head_width=256, positions=8192),
@@ -29,25 +29,25 @@ _SANDWICHED = (
 )
 
 
-def gemma2(fields: Fields) -> ModelSpec:
+def gemma2(fields: ConfigReader) -> ModelSpec:
     """Gemma 2 (2024): every other layer has a window, scores are capped."""
-    fields.take("final_logit_softcapping", 30.0)  # of the head on top
+    fields.get("final_logit_softcapping", 30.0)  # of the head on top
     return decoder(
         fields,
         Defaults(256_000, hidden=2304, inner=9216, heads=8, layers=26, groups=4, head_width=256, positions=8192),
         **_of_later_gemmas(fields),
         has_window=lambda layer: layer % 2 == 0,
         reads_layer_types=True,
-        softcap=fields.take("attn_logit_softcapping", 50.0),
+        softcap=fields.get("attn_logit_softcapping", 50.0),
     )
 
 
-def gemma3(fields: Fields) -> ModelSpec:
+def gemma3(fields: ConfigReader) -> ModelSpec:
     """Gemma 3 (2025): five layers with a window to one without, each kind with its own rotary frequencies."""
-    fields.take("final_logit_softcapping", None)
-    fields.take("attn_logit_softcapping", None, among=(None,))
+    fields.get("final_logit_softcapping", None)
+    fields.get("attn_logit_softcapping", None, among=(None,))
     every = fields.count("sliding_window_pattern", 6)
-    fields.take("_sliding_window_pattern", None)  # as transformers writes it beside the list of layers; not read here
+    fields.get("_sliding_window_pattern", None)  # as transformers writes it beside the list of layers; not read here
     return decoder(
         fields,
         Defaults(262_208, hidden=2304, inner=9216, heads=8, layers=26, groups=4, head_width=256, positions=131_072),
@@ -59,26 +59,29 @@ def gemma3(fields: Fields) -> ModelSpec:
     )
 
 
-def _of_later_gemmas(fields: Fields) -> dict[str, Any]:
-    fields.take("hidden_act", None, among=(None, "gelu_pytorch_tanh"))  # of the first version; not read here
+def _of_later_gemmas(fields: ConfigReader) -> dict[str, Any]:
+    fields.get("hidden_act", None, among=(None, "gelu_pytorch_tanh"))  # of the first version; not read here
     return {
         "biases": stated_biases(fields),
         "activation": activation_of(fields, "hidden_activation", "gelu_pytorch_tanh"),
         "is_gemma": True,
         "residuals": _SANDWICHED,
-        "window": fields.take("sliding_window", 4096),
+        "window": fields.get("sliding_window", 4096),
         "scaled_by": fields.number("query_pre_attn_scalar", 256),
     }
 
 
-def _ropes_of_gemma3(fields: Fields, width: int, positions: int) -> dict[str, Rope]:
-    parameters = fields.take("rope_parameters", None) or {}
+def _ropes_of_gemma3(fields: ConfigReader, width: int, positions: int) -> dict[str, Rope]:
+    parameters = fields.get("rope_parameters", None) or {}
     # As transformers reads it: a kind under its older name, `type`, is not the one that counts.
-    long = {**(parameters.get(WHOLE) or {"rope_type": "default"}), **(fields.take("rope_scaling", None) or {})}
-    thetas = fields.take("rope_theta", 1_000_000.0), fields.take("rope_local_base_freq", 10_000.0)
+    long = {**(parameters.get(WHOLE) or {"rope_type": "default"}), **(fields.get("rope_scaling", None) or {})}
+    thetas = fields.get("rope_theta", 1_000_000.0), fields.get("rope_local_base_freq", 10_000.0)
     if parameters.keys() - {WHOLE, WINDOWED}:
-        raise DeclinedError("its rotary parameters are of other kinds of layers")
+        raise UnsupportedError("its rotary parameters are of other kinds of layers")
     return {
         WHOLE: rope_of(long, {"rope_theta": thetas[0]}, width, positions),
         WINDOWED: rope_of(parameters.get(WINDOWED) or {}, {"rope_theta": thetas[1]}, width, positions),
     }
+
+
+SPECS = {"gemma": gemma, "gemma2": gemma2, "gemma3_text": gemma3}

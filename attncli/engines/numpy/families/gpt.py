@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncli.checkpoints.config_reader import Fields
+from attncli.checkpoints.config_reader import ConfigReader
 from attncli.engines.numpy.model_spec import (
     Attention,
     Embedding,
@@ -20,16 +20,16 @@ from attncli.engines.numpy.rope import read_rope
 from attncli.masks.expressions import Atom
 
 
-def gpt2(fields: Fields) -> ModelSpec:
+def gpt2(fields: ConfigReader) -> ModelSpec:
     """GPT-2 (Radford et al. 2019)."""
     hidden, heads = fields.count("n_embd", 768), fields.count("n_head", 12)
     layers = fields.layers("n_layer", 12)
-    scale = (hidden // heads) ** -0.5 if fields.take("scale_attn_weights", True, among=(True, False)) else 1.0
-    by_layer = fields.take("scale_attn_by_inverse_layer_idx", False, among=(False, True))
-    fields.take("reorder_and_upcast_attn", False, among=(False, True))  # the same in float32
+    scale = (hidden // heads) ** -0.5 if fields.get("scale_attn_weights", True, among=(True, False)) else 1.0
+    by_layer = fields.get("scale_attn_by_inverse_layer_idx", False, among=(False, True))
+    fields.get("reorder_and_upcast_attn", False, among=(False, True))  # the same in float32
     positions = fields.count("n_positions", 1024)
     tokens = LookupTable("wte", fields.count("vocab_size", 50257))
-    inner = 4 * hidden if fields.take("n_inner", None) is None else fields.count("n_inner")
+    inner = 4 * hidden if fields.get("n_inner", None) is None else fields.count("n_inner")
     return ModelSpec(
         prefix="transformer.",
         layer="h.{}.",
@@ -51,12 +51,12 @@ def gpt2(fields: Fields) -> ModelSpec:
     )
 
 
-def gpt_neox(fields: Fields) -> ModelSpec:
+def gpt_neox(fields: ConfigReader) -> ModelSpec:
     """GPT-NeoX (Black et al. 2022) and Pythia: both sublayers read the same input, a quarter of a head is rotated."""
     hidden, heads = fields.count("hidden_size", 6144), fields.count("num_attention_heads", 64)
     positions = fields.count("max_position_embeddings", 2048)
     theta, part = fields.number("rotary_emb_base", 10_000.0), fields.number("rotary_pct", 0.25)
-    has_bias = fields.take("attention_bias", True, among=(True, False))
+    has_bias = fields.get("attention_bias", True, among=(True, False))
     rope = read_rope(fields, hidden // heads, positions, theta, part)
     attention = Attention((hidden // heads) ** -0.5, Atom("causal"), rope)
     return ModelSpec(
@@ -84,5 +84,8 @@ def gpt_neox(fields: Fields) -> ModelSpec:
         attention_residual=Residual(before="input_layernorm"),
         feed_forward_residual=Residual(before="post_attention_layernorm"),
         layers=(attention,) * fields.layers("num_hidden_layers", 44),
-        is_parallel=fields.take("use_parallel_residual", True, among=(True, False)),
+        is_parallel=fields.get("use_parallel_residual", True, among=(True, False)),
     )
+
+
+SPECS = {"gpt2": gpt2, "gpt_neox": gpt_neox}

@@ -6,9 +6,10 @@ Of a text alone, the positions in Qwen's rotary sections are all the same, and n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
-from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy.families.gemma import gemma3
 from attncli.engines.numpy.families.llama import llama, mistral, qwen2, qwen2_vl, qwen3, qwen3_vl
 from attncli.engines.numpy.model_spec import ModelSpec
@@ -34,12 +35,12 @@ class Tower(NamedTuple):
         is_flat: whether older configurations have its fields among those of the whole.
     """
 
-    texts: Mapping[str, Callable[[Fields], ModelSpec]]
+    texts: Mapping[str, Callable[[ConfigReader], ModelSpec]]
     prefixes: tuple[str, ...] = (_LATER, _EARLIER)
     is_flat: bool = False
 
 
-TOWERS = {
+TOWER_MODELS = {
     "gemma3": Tower({"gemma3_text": gemma3}),
     "internvl": Tower({"llama": llama, "qwen2": qwen2, "qwen3": qwen3}),
     "llava": Tower({"llama": llama, "mistral": mistral, "qwen2": qwen2}),
@@ -51,24 +52,27 @@ TOWERS = {
 }
 
 
-def tower_spec(fields: Fields, family: str) -> ModelSpec:
+def tower_spec(fields: ConfigReader, family: str) -> ModelSpec:
     """Return the spec of the language model inside of a model that reads pictures too.
 
     Raises:
-        DeclinedError: it is none that a text family computes.
+        UnsupportedError: it is none that a text family computes.
     """
-    tower = TOWERS[family]
+    tower = TOWER_MODELS[family]
     for name in _OF_PICTURES:
-        fields.take(name, None)
-    inner = fields.take("text_config", None)
+        fields.get(name, None)
+    inner = fields.get("text_config", None)
     if inner is None and tower.is_flat:
         (kind,) = tower.texts
         spec = tower.texts[kind](fields)
     elif isinstance(inner, Mapping):
-        text = Fields(inner)
-        kind = text.take("model_type", among=tower.texts)
+        text = ConfigReader(inner)
+        kind = text.get("model_type", among=tower.texts)
         spec = tower.texts[kind](text)
-        text.check_all_read()
+        text.reject_unknown()
     else:
-        raise DeclinedError("its config.json has no text_config")
+        raise UnsupportedError("its config.json has no text_config")
     return spec._replace(tower=kind, tower_prefixes=tower.prefixes)
+
+
+SPECS = {family: partial(tower_spec, family=family) for family in TOWER_MODELS}

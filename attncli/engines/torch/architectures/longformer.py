@@ -9,18 +9,21 @@ they run it; here they are chosen as the class does that the checkpoint was save
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from inspect import signature
+from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from attncli.engines.torch.architectures.architecture import Architecture
-from attncli.engines.torch.op_log import FORBIDDEN, Dense, Ended
+from attncli.engines.torch.softmax_tracer import FORBIDDEN, softmax_call
 from attncli.errors import NotExposedError
+from attncli.recording.call import AttentionCall
 from attncli.trace.layer import Proof
-
-_MODULE = "what its attention module gave"
 
 
 class Led(Architecture):
@@ -34,7 +37,7 @@ class Led(Architecture):
                 f"no token sees the whole text: {config.model_type} has global tokens only where its caller chooses "
                 "them"
             )
-        elif choose in (_question, _choice):
+        elif choose is _question:
             yield "a part of the text sees the whole of it where there are three separators, as --pair makes them"
 
     def inputs(self, config: Any, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -78,15 +81,7 @@ def _question(config: Any, ids: torch.Tensor) -> torch.Tensor:
     return (is_separator.cumsum(dim=1) == 0) & (is_separator.sum(dim=1, keepdim=True) == 3)
 
 
-def _choice(config: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Return the tokens after the second separator, or none likewise."""
-    is_separator = ids == config.sep_token_id
-    second = is_separator.long().argmax(dim=1, keepdim=True) + 1
-    return (torch.arange(ids.shape[1]) > second) & (is_separator.sum(dim=1, keepdim=True) == 3)
-
-
 _CHOOSERS: Mapping[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
-    "LongformerForMultipleChoice": _choice,
     "LongformerForQuestionAnswering": _question,
     "LongformerForSequenceClassification": _first,
 }
@@ -95,36 +90,100 @@ _CHOOSERS: Mapping[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
 # --- the band ------------------------------------------------------------------------------------------------------
 
 
-def _banded(call: Ended) -> Dense:
+class _Map(NamedTuple):
+    """One map for each head, with a row for every query and a column for every key; see `softmax_call`."""
+
+    scores: torch.Tensor
+    weights: torch.Tensor
+    q: torch.Tensor | None = None
+    k: torch.Tensor | None = None
+    v: torch.Tensor | None = None
+    output: torch.Tensor | None = None
+
+
+class _SoftmaxLog(TorchFunctionMode):
+    """Keeps what each softmax takes and gives, and lets no other mode look at anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See torch.overrides."""
+        with torch._C.DisableTorchFunction():
+            result = function(*args, **(kwargs or {}))
+        if getattr(function, "__name__", "") == "softmax":
+            self.calls.append((args[0], result))
+        return result
+
+
+@contextmanager
+def read_bands(
+    model: Any, wants: Callable[[Any], bool], emit: Callable[[Any, AttentionCall], None], tokens: int
+) -> Iterator[None]:
+    """Emit what the modules of a model compute that attend in a band; it may be one that has such an encoder.
+
+    Args:
+        model: the model.
+        wants: says of a module whether what it computes is to be emitted.
+        emit: takes a module and its call.
+        tokens: how many there are, without what the model adds to fill its last block.
+    """
+
+    def run(module: Any, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with _SoftmaxLog() as log:
+            returned = forward(*args, **kwargs)
+        if wants(module):
+            options = signature(forward).bind(*args, **kwargs).arguments
+            whole, proofs = _band(module, options, log.calls, returned[0])
+            call = softmax_call(*_cut(whole, tokens))
+            emit(module, replace(call, output_of=_MODULE, proofs=tuple(proofs)))
+        return returned
+
+    modules = [module for module in model.modules() if type(module).__name__ in _BANDED]
+    for module in modules:
+        module.forward = partial(run, module, module.forward)
+    try:
+        yield
+    finally:
+        for module in modules:
+            del module.forward
+
+
+def _band(
+    module: Any, options: Mapping[str, Any], softmax: Sequence[tuple[torch.Tensor, torch.Tensor]], returned: Any
+) -> tuple[_Map, Sequence[Proof]]:
     """Return the map of a band `[B, T, H, G + 2w + 1]`, w keys to each side after the keys that every token sees.
 
     Those G tokens see every key in their turn: their rows come from a second softmax `[B·H, G, T]`, with queries, keys
-    and values that no other row has. What the model has added to fill its last block is left out.
+    and values that no other row has; of these the proofs are returned too.
     """
-    band, *everywhere = call.seen.softmax
+    (scores, weights), *everywhere = softmax
     # A query that is padding has its weights taken away after the softmax: it sees nothing.
-    is_padding = call.given["is_index_masked"][:, :, None, None]
-    scores = band.scores.masked_fill(is_padding, -torch.inf).transpose(1, 2)
-    weights = band.weights.masked_fill(is_padding, 0).transpose(1, 2)
-    heads, tokens, width = scores.shape[1:]
-    side = call.module.one_sided_attn_window_size
+    is_padding = options["is_index_masked"][:, :, None, None]
+    scores = scores.masked_fill(is_padding, -torch.inf).transpose(1, 2)
+    weights = weights.masked_fill(is_padding, 0).transpose(1, 2)
+    batch, heads, tokens, width = scores.shape
+    side = module.one_sided_attn_window_size
     seen_by_all = width - (2 * side + 1)
     positions = torch.arange(tokens, device=scores.device)
     keys = positions[:, None] + torch.arange(width, device=scores.device) - seen_by_all - side
-    keys = keys.expand(call.batch, tokens, width).clone()
-    q, k, v = (_heads(call.seen.parts[name][1].transpose(0, 1), heads) for name in ("query", "key", "value"))
-    output = _heads(call.returned[0], heads)
+    keys = keys.expand(batch, tokens, width).clone()
+
+    def projected(name: str) -> torch.Tensor:
+        return _heads(getattr(module, name)(options["hidden_states"].transpose(0, 1)).transpose(0, 1), heads)
+
+    q, k, v, output = projected("query") / module.head_dim**0.5, projected("key"), projected("value"), returned
+    output = _heads(output, heads)
     if not everywhere:
-        return _cut(Dense(*_placed(scores, weights, keys), q, k, v, output, against=_MODULE), call.positions)
-    chosen = [row.nonzero()[:, 0] for row in call.given["is_index_global_attn"]]
+        return _Map(*_placed(scores, weights, keys), q, k, v, output), ()
+    chosen = [row.nonzero()[:, 0] for row in options["is_index_global_attn"]]
     for number, own in enumerate(chosen):
         keys[number, :, :seen_by_all] = -1
         keys[number, :, : len(own)] = own
     scores, weights = _placed(scores, weights, keys)
-    own_scores, own_weights = (
-        cells.view(call.batch, heads, -1, tokens) for cells in (everywhere[0].scores, everywhere[0].weights)
-    )
-    own_v = _heads(call.seen.parts["value_global"][1].transpose(0, 1), heads)
+    own_scores, own_weights = (cells.view(batch, heads, -1, tokens) for cells in everywhere[0])
+    own_v = projected("value_global")
     computed = weights[..., :tokens] @ v.to(weights.dtype)
     for number, rows in enumerate(chosen):
         scores[number, :, rows, :tokens] = own_scores[number, :, : len(rows)]
@@ -132,14 +191,15 @@ def _banded(call: Ended) -> Dense:
         computed[number, :, rows] = own_weights[number, :, : len(rows)] @ own_v[number].to(weights.dtype)
     errors = (computed - output).abs().amax(dim=(1, 2, 3)).tolist()
     largest = max(float(v.abs().max()), float(own_v.abs().max()), 1.0)
-    proofs = tuple(Proof(error, _MODULE, magnitude=largest) for error in errors)
-    return _cut(Dense(scores, weights, None, None, None, None, proofs), call.positions)
+    proofs = [Proof(error, _MODULE, magnitude=largest) for error in errors]
+    return _Map(scores, weights), proofs
 
 
-Led.layouts = {"LEDEncoderSelfAttention": _banded, "LongformerSelfAttention": _banded}
+_MODULE = "what its attention module gave"
+_BANDED = ("LEDEncoderSelfAttention", "LongformerSelfAttention")
 
 
-def _cut(whole: Dense, tokens: int) -> Dense:
+def _cut(whole: _Map, tokens: int) -> _Map:
     """Return a map without the positions that fill the last block; its last column is what lies outside of them.
 
     Raises:
@@ -147,18 +207,15 @@ def _cut(whole: Dense, tokens: int) -> Dense:
     """
     if bool((whole.scores[:, :, :tokens, tokens:] > FORBIDDEN).any()):
         raise NotExposedError("a token attends to positions that are no tokens")
-    cells = {name: getattr(whole, name)[:, :, :tokens, :tokens] for name in ("scores", "weights")}
-    rows = {
-        name: array[:, :, :tokens] for name in ("q", "k", "v", "output") if (array := getattr(whole, name)) is not None
-    }
-    cut = replace(whole, **cells, **rows)
+    cells = (cells[:, :, :tokens, :tokens] for cells in whole[:2])
+    cut = _Map(*cells, *(None if array is None else array[:, :, :tokens] for array in whole[2:]))
     if cut.v is None or cut.output is None:
         return cut
     # A query that sees no key at all, as padding does, has weights for the positions that are cut off.
     is_blind = whole.weights[:, :, :tokens, tokens:].any(dim=-1, keepdim=True)
     if not bool(is_blind.any()):
         return cut
-    return replace(cut, output=torch.where(is_blind, cut.weights @ cut.v.to(cut.weights.dtype), cut.output))
+    return cut._replace(output=torch.where(is_blind, cut.weights @ cut.v.to(cut.weights.dtype), cut.output))
 
 
 def _placed(scores: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,172 @@
+"""What a careful reader would want to be told about a trace before trusting its picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.attention import noise_floor
+from attncli.text import layers_named
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Tokens
+from attncli.trace.trace import Trace
+from attncli.trace.view import View
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+    from attncli.analysis.cell import AttentionRow
+
+_NAMED = 5  # of the queries or heads that a sentence is about
+
+
+def warnings_of(trace: Trace, view: View) -> Iterator[str]:
+    """Yield the warnings about one trace, a sentence each; those about its whole source are the source's notes."""
+    yield from trace.notes
+    for layer in trace.layers:
+        if left_out := (view.show or frozenset()) & layer.missing:
+            verb = "are" if len(left_out) > 1 else "is"
+            yield f"layer {layer.layer} gives its weights alone: {', '.join(sorted(left_out))} {verb} left out"
+    for layer in trace.recorded.layers:
+        yield from _unproven(trace, layer)
+    derivation = None if trace.origin is None else trace.origin.derivation
+    # A word or a row of a rollout is made of several rows, whichever of them the view shows.
+    view = View() if derivation is not None and (derivation.words or derivation.rollout) else view
+    shown = [(layer, view.cells(trace.recorded, layer)) for layer in trace.recorded.layers]
+    for said_of in (_blind_rows, _overflowing_rows):
+        yield from _together((layer, said_of(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
+
+
+def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str]:
+    """Yield the warnings about some rows of a trace, a sentence each, after the notes of the trace and its source."""
+    yield from (*trace.source.notes, *trace.notes)
+    layers = list({id(row.layer): row for row in rows}.values())
+    for row in layers:
+        yield from _unproven(trace, row.layer)
+    yield from _together((row.layer, said) for row in layers for said in _unknown(row))
+    for said_of in (_blind_rows, _overflowing_rows):
+        yield from _together(
+            (row.layer, said_of(row.layer, trace.sides(row.layer)[0], [row.query.index])) for row in layers
+        )
+    yield from _together((row.layer, _unexplained(trace, row)) for row in rows)
+
+
+def _together(sentences: Iterable[tuple[LayerTrace, str]]) -> Iterator[str]:
+    """Yield each sentence once, with all the layers that it is true of; an empty one is dropped."""
+    layers: dict[tuple[str, str], list[int]] = {}
+    kinds = set()
+    for layer, sentence in sentences:
+        kinds.add(layer.kind)
+        if sentence:
+            layers.setdefault((sentence, layer.kind), []).append(layer.layer)
+    for (sentence, kind), found in layers.items():
+        yield f"{layers_named(found, kind if len(kinds) > 1 else None)}: {sentence}"
+
+
+def _unknown(row: AttentionRow) -> Iterator[str]:
+    """Yield which stages of a row its layer cannot give."""
+    layer = row.layer
+    if row.products is None:
+        yield "q and k are not known; why the scores are what they are is left out"
+    elif layer.scale is None:
+        yield "more than a scale goes from q·k into the scores; they are what its softmax received"
+    if row.value_norms is None:
+        yield "its values are not known; what the weights carry is left out"
+
+
+def _unexplained(trace: Trace, row: AttentionRow) -> str:
+    """Return how far the weights are from the softmax of the scores; empty if it is no more than rounding."""
+    parts = row.softmax
+    if parts is None or row.layer.weights is None:
+        return ""
+    with np.errstate(invalid="ignore"):
+        error = float(np.nan_to_num(np.abs(parts.exponentials / parts.total - row.weights)).max())
+    if error <= noise_floor(trace.source.dtype):
+        return ""
+    return f"the weights of head {row.head.head} differ from the softmax of its scores by {error:.1e}"
+
+
+def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> str:
+    """Name the rows that may attend to no key, their heads and what their weights become; empty if there are none."""
+    blind = layer.fully_masked(queries)
+    if not blind.any():
+        return ""
+    heads, rows = np.flatnonzero(blind.any(axis=1)), np.flatnonzero(blind.any(axis=0))
+    named = _queries(layer, blind, tokens, queries)
+    row = int(rows[np.flatnonzero(blind[heads[0], rows])[0]])
+    becomes = _softmax_of(layer, layer.heads[heads[0]], queries[row])
+    return f"the mask leaves no key to query {named}; the softmax of such a row is {becomes}"
+
+
+def _overflowing_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> str:
+    """Name the rows whose scores overflow although q, k and bias are finite; empty if there are none."""
+    if not _can_overflow(layer):
+        return ""
+    heads = (layer.head(head, queries).blocks() for head in layer.heads)
+    odd = [[(~np.isfinite(block.scores) & block.mask).any(axis=-1) for block in blocks] for blocks in heads]
+    found = np.stack([np.concatenate(blocks) for blocks in odd])
+    if not found.any():
+        return ""
+    assert layer.q is not None
+    return (
+        f"the scores of query {_queries(layer, found, tokens, queries)} are too large for {layer.q.dtype}; what is "
+        "infinite there makes weights NaN or 0"
+    )
+
+
+def _can_overflow(layer: LayerTrace) -> bool:
+    """Return whether scores may be too large, by a bound that costs no more than to read queries and keys once."""
+    if layer.q is None or layer.k is None or layer.scale is None or layer.scores is not None:
+        return False
+    for size in (_length, _largest):  # the first one is sooner made, and nearly always small enough
+        sizes = [size(values) for values in (layer.q, layer.k, layer.bias) if values is not None]
+        bound = sizes[0] * sizes[1] * layer.q.shape[-1] * max(abs(layer.scale), 1.0) + sum(sizes[2:])
+        if not bound > float(np.finfo(layer.q.dtype).max):
+            return False
+    # What is infinite before it is multiplied is said where it was read.
+    return all(map(math.isfinite, sizes))
+
+
+def _length(values: Float[np.ndarray, " ..."]) -> float:
+    """Return the root of the sum of all squares, which no number is larger than; infinite where these are too large."""
+    return math.sqrt(np.vdot(values, values))
+
+
+def _largest(values: Float[np.ndarray, " ..."]) -> float:
+    return max(-float(values.min()), float(values.max()))
+
+
+def _softmax_of(layer: LayerTrace, head: int, query: int) -> str:
+    """Return what becomes of a row without a key, which depends on what its cells are filled with, and on sinks."""
+    weights = layer.head(head, [query]).weights
+    if np.isnan(weights).any():
+        return "NaN"
+    return "spread over masked keys" if weights.any() else "0 for every key"
+
+
+def _queries(layer: LayerTrace, found: Bool[np.ndarray, "H Q"], tokens: Tokens, queries: Sequence[int]) -> str:
+    """Name the queries that are found in any head, and the heads if these are not all of them."""
+    heads, rows = np.flatnonzero(found.any(axis=1)), np.flatnonzero(found.any(axis=0))
+    named = _named([f"{queries[row]} '{tokens[queries[row]].label}'" for row in rows.tolist()])
+    if np.array_equal(found.any(axis=0), found.all(axis=0)):
+        return named
+    if len(heads) == len(found):
+        return f"{named} in one head or another"
+    return f"{named} in head{'s' * (len(heads) > 1)} {_named([str(layer.heads[head]) for head in heads])}"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _unproven(trace: Trace, layer: LayerTrace) -> Iterator[str]:
+    proof = layer.proof
+    if proof is not None and not layer.is_proven(trace.source.dtype):
+        yield (
+            f"layer {layer.layer}: what is shown differs from {proof.against} by {proof.max_abs_error:.1e}, more "
+            f"than the rounding of {trace.source.dtype}; do not trust it"
+        )

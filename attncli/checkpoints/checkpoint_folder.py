@@ -1,0 +1,273 @@
+"""The files of a checkpoint's folder, and where huggingface_hub's local cache has such folders.
+
+No file outside the folder is read, nor one that could keep a reader waiting for ever (a pipe, a device). The cache is
+found as huggingface_hub finds it, without importing that or downloading anything:
+https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from attncli.errors import LoadError
+from attncli.files import MOST_SETTINGS, MOST_TEXT, Tensors, read_file
+from attncli.text import visible
+
+MOST_ENTRIES = 1000  # of a folder that are looked into
+DEMO = "demo"  # the name of the small model in the box
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"  # of a checkpoint whose weights are in one file
+WEIGHTS_INDEX = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
+ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_PICKLE = "adapter_model.bin"
+LORA = "LORA"  # the kind of adapter that is read, as peft_type names it
+TEMPLATE = "chat_template.jinja"
+TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads what it finds
+# What is read whole, by endings: settings, vocabularies, templates, code.
+TEXTS = (
+    ".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab", ".spm", ".bpe", ".codes", ".tokenizer",
+)  # fmt: skip
+_OF_TOKENIZER = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
+    "sentencepiece.bpe.model", "tekken.json",
+)  # fmt: skip
+_PICKLED = re.compile(r"pytorch_model.*\.bin(\.index\.json)?$")
+
+
+class CheckpointFolder:
+    """The files of a folder, each of which is looked at once.
+
+    Attributes:
+        path: of the folder.
+        sizes: in bytes, of its files by their names.
+
+    Args:
+        path: of the folder.
+        is_listed: whether it is a checkpoint's, and not one with a checkpoint among other files.
+
+    Raises:
+        LoadError: it is not safe to read: its name is not UTF-8, it holds a pipe, a device or a text of unusual size,
+            or its weights are said to be elsewhere (GHSA-4j2p-28q2-5m79, of a library that opens such files).
+    """
+
+    def __init__(self, path: Path, is_listed: bool = True) -> None:
+        check_utf8(path)
+        self.path = path
+        self.sizes: dict[str, int] = {}
+        self._json: dict[str, dict[str, Any]] = {}
+        if not is_listed:
+            return
+        try:
+            self.sizes = dict(_files(path, ""))
+            if os.path.isdir(path / TEMPLATES):
+                self.sizes |= _files(path, TEMPLATES + "/")
+        except OSError as error:
+            raise LoadError(f"the folder {visible(str(path))} cannot be read: {error.strerror}") from None
+        for index in (WEIGHTS_INDEX, PICKLE_INDEX):
+            self._check_shards(sorted(set(self.shards(index).values())))
+
+    def _check_shards(self, files: Collection[str]) -> None:
+        for file in files:
+            if os.path.isabs(file) or ".." in Path(file).parts:
+                raise LoadError(
+                    f"the weights of {visible(str(self.path))} are said to be in {visible(file)}, which is not in that "
+                    "folder; check where the checkpoint comes from"
+                )
+            if "/" in file and os.path.exists(self.path / file):
+                self.sizes |= dict(_files(self.path, file.rpartition("/")[0] + "/"))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.sizes
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Return the JSON object in a file, which is read once; an empty one if there is no such file.
+
+        Raises:
+            LoadError: it is damaged.
+        """
+        if name not in self.sizes:
+            return {}
+        if name not in self._json:
+            self._json[name] = _parse_json(self.path / name, (self.path / name).read_bytes)
+        return self._json[name]
+
+    def shards(self, index: str = WEIGHTS_INDEX) -> dict[str, str]:
+        """Return the file that each tensor is in, as a path in the folder; nothing where there is no readable index."""
+        try:
+            return {str(name): os.fspath(file) for name, file in self.read_json(index)["weight_map"].items()}
+        except (LoadError, KeyError, TypeError, AttributeError):
+            return {}
+
+    @property
+    def weight_files(self) -> set[str]:
+        """The safetensors files that have the weights, whether they are all there or not."""
+        return {WEIGHTS} if WEIGHTS in self.sizes else set(self.shards().values())
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it has safetensors weights, with all their files."""
+        return bool(self.weight_files) and self.weight_files <= self.sizes.keys()
+
+    @property
+    def has_pickle(self) -> bool:
+        """Whether it has weights in pickles."""
+        return any(map(_PICKLED.match, self.sizes))
+
+    @property
+    def has_config(self) -> bool:
+        """Whether it has the configuration of a model or of an adapter."""
+        return CONFIG in self.sizes or ADAPTER in self.sizes
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it has an adapter's configuration."""
+        return ADAPTER in self.sizes
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether it has a file of a tokenizer."""
+        return not self.sizes.keys().isdisjoint(_OF_TOKENIZER)
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether it has the configuration of a model with a type, or of an adapter.
+
+        A pooling module of sentence-transformers has a config.json as well, and so has each part of a diffusers
+        pipeline.
+        """
+        try:
+            return self.is_adapter or "model_type" in self.read_json(CONFIG)
+        except LoadError:
+            return True  # that it is damaged is to be said, not hidden
+
+
+def _files(folder: Path, inside: str) -> list[tuple[str, int]]:
+    """Return the names and the sizes of the files in a folder.
+
+    Raises:
+        LoadError: one of them is no plain file, or too large for what it is.
+        OSError: the folder cannot be read.
+    """
+    found = []
+    with os.scandir(folder / inside) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            if entry.is_dir():
+                continue
+            path = visible(str(folder / inside / entry.name))
+            try:
+                size = entry.stat().st_size
+            except FileNotFoundError:  # a link to nothing
+                continue
+            except OSError as error:
+                raise LoadError(f"{path} cannot be read: {error.strerror}") from None
+            if not entry.is_file():
+                raise LoadError(f"{path} is a pipe or a device; a checkpoint's folder holds files of usual sizes")
+            if size > MOST_TEXT and entry.name.endswith(TEXTS):
+                most = MOST_TEXT >> 20
+                raise LoadError(f"{path} is larger than {most} MiB; a checkpoint's folder holds files of usual sizes")
+            found.append((inside + entry.name, size))
+    return found
+
+
+def check_utf8(path: Path) -> None:
+    """Refuse a path that is not UTF-8: tokenizers and safetensors open no other.
+
+    Raises:
+        LoadError: it is not UTF-8.
+    """
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise LoadError(
+            f"the name {visible(str(path))} is not UTF-8, and tokenizers and safetensors open no other; rename it, or "
+            "give a link to it"
+        ) from None
+
+
+def _parse_json(path: Path, read: Any) -> dict[str, Any]:
+    try:
+        content = json.loads(read().decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise LoadError(f"{visible(str(path))} cannot be read: {visible(str(error))}") from None
+    if type(content) is not dict:
+        raise LoadError(f"{visible(str(path))} holds no JSON object")
+    return content
+
+
+def demo_or(name: str) -> str:
+    """Return the folder of the model in the box for `demo`, which hides `./demo`; any other name as it is."""
+    return str(Path(__file__).with_name(DEMO)) if name == DEMO else name
+
+
+def is_gguf(name: str) -> bool:
+    """Return whether a path is that of a GGUF file."""
+    return name.lower().endswith(".gguf") and os.path.isfile(name)
+
+
+def map_weights(path: Path) -> Tensors:
+    """Map the tensors of a file.
+
+    Raises:
+        LoadError: it is damaged.
+    """
+    try:
+        path.open("rb").close()  # safetensors says of one that it may not open that there is none
+        return Tensors(path)
+    except Exception as error:  # the library raises its own
+        reason = getattr(error, "strerror", None) or visible(str(error).partition("\n")[0])
+        raise LoadError(f"the weights {visible(str(path))} cannot be read: {reason}") from None
+
+
+# --- the local cache of huggingface_hub ------------------------------------------------------------------------------
+
+
+def hub_cache() -> Path:
+    """Return the folder of the local cache."""
+    environment = os.environ.get
+    if folder := environment("HF_HUB_CACHE") or environment("HUGGINGFACE_HUB_CACHE"):
+        return Path(os.path.expandvars(folder)).expanduser()
+    home = environment("HF_HOME") or os.path.join(environment("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.path.expandvars(home)).expanduser() / "hub"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the name of a repository on the hub, and the folder in it, if there is one: org/name/checkpoint-500."""
+    parts = name.split("/")
+    return "/".join(parts[:2]), "/".join(parts[2:])
+
+
+def split_revision(name: str) -> tuple[str, str]:
+    """Return a name, and the branch, tag or commit of NAME@REVISION, `main` where none is named."""
+    if "@" in name and not os.path.exists(name):
+        name, _, revision = name.partition("@")
+        return name, revision
+    return name, "main"
+
+
+def cached_snapshot(repository: str, revision: str) -> Path:
+    """Return the folder that a repository's files at a branch, tag or commit have in the cache, or would have."""
+    return snapshot_in(hub_cache() / ("models--" + repository.replace("/", "--")), revision)
+
+
+def snapshot_in(folder: Path, revision: str) -> Path:
+    """Return the folder that the files of a repository of the cache have at a revision, or would have."""
+    try:
+        commit = read_file(folder / "refs" / revision, MOST_SETTINGS).decode().strip()
+    except (OSError, ValueError):
+        commit = revision
+    return folder / "snapshots" / commit
+
+
+def is_model_name(name: str) -> bool:
+    """Return whether something can be a name on the hub, or that of a folder in a repository there."""
+    parts = name.split("/")
+    is_here = os.path.isdir("/".join(parts[:2]))  # where somebody looks for a folder that there is not
+    return len(parts) < 3 or (all(part.strip(".") for part in parts) and not is_here)

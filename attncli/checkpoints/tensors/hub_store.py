@@ -1,0 +1,286 @@
+"""The tensors of a checkpoint on the hub, of whose files only the byte ranges that are read come to this machine.
+
+Ranges are read through huggingface_hub's file system into a scratch file of the same size, at their places, which is
+there as long as the process runs. A file that is small, or of which most is read, is downloaded whole, into the local
+cache of huggingface_hub.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attncli.checkpoints.checkpoint_folder import WEIGHTS, map_weights
+from attncli.checkpoints.hub import Download, is_offline, silence_hub, tell, translate_hub_errors
+from attncli.checkpoints.tensors import Stored
+from attncli.errors import LoadError
+from attncli.text import bytes_shown, visible
+
+if TYPE_CHECKING:
+    from attncli.checkpoints.checkpoint_folder import CheckpointFolder
+    from attncli.checkpoints.snapshot import HubFolder
+    from attncli.files import Tensors
+
+_log = logging.getLogger(__name__)
+
+WHOLE = 1 << 25  # bytes of a file that is downloaded whole, whatever is read of it
+NEAR = 1 << 16  # bytes between two rows, or two tensors, that cost less than a request
+LARGEST = 1 << 25  # bytes that several are fetched in together; more at once would run one after the other
+_HEAD = 1 << 16  # bytes that most headers fit into
+_LONGEST_HEAD = 100_000_000  # which safetensors reads
+_TOGETHER = 8  # requests, as many as the hub's client makes
+_WORTH_SAYING = 1_000_000  # bytes
+
+
+class _Range(NamedTuple):
+    """Bytes of a file."""
+
+    file: str
+    begin: int
+    end: int
+
+
+class HubStore:
+    """The tensors of a repository at a commit; see `attncli.checkpoints.tensors.Store`.
+
+    Args:
+        name: of the checkpoint.
+        files: those in the local cache.
+        remote: where on the hub it is.
+        offline: whether the hub may not be asked.
+
+    Raises:
+        LoadError: a file is damaged, or cannot be fetched.
+    """
+
+    form = ""
+
+    def __init__(self, name: str, files: CheckpointFolder, remote: HubFolder, offline: bool) -> None:
+        self._name = visible(name)
+        self._hub = _HubFiles(self._name, files, remote, offline)
+        self._open: dict[str, _HubFile] = {}
+        self._lock = RLock()  # transformers reads in threads of its own
+        has_one = WEIGHTS in remote.sizes
+        self._file_of = dict.fromkeys(self._file(WEIGHTS).tensors.types, WEIGHTS) if has_one else files.shards()
+        self.names: Collection[str] = self._file_of.keys()
+
+    def stored(self, name: str) -> Stored:
+        """See `attncli.checkpoints.tensors.Store.stored`."""
+        tensors = self._tensors(name)
+        return Stored(tensors.types[name], tensors.shapes[name])
+
+    def prepare(self, names: Collection[str]) -> None:
+        """See `attncli.checkpoints.tensors.Store.prepare`."""
+        self._fetch(self._range(name) for name in names if name in self._file_of)
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """See `attncli.checkpoints.tensors.Store.read`."""
+        self._fetch([self._range(name)])
+        return self._mapped(name)
+
+    def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
+        """See `attncli.checkpoints.tensors.Store.rows`."""
+        whole, table = self._range(name), self._mapped(name)
+        if not self._has(whole):
+            begins = [whole.begin + index * table[0].nbytes for index in indices]
+            self._fetch(_Range(whole.file, begin, begin + table[0].nbytes) for begin in begins)
+        return table[list(indices)]
+
+    def _mapped(self, name: str) -> np.ndarray[Any, Any]:
+        """Return a tensor, whose bytes may not be here yet."""
+        tensors = self._tensors(name)
+        if name not in tensors.mapped:
+            raise LoadError(f"tensor {visible(name)} of {self._name} is {tensors.types[name]}, which is not read")
+        return tensors.mapped[name]
+
+    def _range(self, name: str) -> _Range:
+        start = self._tensors(name).starts[name]
+        return _Range(self._file_of[name], start, start + self._mapped(name).nbytes)
+
+    def _tensors(self, name: str) -> Tensors:
+        tensors = self._file(file := self._file_of[name]).tensors
+        if name not in tensors.types:
+            raise LoadError(
+                f"the weights of {self._name} are damaged: {visible(file)} has no {visible(name)}, which the index "
+                "says is in it"
+            )
+        return tensors
+
+    def _file(self, file: str) -> _HubFile:
+        with self._lock:
+            if file not in self._open:
+                self._open[file] = _HubFile(self._hub, file)
+            return self._open[file]
+
+    def _has(self, part: _Range) -> bool:
+        file = self._file(part.file)
+        return file.is_whole or part in file.ranges
+
+    def _fetch(self, parts: Iterable[_Range]) -> None:
+        """Bring ranges to this machine that are not here, several requests at once."""
+        with self._lock:
+            missing = sorted({part for part in parts if part.begin < part.end and not self._has(part)})
+            for file in {part.file for part in missing}:
+                size = sum(part.end - part.begin for part in missing if part.file == file)
+                if 2 * size > self._hub.size(file):
+                    self._open[file] = _HubFile(self._hub, file, is_whole=True)
+            missing = [part for part in missing if not self._has(part)]
+            if not missing:
+                return
+            together = list(_joined(missing))
+            total, done = sum(part.end - part.begin for part in together), 0
+            self._hub.check_online(total)
+            with ThreadPoolExecutor(_TOGETHER) as pool:
+                for part, content in zip(together, pool.map(self._hub.get, together), strict=True):
+                    self._open[part.file].write(part, content)
+                    done += len(content)
+                    shown = bytes_shown(done), bytes_shown(total)
+                    _log.debug("fetching %s: %s of %s", self._name, *shown, extra={"share": done / total})
+            for part in missing:
+                self._open[part.file].ranges.add(part)
+
+
+class _HubFile:
+    """One of the files: in the local cache as a whole, or by ranges in a scratch file.
+
+    Attributes:
+        tensors: of the file, mapped; those that are not fetched are zeros.
+        ranges: those that are here.
+        is_whole: whether all of it is.
+    """
+
+    def __init__(self, hub: _HubFiles, file: str, is_whole: bool = False) -> None:
+        self.ranges: set[_Range] = set()
+        self.is_whole = True
+        size = hub.size(file)
+        try:
+            if hub.is_here(file):
+                self.tensors = map_weights(hub.files.path / file)
+            elif is_whole or size <= WHOLE:
+                self.tensors = map_weights(hub.download(file))
+            else:
+                self.is_whole = False
+                self.tensors = self._scratch(hub, file, size)
+        except LoadError as error:
+            if why := str(error).partition("cannot be read: ")[2]:
+                raise LoadError(f"the weights {visible(file)} of {hub.name} cannot be read: {why}") from None
+            raise
+
+    def _scratch(self, hub: _HubFiles, file: str, size: int) -> Tensors:
+        """Make a file with the header alone, whose pages stay when its name is gone."""
+        hub.check_online(0)
+        descriptor, path = tempfile.mkstemp(suffix=".safetensors")
+        os.close(descriptor)
+        try:
+            os.truncate(path, size)
+            self._pages = np.memmap(path, np.uint8, "r+")
+            self.write(first := _Range(file, 0, min(size, _HEAD)), hub.get(first))
+            length = 8 + int.from_bytes(self._pages[:8].tobytes(), "little")
+            if first.end < length <= min(size, _LONGEST_HEAD):
+                self.write(rest := _Range(file, first.end, length), hub.get(rest))
+            return map_weights(Path(path))
+        finally:
+            with suppress(OSError):  # a system may keep what is mapped
+                os.unlink(path)
+
+    def write(self, part: _Range, content: bytes) -> None:
+        """Put bytes where they belong."""
+        self._pages[part.begin : part.end] = np.frombuffer(content, np.uint8)
+
+
+class _HubFiles:
+    """The files of a checkpoint in a repository, by huggingface_hub's file system and downloads."""
+
+    def __init__(self, name: str, files: CheckpointFolder, remote: HubFolder, offline: bool) -> None:
+        silence_hub()
+        self.name, self.files, self._remote = name, files, remote
+        self._is_offline = is_offline(offline)
+
+    def is_here(self, file: str) -> bool:
+        """Return whether the local cache has a whole file."""
+        return self.files.sizes.get(file, 0) > 0
+
+    def size(self, file: str) -> int:
+        """Return how many bytes a file has; LoadError if there is none."""
+        if self.is_here(file):
+            return self.files.sizes[file]
+        if file not in self._remote.sizes:
+            raise LoadError(f"the weights of {self.name} are not complete: there is no {visible(file)}")
+        return self._remote.sizes[file]
+
+    def check_online(self, count: int) -> None:
+        """Raise LoadError before bytes are fetched where nothing may be; say how many are, where it takes a while."""
+        if self._is_offline:
+            raise LoadError(
+                f"the weights of {self.name} are not in the local cache, or not all of them, and offline nothing is "
+                "fetched; `hf download` fetches them"
+            )
+        if count > _WORTH_SAYING:
+            tell(f"fetching {bytes_shown(count)} of the weights of {self.name} from the hub")
+
+    def get(self, part: _Range) -> bytes:
+        """Return bytes of a file on the hub."""
+        path = f"{self._repository}@{self._remote.commit}/{self._remote.inside}{part.file}"
+        with translate_hub_errors(self.name, "model"):
+            content: bytes = self._file_system.cat_file(path, start=part.begin, end=part.end, cache_type="none")
+        if len(content) != part.end - part.begin:
+            raise LoadError(
+                f"the server does not send the part of {visible(part.file)} of {self.name} that it was asked for; "
+                "`hf download` downloads it whole"
+            )
+        return content
+
+    def download(self, file: str) -> Path:
+        """Download a whole file into the local cache, and return its path there."""
+        from huggingface_hub import hf_hub_download
+
+        self.check_online(self._remote.sizes[file])
+        remote = self._remote
+        with translate_hub_errors(self.name, "model"):
+            return Path(
+                hf_hub_download(remote.repository, remote.inside + file, revision=remote.commit, tqdm_class=Download)
+            )
+
+    @cached_property
+    def _file_system(self) -> Any:
+        from huggingface_hub import HfFileSystem
+
+        return HfFileSystem(skip_instance_cache=True)
+
+    @cached_property
+    def _repository(self) -> str:
+        """The full name of the repository: the file system knows none of the old names, such as gpt2."""
+        from huggingface_hub import HfApi
+
+        name = self._remote.repository
+        with translate_hub_errors(self.name, "model"):
+            return name if "/" in name else HfApi().model_info(name, revision=self._remote.commit).id
+
+
+def _joined(parts: Iterable[_Range]) -> Iterator[_Range]:
+    """Join ranges, in their order, that stand near each other in a file: the experts of a layer are many tensors."""
+    last: _Range | None = None
+    for part in parts:
+        if last is not None and _is_near(last, part):
+            last = last._replace(end=max(last.end, part.end))
+            continue
+        if last is not None:
+            yield last
+        last = part
+    if last is not None:
+        yield last
+
+
+def _is_near(one: _Range, next_one: _Range) -> bool:
+    is_near = one.file == next_one.file and next_one.begin - one.end <= NEAR
+    return is_near and max(one.end, next_one.end) - one.begin <= LARGEST

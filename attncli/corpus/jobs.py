@@ -1,0 +1,242 @@
+"""The jobs of the commands: traces of sentences and what is made of each, two traces compared, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol
+
+from attncli.corpus.protocol import Batch, BatchFn, Result, Value
+from attncli.encoding.encode import check_texts
+from attncli.errors import Failure, InputError, InputMismatchError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from attncli.analysis.diff import SentenceDifference
+    from attncli.analysis.heads import SentenceMetrics
+    from attncli.engines.source import Source
+    from attncli.engines.tokenize import Tokenizer
+    from attncli.trace.tokenization import Choice, Tokenization
+    from attncli.trace.trace import Derivation, Trace
+    from attncli.trace.view import View
+
+
+class TraceTask(Protocol[Value]):
+    """What is made of a trace: a frozen dataclass of options, which can be pickled."""
+
+    def __call__(self, number: int, trace: Trace) -> tuple[Value, Iterable[str]]:
+        """Return what the sentence with this number becomes, and what it is to be warned of.
+
+        Raises:
+            InputMismatchError: the options do not fit this sentence, but may fit another one.
+            AttnError: they fit none.
+        """
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The trace itself; see `TraceTask`."""
+
+    def __call__(self, number: int, trace: Trace) -> tuple[Trace, Iterable[str]]:
+        """Return it."""
+        return trace, ()
+
+
+@dataclass(frozen=True)
+class RenderTask:
+    """A trace as `attn inspect` shows it, or its piece of what is written; see `TraceTask`.
+
+    Attributes:
+        derivation: which numbers stand in place of the weights.
+        view: what of a trace is shown.
+        form: the machine format that it is encoded in; None leaves it as it is, to be drawn.
+        save: where it is saved as well, as it was recorded.
+    """
+
+    derivation: Derivation
+    view: View
+    form: str | None = None
+    save: Path | None = None
+
+    def __call__(self, number: int, trace: Trace) -> tuple[Any, Iterable[str]]:
+        """Return the trace, or an iterator of its pieces in the format."""
+        from attncli.analysis.derive import derived_trace
+        from attncli.analysis.warnings import warnings_of
+        from attncli.formats import part_of
+
+        derived = derived_trace(trace, self.derivation)
+        self.view.check(derived)
+        if self.save is not None:
+            trace.save(self.save)
+        value = derived if self.form is None else part_of(self.form)(number, derived, self.view)
+        return value, warnings_of(derived, self.view)
+
+
+@dataclass(frozen=True)
+class HeadMetricsTask:
+    """The metrics of all heads; see `TraceTask`.
+
+    Attributes:
+        view: says which rows count.
+        detects: whether the scores of TransformerLens's detectors are measured too.
+    """
+
+    view: View
+    detects: bool = False
+
+    def __call__(self, number: int, trace: Trace) -> tuple[SentenceMetrics, Iterable[str]]:
+        """Return them."""
+        from attncli.analysis.heads import SentenceMetrics
+        from attncli.analysis.induction import cautions
+        from attncli.analysis.warnings import warnings_of
+
+        metrics = SentenceMetrics.of(trace, self.view, self.detects)
+        return metrics, [*warnings_of(trace, self.view), *(cautions(trace) if self.detects else ())]
+
+
+@dataclass(frozen=True)
+class TraceJob(Generic[Value]):
+    """A source, and what is made of each of its traces; see `Job`.
+
+    Attributes:
+        task: what is made of them.
+        options: of `open_source`.
+        pair: a second text in the same sequence as each sentence.
+        target: the text whose queries attend to each sentence's keys.
+    """
+
+    task: TraceTask[Value]
+    options: Mapping[str, Any]
+    pair: str | None = None
+    target: str | None = None
+
+    def source(self) -> Source:
+        """Open the source; see `open_source` for what is raised."""
+        from attncli.engines import open_source
+
+        return open_source(**self.options)
+
+    def open(self, source: Source | None = None) -> BatchFn[Value]:
+        """Open the source, unless one is given, and return the function from a batch to its results."""
+        return partial(self._results, source or self.source())
+
+    def traces(self, source: Source, batch: Batch) -> Iterator[tuple[int, Trace | Failure]]:
+        """Yield the numbered traces of a batch, or why a sentence has none."""
+        from attncli.engines.source import trace_group
+
+        return trace_group(source, batch.sentences, self.pair, self.target)
+
+    def _results(self, source: Source, batch: Batch) -> Iterator[Result[Value]]:
+        return (self.result(number, trace) for number, trace in self.traces(source, batch))
+
+    def result(self, number: int, trace: Trace | Failure) -> Result[Value]:
+        """Return what a trace becomes."""
+        if isinstance(trace, Failure):
+            return Result(number, trace)
+        try:
+            value, warnings = self.task(number, trace)
+        except InputMismatchError as error:
+            return Result(number, Failure(str(error), kind=InputMismatchError, kept=trace.kept))
+        return Result(number, value, tuple(warnings), trace.source.notes)
+
+
+@dataclass(frozen=True)
+class DiffJob:
+    """Two models, and how far they are apart on each sentence; see `Job`.
+
+    Attributes:
+        first: makes the traces of A.
+        second: makes those of B.
+        queries: whose rows are compared; none are all shared ones.
+    """
+
+    first: TraceJob[Trace]
+    second: TraceJob[Trace]
+    queries: tuple[str, ...] = ()
+
+    def open(self, first: Source | None = None, second: Source | None = None) -> BatchFn[SentenceDifference]:
+        """Open both sources, unless they are given, and return the function from a batch to its results."""
+        return partial(self._results, first or self.first.source(), second or self.second.source())
+
+    def _results(self, first: Source, second: Source, batch: Batch) -> Iterator[Result[SentenceDifference]]:
+        both = zip(self.first.traces(first, batch), self.second.traces(second, batch), strict=True)
+        for (number, one), (_, other) in both:
+            yield self._result(number, one, other)
+
+    def _result(self, number: int, one: Trace | Failure, other: Trace | Failure) -> Result[SentenceDifference]:
+        from attncli.analysis.diff import SentenceDifference, diff, warnings_of_both
+
+        if isinstance(one, Failure) or isinstance(other, Failure):
+            return Result(number, one if isinstance(one, Failure) else other)  # type: ignore[arg-type]
+        try:
+            difference = diff(one, other, queries=self.queries, top=0)
+        except (InputError, UsageError) as error:
+            return Result(number, Failure(str(error), kind=type(error), kept=one.kept))
+        return Result(number, SentenceDifference.of(difference), tuple(warnings_of_both(difference)))
+
+
+@dataclass(frozen=True)
+class TokenizeTask:
+    """The tokens of a sentence as `attn tokens` shows them, or their piece of what is written.
+
+    Attributes:
+        choice: what of them is shown.
+        form: the machine format that they are encoded in; None leaves them as they are, to be drawn.
+    """
+
+    choice: Choice
+    form: str | None = None
+
+    def __call__(self, number: int, tokens: Tokenization) -> Result[Any]:
+        """Return the tokens, or an iterator of their pieces in the format.
+
+        Raises:
+            UsageError: words were asked for, and no token has a place in the text.
+        """
+        tokens.shown(self.choice)  # refused here, before anything is written
+        if self.form is None:
+            return Result(number, tokens, tokens.notes)
+        from attncli.formats.tokens import part_of
+
+        return Result(number, part_of(self.form, number, tokens, self.choice), tokens.notes)
+
+
+@dataclass(frozen=True)
+class TokenizeJob:
+    """A tokenizer, and what is made of each tokenization; see `Job`.
+
+    Attributes:
+        task: what is made of them.
+        options: of `open_tokenizer`.
+        pair: a second text in the same sequence as each sentence.
+    """
+
+    task: TokenizeTask
+    options: Mapping[str, Any]
+    pair: str | None = None
+
+    def open(self) -> BatchFn[Any]:
+        """Open the tokenizer, and return the function from a batch to its results.
+
+        Raises:
+            AttnError: it cannot be opened, or the pair cannot be read.
+        """
+        from attncli.engines.tokenize import open_tokenizer
+
+        tokenizer = open_tokenizer(**self.options)
+        check_texts(None, self.pair)
+        return partial(self._results, tokenizer)
+
+    def _results(self, tokenizer: Tokenizer, batch: Batch) -> Iterator[Result[Any]]:
+        for number, text, kept in batch.sentences:
+            if isinstance(text, Failure):
+                yield Result(number, text)
+                continue
+            try:
+                tokens = tokenizer.tokenize(text, self.pair)
+            except InputError as error:
+                yield Result(number, Failure(str(error), kept=kept))
+                continue
+            yield self.task(number, replace(tokens, kept=kept) if kept else tokens)

@@ -1,0 +1,163 @@
+"""Runs a job in several processes: `concurrent.futures`, a bounded number of batches under way, results in order.
+
+Each process opens the job for itself, so that weights which are mapped are there once. The results of a batch come by
+way of a file, so that memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from tempfile import NamedTemporaryFile, mkdtemp
+from threading import Thread
+from typing import Any
+
+from attncli.corpus.protocol import Batch, BatchFn, Job, Result
+from attncli.engines.cpu import ONE_THREAD
+from attncli.errors import AttnError, InputError
+from attncli.signals import OnInterrupt
+
+_AHEAD = 2  # batches that are under way, for each process
+
+
+def run_in_processes(job: Job[Any], batches: Iterable[Batch], jobs: int) -> Iterator[Result[Any]]:
+    """Yield the results of batches, in order; see `corpus.run.run`.
+
+    Raises:
+        AttnError: the job cannot be opened, or raises it.
+        InputError: a process was killed.
+    """
+    waiting: deque[Future[str]] = deque()
+    with _environment(ONE_THREAD), _pool(job, jobs) as (executor, folder):
+        try:
+            for batch in _until_error(batches):
+                if isinstance(batch, Batch):
+                    with _without_sigint():
+                        waiting.append(executor.submit(_write_results, batch, folder))
+                while waiting and (not isinstance(batch, Batch) or len(waiting) > _AHEAD * jobs or waiting[0].done()):
+                    yield from _results_in(waiting.popleft().result())
+                if isinstance(batch, AttnError):
+                    raise batch
+        except BrokenProcessPool:
+            raise InputError(
+                "a worker process was killed, as the system does where memory runs out; fewer --jobs take less"
+            ) from None
+
+
+def _until_error(batches: Iterable[Batch]) -> Iterator[Batch | AttnError | None]:
+    """Yield the batches, and at their end None, or why no more can be read."""
+    try:
+        yield from batches
+        yield None
+    except AttnError as error:
+        yield error
+
+
+@contextmanager
+def _pool(job: Job[Any], jobs: int) -> Iterator[tuple[ProcessPoolExecutor, str]]:
+    """Give the processes and a folder for their results; both are gone after the block, also where a signal ends it."""
+    others, folder = set(multiprocessing.active_children()), mkdtemp(prefix="attn-")
+    with _environment({"PYTHONWARNINGS": "ignore::UserWarning"}):  # of what a run that is killed leaves to it
+        resource_tracker.ensure_running()  # before SIGINT is blocked, which starting it would let through again
+    executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (job,))
+
+    def end() -> None:
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    with OnInterrupt(end):
+        try:
+            yield executor, folder
+        finally:
+            end()
+            executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _without_sigint() -> Iterator[None]:
+    """Let the processes that are started in the block ignore Ctrl-C, which a terminal sends to all of them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Let the processes that are started in the block have other variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _results_in(path: str) -> Iterator[Result[Any]]:
+    """Yield the results that a process has written, and remove their file.
+
+    Raises:
+        AttnError: it is the last thing there.
+    """
+    with open(path, "rb") as file:
+        os.unlink(path)
+        while file.peek(1):
+            result = pickle.load(file)
+            if isinstance(result, AttnError):
+                raise result
+            yield result
+
+
+# --- in the other process ------------------------------------------------------------------------------------
+
+_job: Job[Any]
+_results_of: BatchFn[Any] | None = None
+
+
+def _begin(job: Job[Any]) -> None:
+    global _job
+    _job = job
+    sys.stdout = sys.stderr  # standard output is for data
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is to be undone
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _write_results(batch: Batch, folder: str) -> str:
+    """Do a batch, and return the file that has its results, or those before an error and the error."""
+    global _results_of
+    with NamedTemporaryFile("wb", dir=folder, delete=False) as file:
+        try:
+            _results_of = _results_of or _job.open()
+            for result in _results_of(batch):
+                value = result.value
+                pickle.dump(result._replace(value=list(value)) if isinstance(value, Iterator) else result, file)
+        except AttnError as error:
+            pickle.dump(error, file)
+    return file.name

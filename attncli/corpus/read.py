@@ -1,0 +1,190 @@
+"""Reads the sentences of a corpus, file by file: text, JSON Lines, CSV, TSV and Parquet, here or behind a URL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from attncli.corpus.glob import find_files
+from attncli.corpus.remote import File, without_password
+from attncli.engines.source import CorpusItem
+from attncli.errors import NO_METADATA, Failure, InputError, Metadata, UsageError
+from attncli.text import plural, visible
+
+Kind = Literal["text", "messages", "JSON Lines", "CSV", "TSV", "Parquet"]
+_KINDS: dict[str, Kind] = {
+    ".jsonl": "JSON Lines",
+    ".ndjson": "JSON Lines",
+    ".csv": "CSV",
+    ".tsv": "TSV",
+    ".parquet": "Parquet",
+}
+_DELIMITERS: dict[Kind, str] = {"CSV": ",", "TSV": "\t"}
+_COLUMN = "text"
+
+
+@dataclass(frozen=True)
+class SentenceReader:
+    """Files of sentences, and how they are read.
+
+    Attributes:
+        place: what they were found by.
+        files: all of them, sorted.
+        column: the column or field that holds the text; None is `text`, and with `chat` a line of JSON itself.
+        whole: whether a file of text is one sentence, newlines and all.
+        chat: whether .json and JSON Lines hold lists of messages.
+    """
+
+    place: str
+    files: tuple[File, ...]
+    column: str | None = None
+    whole: bool = False
+    chat: bool = False
+
+    @classmethod
+    def of(cls, place: str, *, column: str | None = None, whole: bool = False, chat: bool = False) -> SentenceReader:
+        """Return the reader of a file, a folder, a glob or a URL.
+
+        Raises:
+            UsageError: an option does not apply to what is there.
+            InputError: there is no file.
+            LoadError: what would look for files is not installed.
+        """
+        reader = cls(place, find_files(place), column, whole, chat)
+        reader._check()
+        return reader
+
+    def _check(self) -> None:
+        """Raise UsageError for options that no file has a use for, or that one file has none for."""
+        kinds = {self.kind(file): file for file in reversed(self.files)}  # and the first file of each
+        texts = {"text", "messages"}
+        if self.column is not None and kinds.keys() <= texts:
+            raise UsageError(
+                f"--column does not apply to {visible(self.files[0].name)}, which is {self.kind(self.files[0])}; it "
+                "names a column of .csv, .tsv or .parquet, or a field of .jsonl or .ndjson"
+            )
+        for kind, file in kinds.items():
+            if self.whole and kind != "text":
+                raise UsageError(f"--whole does not apply to {visible(file.name)}, which is {kind}; drop it")
+
+    def kind(self, file: File) -> Kind:
+        """Return what is in a file, by its ending; what has no other is text."""
+        kind = _KINDS.get(file.ending, "text")
+        is_chat = self.chat and (file.ending == ".json" or (kind == "JSON Lines" and self.column is None))
+        return "messages" if is_chat else kind
+
+    def _is_whole(self, file: File) -> bool:
+        return self.whole or (self.kind(file) == "messages" and file.ending == ".json")
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is one text, or one list of messages."""
+        return len(self.files) == 1 and self._is_whole(self.files[0])
+
+    def sentences(self, note: Callable[[str], object] = lambda _: None) -> Iterator[CorpusItem]:
+        """Yield the sentences of all files, one file after the other; what is empty is left out.
+
+        A file that cannot be read has a failure for a sentence, in the place of the first one that it lacks. Where
+        there are several files, `kept` says which one a sentence is of.
+
+        Args:
+            note: is told how many were left out.
+
+        Raises:
+            InputError: there is no sentence, or the only file cannot be read at all.
+            LoadError: what reads a file is not installed.
+        """
+        empty, is_any = 0, False
+        for file in self.files:
+            for sentence in self._sentences_of(file):
+                if sentence.text == "":
+                    empty += 1
+                else:
+                    is_any = True
+                    yield sentence
+        name, has_lines = visible(without_password(self.place)), all(self.kind(file) == "text" for file in self.files)
+        if not is_any:
+            raise InputError(f"{name} holds no sentence; expected one {'a line' if has_lines else 'a row'}")
+        if empty:
+            what = plural(empty, f"empty {'line' if has_lines else 'text'}")
+            note(f"{name}: {what} {'was' if empty == 1 else 'were'} skipped")
+
+    def last_number(self) -> int | None:
+        """Return the number of the last line or row of the only file, if there is a quick way to know."""
+        (file, *others) = self.files
+        is_quick = not (others or file.root or file.compression)
+        kind = self.kind(file)
+        try:
+            if is_quick and kind == "Parquet":
+                from attncli.corpus.readers.columnar import count_rows
+
+                return count_rows(file)
+            if is_quick and kind not in _DELIMITERS and os.path.isfile(file.path):
+                from attncli.corpus.readers.text import count_lines
+
+                with file.open() as stream:
+                    return count_lines(stream)
+        except InputError:  # which is said where it is read
+            pass
+        return None
+
+    def _sentences_of(self, file: File) -> Iterator[CorpusItem]:
+        """Yield the sentences of a file, also the empty ones, and a failure in the place of what cannot be read."""
+        number = 0
+        kept: Metadata = {"file": file.name} if len(self.files) > 1 else NO_METADATA
+        try:
+            for sentence in self._read(file):
+                number = sentence.number
+                yield _with_file(sentence, kept) if kept else sentence
+        except InputError as error:
+            if number == 0 and not kept:
+                raise
+            yield _with_file(CorpusItem(number + 1, Failure(str(error))), kept)
+
+    def _read(self, file: File) -> Iterator[CorpusItem]:
+        """Yield the sentences of a file by its kind.
+
+        Raises:
+            InputError: it cannot be read, or not to its end.
+            LoadError: what reads it is not installed.
+        """
+        kind, name, column = self.kind(file), visible(file.name), self.column or _COLUMN
+        if kind == "Parquet":
+            from attncli.corpus.readers.columnar import read_parquet
+
+            yield from read_parquet(file, column, self.chat)
+            return
+        with file.open() as stream:
+            if kind in _DELIMITERS:
+                from attncli.corpus.readers.columnar import read_csv
+
+                yield from read_csv(stream, name, _DELIMITERS[kind], column)
+            elif kind == "JSON Lines":
+                from attncli.corpus.readers.jsonl import read_jsonl
+
+                yield from read_jsonl(stream, name, column, self.chat)
+            else:
+                from attncli.corpus.readers.text import read_text
+
+                lines = read_text(stream, name, self._is_whole(file))
+                yield from lines if kind == "text" else map(_conversation, lines)
+
+
+def _with_file(sentence: CorpusItem, kept: Metadata) -> CorpusItem:
+    """Return a sentence that says which file it is of, and its failure with it."""
+    number, text, _ = sentence
+    return CorpusItem(number, text._replace(kept=kept) if isinstance(text, Failure) else text, kept)
+
+
+def _conversation(sentence: CorpusItem) -> CorpusItem:
+    """Return what a text spells in JSON."""
+    from attncli.encoding.chat import Conversation
+
+    if not sentence.text or isinstance(sentence.text, Failure):
+        return sentence
+    try:
+        return sentence._replace(text=Conversation.parsed(sentence.text))
+    except InputError as error:
+        return sentence._replace(text=Failure(str(error)))

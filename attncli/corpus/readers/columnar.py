@@ -1,0 +1,141 @@
+"""Reads a column of CSV, TSV or Parquet as sentences."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any
+
+from attncli.corpus.readers.jsonl import conversation_of, no_such_column
+from attncli.corpus.readers.text import MAX_BYTES, decode, read_lines
+from attncli.corpus.remote import File
+from attncli.engines.source import CorpusItem
+from attncli.errors import Failure, InputError, require
+from attncli.text import plural, visible
+
+if TYPE_CHECKING:
+    from pyarrow import Array, DataType
+    from pyarrow.parquet import ParquetFile
+
+_ROWS = 1024  # of a Parquet file that are read at a time
+_BUFFER = 2**20  # bytes of each of its columns
+
+
+def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Iterator[CorpusItem]:
+    """Yield the text of each row of CSV or TSV after the header; the first row has the number 1.
+
+    Quotes are doubled in quotes and may have line ends between them, as spreadsheets, pandas and DuckDB write them.
+    Lines without anything are no rows. After a row that cannot be read, the next line is gone on with.
+
+    Args:
+        stream: what is read.
+        name: what it is called, harmless.
+        delimiter: what stands between two columns.
+        column: that holds the text.
+
+    Raises:
+        InputError: it is no text, or has no such column.
+    """
+    csv.field_size_limit(MAX_BYTES)  # of the whole process, and too small for a book
+    # Bytes that are no UTF-8 harm the columns alone in which they are.
+    lines = (line.decode("utf-8", "surrogateescape") for _, line in read_lines(stream, name))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    header = _next_row(reader)
+    if isinstance(header, Failure):
+        raise InputError(f"{name}: its header cannot be read: {header.reason}")
+    place, number = _column_index(header, name, column) if header else 0, 0
+    while (row := _next_row(reader)) is not None:
+        number += 1
+        if isinstance(row, Failure):
+            yield CorpusItem(number, row)
+        elif header is not None and len(row) != len(header):
+            yield CorpusItem(number, Failure(f"it has {plural(len(row), 'column')}, and the header {len(header)}"))
+        else:
+            yield CorpusItem(number, decode(row[place].encode("utf-8", "surrogateescape"), name))
+
+
+def _next_row(reader: Iterator[list[str]]) -> list[str] | Failure | None:
+    """Return the next row that is not empty, or why it cannot be read; None at the end."""
+    try:
+        return next(filter(None, reader), None)
+    except csv.Error as error:
+        return Failure(f"it is no row: {error}; a quote within quotes is doubled")
+
+
+def _column_index(header: Sequence[str], name: str, column: str) -> int:
+    """Return which column holds the text.
+
+    Raises:
+        InputError: there is no such column, or two.
+    """
+    if column not in header:
+        raise InputError(f"{name} has no {no_such_column(column, header)}")
+    if header.count(column) > 1:
+        raise InputError(f"{name} has {header.count(column)} columns '{visible(column)}'; expected one")
+    return header.index(column)
+
+
+# --- Parquet -----------------------------------------------------------------------------------------------
+
+
+def read_parquet(file: File, column: str, chat: bool = False) -> Iterator[CorpusItem]:
+    """Yield the text of each row of a Parquet file in bounded memory, or with `chat` its messages; see `read_csv`."""
+    name = visible(file.name)
+    with _open_parquet(file) as table:
+        schema = table.schema_arrow
+        kind = schema.field(_column_index(schema.names, name, column)).type
+        if not (_is_text(kind) or (chat and _is_list(kind))):
+            raise InputError(f"column '{visible(column)}' of {name} is {visible(str(kind))}; expected text")
+        null = Failure(f"its '{visible(column)}' is null; expected text")
+        groups = range(table.num_row_groups)
+        batches = (batch for group in groups for batch in table.iter_batches(_ROWS, [group], [column], False))
+        texts = chain.from_iterable(_values(batch.column(0), name) for batch in batches)
+        for number, text in enumerate(texts, start=1):
+            yield CorpusItem(number, null if text is None else text)
+
+
+def count_rows(file: File) -> int:
+    """Return how many rows a Parquet file says it has."""
+    with _open_parquet(file) as table:
+        return int(table.metadata.num_rows)
+
+
+@contextmanager
+def _open_parquet(file: File) -> Iterator[ParquetFile]:
+    """Open a Parquet file, of which little is held in memory at a time."""
+    require("a Parquet file", "pyarrow")
+    from pyarrow.parquet import ParquetFile
+
+    with file.open_seekable() as source, ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER) as table:
+        yield table
+
+
+# Older writers do not say which bytes are text.
+_TEXTS = {"string", "large_string", "string_view", "binary", "large_binary", "binary_view"}
+
+
+def _is_text(kind: DataType) -> bool:
+    from pyarrow import types
+
+    return str(kind.value_type if types.is_dictionary(kind) else kind) in _TEXTS
+
+
+def _is_list(kind: DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind))
+
+
+def _values(array: Array, name: str) -> list[Any]:
+    """Return what a column of texts or messages holds, and failures for what is no UTF-8."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if _is_list(array.type):
+        return [None if one is None else conversation_of(one) for one in array.to_pylist()]
+    wide = pyarrow.large_binary() if types.is_large_string(array.type) else pyarrow.binary()
+    return [None if one is None else decode(one, name) for one in array.cast(wide).to_pylist()]

@@ -1,0 +1,87 @@
+"""Reads a field of each object of JSON Lines as a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import orjson
+
+from attncli.corpus.readers.text import MAX_BYTES, decode, read_lines
+from attncli.engines.source import CorpusItem
+from attncli.errors import Failure, InputError
+from attncli.text import did_you_mean, visible
+
+_MAX_NAMES = 20  # that are listed; a table may have thousands
+_MAX_NAME = 60  # letters of a name; where a header is missing, it is a sentence
+
+
+def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False) -> Iterator[CorpusItem]:
+    """Yield the text of each line.
+
+    Args:
+        stream: what is read.
+        name: what it is called, harmless.
+        column: the field that holds the text.
+        chat: whether a text may be a list of messages.
+
+    Raises:
+        InputError: it is no text, or its first object has no such field.
+    """
+    is_first = True
+    for number, line in read_lines(stream, name):
+        if not line.strip():
+            yield CorpusItem(number, "")
+            continue
+        record = _parse(line, name)
+        if is_first and not isinstance(record, Failure):
+            if column not in record:
+                raise InputError(f"{name} has no {no_such_column(column, list(record))}")
+            is_first = False
+        yield CorpusItem(number, record if isinstance(record, Failure) else _text(record, column, chat))
+
+
+def no_such_column(name: str, names: Sequence[str]) -> str:
+    """Return which column or field there is none of, and which there are."""
+    short = (each if len(each) <= _MAX_NAME else each[: _MAX_NAME - 1] + "…" for each in names[:_MAX_NAMES])
+    there = ", ".join(map(visible, short)) + (", …" if len(names) > _MAX_NAMES else "")
+    return f"column '{visible(name)}'; --column names one of {there}{visible(did_you_mean(name, names))}"
+
+
+def _parse(line: bytes, name: str) -> dict[str, Any] | Failure:
+    try:
+        record = orjson.loads(line) if len(line) <= MAX_BYTES else None
+    except orjson.JSONDecodeError as error:
+        text = decode(line, name)
+        return text if isinstance(text, Failure) else Failure(f"it is no JSON: {visible(str(error))}")
+    if isinstance(record, dict):
+        return record
+    text = decode(line, name)
+    return text if isinstance(text, Failure) else Failure(f"it is {_kind_of(record)}; expected a JSON object")
+
+
+def _text(record: dict[str, Any], column: str, chat: bool) -> str | Failure:
+    if column not in record:
+        return Failure(f"it has no {no_such_column(column, list(record))}")
+    value = record[column]
+    if chat and isinstance(value, list):
+        return conversation_of(value)
+    return value if isinstance(value, str) else Failure(f"its '{visible(column)}' is {_kind_of(value)}; expected text")
+
+
+def conversation_of(value: Any) -> str | Failure:
+    """Return a list of messages, or why it is none."""
+    from attncli.encoding.chat import Conversation
+
+    try:
+        return Conversation.of(value)
+    except InputError as error:
+        return Failure(str(error))
+
+
+_KINDS = {"bool": "true or false", "int": "a number", "float": "a number", "str": "a text", "list": "a list"}
+
+
+def _kind_of(value: Any) -> str:
+    """Return what JSON calls a value."""
+    return "null" if value is None else _KINDS.get(type(value).__name__, "an object")

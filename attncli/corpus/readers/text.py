@@ -1,0 +1,90 @@
+"""Reads lines of UTF-8 as sentences, and refuses what is no text at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO
+
+from attncli.engines.source import CorpusItem
+from attncli.errors import Failure, InputError
+
+MAX_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
+MAX_EMPTY = 2**16  # lines that follow each other; a small file may unpack to any number
+
+_BOM = b"\xef\xbb\xbf"
+# What a file is by its first bytes. No sentence begins with any of these.
+_MARKS = {
+    **dict.fromkeys((b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"), "packed and no text"),
+    **{b"BZh%d1AY&SY" % level: "packed and no text" for level in range(1, 10)},
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"), "UTF-16 or UTF-32"),
+    b"PK\x03\x04": "a zip archive and no text",
+    b"%PDF-": "a PDF document and no text",
+    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff"), "a picture and no text"),
+}
+
+
+def read_text(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[CorpusItem]:
+    """Yield the lines; the ends of lines are not text, and an empty one is an empty text.
+
+    Args:
+        stream: what is read.
+        name: what it is called, harmless.
+        whole: whether it is one text, newlines and all.
+
+    Raises:
+        InputError: it is no text.
+    """
+    for number, line in read_lines(stream, name, whole):
+        content = (b"" if line.isspace() else line) if whole else line.rstrip(b"\r\n")
+        yield CorpusItem(number, decode(content, name))
+
+
+def read_lines(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with their numbers, as they are but for a byte order mark; see `read_text`."""
+    peek = getattr(stream, "peek", None)
+    ahead: bytes = peek(1) if peek else b""
+    empty = 0
+    for number, line in enumerate([stream.read(MAX_BYTES + 1)] if whole else _bounded_lines(stream), start=1):
+        if number == 1:
+            _refuse_binary(line, ahead, name)
+        empty = empty + 1 if line.isspace() else 0
+        if empty > MAX_EMPTY:
+            raise InputError(f"{name} has no text in the {empty:,} lines up to line {number:,}; remove them")
+        yield number, line.removeprefix(_BOM) if number == 1 else line
+
+
+def count_lines(stream: IO[bytes]) -> int:
+    """Return how many lines there are."""
+    return sum(1 for _ in _bounded_lines(stream))
+
+
+def decode(content: bytes, name: str) -> str | Failure:
+    """Return the text that bytes spell, or why they spell none."""
+    if len(content) > MAX_BYTES:
+        return Failure(f"it is longer than {MAX_BYTES >> 20} MiB; split it into sentences, one a line")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Failure(f"it is not UTF-8 at byte {error.start + 1}; convert {name} to UTF-8 first")
+
+
+def _bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines; of one that is too long, as much as shows it, and the rest of it is not kept."""
+    while line := stream.readline(MAX_BYTES + 1):
+        yield line
+        while len(line) > MAX_BYTES and not line.endswith(b"\n"):
+            line = stream.readline(MAX_BYTES + 1)
+
+
+def _refuse_binary(line: bytes, ahead: bytes, name: str) -> None:
+    """Raise InputError for what is compressed, binary or in another encoding, by its first line.
+
+    `ahead` are the first bytes, of other lines too: binary data has line ends by chance.
+    """
+    what = next((what for mark, what in _MARKS.items() if line.startswith(mark)), None)
+    if what is None and b"\0" in line + ahead:
+        what = "binary and no text"
+    if what is not None:
+        hint = "; --from reads a saved trace" if name.endswith(".safetensors") else ""
+        hint = "; the name of a Parquet file ends in .parquet" if line.startswith(b"PAR1") else hint
+        raise InputError(f"{name} is {what}; expected UTF-8, one sentence a line{hint}")

@@ -1,0 +1,77 @@
+"""The loop over a corpus: batches of sentences through a job, in this process or in several, results in order.
+
+A job is opened once in each process. Which sentences share a batch follows from their files and numbers alone, so that
+the results are the same however many processes there are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from itertools import chain
+
+from attncli.corpus.protocol import Batch, BatchFn, Job, Result, Value
+from attncli.engines.cpu import affordable
+from attncli.engines.source import PARALLEL_FROM, CorpusItem, windows
+
+
+def batched(sentences: Iterable[CorpusItem], batch_from: int = 1) -> Iterator[Batch]:
+    """Yield the batches of a stream, whose results are wanted as soon as they are there; see `windows`.
+
+    Args:
+        sentences: of a file, or file by file.
+        batch_from: the number of the first sentence that has to wait for others.
+    """
+    sentences = iter(sentences)
+    for sentence in sentences:
+        if sentence.number >= batch_from:
+            for window in windows(chain([sentence], sentences)):
+                yield Batch(window)
+        else:
+            yield Batch([sentence])
+
+
+def first_batched(jobs: int | None, parallel_from: int) -> int:
+    """Return from which number on the sentences of a source that computes them one by one are in batches of several."""
+    return {None: parallel_from, 1: sys.maxsize}.get(jobs, 1)
+
+
+def run(
+    job: Job[Value],
+    batches: Iterable[Batch],
+    jobs: int | None = 1,
+    opened: BatchFn[Value] | None = None,
+    parallel_from: int = PARALLEL_FROM,
+) -> Generator[Result[Value], None, None]:
+    """Yield the results of batches, in order; closing the iterator ends the other processes.
+
+    Args:
+        job: what is done with them.
+        batches: that are read as they are needed, a few ahead.
+        jobs: how many processes work; with 1 it is this one. None is this one at first, and from some sentence on as
+            many as there are cores and memory for.
+        opened: what the job has opened in this process already.
+        parallel_from: the number of that sentence.
+
+    Raises:
+        AttnError: the job cannot be opened, or raises it; or a process is killed.
+    """
+    batches, count = iter(batches), 0
+    if jobs in (None, 1):
+        results_of = opened or job.open()
+        for batch in batches:
+            count += len(batch.sentences)
+            if jobs is None and max(count, batch.sentences[-1].number) >= parallel_from:
+                jobs = affordable()
+                if jobs > 1:
+                    batches = chain([batch], batches)
+                    break
+            yield from results_of(batch)
+        else:
+            return
+        del results_of
+    opened = None  # what is not mapped of it need not be there once more
+    assert jobs is not None
+    from attncli.corpus.processes import run_in_processes  # which takes imports that one process spares
+
+    yield from run_in_processes(job, batches, jobs)

@@ -1,0 +1,242 @@
+"""From a look to its answer, in stages: first what one waits for, and nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from attncli.analysis.derive import derive
+from attncli.analysis.diff import diff
+from attncli.analysis.heads import HeadReport, survey
+from attncli.errors import AttnError
+from attncli.explore.computed import ComputedView
+from attncli.explore.view_state import Limits, ViewState
+from attncli.render.explore.layer_view import LayerViewCache
+from attncli.text import visible
+from attncli.trace.view import View
+
+if TYPE_CHECKING:
+    from attncli.analysis.diff import HeadDifference
+    from attncli.engines.interactive import InteractiveSource, Query
+    from attncli.trace.tokens import Tokens
+    from attncli.trace.trace import Trace
+
+_LONG = 0.05  # seconds that one waits for without noticing
+_MOST = 2**28  # bytes of queries, keys and scores that are kept of a text, to be looked at again
+
+
+@dataclass
+class _TextCache:
+    """What is known of a question.
+
+    Attributes:
+        tokens: what its queries and its keys are.
+        trace: of the layers that were computed to be looked at.
+        computed: these layers; some may have no attention, as where a decoder has more than its encoder.
+        surveys: of each layer that was measured; None of one without attention.
+        changes: of each layer that was compared, and with which question.
+    """
+
+    tokens: tuple[Tokens, Tokens]
+    trace: Trace | None = None
+    computed: frozenset[int] = frozenset()
+    surveys: dict[int, HeadReport | None] = field(default_factory=dict)
+    changes: dict[tuple[Query, int], tuple[HeadDifference, ...]] = field(default_factory=dict)
+
+    def part(self, layers: Collection[int]) -> Trace | None:
+        """Return the attention of some layers, if all of them were computed to be looked at."""
+        return _part(self.trace, layers) if self.trace is not None and self.computed.issuperset(layers) else None
+
+    def keep(self, computed: Collection[int], trace: Trace) -> None:
+        """Keep the attention of some layers; that of others too, as long as there is room."""
+        others = () if self.trace is None else self.trace.layers
+        mine = {layer.layer for layer in trace.layers}
+        layers = [*trace.layers, *(layer for layer in others if layer.layer not in mine)]
+        arrays = (array for layer in layers for array in (layer.q, layer.k, layer.scores) if array is not None)
+        self.computed = self.computed.union(computed)
+        if sum(array.nbytes for array in arrays) > _MOST:
+            layers, self.computed = [*trace.layers], frozenset(computed)
+        self.trace = replace(trace, layers=tuple(sorted(layers, key=lambda layer: layer.layer)))
+
+    def compared(self, held: Query | None) -> tuple[HeadDifference, ...]:
+        """Return how far all heads that were compared with those of a question are from them."""
+        return tuple(head for (question, _), heads in self.changes.items() if question == held for head in heads)
+
+
+class IncrementalComputation:
+    """A model that is looked at; what is known of the question and of the held one stays for the next look.
+
+    Args:
+        asked: the model.
+        clock: says how many seconds have gone by, from any moment on.
+    """
+
+    def __init__(self, model: InteractiveSource, clock: Callable[[], float] = perf_counter) -> None:
+        self._model, self._clock = model, clock
+        self._caches: dict[Query, _TextCache] = {}
+        self._longest = 0.0  # seconds that the model took at once
+
+    def results(self, look: ViewState) -> Iterator[ComputedView]:
+        """Yield the answer to a look, each time it has grown; the last one is whole, or says why it is not.
+
+        Nothing is raised: what goes wrong is the answer's failure. One may stop between any two.
+        """
+        layers = tuple(self._model.layers)
+        answer = ComputedView(look.within(Limits(layers)), layers)
+        failure = ""
+        try:
+            for grown in self._stages(answer):
+                answer = grown
+                yield answer
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # whatever a model's own code raises
+            failure = reason(error)
+        yield replace(answer, is_whole=True, failure=failure or answer.failure)
+
+    def _stages(self, answer: ComputedView) -> Iterator[ComputedView]:
+        look = answer.look
+        self._caches = {each: cache for each, cache in self._caches.items() if each in (look.question, look.held)}
+        cache = self._about(look.question)
+        changes = cache.compared(look.held)
+        measured = frozenset(cache.surveys)
+        answer = replace(answer, tokens=cache.tokens, survey=_joined(cache.surveys), measured=measured, changes=changes)
+        yield answer
+        for _ in self._on_the_way(look.question, look):
+            yield answer
+        trace = self._computed(look.question, self._layers(look))
+        answer = replace(answer, recorded=_part(trace, [look.layer]))
+        try:
+            answer = _drawable(replace(answer, shown=_numbers(trace, look)))
+        except AttnError as error:  # its heads can be measured all the same
+            answer = replace(answer, failure=str(error))
+        yield answer
+        held = None
+        if look.held is not None:
+            try:
+                of_held = self._computed(look.held, self._layers(look))
+                answer = _drawable(replace(answer, held=_numbers(of_held, look)))
+                if (look.held, look.layer) not in cache.changes:
+                    pair = (_part(each, [look.layer]) for each in (of_held, trace))
+                    cache.changes[look.held, look.layer] = diff(*pair, top=0).heads
+                held, answer = look.held, replace(answer, changes=cache.compared(look.held))
+            except AttnError as error:
+                answer = replace(answer, failure=str(error))
+            yield answer
+        for sight in answer.sights:  # of the other kinds
+            sight.prepare()
+        for heads in self._all_heads(look, held):
+            answer = replace(answer, survey=_joined(cache.surveys), measured=frozenset(cache.surveys), changes=heads)
+            yield answer
+
+    def _all_heads(self, look: ViewState, held: Query | None) -> Iterator[tuple[HeadDifference, ...]]:
+        """Measure the heads of every layer and compare them with the held ones, those of the nearest layers first.
+
+        Yields:
+            How far they are from the held ones, each time that there are more; what was measured is known.
+        """
+        cache = self._about(look.question)
+        steps = self._model.steps(self._model.layers)
+        if held is not None:
+            for step in steps:  # in this order nothing is computed twice, and all texts to come are compared with it
+                self._computed(held, step)
+                yield cache.compared(held)
+        for step in sorted(steps, key=lambda step: min(abs(layer - look.layer) for layer in step)):
+            lacking = [
+                layer
+                for layer in step
+                if layer not in cache.surveys or (held is not None and (held, layer) not in cache.changes)
+            ]
+            if lacking:
+                trace = cache.part(step) or self._ask(look.question, step)
+            for layer in lacking:
+                has_attention = any(each.layer == layer for each in trace.layers)
+                if layer not in cache.surveys:
+                    cache.surveys[layer] = survey([_part(trace, [layer])], View()) if has_attention else None
+                if held is not None:
+                    pair = (_part(each, [layer]) for each in (self._computed(held, step), trace) if has_attention)
+                    cache.changes[held, layer] = diff(*pair, top=0).heads if has_attention else ()
+                yield cache.compared(held)
+
+    def _about(self, question: Query) -> _TextCache:
+        """Return what is known of a question, which is its tokens at least."""
+        if question not in self._caches:
+            self._caches[question] = _TextCache(self._model.tokens(question))
+        return self._caches[question]
+
+    def _on_the_way(self, question: Query, look: ViewState) -> Iterator[None]:
+        """Compute what the layer that is looked at is computed from, so that one may stop after each step.
+
+        A model that answers at once is sooner asked for the layer alone.
+        """
+        steps = self._model.steps([layer for layer in self._model.layers if layer <= look.layer])
+        if self._longest > _LONG and self._about(question).part(self._layers(look)) is None:
+            for step in steps[:-1]:
+                self._ask(question, step)
+                yield
+
+    def _computed(self, question: Query, layers: Sequence[int]) -> Trace:
+        """Return the attention of some layers, as the model computes it."""
+        cache = self._about(question)
+        found = cache.part(layers)
+        if found is None:
+            found = self._ask(question, layers)
+            cache.keep(layers, found)
+        return found
+
+    def _layers(self, look: ViewState) -> list[int]:
+        """Return the layer that is looked at; for a rollout, those below it too."""
+        if look.numbers == "rollout":
+            return [layer for layer in self._model.layers if layer <= look.layer]
+        return [look.layer]
+
+    def _ask(self, question: Query, layers: Sequence[int]) -> Trace:
+        begun = self._clock()
+        trace = self._model.trace(question, layers)
+        self._longest = max(self._longest, self._clock() - begun)
+        return trace
+
+
+def reason(error: BaseException) -> str:
+    """Return what went wrong, in a sentence."""
+    if isinstance(error, AttnError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory; give fewer tokens"
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"this is a bug in attn, please report it: {visible(text[:300])}"
+
+
+def _part(trace: Trace, layers: Collection[int]) -> Trace:
+    return replace(trace, layers=tuple(layer for layer in trace.layers if layer.layer in layers))
+
+
+def _numbers(trace: Trace, look: ViewState) -> Trace:
+    """Return the trace with the numbers that are looked at."""
+    if look.numbers == "norms":
+        return derive(trace, norms=True)
+    if look.numbers == "rollout":
+        kind = look.kind or next(layer.kind for layer in trace.layers if layer.layer == look.layer)
+        layers = tuple(layer for layer in trace.layers if layer.kind == kind)
+        return derive(replace(trace, layers=layers), rollout=True, layers=look.layer)
+    return trace
+
+
+def _drawable(answer: ComputedView) -> ComputedView:
+    """Return an answer with what drawing it needs, which of a long text takes too long for the thread that draws."""
+    shown = answer.shown
+    if shown is not None:
+        answer = replace(answer, sights=tuple(LayerViewCache(shown, layer, answer.held) for layer in shown.layers))
+        if sight := answer.sight(answer.look.kind):
+            sight.prepare()
+    return answer
+
+
+def _joined(surveys: Mapping[int, HeadReport | None]) -> HeadReport | None:
+    """Return the survey of all layers that were measured; None if none was."""
+    parts = [one for _, one in sorted(surveys.items()) if one is not None]
+    if not parts:
+        return None
+    heads = tuple(head for part in parts for head in part.heads)
+    masks = tuple(dict.fromkeys(mask for part in parts for mask in part.masks))
+    return replace(parts[0], masks=masks, measured=len(heads), heads=heads)

@@ -1,0 +1,157 @@
+"""Checks of a mask that need no expectation: swapped, shifted and inverted masks, and queries that see no key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.masks.expressions import Atom, atoms_named, conjuncts, leaves
+from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
+from attncli.masks.padding import RuleWithExceptions
+from attncli.masks.recognition import Rule, rule_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+WHAT_BECOMES = "softmax over −inf gives NaN, finfo.min a uniform row that looks fine, scaled_dot_product_attention 0"
+LAID_ALONG_QUERIES = (
+    "padding lies along the queries: it hides whole queries and leaves their keys to all others; a mask of keys has "
+    "the shape [batch, 1, 1, keys]"
+)
+_LEAST = 3  # queries; of fewer, a triangle is too small to be one
+_LOOKING_BACK = {"causal", "window", "docs", "chunk", "prefix", "dilated"}  # a query sees itself in each of them
+
+
+def intrinsic_findings(
+    allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, past: int, becomes: str = WHAT_BECOMES
+) -> Iterator[Finding]:
+    """Yield what is wrong with a mask, as far as the mask alone shows it.
+
+    Args:
+        allowed: `[#B, #H, #Q, #K]`, True = attend.
+        rule: what it follows.
+        past: how many keys stand before the first query.
+        becomes: what the program makes of a query that sees nothing.
+    """
+    yield from _turned(rule)
+    inverted = list(_inverted(allowed, rule))
+    yield from inverted
+    if inverted:
+        return  # rows that see nothing follow from it
+    laid = list(_laid_along_queries(rule))
+    yield from laid
+    if not laid:
+        yield from _dead_queries(allowed, rule, becomes)
+    yield from _top_left(rule, past)
+
+
+def _turned(rule: Rule) -> Iterator[Finding]:
+    """Yield the upper triangles, and the causal masks whose diagonal is one key too far to the right."""
+    _, _, queries, keys = rule.shape
+    if queries != keys or queries < _LEAST:
+        return
+    for variant in rule.variants:
+        expression = variant.expression
+        rows = "" if len(variant.rows) == rule.shape[0] else in_batch(variant.rows)
+        for band in atoms_named("band", conjuncts(getattr(expression, "inner", expression)) if expression else []):
+            back, ahead = band.arguments
+            if back == 0 and ahead >= keys - 1:
+                message = f"sees itself and the future alone: a causal mask whose queries and keys are swapped{rows}"
+                places = tuple((0, key) for key in range(1, min(keys, MOST_CELLS + 1)))
+                advice = "right in a language model that reads backwards"
+                yield Finding("leak", "note", message, keys * (keys - 1) // 2, places, advice=advice)
+            elif (back, ahead) == (keys - 1, 1) and queries > _LEAST:
+                message = "sees the key after itself and no later one: the diagonal of a causal mask is shifted by +1"
+                places = tuple((query, query + 1) for query in range(min(keys - 1, MOST_CELLS)))
+                advice = "right with one key of lookahead, as in streaming speech"
+                yield Finding("leak", "note", message + rows, keys - 1, places, advice=advice)
+
+
+def _inverted(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule) -> Iterator[Finding]:
+    """Yield the masks in which True and False are swapped: the other way round they are what masks are.
+
+    Either no query sees itself, as padding may, and each does in the complement, which is a rule. Or rows of the
+    batch see nothing, and in the complement every row has keys from its beginning, or up to its end.
+    """
+    batch, heads, queries, keys = rule.shape
+    lengths = rule.tokens.sum(axis=1)
+    swapped = ~rule.tokens
+    is_begun = (swapped[:, :-1] >= swapped[:, 1:]).all() or (swapped[:, :-1] <= swapped[:, 1:]).all()
+    if rule.expression is not None and (lengths == 0).any() and swapped.any(axis=1).all() and is_begun:
+        rows = np.flatnonzero(lengths == 0).tolist()
+        message = f"attends to padding alone, and to nothing where there is none{in_batch(rows)}: "
+        yield Finding("leak", "error", message + "True and False are swapped", int((~swapped).sum()))
+        return
+    if queries != keys or queries < _LEAST or rule.expression is not None:
+        return
+    other = rule_of(~allowed, rule.shape, 0)
+    atoms = leaves(*filter(None, [other.expression]))  # the complement of a window of 1 is a mask that some want
+    names = {leaf.name for leaf in atoms if isinstance(leaf, Atom) and leaf != Atom("window", (1,))}
+    if names & _LOOKING_BACK and not (_sees_itself(allowed, keys) & other.tokens).any():
+        count = int(np.count_nonzero(allowed)) * (batch * heads * queries * keys // allowed.size)
+        message = f"attends only where {other.text} forbids: True and False are swapped"
+        yield Finding("leak", "error", message, count)
+
+
+def _sees_itself(allowed: Bool[np.ndarray, "_ _ _ _"], keys: int) -> Bool[np.ndarray, "_ K"]:
+    """Return which queries see the key at their own position, in some head."""
+    own = np.arange(keys)
+    queries, columns = (own if side > 1 else own * 0 for side in allowed.shape[2:])
+    return np.any(allowed[..., queries, columns], axis=1)
+
+
+def _laid_along_queries(rule: Rule) -> Iterator[Finding]:
+    """Yield a padding mask that was broadcast along the queries: `[B, 1, T, 1]` in place of `[B, 1, 1, T]`.
+
+    It hides whole queries, at the beginning or the end of rows, and none of the keys at their places.
+    """
+    _, _, queries, keys = rule.shape
+    odd = rule.expression
+    if not isinstance(odd, RuleWithExceptions) or (odd.exception, odd.who) != ("masked", "some"):
+        return
+    if queries != keys or rule.padded:
+        return
+    lives = ~odd.where
+    at_an_end = (lives[:, :-1] >= lives[:, 1:]).all() or (lives[:, :-1] <= lives[:, 1:]).all()
+    differs = bool((lives != lives[:1]).any())
+    if not at_an_end or not (differs or odd.inner == Atom("full")):
+        return
+    rows = np.flatnonzero(odd.where.any(axis=1))
+    hidden = np.flatnonzero(odd.where.any(axis=0))
+    message = LAID_ALONG_QUERIES + (in_batch(rows.tolist()) if len(lives) > 1 else "")
+    yield Finding("broadcast", "error", message, int(odd.where.sum()), rows=tuple(hidden[:MOST_CELLS].tolist()))
+
+
+def _dead_queries(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, becomes: str) -> Iterator[Finding]:
+    """Yield the queries that see nothing in some head; those that are padding are a note."""
+    batch, _, queries, keys = rule.shape
+    dead = np.broadcast_to(np.any(~np.any(allowed, axis=-1), axis=1), (batch, queries))
+    if not dead.any():
+        return
+    padding = np.zeros((batch, queries), bool)
+    if queries == keys:
+        padding = ~rule.tokens | (dead & ~np.any(allowed, axis=(1, 2)))  # nobody sees it either
+    elif queries > 1:  # of another sequence, whose padding is at one of its ends, or of the last positions
+        for row, lost in enumerate(dead):
+            padding[row] = lost & ((lost[:-1] <= lost[1:]).all() or (lost[:-1] >= lost[1:]).all())
+    padding = padding & ~dead.all(axis=1, keepdims=True)  # a row whose queries all see nothing is no padded sentence
+    if queries != keys:  # where some heads see keys that others do not, heads are blocks of positions, some all padding
+        padding |= dead & np.any(allowed, axis=(1, 3))
+    severity: Severity
+    for severity, which in (("error", dead & ~padding), ("note", dead & padding)):
+        count, rows = int(which.any(axis=0).sum()), np.flatnonzero(which.any(axis=1)).tolist()
+        if count:
+            who = "query is" if count == 1 else "queries are"
+            message = f"{count} {'padding ' if severity == 'note' else ''}{who} fully masked"
+            message += in_batch(rows) if batch > 1 else ""
+            places = tuple(np.flatnonzero(which.any(axis=0))[:MOST_CELLS].tolist())
+            yield Finding("dead-row", severity, f"{message}: {becomes}", count, rows=places)
+
+
+def _top_left(rule: Rule, past: int) -> Iterator[Finding]:
+    """Yield a note where queries are taken for the first positions, though they are fewer than the keys."""
+    if any(variant.past == 0 != past for variant in rule.variants):
+        message = f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
+        yield Finding("shape", "note", message)

@@ -1,0 +1,211 @@
+"""Where the cells of a map stand, and how they are drawn in lines, one of them under a cursor if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from rich.segment import Segment
+from rich.style import Style
+
+from attncli.render.axes import Axis
+from attncli.render.matrix import number_text
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+    Line = list[tuple[str, Style | None]]  # a glyph and its style for each column
+
+
+class GridCell(NamedTuple):
+    """How large a cell of a map is drawn.
+
+    Attributes:
+        columns: characters that it is wide; of more than two, with a line of its own, it has its number in it.
+        rows: how many of them share a line, one above the other.
+        lines: that it is high.
+    """
+
+    columns: int
+    rows: int
+    lines: int = 1
+
+    @property
+    def has_number(self) -> bool:
+        """Whether its number stands in it."""
+        return self.rows == 1 and self.columns > WIDE.columns
+
+
+_MARKS = {"·", ".", "0", "+", "-", "I", "-I", "X"}
+WIDE, NARROW, HALF = GridCell(2, 1), GridCell(1, 1), GridCell(1, 2)
+
+
+class CellGrid(NamedTuple):
+    """Where the cells of a map stand.
+
+    Attributes:
+        rows: its row axis, pooled.
+        columns: its column axis, pooled.
+        cell: how large its cells are.
+    """
+
+    rows: Axis
+    columns: Axis
+    cell: GridCell
+
+    @property
+    def lines(self) -> list[range]:
+        """The rows that each line shows; the rule between two texts shows none."""
+        parts = [range(self.rows.boundary), range(self.rows.boundary, len(self.rows))]
+        first, second = ([*self._lines(part)] for part in parts)
+        return [*first, range(0), *second] if first else second
+
+    def _lines(self, rows: range) -> Iterator[range]:
+        for start in range(0, len(rows), self.cell.rows):
+            yield from [rows[start : start + self.cell.rows]] * self.cell.lines
+
+    @property
+    def width(self) -> int:
+        """How many cells of a line it takes."""
+        return len(self.columns) * self.cell.columns + bool(self.columns.boundary)
+
+    def at(self, line: int, column: int) -> tuple[range, int] | None:
+        """Return the rows and the column that stand at a place; None where no cell does."""
+        bound = self.columns.boundary
+        rule = bound * self.cell.columns
+        lines = self.lines
+        if not (0 <= line < len(lines) and lines[line] and 0 <= column < self.width) or (bound and column == rule):
+            return None
+        return lines[line], (column - bool(bound and column > rule)) // self.cell.columns
+
+
+def map_lines(
+    values: Float[np.ndarray, "Q K"],
+    allowed: Bool[np.ndarray, "Q K"],
+    lattice: CellGrid,
+    palette: Palette,
+    scale: Scale,
+    cursor: tuple[int, int] | None = None,
+    blank: Callable[[int, int], str] | None = None,
+    digits: int = 2,
+) -> list[list[Segment]]:
+    """Return the cells of a map in lines, with rules where a second text begins.
+
+    Args:
+        values: what the colours say.
+        allowed: the cells that count; the others are masked.
+        lattice: where they stand.
+        palette: how they look.
+        scale: of their colours.
+        cursor: the row and the column of a cell that is marked, in a way that needs no colour.
+        blank: what is written in a cell that does not count, of no more characters than a cell has; None is the mark of
+            a masked one.
+        digits: after the point of numbers, where there is room for so many.
+    """
+    columns, cell = lattice.columns, lattice.cell
+    lines: list[list[Segment]] = []
+    for rows in _runs(lattice.rows):
+        if rows.start:
+            rule = palette.fit("─") * (len(columns) * cell.columns)
+            lines.append([Segment(_crossed(rule, columns.boundary * cell.columns, palette), DIM)])
+        part = slice(rows.start, rows.stop)
+        drawn, below = _cells(values[part], allowed[part], palette, scale, cell, digits)
+        if blank is not None and cell.rows == 1:
+            for row, column in np.argwhere(~allowed[part]).tolist():
+                drawn[row][column] = (palette.fit(blank(rows.start + row, column)).rjust(cell.columns), DIM)
+        if cursor is not None and cursor[0] in rows:
+            own = tuple(slice(place, place + 1) for place in cursor)
+            style = palette.cells(values[own], allowed[own], scale, 1)[0][0][1] if allowed[cursor] else None
+            line = drawn[(cursor[0] - rows.start) // cell.rows]
+            glyph = _under_cursor(line[cursor[1]][0], cell, palette)
+            line[cursor[1]] = (glyph, BOLD if style is None else style + BOLD)
+        for number, line in enumerate(drawn):
+            lines.append(_parted(line, columns.boundary, palette))
+            if cell.lines > 1:
+                lines += [_parted(below[number], columns.boundary, palette)] * (cell.lines - 1)
+    return lines
+
+
+def _runs(rows: Axis) -> list[range]:
+    """Return the rows of each text."""
+    return [run for run in (range(rows.boundary), range(rows.boundary, len(rows))) if run]
+
+
+def _cells(
+    values: Float[np.ndarray, "Q K"],
+    allowed: Bool[np.ndarray, "Q K"],
+    palette: Palette,
+    scale: Scale,
+    cell: GridCell,
+    digits: int,
+) -> tuple[list[Line], list[Line]]:
+    """Return what is written in the first line of cells, and in the others, if they have some."""
+    width = cell.columns
+    if cell.rows > 1:
+        halves = palette.halves(values, allowed, scale)
+        if width > 1:
+            halves = [[(_widened(glyph, width), style) for glyph, style in line] for line in halves]
+        return halves, []
+    drawn = palette.cells(values, allowed, scale, min(width, WIDE.columns))
+    if not cell.has_number:
+        return drawn, []
+    is_number = (np.isfinite(values) & allowed).tolist()
+    first = [
+        [
+            ((_number(value, digits, width - 1) if is_one else glyph.strip()).rjust(width), style)
+            for (glyph, style), value, is_one in zip(*line, strict=True)
+        ]
+        for line in zip(drawn, values.tolist(), is_number, strict=True)
+    ]
+    if cell.lines == 1:
+        return first, []
+    return first, [[(_shade(glyph, width), style) for glyph, style in line] for line in drawn]
+
+
+def _shade(glyph: str, width: int) -> str:
+    """Return what is written below a number: a shade of this width, but no mark once more."""
+    return (glyph * (width // 2) if glyph.strip() not in _MARKS else "").ljust(width)
+
+
+def _number(value: float, digits: int, width: int) -> str:
+    """Return a number in so many characters: with fewer digits than it should have, if need be, or not at all."""
+    for fewer in range(digits, -1, -1):
+        text = number_text(value, fewer)
+        for shorter in (text, text.replace("0.", ".", 1).removesuffix(".")):
+            if len(shorter) <= width:
+                return shorter
+    return ""
+
+
+def _widened(half: str, width: int) -> str:
+    """Return the character of two cells as wide as they are; the letter of odd ones stands there once."""
+    return half.rjust(width) if half.isalnum() or half in "+-" else half * width
+
+
+def _under_cursor(glyph: str, cell: GridCell, palette: Palette) -> str:
+    """Return what is written in the cell under the cursor: a mark, and where there is room for both its number."""
+    if cell.columns == 1:
+        return palette.fit("◆")
+    if cell.has_number:
+        return (palette.fit("▸") + glyph.strip()).rjust(cell.columns)
+    return f"[{' ' * (cell.columns - 2)}]"
+
+
+def _parted(line: Line, boundary: int, palette: Palette) -> list[Segment]:
+    """Return a line with a rule before the columns of a second text."""
+    if not boundary:
+        return _merged(line)
+    return [*_merged(line[:boundary]), Segment(palette.fit("│"), DIM), *_merged(line[boundary:])]
+
+
+def _merged(line: Sequence[tuple[str, Style | None]]) -> list[Segment]:
+    """Return a line's cells, those of one style that stand together as one segment: a map has thousands of cells."""
+    runs = [list(run) for _, run in groupby(line, key=lambda cell: id(cell[1]))]  # comparing styles costs more
+    return [Segment("".join([glyph for glyph, _ in run]), run[0][1]) for run in runs]
+
+
+def _crossed(line: str, boundary: int, palette: Palette) -> str:
+    return line[:boundary] + palette.fit("┼") + line[boundary:] if boundary else line

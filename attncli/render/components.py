@@ -1,0 +1,316 @@
+"""The parts that the views of a trace are put together from: tokens, masks, numbers, maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from rich.console import RenderableType
+from rich.segment import Segment
+from rich.style import Style
+
+from attncli.attention import row_blocks
+from attncli.render.axes import MARK, Axis, mark_note, titled
+from attncli.render.block import COMFORTABLE, Block, block, hstack, in_words, stack
+from attncli.render.cell_grid import HALF, GridCell
+from attncli.render.heatmap import Heatmap, extent_of, heatmaps
+from attncli.render.legend import legend
+from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.sections import token_list
+from attncli.render.tables import Column, table
+from attncli.text import layers_named
+from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.tokens import Tokens
+from attncli.trace.top_keys import drawn_cells, top_keys
+from attncli.trace.trace import Trace, sequences
+from attncli.trace.view import Cells, Columns, View
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+
+def top_keys_table(
+    heads: Sequence[tuple[HeadTrace, Axis]],
+    keys: Columns,
+    columns: Axis,
+    most: int,
+    width: int | None,
+    precision: int | None,
+) -> Block:
+    """Return a line for each query of each head: its heaviest keys with their weights, and what these add up to.
+
+    Args:
+        heads: each with its query axis.
+        keys: which key columns count.
+        columns: the axis of these.
+        most: how many keys of each query.
+        width: cells in a line; None is as many as it takes.
+        precision: digits after the point; None is as many as the matrices have at the most.
+    """
+    digits = DIGITS if precision is None else precision
+    tops = [list(top_keys(head, keys, most)) for head, _ in heads]
+    places = min(most, len(columns))
+    names = [str(head.layer.head_label(head.head)) for head, _ in heads]
+    widest = max(map(len, names))
+    queries = [
+        f"{name:>{widest}}  {query}" for name, (_, axis) in zip(names, heads, strict=True) for query in _names(axis)
+    ]
+    sums, entries = [], []
+    for top, weights in (found for listed in tops for found in listed):
+        sums.append(number_text(float(weights.sum()), digits) if len(top) else "")
+        entries.append([
+            f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, digits)}"
+            for key, weight in zip(top, weights.tolist(), strict=True)
+        ])  # fmt: skip
+    ranks = [Column(str(place + 1), [(*found, *[""] * places)[place] for found in entries]) for place in range(places)]
+    counted = f"{places} heaviest keys" if places > 1 else "heaviest key"
+    title = block([[Segment(f"{counted} of each query", BOLD)]])
+    return stack([title, table([Column("head query", queries, align="<"), Column("sum", sums, DIM), *ranks], width)])
+
+
+def _names(axis: Axis) -> Iterator[str]:
+    digits = axis.digits
+    for place, (index, label) in enumerate(zip(axis.indices, axis.labels, strict=True)):
+        yield f"{index:>{digits}} {label}" + (f" {MARK}" if place in axis.marked else "")
+
+
+class MatrixFrame(NamedTuple):
+    """Where one layer is drawn.
+
+    Attributes:
+        layer: the layer.
+        cells: which of its cells are shown.
+        blind: which of the rows shown may attend to no key, for each of its heads.
+        rows: the query axis; a row that is blind in one of the heads is marked.
+        columns: the key axis.
+    """
+
+    layer: LayerTrace
+    cells: Cells
+    blind: Bool[np.ndarray, "H Q"]
+    rows: Axis
+    columns: Axis
+
+    def blind_in(self, head: int) -> Bool[np.ndarray, "1 Q"]:
+        """Return which rows may attend to no key in one head."""
+        return self.blind[[self.layer.heads.index(head)]]
+
+
+@dataclass(frozen=True)
+class Components:
+    """The parts of a trace's view.
+
+    Attributes:
+        trace: what is shown.
+        view: what of it is shown.
+        palette: how cells look.
+        width: cells in a line; None is as many as it takes.
+    """
+
+    trace: Trace
+    view: View
+    palette: Palette
+    width: int | None
+
+    @property
+    def room(self) -> int:
+        """Cells in a line, where nothing sets a width too."""
+        return self.width or COMFORTABLE
+
+    def frame(self, layer: LayerTrace) -> MatrixFrame:
+        """Return where a layer is drawn."""
+        cells = self.view.cells(self.trace, layer)
+        blind = layer.fully_masked(cells.rows)
+        predicted = self.trace.predicted
+        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, predicted).marking(blind)
+        return MatrixFrame(layer, cells, blind, rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette))
+
+    def tokens(self, layers: Sequence[LayerTrace], has_ids: bool = True, most: int | None = None) -> Block:
+        """Return the tokens of the text, and the positions of layers that have some of their own.
+
+        Args:
+            layers: those that are shown.
+            has_ids: whether ids stand below them, where there are some.
+            most: lines of each list, of which the middle is counted where it needs more; None is as many as it needs.
+        """
+        trace = self.trace
+        # Elsewhere there is no vocabulary, and words have pieces.
+        has_ids &= trace.source.kind in {"toy", "pretrained"} or bool(trace.key_tokens[0].pieces)
+        found = {
+            tokens for layer in trace.layers for tokens in sequences(layer.kind, trace.query_tokens, trace.key_tokens)
+        }
+        lists = {"queries": trace.query_tokens, "keys": trace.key_tokens}
+        lists = {"tokens": found.pop()} if len(found) == 1 else lists
+        lists |= _own_positions(layers)
+        return stack(token_list(each, title, self.palette, self.width, has_ids, most) for title, each in lists.items())
+
+    def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
+        """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like in numbers.
+
+        What the numbers say of a part of the cells is no fact of the whole mask, so it has a title.
+        """
+        from attncli.render.masks import MaskPicture
+
+        layer, cells = frame.layer, frame.cells
+        heads = list(layer.heads)
+        blocks = row_blocks(np.array(cells.rows), layer.num_keys * len(heads))
+        allowed = np.concatenate([layer.mask.rows(heads, rows)[..., cells.of_columns] for rows in blocks], axis=1)
+        names = [f"head {head}" for head in heads] if len(allowed) > 1 else [""]
+        blind, is_one = frame.blind[: len(allowed)], not layer.has_own_positions
+        drawing = MaskPicture(allowed, blind, names, frame.rows, frame.columns, layer.mask.past, is_one)
+        name = "mask"
+        if len(heads) == 1 < layer.num_heads:
+            name += f" of head {heads[0]}"
+        elif len(drawing.kinds) == 1 and len(heads) == layer.num_heads > 1:
+            name += " of every head"
+        facts = self.palette.fit(f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}")
+        title = block([[Segment(name, BOLD), Segment(self.palette.shortened(facts, self.room - len(name)), DIM)]])
+        yield stack([title, drawing.picture(pool, self.palette, self.room)])
+        is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
+        yield from drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
+
+    def ranked(
+        self, frame: MatrixFrame, most: int, heads: Sequence[int] | None = None, queries: int | None = None
+    ) -> Block:
+        """Return the heaviest keys of the queries of heads.
+
+        Args:
+            frame: where the layer is drawn.
+            most: how many keys of each query.
+            heads: which heads; None is all that were asked for.
+            queries: how many of the rows, from the first; None is all of them.
+        """
+        heads = frame.layer.heads if heads is None else heads
+        axis = frame.rows if queries is None else frame.rows.first(queries)
+        marked = [axis.marking(frame.blind_in(head)[:, : len(axis)]) for head in heads]
+        parts = [(frame.layer.head(head, axis.indices), own) for head, own in zip(heads, marked, strict=True)]
+        return top_keys_table(parts, frame.cells.of_columns, frame.columns, most, self.width, self.view.precision)
+
+    def inputs(self, frame: MatrixFrame) -> Matrix | None:
+        """Return the embeddings of the queries, where they are known."""
+        layer = frame.layer
+        if layer.inputs is None:
+            return None
+        unmarked = replace(frame.rows, marked=frozenset())  # an embedding attends to nothing yet
+        return _vectors("embeddings", layer.inputs[frame.cells.rows], unmarked)
+
+    def projected(self, frame: MatrixFrame) -> Matrix | None:
+        """Return what a layer makes of the outputs of its heads, where it makes something."""
+        found = frame.layer.projected(frame.cells.rows)
+        return None if found is None else _vectors("projected: concatenated heads·W_o", found, frame.rows)
+
+    def digits(
+        self, frame: MatrixFrame, head: int, wanted: frozenset[str], scale: Scale | None = None, note: str = ""
+    ) -> Block | None:
+        """Return the matrices of a head under its title; None where nothing of what is wanted is a matrix.
+
+        Args:
+            frame: where the layer is drawn.
+            head: the head.
+            wanted: names of parts.
+            scale: of the colours of weights.
+            note: behind the title.
+        """
+        layer = frame.layer
+        axes = (frame.rows.marking(frame.blind_in(head)), frame.columns)
+        matrices = list(_matrices(layer.head(head, frame.cells.rows), frame.cells.of_columns, wanted, axes, scale))
+        if not matrices:
+            return None
+        heads = f" of {layer.num_heads}" if layer.head_label(head) == head else ""
+        if layer.num_groups < layer.num_heads:
+            heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
+        facts = [heads + note]
+        facts += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
+        facts += [mark for mark in [mark_note(frame.blind_in(head))] if mark]
+        title = titled("head", layer.head_label(head))
+        lines = wrap_block(title, self.palette.fit(" · ".join(facts)), self.width)
+        return stack([lines, self.drawn(matrices)])
+
+    def drawn(self, matrices: Sequence[Matrix]) -> Block:
+        """Return matrices next to each other as far as there is room."""
+        return side_by_side(matrices, self.palette, self.width, self.view.precision)
+
+    def maps(
+        self,
+        title: str,
+        frame: MatrixFrame,
+        pictures: Sequence[Heatmap],
+        pool: tuple[int, int],
+        scales: Sequence[Scale],
+        cell: GridCell,
+    ) -> Block:
+        """Return the maps of heads under what their cells mean.
+
+        Args:
+            title: what they are.
+            frame: where they are drawn.
+            pictures: the maps.
+            pool: how many rows and columns a cell of them stands for.
+            scales: of the colours of each.
+            cell: how large a cell is drawn.
+        """
+        key = self._legend(frame, pictures, scales, cell)
+        header = [wrap_block(self.palette.fit(title), "", self.width), key]
+        is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
+        drawn = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self.room, scales, cell)
+        return stack([*header, drawn] if is_narrow else [hstack(header, 3), drawn])
+
+    def _legend(
+        self, frame: MatrixFrame, pictures: Sequence[Heatmap], scales: Sequence[Scale], cell: GridCell
+    ) -> Block:
+        marks = [*extent_of(pictures).mark_notes, mark_note(frame.blind)]
+        return legend(scales, marks, self.palette, self.width, cell.columns, cell == HALF)
+
+
+def _own_positions(layers: Sequence[LayerTrace]) -> dict[str, Tokens]:
+    """Return the positions of layers that have some of their own, those that are no tokens of the text."""
+    found: dict[tuple[str, Tokens], list[int]] = {}
+    for layer in layers:
+        sides = [("queries", layer.query_tokens), ("keys", layer.key_tokens)]
+        if layer.query_tokens == layer.key_tokens:
+            sides = [("positions", layer.key_tokens)]
+        for side, own in sides:
+            others = Tokens(token for token in own or () if not token.is_token)
+            if others:
+                found.setdefault((side, others), []).append(layer.layer)
+    return {f"{side} of {layers_named(layers)}": others for (side, others), layers in found.items()}
+
+
+def layer_title(layer: LayerTrace) -> str:
+    """Return what a layer is called, and what attends to what in it."""
+    return f"{titled('layer', layer.label)} · {layer.kind}"
+
+
+def wrap_block(title: str, facts: str, width: int | None, style: Style | None = DIM) -> Block:
+    """Return a title and what is said behind it, in as many lines as that takes."""
+    first, *more = in_words(title + facts, width)
+    lines = [[Segment(first[: len(title)], BOLD), Segment(first[len(title) :], style)]]
+    return block([*lines, *([Segment(line, style)] for line in more)])
+
+
+def _matrices(
+    head: HeadTrace, keys: Columns, wanted: frozenset[str], axes: tuple[Axis, Axis], scale: Scale | None
+) -> Iterator[Matrix]:
+    rows, columns = axes
+    if "q" in wanted:
+        yield _vectors("q", head.q, rows)
+    if "k" in wanted:
+        yield _vectors("k", head.k[keys], columns)
+    if "v" in wanted:
+        yield _vectors("v", head.v[keys], columns)
+    if "scores" in wanted:
+        title = "scores, before the mask" if head.layer.scores is None else "scores, masked"
+        yield Matrix(title, head.scores[:, keys], rows, columns, head.mask[:, keys])
+    if "weights" in wanted:
+        shown = drawn_cells(head)[:, keys]
+        title = head.layer.measure
+        yield Matrix(title, head.weights[:, keys], rows, columns, shown, hide_masked=True, scale=scale)
+    if "output" in wanted:
+        yield _vectors("output: weights·V", head.output, rows)
+
+
+def _vectors(title: str, values: np.ndarray[tuple[int, int], np.dtype[np.float32]], rows: Axis) -> Matrix:
+    return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]))

@@ -1,0 +1,215 @@
+"""Words around the pictures: what ran, the tokens, the shapes with named axes, the metrics, the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+
+from attncli.analysis.metrics import head_metrics
+from attncli.render.block import Block, block, cell, grid, hstack, in_lines, stack
+from attncli.render.matrix import DIGITS, number_text
+from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.tables import Column, table
+from attncli.text import plural
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Provenance, Trace
+
+_LONGEST_TOKEN = 200  # cells, where the output sets no width
+_MEANINGLESS = "shapes and arithmetic are real, patterns mean nothing"
+
+
+def headline(trace: Trace, palette: Palette) -> Text:
+    """Return what ran, with the caution that belongs to it."""
+    return cautioned(what_ran(trace, palette), [trace.source], palette)
+
+
+def what_ran(trace: Trace, palette: Palette) -> Text:
+    """Return what ran, in one line."""
+    source = trace.source
+    facts = []
+    if source.kind == "pretrained":
+        facts += [*architecture_of(source), plural(source.layers, "layer")]
+    for layer in trace.layers[:1]:
+        where = f"layer {layer.layer}, " if source.layers > 1 and len(trace.layers) == 1 else ""
+        masks = list(dict.fromkeys(str(each.mask) for each in trace.layers))
+        facts += [where + plural(layer.num_heads, "head"), f"mask {' and '.join(masks)}"]
+    facts += numbers_of(source)
+    facts += sorted({layer.capture for layer in trace.layers} - {"exact"})
+    return joined(source.title, facts, palette)
+
+
+def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
+    """Return a title with the facts behind it."""
+    return Text.assemble((palette.label(title), BOLD), palette.label("".join(f" · {fact}" for fact in facts)))
+
+
+def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Text:
+    """Return what ran with a line below that says what its numbers do not mean, where its weights are drawn."""
+    cautions = dict.fromkeys(f"random {_drawn(source)}: {_MEANINGLESS}" for source in sources if source.kind == "toy")
+    return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in cautions)])
+
+
+def _drawn(source: Provenance) -> str:
+    details = source.details
+    return "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
+
+
+def architecture_of(source: Provenance) -> list[str]:
+    """Return what a model is called by its kind, and whether it is the language model inside of another one."""
+    facts = [] if source.architecture is None else [source.architecture]
+    return [*facts, *(["text tower"] if source.details.get("tower") else [])]
+
+
+def numbers_of(source: Provenance) -> list[str]:
+    """Return where a source's numbers come from: how a toy layer is drawn, what a model computes in."""
+    details = source.details
+    if source.kind != "toy":
+        is_native = details.get("engine") == "native"
+        adapted = [f"{details['adapter']} adapter on {details['base']}"] if "base" in details else []
+        form = [f"weights: {details['weights']}"] if "weights" in details else []
+        return [*adapted, *form, f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
+    facts = [f"{details['positions']} positions"] if details["positions"] != "none" else []
+    facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
+    return [*facts, f"{details['parameters']:,} parameters"]
+
+
+def token_list(
+    tokens: Tokens, title: str, palette: Palette, width: int | None, has_ids: bool, most: int | None = None
+) -> Block:
+    """Return the tokens with their indices, over their ids if they have some, in as many lines as they need.
+
+    Args:
+        tokens: at least one.
+        title: what they are.
+        palette: how words look.
+        width: cells in a line; None is as many as it takes.
+        has_ids: whether they have ids to be shown.
+        most: how many lines of tokens there may be; those in the middle are counted where they need more.
+    """
+    margin = max(len("queries"), len(title)) + 2
+    has_ids = has_ids and any(token.below for token in tokens)
+    ids = ("pieces" if tokens[0].pieces else "ids") if has_ids else ""
+    longest = _LONGEST_TOKEN if width is None else width - margin - 8
+    room = None if width is None else width - margin
+
+    openings = {token.index for before, token in pairwise(tokens) if token.segment == 1 and before.segment == 0}
+
+    @cache
+    def listed(place: int) -> Block:
+        bar = palette.fit("│ ") if tokens[place].index in openings else ""
+        return _token_block(tokens[place], palette, bar, longest)
+
+    def in_the_room(count: int) -> list[list[Block]]:
+        """Return the lines of the first and the last tokens, and of how many there are between them."""
+        if count == len(tokens):
+            return in_lines(map(listed, range(count)), 3, room)
+        first = -(-count // 2)
+        gap = block([[Segment(palette.fit(f"… {len(tokens) - count:,} more …"), DIM)]])
+        ends = range(first), range(len(tokens) - count + first, len(tokens))
+        return in_lines([*map(listed, ends[0]), gap, *map(listed, ends[1])], 3, room)
+
+    shown = len(tokens)
+    if most is not None and room is not None:
+        shown = min(shown, most * (room + 3) // 6)  # `0 a` and the gap behind it
+        while shown > 2 and len(in_the_room(shown)) > most:
+            shown -= 1
+    lines = in_the_room(shown)
+    margins = [
+        Block([[cell(text, margin, BOLD, "left")] for text in (title if number == 0 else "", ids)], margin)
+        for number in range(len(lines))
+    ]
+    drawn = [hstack([left, hstack(line, 3)], 0) for left, line in zip(margins, lines, strict=True)]
+    return stack(drawn if has_ids else [Block(block.lines[:1], block.width) for block in drawn])
+
+
+def _token_block(token: Token, palette: Palette, mark: str, longest: int) -> Block:
+    index, label = f"{token.index} ", palette.shortened(token.label, longest)
+    margin = len(mark) + len(index)
+    width = margin + max(cell_len(label), len(token.below))
+    style = DIM if token.special else None
+    return Block(
+        [
+            [Segment(mark + index, DIM), cell(label, width - margin, style, "left")],
+            [Segment(mark.ljust(margin), DIM), cell(token.below, width - margin, DIM, "left")],
+        ],
+        width,
+    )
+
+
+def shapes_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int | None) -> Block:
+    """Return the shape of every tensor with its axes named, and what it is made of."""
+    made = _made_of(trace, layer)
+    axes = {
+        "q": ("head", "query", "d_k"),
+        "k": ("head", "key", "d_k"),
+        "v": ("head", "key", "d_v"),
+        "scores": ("head", "query", "key"),
+        "weights": ("head", "query", "key"),
+        "norms": ("head", "query", "key"),
+        "output": ("head", "query", "d_v"),
+        "projected": ("query", "d_model"),
+    }
+    shapes = layer.shapes
+    if layer.out_projection is not None:
+        shapes["projected"] = [layer.num_queries, layer.out_projection.shape[1]]
+    is_grouped = layer.num_groups < layer.num_heads
+    rows: list[list[tuple[str, Style | None]]] = []
+    for name, sizes in shapes.items():
+        named = ", ".join(f"{axis} {size}" for axis, size in zip(axes[name], sizes, strict=True))
+        if name in {"k", "v"} and is_grouped:
+            named = "kv " + named
+        label = name.upper() if len(name) == 1 else name
+        rows.append([(label, BOLD), (f"[{named}]", None), (palette.label(made[name]), DIM)])
+    widest = max(sum(cell_len(text) + 2 for text, _ in row) for row in rows)
+    if width is not None and widest > width:  # where it comes from goes below what it is
+        below = [[[name, shape], [("", None), (" " + made[0], DIM)]] for name, shape, made in rows]
+        rows = [line for lines in below for line in lines[: 2 if lines[1][1][0].strip() else 1]]
+        return grid(rows, "<<", None)
+    return grid(rows, "<<<", width)
+
+
+def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
+    drawn = trace.source.details.get("project", "")
+    scores = "Q·Kᵀ and what the model adds" if layer.scale is None else f"Q·Kᵀ × {layer.scale:.4g}"
+    scores += " + bias" if layer.bias is not None else ""
+    scores += f", softcap {layer.softcap:g}" if layer.softcap is not None else ""
+    made = {
+        "norms": "lengths of weighted values",
+        "scores": scores,
+        "weights": "softmax of the masked scores" + (", with sinks" if layer.sinks is not None else ""),
+        "output": "weights·V",
+        "projected": "concatenated heads·W_o" + (" + bias" if layer.out_bias is not None else ""),
+    }
+    for name in "qkv":
+        grouped = name != "q" and layer.num_groups < layer.num_heads
+        if trace.source.kind == "toy":
+            made[name] = f"X·W_{name}" if name in drawn else "the embeddings"
+        else:
+            made[name] = f"each read by {layer.num_heads // layer.num_groups} heads" if grouped else ""
+    return made
+
+
+def metrics_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int | None, precision: int | None) -> Block:
+    """Return one row of numbers per head; what is not defined for this sentence is left blank."""
+    digits = DIGITS if precision is None else precision
+    measured = {str(layer.head_label(index)): head_metrics(trace, layer, layer.head(index)) for index in layer.heads}
+    columns = [Column("head", list(measured), BOLD)]
+    for name in next(iter(measured.values())):
+        values = [metrics[name] for metrics in measured.values()]
+        columns.append(Column(name, ["" if value is None else number_text(value, digits) for value in values]))
+    return table(columns, width)
+
+
+def proof_line(layer: LayerTrace, palette: Palette) -> Text:
+    """Return how well the numbers shown explain what the model itself computed."""
+    if layer.proof is None:
+        return Text(palette.fit("proof  nothing independent was run to compare with"), DIM)
+    line = f"proof  max |{layer.proof.of} − {layer.proof.against}| = {layer.proof.max_abs_error:.1e}"
+    return Text(palette.fit(line), DIM)

@@ -1,0 +1,45 @@
+"""The heads that differ most: of copies one is chosen, and the odd one out always."""
+
+from dataclasses import replace
+
+import numpy as np
+
+import attncli
+from attncli.analysis.diverse_heads import most_different
+from attncli.trace.layer import LayerTrace
+
+QUERIES, KEYS = range(6), 6
+
+
+def layer_of(*patterns: np.ndarray) -> LayerTrace:
+    trace = attncli.inspect("a b c d e f", num_heads=len(patterns), d_model=2 * len(patterns), mask="none")
+    weights = np.stack(patterns).astype(np.float32)
+    return replace(trace.layers[0], scores=np.zeros_like(weights), weights=weights)
+
+
+UNIFORM, SELF, FIRST = np.full((6, 6), 1 / 6), np.eye(6), np.eye(6)[[0] * 6]
+
+
+def test_each_is_unlike_those_before_it() -> None:
+    layer = layer_of(UNIFORM, SELF, UNIFORM, SELF, FIRST, UNIFORM)
+    chosen = most_different([layer], QUERIES, 3)
+    kinds = [tuple(layer.head(head).weights[1]) for _, head in chosen]
+    assert len(set(kinds)) == 3
+    assert list(chosen) == sorted(chosen)
+
+
+def test_all_are_chosen_where_all_are_wanted() -> None:
+    layer = layer_of(UNIFORM, SELF)
+    assert most_different([layer, layer], QUERIES, 9) == ((0, 0), (0, 1), (1, 0), (1, 1))
+
+
+def test_heads_of_several_layers_are_compared_with_each_other() -> None:
+    layers = [layer_of(UNIFORM, UNIFORM), layer_of(UNIFORM, SELF)]
+    assert (1, 1) in most_different(layers, QUERIES, 2)
+
+
+def test_rows_that_attend_to_nothing_count_for_none() -> None:
+    odd = UNIFORM.copy()
+    odd[2] = np.nan
+    layer = layer_of(UNIFORM, odd, SELF, UNIFORM)
+    assert (0, 2) in most_different([layer], QUERIES, 2)

@@ -1,0 +1,129 @@
+"""What a view warns about: rows without a key, by layer, kind and head."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from running import Ran
+from safetensors.numpy import save_file
+from traces import layer_of, tokens_of, trace_of
+
+from attncli.analysis.warnings import warnings_of
+from attncli.trace.layer import LayerTrace
+from attncli.trace.view import View
+
+LENGTH, HEADS = 9, 8
+
+
+def blind(cells: list[tuple[int, int]], layer: int = 0, kind: str = "self") -> LayerTrace:
+    """A layer in which these heads leave these rows without a key."""
+    allowed = np.ones((HEADS, LENGTH, LENGTH), bool)
+    for head, row in cells:
+        allowed[head, row] = False
+    vectors = np.ones((HEADS, LENGTH, 2), np.float32)
+    return layer_of(vectors, vectors, mask=allowed, layer=layer, kind=kind)
+
+
+def warned(*layers: LayerTrace, view: View | None = None) -> list[str]:
+    tokens = tokens_of(*(f"w{index}" for index in range(LENGTH)))
+    return list(warnings_of(trace_of(*layers, queries=tokens, keys=tokens), view or View()))
+
+
+def everywhere(*rows: int) -> list[tuple[int, int]]:
+    return [(head, row) for head in range(HEADS) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (everywhere(1), "1 'w1'"),
+        (everywhere(0, 2), "0 'w0', 2 'w2'"),
+        (everywhere(*range(7)), "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 2 more"),
+        ([(3, 1)], "1 'w1' in head 3"),
+        ([(3, 1), (5, 2)], "1 'w1', 2 'w2' in heads 3, 5"),
+        ([(head, 1) for head in range(6)], "1 'w1' in heads 0, 1, 2, 3, 4 and 1 more"),
+        ([(head, head) for head in range(HEADS)], "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 3 more in one head or "
+         "another"),
+    ],
+)  # fmt: skip
+def test_rows_without_a_key_are_named_with_the_heads_that_see_none(cells: list[tuple[int, int]], said: str) -> None:
+    expected = f"layer 0: the mask leaves no key to query {said}; the softmax of such a row is NaN"
+    assert warned(blind(cells)) == [expected]
+
+
+def test_only_rows_and_heads_that_are_shown_are_warned_about() -> None:
+    layer = blind([(3, 1), (5, 2)])
+    assert warned(layer, view=View(queries=("w0", "w8"))) == []
+    assert "query 2 'w2' in head 5;" in warned(layer, view=View(queries=("w8", "w2")))[0]
+    assert warned(replace(layer, heads=(0, 1))) == []
+    assert warned(blind([])) == []
+
+
+def test_layers_of_one_kind_with_the_same_rows_share_a_sentence() -> None:
+    ends = [said.split(": ")[0] for said in warned(*(blind(everywhere(1), layer) for layer in range(12)))]
+    assert ends == ["layers 0-11"]
+    mixed = [blind(everywhere(1 + (layer == 2)), layer) for layer in (0, 1, 2, 4)]
+    assert [said.split(": ")[0] for said in warned(*mixed)] == ["layers 0-1,4", "layer 2"]
+    kinds = [blind(everywhere(1), layer, kind) for layer in (0, 1) for kind in ("decoder", "cross")]
+    assert [said.split(": ")[0] for said in warned(*kinds)] == ["layers 0-1 (decoder)", "layers 0-1 (cross)"]
+
+
+@given(
+    size=st.sampled_from([1.0, 1e18, 1e19, 3e19, 1e30, 5e37]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    scale=st.sampled_from([1.0, 1e-30, 1e30]),
+    biased=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=200)
+def test_a_row_of_too_large_scores_is_warned_about_whenever_there_is_one(
+    size: float, dtype: type[np.floating], scale: float, biased: bool, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    q, k = generator.standard_normal((2, HEADS, LENGTH, 2)).astype(dtype)
+    q[3, 4] *= dtype(size)
+    k[3, 5:] *= dtype(size)
+    bias = np.full((1, LENGTH, LENGTH), 3e38, dtype) if biased else None
+    layer = layer_of(q, k, mask="causal", scale=scale, bias=bias)
+    found, most = set(), float(np.finfo(dtype).max)
+    with np.errstate(all="ignore"):
+        for head in range(HEADS):
+            for row in range(LENGTH):
+                for key in range(row + 1):
+                    terms = q[head, row] * k[head, key]
+                    # Processors that multiply and add in one step keep a sum, of which others lose a part.
+                    assume(np.isfinite(terms).all() or abs(np.float64(q[head, row]) @ np.float64(k[head, key])) > most)
+                    score = sum(terms) * dtype(scale) + (bias[0, 0, 0] if bias is not None else 0)
+                    found |= set() if np.isfinite(score) else {row}
+    with np.errstate(over="ignore"):
+        said = [each for each in warned(layer) if "too large" in each]
+    assert len(said) == bool(found)
+    if 0 < len(found) <= 5:
+        assert all(f"{row} 'w{row}'" in said[0] for row in found)
+        assert f"too large for {np.dtype(dtype).name};" in said[0]
+
+
+@pytest.mark.parametrize("command", ["inspect", "heads", "why"])
+def test_every_command_that_shows_a_dump_warns_of_scores_that_overflow(
+    attn: Callable[..., Ran], tmp_path: Path, command: str
+) -> None:
+    vectors = np.ones((2, 3, 4), np.float32)
+    vectors[1, 1] = 3e30
+    save_file({"q": vectors, "k": vectors, "v": np.ones_like(vectors)}, tmp_path / "dump.safetensors")
+    ran = attn(command, "--from", tmp_path / "dump.safetensors", *(["-q", "1"] if command == "why" else []))
+    assert ran.code == 0
+    assert (
+        "attn: warning: layer 0: the scores of query 1 '1' in head 1 are too large for float32; what is infinite there "
+        "makes weights NaN or 0\n"
+    ) in ran.err
+
+
+def test_what_becomes_of_such_a_row_is_read_from_its_weights() -> None:
+    layer = blind(everywhere(1))
+    assert warned(layer)[0].endswith("is NaN")
+    assert warned(replace(layer, fill=float(np.finfo(np.float32).min)))[0].endswith("is spread over masked keys")
+    assert warned(replace(layer, sinks=np.zeros(HEADS, np.float32)))[0].endswith("is 0 for every key")

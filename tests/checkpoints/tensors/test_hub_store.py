@@ -1,0 +1,421 @@
+"""A checkpoint whose tensors are fetched by ranges, from a hub of our own: how much, how often, and what goes wrong."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from architectures import tiny_model
+from conformance import save_for_auto
+from hub import NAME, TOKEN, Asked, Hub
+from huggingface_hub.utils import _http
+from running import on_terminal, text_shown
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as torch_tensors
+from safetensors.torch import save_file as save_torch
+
+import attncli
+from attncli.checkpoints.options import LoadOptions
+from attncli.checkpoints.snapshot import resolve
+from attncli.checkpoints.tensors import hub_store
+from attncli.checkpoints.tensors.open_store import open_store
+from attncli.engines import open_source
+from attncli.trace.store import load
+
+Run = Callable[..., Any]
+ASK = ("inspect", "-m", NAME, "time flies like an arrow", "-F", "json")
+WEIGHTS = "model.safetensors"
+NEAR = hub_store.NEAR
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What would have been waited for before asking again."""
+    waits: list[float] = []
+    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=waits.append))
+    return waits
+
+
+@pytest.fixture
+def hub(tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with one checkpoint, as if its file were large and nothing in it near anything else."""
+    shutil.copytree(tiny_llama, tmp_path / "files")
+    weights = tmp_path / "files" / WEIGHTS
+    save_file({**load_file(weights), "head": np.zeros(1 << 20, np.float32)}, weights, metadata={"format": "pt"})
+    monkeypatch.setattr(hub_store, "NEAR", 0)
+    monkeypatch.setattr(hub_store, "WHOLE", 0)
+    with Hub({NAME: tmp_path / "files"}) as served:
+        served.reach(tmp_path / "home", monkeypatch)
+        yield served
+
+
+def layers(ran: Any) -> Any:
+    assert ran.code == 0, ran.err
+    return ran.json["layers"]
+
+
+def weights(hub: Hub) -> list[Asked]:
+    """The requests for bytes of weights."""
+    return [one for one in hub.asked if one.path.endswith(".safetensors") and one.host == "storage"]
+
+
+def fetched(hub: Hub) -> list[int]:
+    """The bytes of tensors that were asked for, each as often as it was."""
+    ranges = [one.range for one in weights(hub) if one.range and one.range[0]]  # the header is asked for by itself
+    return [byte for first, last in ranges for byte in range(first, last + 1)]
+
+
+def bytes_of(hub: Hub, *names: str) -> list[int]:
+    """The bytes of the file that are those of some tensors."""
+    data = (hub.folder / WEIGHTS).read_bytes()
+    header = json.loads(data[8 : (start := 8 + int.from_bytes(data[:8], "little"))])
+    places = [header[name]["data_offsets"] for name in names]
+    return [start + byte for begin, end in places for byte in range(begin, end)]
+
+
+V = "model.layers.0.self_attn.v_proj.weight"
+
+
+def values_fetched(hub: Hub) -> bool:
+    """Return whether V of layer 0 was fetched, each byte of it once; no byte of it was if it was not."""
+    values = set(bytes_of(hub, V))
+    asked = sorted(byte for byte in fetched(hub) if byte in values)
+    assert asked in ([], sorted(values))
+    return bool(asked)
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+@pytest.mark.parametrize("layer", ["0", "2"])
+def test_the_numbers_are_those_of_the_folder(engine: str, layer: str, hub: Hub, attn: Run, tiny_llama: str) -> None:
+    how = ("--engine", engine, "-l", layer)
+    assert layers(attn(*ASK, *how)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:], *how))
+    assert {one.host for one in weights(hub)} >= {"storage"}
+    assert all(one.range for one in weights(hub))
+    small = {one.path.rpartition("/")[2] for one in hub.asked if one.method == "GET" and one.path.endswith(".json")}
+    hub.asked.clear()
+    layers(attn(*ASK, *how))  # what is small is in the local cache
+    again = {one.path.rpartition("/")[2] for one in hub.asked if one.method == "GET" and one.path.endswith(".json")}
+    assert (small, again) == (
+        {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"},
+        set(),
+    )
+
+
+def test_nothing_but_what_the_layer_takes_is_fetched(hub: Hub, attn: Run) -> None:
+    layers(attn(*ASK))
+    first, *others = weights(hub)
+    assert first.range == (0, (1 << 16) - 1)
+    parts = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj")
+    of_tensors = bytes_of(hub, *(f"model.layers.0.{part}.weight" for part in parts))
+    of_rows = bytes_of(hub, "model.embed_tokens.weight")[2 * 96 : 7 * 96]  # of the five words
+    assert sorted(fetched(hub)) == sorted(of_tensors + of_rows)
+    assert len(others) == 4  # the five rows stand beside each other
+
+
+@pytest.mark.parametrize(
+    ("how", "takes_values"),
+    [
+        (("inspect",), False),
+        (("inspect", "--show", "tokens,shapes,q,k,scores,mask,weights,heatmap,metrics,proof"), False),
+        (("inspect", "-F", "jsonl", "--query", "time"), False),
+        (("inspect", "-F", "tsv"), False),
+        (("inspect", "-o", "page.html"), False),
+        (("inspect", "--words"), False),
+        (("inspect", "--rollout", "-l", "0"), False),
+        (("heads", "-l", "0"), False),
+        (("diff", "time banana arrow", "-l", "0"), False),
+        (("inspect", "--show", "v"), True),
+        (("inspect", "--show", "output", "-F", "json"), True),
+        (("inspect", "--query", "flies"), True),
+        (("inspect", "--query", "1:2"), True),
+        (("inspect", "--norms"), True),
+        (("inspect", "--save", "trace.safetensors"), True),
+        (("why", "--query", "flies"), True),
+    ],
+    ids=lambda how: " ".join(how) if isinstance(how, tuple) else "",
+)
+def test_values_are_fetched_where_somebody_reads_them(
+    how: tuple[str, ...], takes_values: bool, hub: Hub, attn: Run, tiny_llama: str, folder: Path
+) -> None:
+    command, *more = how
+    ran = attn(command, "-m", NAME, "time flies like", *more)
+    assert ran.code == 0, ran.err
+    assert values_fetched(hub) == takes_values
+    if command == "inspect" and takes_values:
+        # With the other tensors, before anything is computed: the rows of the embedding come after them.
+        assert fetched(hub)[-1] in bytes_of(hub, "model.embed_tokens.weight")
+    known = attn(command, "-m", tiny_llama, "time flies like", *more)
+    assert ran.out.replace(NAME, tiny_llama) == known.out
+
+
+@pytest.mark.parametrize("text", ["time", "time flies"])
+def test_values_that_were_not_fetched_come_when_they_are_read(text: str, hub: Hub, attn: Run, tiny_llama: str) -> None:
+    # Of one token every stage is shown, the output too.
+    ran = attn("inspect", "-m", NAME, text)
+    assert ("output: weights·V" in ran.out) == values_fetched(hub) == (text == "time")
+    assert ran.out.replace(NAME, tiny_llama) == attn("inspect", "-m", tiny_llama, text, "--query", "0:").out
+
+
+def test_a_trace_without_its_values_is_saved_and_copied_whole(hub: Hub, tiny_llama: str, tmp_path: Path) -> None:
+    known = open_source(model=tiny_llama, engine="transformers").trace("time flies").layers[0].v
+    assert attncli.heads("time flies", model=NAME, layers=0).sentences == 1
+    trace = open_source(model=NAME, values=False).trace("time flies")
+    assert not values_fetched(hub)
+    assert trace.layers[0].shapes["v"] == [2, 2, 4]
+    assert trace.layers[0].capture == "exact"
+    assert not values_fetched(hub)
+    copied = pickle.loads(pickle.dumps(trace.layers[0])).v
+    assert type(copied) is np.ndarray
+    trace.save(tmp_path / "trace.safetensors")
+    for values in (copied, load(tmp_path / "trace.safetensors").layers[0].v, trace.layers[0].v):
+        np.testing.assert_allclose(values, known, atol=1e-6)
+    assert values_fetched(hub)
+
+
+def test_offline_says_what_is_missing(hub: Hub, attn: Run) -> None:
+    layers(attn(*ASK))
+    hub.asked.clear()
+    ran = attn(*ASK, "--offline")
+    assert (ran.code, ran.out, hub.asked, ran.err.count("\n")) == (3, "", [], 1)
+    assert "the weights of somebody/tiny are not in the local cache, or not all of them, and offline" in ran.err
+
+
+def test_a_file_that_is_small_or_read_for_the_most_part_is_downloaded_whole_into_the_cache_of_the_hub(
+    hub: Hub, attn: Run, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(Path(tiny_llama) / WEIGHTS, hub.folder)
+    hub.etags.clear()
+    expected = layers(attn("inspect", "-m", tiny_llama, *ASK[3:], "-l", "all"))
+    assert layers(attn(*ASK, "-l", "all")) == expected
+    (whole,) = [one for one in weights(hub) if not one.range]
+    assert whole.sent == (hub.folder / WEIGHTS).stat().st_size
+    hub.asked.clear()
+    assert layers(attn(*ASK, "-l", "all")) == layers(attn(*ASK, "-l", "all", "--offline")) == expected
+    assert hub.asked == []
+    shutil.rmtree(hub.folder.parent / "home")
+    monkeypatch.setattr(hub_store, "WHOLE", 1 << 25)
+    layers(attn(*ASK))
+    assert [one.range for one in weights(hub)] == [None]
+
+
+def test_the_many_tensors_of_a_layer_come_in_few_requests_of_a_bounded_size(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(0)
+    names = [f"experts.{index}.{part}_proj" for index in range(256) for part in ("down", "gate", "up")]
+    wanted = {f"layers.1.{name}.weight": generator.random((16, 32), np.float32) for name in names}
+    # Which nobody asks for, and stand between them.
+    between = {name.replace("weight", "input_scale"): np.zeros(1, np.float32) for name in wanted}
+    others = {f"layers.{index}.mlp.weight": np.zeros((1 << 19,), np.float32) for index in (0, 2)}
+    save_file(wanted | between | others, hub.folder / WEIGHTS)
+    monkeypatch.setattr(hub_store, "NEAR", 1 << 10)
+    largest = 1 << 18
+    monkeypatch.setattr(hub_store, "LARGEST", largest)
+    store = open_store(resolve(NAME, LoadOptions()))
+    hub.asked.clear()
+    store.prepare(wanted)
+    requests = [one.range for one in weights(hub) if one.range]
+    total = sum(each.nbytes for each in wanted.values())
+    assert total // largest < len(requests) < 2 * total // largest
+    assert max(last + 1 - first for first, last in requests) <= largest
+    assert total <= sum(one.sent for one in weights(hub)) < total * 1.01
+    hub.asked.clear()
+    assert all(np.array_equal(store.read(name), expected) for name, expected in wanted.items())
+    assert hub.asked == []
+
+
+def test_a_second_sentence_asks_for_the_rows_that_it_has_more(hub: Hub, attn: Run) -> None:
+    ran = attn("inspect", "-m", NAME, "time flies", "time arrow", "-F", "jsonl")
+    assert ran.code == 0
+    assert [one.sent for one in weights(hub)][-1] == 96
+
+
+def test_shards_that_nothing_is_read_of_are_not_opened(hub: Hub, attn: Run, tiny_llama: str) -> None:
+    tensors = load_file(hub.folder / WEIGHTS)
+    (hub.folder / WEIGHTS).unlink()
+    shard = {name: "b" if ".layers.1." in name or ".layers.2." in name else "a" for name in tensors}
+    for each in "ab":
+        some = {name: value for name, value in tensors.items() if shard[name] == each}
+        save_file(some, hub.folder / f"{each}.safetensors")
+    index = {"weight_map": {name: f"{each}.safetensors" for name, each in shard.items()}}
+    (hub.folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+    assert layers(attn(*ASK)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:]))
+    assert {one.path for one in weights(hub)} == {f"/{NAME}/a.safetensors"}
+    # One that is here whole is read there.
+    (snapshot,) = (hub.folder.parent / "home" / "hub").glob("models--*/snapshots/*")
+    shutil.copy(hub.folder / "b.safetensors", snapshot)
+    hub.asked.clear()
+    last = ("-l", "2")
+    assert layers(attn(*ASK, *last)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:], *last))
+    assert not [one for one in weights(hub) if one.path.endswith("b.safetensors")]
+    # What the index says has to be so.
+    index["weight_map"]["model.layers.1.input_layernorm.weight"] = "a.safetensors"
+    (snapshot / f"{WEIGHTS}.index.json").unlink()
+    (snapshot / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+    ran = attn(*ASK, *last)
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert "a.safetensors has no model.layers.1.input_layernorm.weight, which the index says is in it" in ran.err
+
+
+def test_a_connection_that_is_cut_and_a_server_that_is_busy_are_asked_again(
+    hub: Hub, attn: Run, tiny_llama: str, slept: list[float]
+) -> None:
+    answers = iter([700, (429, {"Retry-After": "7"}), (503, {}), (500, {})])
+    hub.trouble = lambda one: next(answers, None) if one.path.endswith(".safetensors") else None
+    assert layers(attn(*ASK)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:]))
+    assert next(answers, None) is None
+    assert slept
+
+
+def test_a_server_that_sends_nothing_ends_in_one_sentence(hub: Hub, attn: Run, slept: list[float]) -> None:
+    hub.trouble = lambda one: 0 if one.host == "storage" else None
+    ran = attn(*ASK)
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert ran.err.startswith(f"attn: the hub could not be reached, the model of '{NAME}' is not in the local cache")
+    assert slept
+
+
+def test_a_token_goes_to_the_hub_alone(hub: Hub, attn: Run, tiny_llama: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.is_gated = True
+    ran = attn(*ASK)
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert "it is gated; ask for access on its page on the hub" in ran.err
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert layers(attn(*ASK)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:]))
+    said = {(one.host, one.token) for one in hub.asked if one.status in (200, 206, 302)}
+    assert said == {("hub", True), ("storage", False)}
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_weights_that_are_refused_are_one_sentence(status: int, hub: Hub, attn: Run, slept: list[float]) -> None:
+    hub.trouble = lambda one: (status, {}) if one.path.endswith(".safetensors") else None
+    ran = attn(*ASK)
+    assert (ran.code, ran.err.count("\n")) == (3, 1), ran.err
+    assert str(status) in ran.err
+
+
+def test_a_server_that_knows_no_ranges_is_said_to_know_none(hub: Hub, attn: Run) -> None:
+    hub.takes_ranges = False
+    ran = attn(*ASK)
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert f"the server does not send the part of {WEIGHTS} of {NAME} that it was asked for; `hf download`" in ran.err
+
+
+def test_a_damaged_header_is_one_sentence(hub: Hub, attn: Run) -> None:
+    whole = (hub.folder / WEIGHTS).read_bytes()
+    for data in (b"", whole[:100], b"\xff" * 8 + whole[8:], whole[:9] + b"x" + whole[10:], whole + b"x"):
+        (hub.folder / WEIGHTS).write_bytes(data)
+        hub.commit = f"{int(hub.commit) + 1:040}"
+        shutil.rmtree(hub.folder.parent / "home", ignore_errors=True)
+        ran = attn(*ASK)
+        assert (ran.code, ran.err.count("\n")) == (3, 1), ran.err
+        assert f"the weights {WEIGHTS} of {NAME} cannot be read" in ran.err
+
+
+def test_how_much_is_fetched_is_said_and_how_far_it_is_shown_on_a_terminal(
+    hub: Hub, attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hub_store, "_WORTH_SAYING", 10_000)
+    ran = attn("inspect", "-m", NAME, "time flies", "-l", "1", "--show", "tokens")
+    assert (ran.code, caplog.messages) == (0, [f"fetching 21 kB of the weights of {NAME} from the hub"])
+    hub.pause = 0.1
+    monkeypatch.setattr(hub_store, "WHOLE", 1 << 25)
+    code, _, shown = on_terminal(*ASK, **hub.environment, HF_HOME=str(tmp_path / "other"))
+    assert code == 0
+    assert "downloading model.safetensors: " in text_shown(shown)
+
+
+def sparse(folder: Path) -> int:
+    """A Llama of 8 billion parameters in its usual files, which take no room; return their bytes."""
+    hidden, between, count = 4096, 14336, 32
+    layer = {
+        "input_layernorm": [hidden], "mlp.down_proj": [hidden, between], "mlp.gate_proj": [between, hidden],
+        "mlp.up_proj": [between, hidden], "post_attention_layernorm": [hidden], "self_attn.k_proj": [1024, hidden],
+        "self_attn.o_proj": [hidden, hidden], "self_attn.q_proj": [hidden, hidden], "self_attn.v_proj": [1024, hidden],
+    }  # fmt: skip
+    shapes = {f"model.layers.{index}.{name}.weight": shape for index in range(count) for name, shape in layer.items()}
+    shapes |= {"model.embed_tokens.weight": [128256, hidden], "model.norm.weight": [hidden]}
+    shapes |= {"lm_head.weight": [128256, hidden]}
+    files: dict[str, dict[str, list[int]]] = {}
+    for number, (name, shape) in enumerate(sorted(shapes.items())):
+        files.setdefault(f"model-{1 + number // 74:05}-of-00004.safetensors", {})[name] = shape
+    total = 0
+    for file, some in files.items():
+        header, end = {}, 0
+        for name, shape in some.items():
+            begin, end = end, end + 2 * int(np.prod(shape))
+            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+        said = json.dumps(header).encode()
+        (folder / file).write_bytes(len(said).to_bytes(8, "little") + said)
+        os.truncate(folder / file, 8 + len(said) + end)
+        total += 8 + len(said) + end
+    index = {"weight_map": {name: file for file, some in files.items() for name in some}}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_size": hidden, "intermediate_size": between, "num_hidden_layers": count, "vocab_size": 128256}
+    config |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+    (folder / "config.json").write_text(json.dumps(config))
+    return total
+
+
+def test_layer_0_of_a_llama_of_8_billion_parameters_takes_42_megabytes(
+    hub: Hub, attn: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hub_store, "NEAR", NEAR)
+    (hub.folder / WEIGHTS).unlink()
+    total = sparse(hub.folder)
+    assert total > 16_000_000_000
+    ran = attn(*ASK)
+    shapes = layers(ran)[0]["shapes"]
+    assert (shapes["q"], shapes["k"], shapes["v"]) == ([32, 5, 128], [8, 5, 128], [8, 5, 128])
+    # Wq and Wk in two bytes a number, and little else.
+    assert 0 <= sum(one.sent for one in hub.asked) - 2 * 4096 * (4096 + 1024) < 300_000
+    assert f"fetching 42 MB of the weights of {NAME} from the hub" in caplog.messages
+
+
+@pytest.mark.parametrize("name", ["gpt_bigcode", "qwen3_moe", "t5", "jamba"])
+def test_a_model_of_any_family_is_loaded_from_the_tensors_that_it_has(name: str, hub: Hub, attn: Run) -> None:
+    shutil.rmtree(hub.folder)
+    hub.folder.mkdir()
+    save_for_auto(tiny_model(name), hub.folder)
+    how = ("w1 w2 w3", "-F", "json", "--engine", "transformers", "-l", "1")
+    assert layers(attn("inspect", "-m", NAME, *how)) == layers(attn("inspect", "-m", hub.folder, *how))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"generate": 2}, {"device_map": "cpu"}, {"layers": 1, "engine": "verify"}, {"dtype": "bfloat16"}],
+    ids=lambda how: next(iter(how)),
+)
+def test_whatever_a_run_loads_is_what_the_folder_holds(how: dict[str, Any], hub: Hub) -> None:
+    fetched, read = (open_source(model=name, **how).trace("time flies") for name in (NAME, str(hub.folder)))
+    assert fetched.key_tokens == read.key_tokens
+    for one, other in zip(fetched.layers, read.layers, strict=True):
+        assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in "qkv")
+
+
+def test_a_checkpoint_on_the_hub_is_checked(hub: Hub, attn: Run) -> None:
+    fetched, read = (attn("check", "-m", name, "time flies", "-F", "json") for name in (NAME, hub.folder))
+    assert (fetched.code, fetched.json["findings"]) == (read.code, read.json["findings"])
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_quantized_tensors_are_fetched_as_their_codes(engine: str, hub: Hub, attn: Run) -> None:
+    held = torch_tensors(hub.folder / WEIGHTS)
+    for name in [name for name in held if name.endswith("q_proj.weight")]:
+        held[name] = (held[name] * 8).to(torch.float8_e4m3fn)
+        held[name + "_scale_inv"] = torch.full((1, 1), 0.125)
+    save_torch(held, hub.folder / WEIGHTS, metadata={"format": "pt"})
+    config = json.loads((hub.folder / "config.json").read_text())
+    said = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (hub.folder / "config.json").write_text(json.dumps(config | {"quantization_config": said}))
+    expected = layers(attn("inspect", "-m", hub.folder, *ASK[3:], "--engine", engine))
+    assert layers(attn(*ASK, "--engine", engine)) == expected
+    assert all(one.range for one in weights(hub))

@@ -1,0 +1,433 @@
+"""Where a checkpoint is found: in the folders that people have, and an adapter and its base on the hub."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adapters import save_adapter
+from hub import Hub
+from peft import LoraConfig
+from running import Ran, program
+from safetensors.torch import load_file, save_file
+from small_checkpoints import hub_cache
+
+from attncli.cli.completion import sizes
+
+Run = Callable[..., Ran]
+TEXT = "time flies"
+COMMIT = "abc0"
+
+
+def shown(attn: Run, model: Path | str, **environment: str) -> str:
+    """Which checkpoint a view names."""
+    ran = attn("inspect", TEXT, "-m", model, "--show", "tokens", **environment)
+    assert ran.code == 0, ran.err
+    assert "0 time   1 flies" in ran.out
+    return ran.out.partition(" · ")[0]
+
+
+def written(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def training(tiny: str, folder: Path) -> str:
+    shutil.copytree(tiny, folder / "checkpoint-500")
+    (folder / "runs").mkdir()
+    return "checkpoint-500"
+
+
+def sentence_transformers(tiny: str, folder: Path) -> str:
+    shutil.copytree(tiny, folder / "0_Transformer")
+    kinds = {"0_Transformer": "Transformer", "1_Pooling": "Pooling"}
+    listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    written(folder / "modules.json", listed)
+    written(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 24})
+    return "0_Transformer"
+
+
+def of_the_cache(tiny: str, folder: Path) -> str:
+    for commit in (COMMIT, "abc1"):
+        shutil.copytree(tiny, folder / "snapshots" / commit)
+    written(folder / "refs" / "main", COMMIT)
+    return f"snapshots/{COMMIT}"
+
+
+def of_the_cache_with_a_module_inside(tiny: str, folder: Path) -> str:
+    inner = folder / "snapshots" / COMMIT
+    inner.mkdir(parents=True)
+    written(folder / "refs" / "main", COMMIT)
+    return f"snapshots/{COMMIT}/{sentence_transformers(tiny, inner)}"
+
+
+def diffusers(tiny: str, folder: Path) -> str:
+    written(folder / "model_index.json", {"_class_name": "StableDiffusionPipeline"})
+    written(folder / "unet" / "config.json", {"_class_name": "UNet2DConditionModel"})
+    written(folder / "safety_checker" / "config.json", {"model_type": "clip"})
+    (folder / "text_encoder").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(Path(tiny) / name, folder / "text_encoder")
+    shutil.copytree(tiny, folder / "tokenizer", ignore=shutil.ignore_patterns("config.json", "model*"))
+    return "text_encoder"
+
+
+@pytest.mark.parametrize(
+    "layout", [training, sentence_transformers, of_the_cache, of_the_cache_with_a_module_inside, diffusers]
+)
+def test_the_only_checkpoint_in_a_folder_is_taken(
+    layout: Callable[[str, Path], str], tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    folder = tmp_path / "models--org--name"
+    folder.mkdir()
+    taken = layout(tiny_llama, folder)
+    assert shown(attn, folder) == f"{folder}/{taken}"
+    assert shown(attn, f"{folder}/{taken}") == f"{folder}/{taken}"
+    assert attn("mask", "model", folder, TEXT).code == 0
+    assert attn("tokens", TEXT, "-m", folder).out.startswith(f"{folder}/{taken} · ")
+    ran = attn("inspect", TEXT, "-m", folder, "--engine", "transformers", "--show", "tokens")
+    assert ran.out.startswith(f"{folder}/{taken} · llama")
+
+
+def test_the_tokenizer_of_a_training_may_stand_beside_its_checkpoints(
+    tiny_llama: str, adapter: Path, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    training(tiny_llama, out)
+    for path in (out / "checkpoint-500").glob("*token*"):
+        path.rename(out / path.name)
+    for engine in ("native", "transformers"):
+        ran, expected = (
+            attn("inspect", TEXT, "-m", model, "-F", "json", "--engine", engine)
+            for model in (out / "checkpoint-500", tiny_llama)
+        )
+        assert ran.json["layers"] == expected.json["layers"]
+    monkeypatch.chdir(out / "checkpoint-500")
+    for place in (out, "."):
+        assert attn("tokens", TEXT, "-m", place, "-F", "json").json["tokens"][1]["text"] == "flies"
+    # An adapter's training too, whose tokens may be more than the base's.
+    shutil.copytree(adapter, out / "checkpoint-7", ignore=shutil.ignore_patterns("*token*"))
+    words = json.loads((out / "tokenizer.json").read_text())
+    words["model"]["vocab"] |= {"zebra": 3, "flies": 11}
+    (out / "tokenizer.json").write_text(json.dumps(words))
+    ran = attn("tokens", "zebra", "-m", out / "checkpoint-7", "--base", tiny_llama, "-F", "json")
+    assert [token["id"] for token in ran.json["tokens"]] == [3]
+    # In a folder of another name a file of a tokenizer belongs to something else.
+    (out / "checkpoint-500").rename(out / "final")
+    ran = attn("inspect", TEXT, "-m", out / "final")
+    assert (ran.code, ran.out) == (3, "")
+    assert "has no tokenizer" in ran.err
+
+
+def test_the_snapshots_of_a_cache_are_taken_as_the_cache_is(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
+    folder = tmp_path / "models--org--name"
+    of_the_cache(tiny_llama, folder)
+    assert shown(attn, folder / "snapshots") == f"{folder}/snapshots/{COMMIT}"
+    (folder / "refs" / "main").unlink()
+    ran = attn("inspect", TEXT, "-m", folder)
+    assert ran.code == 3
+    assert "holds 2 checkpoints: abc0, abc1; give one of them" in ran.err
+
+
+def test_several_checkpoints_are_listed_in_their_order(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
+    for step in (1000, 500, 1500):
+        shutil.copytree(tiny_llama, tmp_path / "out" / f"checkpoint-{step}")
+    listed = "holds 3 checkpoints: checkpoint-500, checkpoint-1000, checkpoint-1500; give one of them"
+    for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"], ["check", "-m"]):
+        ran = attn(*line, tmp_path / "out")
+        assert (ran.code, ran.out) == (3, "")
+        assert listed in ran.err
+
+
+def test_both_encoders_of_a_pipeline_are_listed_and_each_has_its_own_tokenizer(
+    tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    diffusers(tiny_llama, tmp_path)
+    shutil.copytree(tmp_path / "text_encoder", tmp_path / "text_encoder_2")
+    ran = attn("inspect", TEXT, "-m", tmp_path)
+    assert "holds 2 checkpoints: text_encoder, text_encoder_2" in ran.err
+    assert attn("tokens", TEXT, "-m", tmp_path / "text_encoder").code == 0
+    assert attn("tokens", TEXT, "-m", tmp_path / "text_encoder_2").code == 3
+    (tmp_path / "tokenizer").rename(tmp_path / "tokenizer_2")
+    assert shown(attn, tmp_path / "text_encoder_2") == f"{tmp_path}/text_encoder_2"
+
+
+def test_the_module_that_a_file_names_has_to_be_in_the_folder(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
+    shutil.copytree(tiny_llama, tmp_path / "outside")
+    for path in ("../outside", str(tmp_path / "outside")):
+        written(tmp_path / "folder" / "modules.json", [{"path": path, "type": "Transformer"}])
+        ran = attn("inspect", TEXT, "-m", tmp_path / "folder")
+        assert ran.code == 3
+        assert "is no checkpoint: it has no config.json" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["params.json", "consolidated.00.pth"], "it has no config.json (there is consolidated.00.pth)"),
+        (
+            ["config.json", "tf_model.h5"],
+            "no weights that can be read (there is tf_model.h5): expected model",
+        ),
+        (["config.json", "model.fp16.safetensors"], "no weights that can be read (there is model.fp16.safetensors)"),
+        (["config.json"], "no weights that can be read (there is config.json, "),
+    ],
+)
+def test_weights_that_are_not_read_are_refused_with_the_files_that_are_there(
+    files: list[str], words: str, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "checkpoint"))
+    for name in ("config.json", "model.safetensors"):
+        if name not in files:
+            (folder / name).unlink()
+    for name in files:
+        if name != "config.json":
+            written(folder / name, "")
+    for engine in ("auto", "native", "transformers"):
+        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
+        assert (ran.code, ran.out) == (3, "")
+        assert words in ran.err, engine
+
+
+# --- adapters on the hub -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA of a model that is on the hub."""
+    folder = tmp_path_factory.mktemp("lora")
+    save_adapter("llama", tiny_llama, LoraConfig(r=2, target_modules=["q_proj"]), folder)
+    said = json.loads((folder / "adapter_config.json").read_text())
+    written(folder / "adapter_config.json", said | {"base_model_name_or_path": "some/base"})
+    return folder
+
+
+def test_an_adapter_and_its_base_in_the_local_cache_are_read_there(
+    adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    hub_cache(tmp_path, "some/lora", str(adapter))
+    environment = hub_cache(tmp_path, "some/base", tiny_llama)
+    native = attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path))
+    by_transformers = program(
+        "inspect", TEXT, "-m", "some/lora", "--engine", "transformers", "-F", "json", env=environment
+    )
+    for shown in (native.out, by_transformers.stdout):
+        said = json.loads(shown)["source"]
+        assert (said["model"], said["adapter"], said["base"]) == ("some/lora", "LORA", "some/base")
+    assert attn("tokens", TEXT, "-m", "some/lora", HF_HOME=str(tmp_path)).code == 0
+
+
+def test_an_adapter_whose_base_is_not_there_says_which(adapter: Path, tmp_path: Path, attn: Run) -> None:
+    hub_cache(tmp_path, "some/lora", str(adapter))
+    for command in ("inspect", "tokens"):
+        ran = attn(command, TEXT, "-m", "some/lora", HF_HOME=str(tmp_path))
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err.startswith("attn: the base of some/lora: "), ran.err
+        assert "'some/base' was not found in the local cache" in ran.err
+        assert "--base names another" in ran.err
+
+
+@pytest.fixture
+def org(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with an empty repository, which this process asks."""
+    (tmp_path / "repository").mkdir()
+    with Hub({"org/name": tmp_path / "repository"}) as hub:
+        hub.reach(tmp_path / "home", monkeypatch)
+        yield hub
+
+
+def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
+    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    org.repositories |= {"some/lora": adapter, "some/base": Path(tiny_llama)}
+    none = attn("inspect", TEXT, "-m", "some/base", "--base", "some/other")
+    assert (none.code, none.out) == (2, "")
+    assert "some/base is none; drop it" in none.err
+    ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
+    first = attn(*ask, "--base", "some/base")
+    assert first.code == 0, first.err
+    assert first.json["source"]["base"] == "some/base"
+    (weights,) = tmp_path.rglob("adapter_model.safetensors")  # as if the first download had been cut
+    weights.unlink()
+    assert attn(*ask).out == first.out
+    by_transformers = attn(*ask, "--engine", "transformers")
+    org.asked.clear()
+    offline = attn(*ask, "--engine", "transformers", "--offline")
+    assert (offline.out, offline.code) == (by_transformers.out, 0), offline.err
+    offline = attn(*ask, "--offline")
+    assert offline.out == first.out, offline.err
+    assert org.asked == []
+
+
+def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_by_the_restricted_unpickler(
+    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    base = Path(shutil.copytree(tiny_llama, tmp_path / "base"))
+    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
+    (base / "model.safetensors").unlink()
+    org.repositories |= {"some/lora": adapter, "some/base": base}
+    ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
+    first = attn(*ask)
+    assert first.code == 0, first.err
+    assert org.sent("pytorch_model.bin") == (base / "pytorch_model.bin").stat().st_size
+    org.asked.clear()
+    assert attn(*ask, "--offline").out == first.out
+    assert org.asked == []
+    local = attn("inspect", TEXT, "-m", str(adapter), "--base", tiny_llama, "-F", "json", "--engine", "transformers")
+    assert first.json["layers"] == local.json["layers"]
+
+
+# --- checkpoints in folders of a repository ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["auto", "transformers"])
+@pytest.mark.parametrize("layout", [training, sentence_transformers, diffusers])
+def test_the_only_checkpoint_in_a_repository_is_taken(
+    layout: Callable[[str, Path], str], engine: str, org: Hub, tiny_llama: str, attn: Run
+) -> None:
+    inside = layout(tiny_llama, org.repositories["org/name"])
+    written(org.repositories["org/name"] / "unet" / "model.safetensors", "of something else")
+    written(org.repositories["org/name"] / inside / "optimizer.pt", "of the training")
+    how = ("-F", "json", "--engine", engine)
+    expected = attn("inspect", TEXT, "-m", org.repositories["org/name"] / inside, *how).json["layers"]
+    for name in ("org/name", f"org/name/{inside}"):
+        ran = attn("inspect", TEXT, "-m", name, *how)
+        assert ran.code == 0, ran.err
+        assert (ran.json["source"]["model"], ran.json["layers"]) == (f"org/name/{inside}", expected)
+    assert org.sent("unet/model.safetensors") == org.sent("optimizer.pt") == 0
+    org.asked.clear()
+    for more in ((), ("--offline",)):
+        assert attn("inspect", TEXT, "-m", "org/name", *how, *more).out == ran.out
+    assert attn("tokens", TEXT, "-m", "org/name").out.startswith(f"org/name/{inside} · ")
+    assert org.asked == []
+
+
+def test_several_in_a_repository_are_listed_and_one_is_given_by_its_folder(
+    org: Hub, tiny_llama: str, attn: Run
+) -> None:
+    for step in (1000, 500):
+        shutil.copytree(tiny_llama, org.repositories["org/name"] / f"checkpoint-{step}")
+    listed = (
+        "org/name, on the hub, holds 2 checkpoints: checkpoint-500, checkpoint-1000; give one of them, as in "
+        "org/name/checkpoint-500"
+    )
+    for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"], ["check", "-m"]):
+        ran = attn(*line, "org/name")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert listed in ran.err
+    assert org.sent(".safetensors") == 0
+    assert shown(attn, "org/name/checkpoint-1000") == "org/name/checkpoint-1000"
+    assert {one.path for one in org.asked if one.host == "storage"} == {"/org/name/checkpoint-1000/model.safetensors"}
+    assert shown(attn, "org/name/checkpoint-500") == "org/name/checkpoint-500"
+    assert sizes("org/name/checkpoint-500") == {"layer": 3, "head": 6}  # which a TAB offers
+    for name in ("org/name/checkpoint-7", "org/other/checkpoint-500", "org/name/runs"):
+        ran = attn("inspect", TEXT, "-m", name)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert f"'{name}' was not found on the hub or in the local cache, and there is no such folder" in ran.err
+        assert "Repo id" not in ran.err
+    ran = attn("inspect", TEXT, "-m", "org/name/checkpoint-500@other", "--offline")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+    assert "'org/name/checkpoint-500@other' was not found in the local cache" in ran.err
+    org.trouble = lambda _: (403, {"X-Error-Code": "GatedRepo"})
+    for command in ("inspect", "tokens"):
+        ran = attn(command, TEXT, "-m", "org/name/checkpoint-500@gated")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "it is gated; ask for access" in ran.err
+
+
+def test_a_folder_that_is_not_in_one_that_is_here_is_not_looked_for_on_the_hub(
+    org: Hub, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for name in ("org/name/checkpoint-500", "org/../checkpoint-500", "org//checkpoint-500"):
+        ran = attn("inspect", TEXT, "-m", name)
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err == f"attn: the checkpoint '{name}' was not found: there is no such folder; check the path\n"
+    assert org.asked == []
+
+
+def test_the_tokens_of_a_folder_in_a_repository_take_no_weights(org: Hub, tiny_llama: str, attn: Run) -> None:
+    folder = org.repositories["org/name"]
+    training(tiny_llama, folder)
+    for path in (folder / "checkpoint-500").glob("*token*"):
+        path.rename(folder / path.name)
+    for path in folder.glob("*token*"):
+        shutil.copy(path, folder / "runs")  # of something else
+    ran = attn("tokens", TEXT, "-m", "org/name/checkpoint-500", "-F", "json")
+    assert [token["text"] for token in ran.json["tokens"]] == ["time", "flies"]
+    assert org.sent(".safetensors") == 0
+    assert shown(attn, "org/name") == "org/name/checkpoint-500"  # with the tokenizer beside it
+
+
+def test_a_download_of_a_folder_that_was_cut_is_gone_on_with(org: Hub, tiny_llama: str, attn: Run) -> None:
+    training(tiny_llama, org.repositories["org/name"])
+    for ending in ("tokenizer_config.json", ".safetensors"):
+        org.trouble = lambda one, ending=ending: (403, {}) if one.path.endswith(ending) else None
+        ran = attn("inspect", TEXT, "-m", "org/name")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "403" in ran.err
+    org.trouble = lambda _: None
+    assert shown(attn, "org/name") == "org/name/checkpoint-500"
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_shards_in_a_folder_of_a_repository_are_read_by_parts(
+    engine: str, org: Hub, tiny_llama: str, attn: Run
+) -> None:
+    training(tiny_llama, org.repositories["org/name"])
+    folder = org.repositories["org/name"] / "checkpoint-500"
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shard = {name: f"model-0000{1 + ('.layers.2.' in name)}-of-00002.safetensors" for name in tensors}
+    for file in set(shard.values()):
+        some = {name: tensor for name, tensor in tensors.items() if shard[name] == file}
+        save_file(some, folder / file, metadata={"format": "pt"})
+    written(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": shard})
+    how = ("-F", "json", "--engine", engine)
+    ran = attn("inspect", TEXT, "-m", "org/name", *how)
+    assert ran.json["layers"] == attn("inspect", TEXT, "-m", tiny_llama, *how).json["layers"]
+    asked = {one.path for one in org.asked if one.host == "storage" and one.method == "GET"}
+    assert asked <= {f"/org/name/checkpoint-500/{file}" for file in shard.values()}
+    if engine == "native":  # the other reads the names in the headers of all
+        assert asked == {"/org/name/checkpoint-500/model-00001-of-00002.safetensors"}
+
+
+def test_an_adapter_and_a_pickle_in_a_folder_of_a_repository(
+    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    shutil.copytree(adapter, org.repositories["org/name"] / "checkpoint-5")
+    org.repositories["some/base"] = Path(tiny_llama)
+    ran = attn("inspect", TEXT, "-m", "org/name", "-F", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json["layers"] == attn("inspect", TEXT, "-m", adapter, "--base", tiny_llama, "-F", "json").json["layers"]
+    assert (ran.json["source"]["model"], ran.json["source"]["base"]) == ("org/name/checkpoint-5", "some/base")
+    shutil.copytree(tiny_llama, tmp_path / "bases" / "checkpoint-9")
+    org.repositories["some/bases"] = tmp_path / "bases"
+    for base in ("some/bases/checkpoint-9", "some/bases"):
+        more = attn("inspect", TEXT, "-m", "org/name", "--base", base, "-F", "json")
+        assert (more.code, more.json["layers"]) == (0, ran.json["layers"])
+        assert more.json["source"]["base"] == "some/bases/checkpoint-9"
+    pickle = Path(shutil.copytree(tiny_llama, org.repositories["org/name"] / "pickle"))
+    torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
+    (pickle / "model.safetensors").unlink()
+    org.commit = "3" * 40
+    assert attn("inspect", TEXT, "-m", "org/name/pickle@v2").code == 0
+
+
+def test_a_folder_in_the_working_directory_is_given_by_its_bare_name(
+    tiny_llama: str, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(tiny_llama, tmp_path / "own")
+    (tmp_path / "own" / "special_tokens_map.json").unlink(missing_ok=True)  # which transformers 5 does not write
+    monkeypatch.chdir(tmp_path)
+    for command in ("inspect", "tokens"):
+        assert attn(command, TEXT, "-m", "own").code == 0
+    (tmp_path / "own" / "config.json").write_text('{"model_type": "nobody"}')
+    for engine in ("native", "transformers"):
+        ran = attn("inspect", TEXT, "-m", "own", "--engine", engine)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3 if engine == "transformers" else 4, "", 1)
+        assert "nobody" in ran.err

@@ -1,0 +1,87 @@
+"""What becomes of sentences: traces and what is made of them, two traces compared; alike in one process and in two."""
+
+import statistics
+from contextlib import closing
+
+import numpy as np
+import pytest
+from works import Weights
+
+import attncli
+from attncli.analysis.diff import Differences, DiffStats
+from attncli.corpus.jobs import DiffJob, Identity, TraceJob
+from attncli.corpus.run import batched, run
+from attncli.engines import inspect
+from attncli.engines.source import CorpusItem
+from attncli.errors import Failure, UsageError
+
+SENTENCES = [
+    *(CorpusItem(number, f"time flies {'so ' * (number % 3)}fast") for number in range(1, 7)),
+    CorpusItem(7, ""),
+    CorpusItem(8, Failure("it is not UTF-8"), {"file": "b"}),
+    CorpusItem(9, "an arrow", {"file": "a"}),
+]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_something_is_made_of_every_trace(jobs: int) -> None:
+    job = TraceJob(Weights(), {"seed": 3, "layers": 0}, target="it does")
+    with closing(run(job, batched(SENTENCES), jobs)) as results:
+        *found, empty, broken, last = results
+    for result, sentence in zip([*found, last], [*SENTENCES[:6], SENTENCES[8]], strict=True):
+        assert isinstance(sentence.text, str)
+        assert isinstance(result.value, dict)
+        expected = inspect(sentence.text, target="it does", seed=3).layer(0).head(1).weights
+        assert result.number == sentence.number
+        np.testing.assert_array_equal(result.value["weights"], expected)
+        assert result.value["kept"] == sentence.kept
+    assert isinstance(empty.value, Failure)
+    assert broken.value == Failure("it is not UTF-8", kept={"file": "b"})
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_source_that_does_not_exist_is_refused(jobs: int) -> None:
+    job = TraceJob(Weights(), {"layers": 7})
+    with closing(run(job, batched(SENTENCES), jobs)) as results, pytest.raises(UsageError, match="layer 7"):
+        next(results)
+
+
+def test_a_source_that_is_open_is_used() -> None:
+    job = TraceJob(Weights(), {"seed": 3})
+    impossible = TraceJob(Weights(), {"layers": 7})
+    assert len(list(run(impossible, batched(SENTENCES), 1, job.open(job.source())))) == len(SENTENCES)
+
+
+TEXTS = ["time flies like an arrow", "a b a", "fruit flies like a banana", "a rose is a rose", "so it goes", "x"]
+
+
+def compared(jobs: int) -> tuple[Differences, list[Failure]]:
+    first, second = (TraceJob(Identity(), {"seed": seed, "num_heads": 2}) for seed in (0, 1))
+    sentences = [CorpusItem(number, text) for number, text in enumerate([*TEXTS, ""], start=1)]
+    stats, failures = DiffStats(), []
+    with closing(run(DiffJob(first, second), batched(sentences), jobs)) as results:
+        for result in results:
+            if isinstance(result.value, Failure):
+                failures.append(result.value)
+            else:
+                stats.add(result.value)
+    return stats.differences(), failures
+
+
+def test_two_models_are_as_far_apart_as_in_a_loop_over_the_sentences() -> None:
+    found, failures = compared(1)
+    assert len(failures) == 1
+    assert (found.sentences, found.first.seed, found.second.seed) == (6, 0, 1)
+    pairs = [[attncli.inspect(text, seed=seed, num_heads=2) for seed in (0, 1)] for text in TEXTS]
+    single = [{each.head: each for each in attncli.diff(*pair).heads} for pair in pairs]
+    divergences = [head.jensen_shannon for head in found.heads]
+    assert divergences == sorted(divergences, reverse=True)  # type: ignore[type-var]
+    for head in found.heads:
+        each = [float(heads[head.head].jensen_shannon or 0) for heads in single]
+        assert (head.count, head.elsewhere) == (6, (0, 0))
+        assert head.jensen_shannon == pytest.approx(statistics.fmean(each), rel=1e-9)
+        assert head.std == pytest.approx(statistics.stdev(each), rel=1e-9)
+
+
+def test_two_processes_give_the_digits_of_one() -> None:
+    assert compared(2) == compared(1)

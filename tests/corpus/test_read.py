@@ -1,0 +1,326 @@
+"""Sentences out of every kind of file, beside what pandas, polars, DuckDB and the standard library read of it."""
+
+import bz2
+import csv
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from corpora import EXPECTED, IDS, PACK, TEXTS, bad, read, texts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attncli.corpus.read import SentenceReader
+from attncli.errors import Failure, InputError, UsageError
+
+
+def with_pandas(path: Path, frame: pd.DataFrame) -> None:
+    match path.suffix:
+        case ".csv":
+            frame.to_csv(path, index=False)
+        case ".tsv":
+            frame.to_csv(path, index=False, sep="\t")
+        case ".parquet":
+            frame.to_parquet(path)
+        case _:
+            frame.to_json(path, orient="records", lines=True)
+
+
+def with_polars(path: Path, frame: pd.DataFrame) -> None:
+    table = pl.from_pandas(frame)
+    match path.suffix:
+        case ".csv":
+            table.write_csv(path)
+        case ".tsv":
+            table.write_csv(path, separator="\t")
+        case ".parquet":
+            table.write_parquet(path)
+        case _:
+            table.write_ndjson(path)
+
+
+def with_duckdb(path: Path, frame: pd.DataFrame) -> None:
+    how = {".csv": "", ".tsv": "(FORMAT csv, DELIMITER '\t')"}.get(path.suffix, "(FORMAT json)")
+    duckdb.sql(f"COPY frame TO '{path}' {'' if path.suffix == '.parquet' else how}")
+
+
+def with_the_standard_library(path: Path, frame: pd.DataFrame) -> None:
+    if path.suffix in (".csv", ".tsv"):
+        with open(path, "w", encoding="utf-8-sig", newline="") as stream:
+            writer = csv.writer(stream, dialect="excel" if path.suffix == ".csv" else "excel-tab")
+            writer.writerows([frame.columns, *frame.values.tolist()])
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.table(dict(frame)), path, row_group_size=3)
+    else:
+        path.write_text("".join(json.dumps(row) + "\r\n" for row in frame.to_dict("records")), encoding="utf-8")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet", ".jsonl", ".ndjson"])
+@pytest.mark.parametrize("write", [with_pandas, with_polars, with_duckdb, with_the_standard_library])
+def test_a_column_is_what_others_wrote(
+    write: Callable[[Path, pd.DataFrame], None], ending: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"corpus{ending}"
+    write(path, pd.DataFrame({"id": IDS, "text": TEXTS, "text two": TEXTS[::-1]}))
+    assert texts(path) == EXPECTED
+    assert [text for _, text in texts(path, column="text two")] == [text for text in TEXTS[::-1] if text]
+
+
+@pytest.mark.parametrize("packing", PACK)
+@pytest.mark.parametrize("ending", [".txt", "", ".md", ".jsonl", ".csv", ".tsv"])
+def test_a_packed_file_is_read_as_it_was(ending: str, packing: str, tmp_path: Path) -> None:
+    separator = "\t" if ending == ".tsv" else ","
+    lines = ["time flies", "", "fruit flies"]
+    if ending == ".jsonl":
+        lines = [json.dumps({"text": line}) for line in lines]
+    elif ending in (".csv", ".tsv"):
+        lines = [f"id{separator}text", *(f"1{separator}{line}" for line in lines)]
+    path = tmp_path / f"corpus{ending}{packing}"
+    path.write_bytes(PACK[packing]("\n".join(lines).encode()))
+    assert texts(path) == [(1, "time flies"), (3, "fruit flies")]
+
+
+odd = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1) | st.sampled_from(
+    ['"', '""', "a,b", "\r", "\n", "\r\n", "a\tb", "\ufeff", "\x1a", "\x85", '",\n"', "\\n", "null", "NaN"]
+)
+
+
+@given(rows=st.lists(st.tuples(odd, odd), min_size=1, max_size=8))
+def test_any_text_comes_out_as_it_went_in(
+    rows: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("odd")
+    columns = {"text": [text for text, _ in rows], "label": [label for _, label in rows]}
+    for ending, separator in ((".csv", ","), (".tsv", "\t")):
+        with open(folder / f"a{ending}", "w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream, delimiter=separator, quoting=csv.QUOTE_ALL).writerows([columns, *rows])
+    pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=3)
+    objects = [dict(zip(columns, row, strict=True)) for row in rows]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, objects)), encoding="utf-8")
+    for ending in (".csv", ".tsv", ".parquet", ".jsonl"):
+        for place, column in enumerate(columns):
+            assert [text for _, text in texts(folder / f"a{ending}", column=column)] == [row[place] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"column": "txt"}, "has no column 'txt'; --column names one of id, text; did you mean 'text'?"),
+        ({"column": "\x1b[2J"}, r"has no column '\x1b[2J'; --column names one of id, text"),
+    ],
+)
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet", ".jsonl"])
+def test_a_column_that_is_not_there_is_said_with_those_that_are(
+    how: dict[str, str], said: str, ending: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"corpus{ending}"
+    with_pandas(path, pd.DataFrame({"id": IDS, "text": TEXTS}))
+    with pytest.raises(InputError) as refused:
+        read(path, **how)
+    assert str(refused.value) == f"{path} {said}"
+
+
+def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("time\n", encoding="utf-8")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing PAR1")
+    (tmp_path / "c.csv").write_text("id,txt\n1,flies\n", encoding="utf-8")
+    (tmp_path / "d.txt.gz").write_bytes(b"no gzip")
+    (tmp_path / "e.txt").write_bytes(b"\xff\xfet\0i\0")
+    (tmp_path / "f.txt").symlink_to("nothing")
+    (tmp_path / "g.jsonl").write_text('{"text": "arrow"}\n', encoding="utf-8")
+    (tmp_path / "h.txt").write_bytes(b"")
+    os.mkfifo(tmp_path / "i.txt")
+    found = read(tmp_path)
+    assert [(one.number, one.text, one.kept["file"]) for one in found if isinstance(one.text, str)] == [
+        (1, "time", str(tmp_path / "a.txt")),
+        (1, "arrow", str(tmp_path / "g.jsonl")),
+    ]
+    failures = [one.text for one in found if isinstance(one.text, Failure)]
+    names = [str(tmp_path / name) for name in ("b.parquet", "c.csv", "d.txt.gz", "e.txt", "f.txt")]
+    assert [failure.kept["file"] for failure in failures] == names
+    for failure, name in zip(failures, names, strict=True):
+        assert failure.of(1).startswith(f"{name}, sentence 1: ")
+        assert name in failure.reason
+
+
+def test_a_single_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    for name, content in {"a.parquet": b"no", "b.csv": b"", "c.jsonl": b"\n", "d.txt": b"", "e.csv": b"text\n"}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=name):
+            read(tmp_path / name)
+    (tmp_path / "f.txt.bz2").write_bytes(bz2.compress(b"time\n"))
+    with pytest.raises(InputError, match=r"f.txt.bz2 is packed and no text; expected UTF-8"):
+        read(tmp_path / "f.txt.bz2")
+    (tmp_path / "g.csv").write_bytes(gzip.compress(b"text\ntime\n"))
+    with pytest.raises(InputError, match=r"g\.csv is packed and no text"):
+        read(tmp_path / "g.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "said"),
+    [
+        ("a.txt", {"column": "x"}, "--column does not apply to a.txt, which is text; it names a column of .csv, .tsv"),
+        ("a.txt.gz", {"column": "x"}, "--column does not apply to a.txt.gz, which is text; it names a column"),
+        ("a.parquet", {"whole": True}, "--whole does not apply to a.parquet, which is Parquet; drop it"),
+        ("\x1b]0;.txt", {"column": "id"}, r"--column does not apply to \x1b]0;.txt, which is text; it names"),
+    ],
+)
+def test_an_option_that_does_not_apply_is_refused(
+    name: str, how: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for one in ("a.csv", "b.csv"):
+        (tmp_path / one).write_text("text\n", encoding="utf-8")
+    with pytest.raises(UsageError) as refused:
+        SentenceReader.of(name, **how)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_column_of_some_files_is_a_field_of_others(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,body\n1,time\n", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text('{"id": 2, "body": "flies"}\n', encoding="utf-8")
+    assert [one.text for one in read(tmp_path, column="body")] == ["time", "flies"]
+
+
+def test_whole_files_are_a_text_each(tmp_path: Path) -> None:
+    for name, text in {"a.txt": "time\n\nflies\n", "b.txt": "fruit", "c.txt": " \n"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    corpus = SentenceReader.of(str(tmp_path), whole=True)
+    assert not corpus.is_one
+    assert [one.text for one in corpus.sentences()] == ["time\n\nflies\n", "fruit"]
+    assert SentenceReader.of(str(tmp_path / "a.txt"), whole=True).is_one
+
+
+def test_lists_of_messages_are_read_from_a_field_too(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "time flies"}]
+    (tmp_path / "a.jsonl").write_text(json.dumps(messages) + "\n", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text(json.dumps({"id": 1, "talk": messages}) + '\n{"talk": [1]}\n', encoding="utf-8")
+    (line,) = read(tmp_path / "a.jsonl", chat=True)
+    field, broken = read(tmp_path / "b.jsonl", chat=True, column="talk")
+    assert type(line.text) is type(field.text)
+    assert line.text == field.text == json.dumps(messages)
+    assert isinstance(broken.text, Failure)
+    pq.write_table(pa.table({"talk": [messages, None, []]}), tmp_path / "c.parquet")
+    assert texts(tmp_path / "c.parquet", chat=True, column="talk") == [(1, line.text)]
+    assert list(bad(tmp_path / "c.parquet", chat=True, column="talk")) == [2, 3]
+    with pytest.raises(InputError, match=r"expected text$"):
+        read(tmp_path / "c.parquet", column="talk")
+
+
+def test_the_last_number_is_known_where_that_is_quick(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n\nb", encoding="utf-8")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a\nb\n"))
+    pq.write_table(pa.table({"text": ["time"] * 5000}), tmp_path / "a.parquet")
+    for name, number in {"a.txt": 3, "a.parquet": 5000, "a.txt.gz": None, "": None, "b.txt": None}.items():
+        assert SentenceReader.of(str(tmp_path / name)).last_number() == number
+
+
+# --- what is bad -------------------------------------------------------------------------------------------
+
+
+def test_a_bad_line_of_json_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    lines = [
+        b'{"text": "time", "id": 1}', b"time flies", b'["text"]', b'{"text": null, "id": "x"}', b'{"text": 3}',
+        b'{"txt": "flies"}', b'{"text": "na\xefve"}', b'{"text": ""}', b"",
+        b'{"text": "half", "id": 2', b'{"text": "\\ud800"}', b'{"text": "arrow"}', b"[" * 5000,
+    ]  # fmt: skip
+    path.write_bytes(b"\n".join(lines))
+    said: list[str] = []
+    found = list(SentenceReader.of(str(path)).sentences(said.append))
+    assert [(one.number, one.text) for one in found if isinstance(one.text, str)] == [(1, "time"), (12, "arrow")]
+    assert said == [f"{path}: 2 empty texts were skipped"]
+    reasons = {one.number: one.text.reason for one in found if isinstance(one.text, Failure)}
+    assert list(reasons) == [2, 3, 4, 5, 6, 7, 10, 11, 13]
+    assert reasons[2].startswith("it is no JSON: ")
+    assert reasons[3] == "it is a list; expected a JSON object"
+    assert reasons[4] == "its 'text' is null; expected text"
+    assert reasons[5] == "its 'text' is a number; expected text"
+    assert reasons[6] == "it has no column 'text'; --column names one of txt; did you mean 'txt'?"
+    assert reasons[7] == f"it is not UTF-8 at byte 13; convert {path} to UTF-8 first"
+
+
+def test_only_columns_of_texts_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "types.parquet"
+    columns = {
+        "text": pa.array(["time", None], pa.large_string()),
+        "kind": pa.array(["a", "b"]).dictionary_encode(),
+        "old": pa.array([b"bytes", b"more"]),  # as some old writers put texts
+        "a.b": pa.array(["dotted", "too"]),
+        "whole": pa.array([1, None]),
+        "a": pa.array([{"b": "nested"}, None]),
+    }
+    pq.write_table(pa.table(columns), path)
+    assert texts(path) == [(1, "time")]
+    assert bad(path) == {2: "its 'text' is null; expected text"}
+    read_as_text = [texts(path, column=name) for name in ("kind", "old", "a.b")]
+    assert read_as_text == [[(1, "a"), (2, "b")], [(1, "bytes"), (2, "more")], [(1, "dotted"), (2, "too")]]
+    for name, kind in {"whole": "int64", "a": "struct<b: string>"}.items():
+        with pytest.raises(InputError, match=rf"^column '{name}' of .* is {kind}; expected text$"):
+            read(path, column=name)
+
+
+def test_a_bad_row_of_csv_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    rows = [
+        b"id,text,label", b"1,time,a", b"2,na\xefve,b", b"3,fruit,\xff", b"4,a,b,c", b"5", b'6,"he said "hi" to",x',
+        b"", b"7,flies,b", b'8,"two', b'lines",c', b"9,,d", b'10,"never ends,c',
+    ]  # fmt: skip
+    path.write_bytes(b"\n".join(rows))
+    assert texts(path) == [(1, "time"), (3, "fruit"), (7, "flies"), (8, "two\nlines")]
+    reasons = bad(path)
+    assert list(reasons) == [2, 4, 5, 6, 10]
+    assert reasons[2] == f"it is not UTF-8 at byte 3; convert {path} to UTF-8 first"
+    assert reasons[4] == "it has 4 columns, and the header 3"
+    assert reasons[5] == "it has 1 column, and the header 3"
+    assert reasons[6].startswith("it is no row: ',' expected after '\"'")
+    assert reasons[10].startswith("it is no row: unexpected end of data")
+
+
+def test_a_column_that_is_there_twice_is_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / "twice.csv").write_text("text,text\na,b\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"has 2 columns 'text'; expected one$"):
+        read(tmp_path / "twice.csv")
+
+
+def test_bytes_that_are_no_utf_8_harm_their_row_of_parquet_alone(tmp_path: Path) -> None:
+    path = tmp_path / "bad.parquet"
+    broken = pa.Array.from_buffers(pa.string(), 3, pa.array([b"time", b"na\xefve", b"flies"]).buffers())
+    pq.write_table(pa.table({"text": broken}), path)
+    assert texts(path) == [(1, "time"), (3, "flies")]
+    assert bad(path) == {2: f"it is not UTF-8 at byte 3; convert {path} to UTF-8 first"}
+
+
+def test_a_parquet_file_is_read_as_far_as_it_is_sound(tmp_path: Path) -> None:
+    path = tmp_path / "corrupt.parquet"
+    words = [f"word {number}" for number in range(3000)]
+    pq.write_table(pa.table({"text": words}), path, row_group_size=1000, use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    start = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    data[start : start + 400] = bytes(400)
+    path.write_bytes(data)
+    assert texts(path) == list(enumerate(words[:1000], start=1))
+    ((number, reason),) = bad(path).items()
+    assert number == 1001
+    assert reason.startswith(f"cannot read {path}: ")
+
+
+def test_a_large_file_is_read_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "large.parquet"
+    pq.write_table(pa.table({"text": ["time flies like an arrow " * 40] * 50_000}), path, use_dictionary=False)
+    size = pq.ParquetFile(path).metadata.row_group(0).total_byte_size
+    before = pa.total_allocated_bytes()
+    most = 0
+    for count, _ in enumerate(SentenceReader.of(str(path)).sentences()):
+        if count % 1000 == 0:
+            most = max(most, pa.total_allocated_bytes() - before)
+    assert size > 2**25 > most

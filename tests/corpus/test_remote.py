@@ -1,0 +1,126 @@
+"""Where files are: packed, in memory, in a bucket, on the web."""
+
+import gzip
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from corpora import EXPECTED, IDS, PACK, TEXTS, bad, read, texts, zstd
+from servers import serving
+
+from attncli.corpus.read import SentenceReader
+from attncli.corpus.remote import File
+from attncli.errors import Failure, InputError
+
+LINES = b"".join(b"line number %d\n" % number for number in range(1, 20_001))
+
+
+@pytest.mark.parametrize("packing", [".gz", ".zst"])
+def test_of_a_file_that_is_cut_short_what_is_whole_is_read(packing: str, tmp_path: Path) -> None:
+    path = tmp_path / f"cut.txt{packing}"
+    packed = PACK[packing](LINES)
+    path.write_bytes(packed[: len(packed) // 2])
+    *found, last = read(path)
+    assert len(found) > 1000
+    assert [one.text for one in found] == LINES.decode().splitlines()[: len(found)]
+    assert last.number == len(found) + 1
+    assert last.text == Failure(f"cannot read {path}: it is cut short: its compressed data end too early")
+
+
+@pytest.mark.parametrize("packing", [".gz", ".zst"])
+def test_what_is_named_as_packed_and_is_not_is_refused(packing: str, tmp_path: Path) -> None:
+    path = tmp_path / f"plain.txt{packing}"
+    path.write_bytes(LINES)
+    with pytest.raises(InputError, match=f"^cannot read {path}: (Not a gzipped|ZSTD decompress failed)"):
+        read(path)
+
+
+def test_a_checksum_that_is_wrong_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.txt.gz"
+    packed = bytearray(gzip.compress(LINES))
+    packed[-6] ^= 1
+    path.write_bytes(packed)
+    assert texts(path)[-1] == (20_000, "line number 20000")
+    assert bad(path)[20_001].startswith(f"cannot read {path}: CRC check failed")
+
+
+def test_any_file_system_of_fsspec_is_read() -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    frame = pd.DataFrame({"id": IDS, "text": TEXTS})
+    memory.pipe("/corpus/a.csv", frame.to_csv(index=False).encode())
+    memory.pipe("/corpus/b.jsonl.gz", gzip.compress(frame.to_json(orient="records", lines=True).encode()))
+    memory.pipe("/corpus/c.parquet", frame.to_parquet())
+    memory.pipe("/corpus/sub/_x", b"hidden")
+    memory.pipe("/corpus/d.txt.zst", zstd(b"time\n\nflies"))
+    corpus = SentenceReader.of("memory://corpus")
+    assert [Path(file.name).name for file in corpus.files] == ["a.csv", "b.jsonl.gz", "c.parquet", "d.txt.zst"]
+    assert [(one.number, one.text) for one in corpus.sentences()] == [*3 * EXPECTED, (1, "time"), (3, "flies")]
+    assert texts("memory://corpus/*.parquet") == EXPECTED
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    frame = pd.DataFrame({"id": IDS, "text": TEXTS})
+    files = {
+        "a.csv": frame.to_csv(index=False).encode(),
+        "b.jsonl.gz": gzip.compress(frame.to_json(orient="records", lines=True).encode()),
+        "sub/c c.parquet": frame.to_parquet(),
+        "sub/d.txt.zst": zstd(b"time\n\nflies"),
+        "_SUCCESS": b"",
+    }
+    with serving({f"/bucket/corpus/{name}": content for name, content in files.items()}) as host:
+        yield host
+
+
+def test_a_bucket_is_read_as_a_folder_is(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    where = f"?endpoint_override={server}&scheme=http&region=x"
+    found = read(f"s3://bucket/corpus{where}")
+    names = [f"s3://bucket/corpus/{name}" for name in ("a.csv", "b.jsonl.gz", "sub/c c.parquet", "sub/d.txt.zst")]
+    assert list(dict.fromkeys(one.kept["file"] for one in found)) == names
+    assert [(one.number, one.text) for one in found] == EXPECTED * 3 + [(1, "time"), (3, "flies")]
+    assert texts(f"s3://bucket/corpus/*/*.parquet{where}") == EXPECTED
+    assert texts(f"s3://bucket/corpus/a.csv{where}") == EXPECTED
+    with pytest.raises(InputError, match=r"^no file fits s3://bucket/corpus/\*\.txt; "):
+        read(f"s3://bucket/corpus/*.txt{where}")
+    with pytest.raises(InputError, match=r"^cannot read s3://bucket/corpus/no.txt: there is no such file or folder$"):
+        read(f"s3://bucket/corpus/no.txt{where}")
+    with pytest.raises(InputError, match=r"^cannot read s3://denied/a.csv: .*; are the credentials set that may read"):
+        read(f"s3://denied/a.csv{where}")
+
+
+def test_a_page_of_the_web_is_read_as_a_file_is(server: str) -> None:
+    assert texts(f"http://{server}/bucket/corpus/a.csv?download=1") == EXPECTED
+    assert texts(f"http://{server}/bucket/corpus/b.jsonl.gz") == EXPECTED
+    assert texts(f"http://{server}/bucket/corpus/sub/c%20c.parquet") == EXPECTED
+    with pytest.raises(InputError, match=rf"^cannot read http://{server}/no.txt: 404, message='Not Found'$"):
+        read(f"http://{server}/no.txt?token=secret")
+    with pytest.raises(InputError, match=r"403, message='Forbidden'; are the credentials set that may read it\?$"):
+        read(f"http://{server}/denied.txt")
+    with pytest.raises(InputError, match=r"^cannot read http://127.0.0.1:1/x.txt: Connect call failed"):
+        read("http://127.0.0.1:1/x.txt")
+
+
+def test_a_host_that_does_not_answer_is_one_sentence() -> None:
+    url = "gs://anonymous@bucket/x.txt?endpoint_override=127.0.0.1:1&scheme=http&retry_limit_seconds=0.1"
+    with pytest.raises(InputError, match=r"^cannot read gs://bucket/x\.txt: .*Could not connect to server.*$"):
+        read(url)
+
+
+def test_a_scheme_that_nobody_knows_is_said() -> None:
+    with pytest.raises(InputError, match=r"^xy://z: nothing here reads xy://; expected s3, gs, hf, http or https$"):
+        read("xy://z")
+
+
+def test_names_are_shown_without_passwords_and_with_the_numbers_of_odd_bytes() -> None:
+    assert File("bucket/a.txt", "s3://key:secret@bucket?region=x").name == "s3://bucket/a.txt"
+    assert (
+        File("https://me:secret@host/a.txt?token=1", "https://me:secret@host/a.txt?token=1").name
+        == "https://host/a.txt"
+    )
+    assert File(os.fsdecode(b"a\xff.txt")).name == "a\\xff.txt"

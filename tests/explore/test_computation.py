@@ -1,0 +1,354 @@
+"""Answers: each stage says what the functions of the package say of the same text, and nothing is computed twice."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from asked_models import Made, Plain
+from traces import layer_of, tokens_of, trace_of, watched
+
+import attncli
+from attncli.analysis.diff import HeadDifference
+from attncli.engines.interactive import InteractiveSource, Query
+from attncli.errors import InputError, NotExposedError
+from attncli.explore.computation import IncrementalComputation
+from attncli.explore.computed import ComputedView
+from attncli.explore.view_state import Limits, ViewState
+from attncli.trace.trace import Trace
+
+TEXT = "time flies like an arrow"
+OTHER = "fruit flies like a banana"
+LOOK = ViewState(Query(TEXT), layer=2)
+LAYERS = 4  # of the model in the box
+
+
+@pytest.fixture
+def model() -> Plain:
+    return Plain(LAYERS, model="demo")
+
+
+def answering_of(asked: InteractiveSource) -> IncrementalComputation:
+    """Ask a model that answers in no time: what is asked for at once depends on how long answers take."""
+    return IncrementalComputation(asked, lambda: 0.0)
+
+
+def assert_same(found: Trace | None, wanted: Trace) -> None:
+    assert found is not None
+    assert found.query_tokens == wanted.query_tokens
+    assert [(each.layer, each.kind, each.heads) for each in found.layers] == [
+        (each.layer, each.kind, each.heads) for each in wanted.layers
+    ]
+    for one, other in zip(found.layers, wanted.layers, strict=True):
+        for head in range(one.num_heads):
+            np.testing.assert_array_equal(one.head(head).weights, other.head(head).weights)
+
+
+def assert_measured(answer: ComputedView, layers: list[int], text: str = TEXT, **options: Any) -> None:
+    """The survey is that of these layers, but for the last digit that layers measured together may differ in."""
+    wanted, found = attncli.heads(text, model="demo", layers=layers, **options), answer.survey
+    assert found is not None
+    assert replace(found, heads=()) == replace(wanted, heads=())
+    for head, other in zip(found.heads, wanted.heads, strict=True):
+        assert (head.layer, head.kind, head.head) == (other.layer, other.kind, other.head)
+        assert [label.name for label in head.labels] == [label.name for label in other.labels]
+        for name, value in other.metrics.items():
+            assert head.metrics[name] == (value if value is None else pytest.approx(value, rel=1e-5, abs=1e-6))
+
+
+# --- stages -----------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_grows_from_the_tokens_over_the_layer_to_the_map(model: Plain) -> None:
+    tokens, layer, *measured, last = answering_of(model).results(LOOK)
+    wanted = attncli.inspect(TEXT, model="demo", layers=2)
+    assert tokens.tokens == layer.tokens == (wanted.query_tokens, wanted.key_tokens)
+    assert (tokens.shown, tokens.survey, layer.survey) == (None, None, None)
+    assert_same(layer.shown, wanted)
+    # The nearest layers first.
+    for answer, layers in zip(measured, ([2], [1, 2], [1, 2, 3], [0, 1, 2, 3]), strict=True):
+        assert_measured(answer, layers)
+        assert answer.shown is layer.shown
+    assert [each.is_whole for each in (tokens, layer, *measured, last)] == [False] * 6 + [True]
+    assert replace(last, is_whole=False) == measured[-1]
+    assert last.failure == ""
+
+
+def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
+    answering = answering_of(model)
+    *_, norms = answering.results(LOOK.counting("norms"))
+    assert_same(norms.shown, attncli.derive(attncli.inspect(TEXT, model="demo", layers=2), norms=True))
+    *_, rollout = answering.results(LOOK.counting("rollout"))
+    whole = attncli.inspect(TEXT, model="demo", layers="all")
+    assert_same(rollout.shown, attncli.derive(whole, rollout=True, layers=2))
+    assert_measured(rollout, [0, 1, 2, 3])  # of the weights
+    assert rollout.room().heads == (0, 1, 2, 3)  # to come back to
+
+
+def test_a_held_question_is_compared(model: Plain) -> None:
+    look = LOOK.holding().asking(OTHER)
+    _, alone, both, *_, last = answering_of(model).results(look)
+    assert (alone.held, alone.changes) == (None, ())
+    first, second = (attncli.inspect(text, model="demo", layers=2) for text in (TEXT, OTHER))
+    assert_same(both.held, first)
+    assert_same(both.shown, second)
+    everywhere = attncli.diff(*(attncli.inspect(text, model="demo", layers="all") for text in (TEXT, OTHER)))
+    assert numbers_of(last.changes) == pytest.approx(numbers_of(everywhere.heads), rel=1e-4, abs=1e-9)
+    *_, norms = answering_of(model).results(look.counting("norms"))
+    assert_same(norms.held, attncli.derive(first, norms=True))
+    assert (numbers_of(norms.changes), norms.failure) == (numbers_of(last.changes), "")
+
+
+def test_the_held_question_is_computed_once(model: Plain) -> None:
+    answering = answering_of(model)
+    look = LOOK.holding()
+    *_, same = answering.results(look)
+    assert {*numbers_of(same.changes).values()} == {0.0}
+    model.asked.clear()
+    *_, other = answering.results(look.asking(OTHER))
+    assert TEXT not in {text for text, _ in model.asked}
+    *_, alone = answering_of(model).results(look.asking(OTHER))
+    assert numbers_of(other.changes) == numbers_of(alone.changes)
+
+
+def test_of_a_text_as_much_is_kept_as_there_is_room_for(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attncli.explore.computation._MOST", 1)
+    *_, other = answering_of(model).results(LOOK.holding().asking(OTHER))
+    monkeypatch.undo()
+    *_, kept = answering_of(model).results(LOOK.holding().asking(OTHER))
+    assert numbers_of(other.changes) == numbers_of(kept.changes)
+
+
+def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float | None]:
+    return {(one.layer, one.head): one.jensen_shannon for one in heads}
+
+
+def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
+    question = Query(TEXT, pair=OTHER, mask="causal & window(3)")
+    *_, last = answering_of(model).results(ViewState(question))
+    wanted = attncli.inspect(TEXT, pair=OTHER, mask=question.mask, model="demo", layers=0)
+    assert_same(last.shown, wanted)
+    assert_measured(last, [0, 1, 2, 3], pair=OTHER, mask=question.mask)
+
+
+def test_the_toy_layer_has_one_layer_and_a_target() -> None:
+    question = Query("time flies", target="die Zeit")
+    *_, last = answering_of(Plain(1, num_heads=2)).results(ViewState(question))
+    assert_same(last.shown, attncli.inspect("time flies", target="die Zeit", num_heads=2))
+    room = last.room()
+    assert room.kinds == ("cross",)
+    assert [token.text for token in room.queries] == ["die", "Zeit"]
+    assert [token.text for token in room.keys] == ["time", "flies"]
+
+
+@pytest.mark.parametrize(("layer", "found"), [(-1, 3), (99, 3), (1, 1)])
+def test_a_layer_is_one_that_there_is(model: Plain, layer: int, found: int) -> None:
+    answer = next(answering_of(model).results(replace(LOOK, layer=layer)))
+    assert answer.look.layer == found
+    assert answer.serves(replace(LOOK, layer=found))
+    assert answer.room() == Limits((0, 1, 2, 3), (), (), *answer.tokens or ())
+
+
+# --- nothing twice ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_known_is_not_asked_for_again(model: Plain) -> None:
+    answering = answering_of(model)
+
+    def asked(look: ViewState) -> list[tuple[str, list[int]]]:
+        model.asked.clear()
+        *_, last = answering.results(look)
+        assert_measured(last, [0, 1, 2, 3], look.question.text)
+        return list(model.asked)
+
+    assert asked(LOOK) == [(TEXT, []), (TEXT, [2]), (TEXT, [1]), (TEXT, [3]), (TEXT, [0])]
+    assert asked(LOOK) == asked(LOOK.counting("norms")) == asked(LOOK.moved(Limits(), 1, 1)) == []
+    assert asked(replace(LOOK, layer=1)) == [(TEXT, [1])]
+    assert asked(LOOK.counting("rollout")) == [(TEXT, [0, 1, 2])]
+    assert asked(LOOK.holding()) == [(TEXT, [3])]  # the others have been looked at
+    assert asked(replace(LOOK, layer=0)) == []
+    held = LOOK.holding().asking(OTHER)
+    assert asked(held) == [(OTHER, []), (OTHER, [2]), (OTHER, [1]), (OTHER, [3]), (OTHER, [0])]
+    assert asked(held.asking(TEXT)) == []
+
+
+def test_an_answer_that_was_dropped_goes_on_where_it_was(model: Plain) -> None:
+    answering = answering_of(model)
+    answers = answering.results(LOOK)
+    dropped = [next(answers) for _ in range(4)][-1]
+    answers.close()
+    assert_measured(dropped, [1, 2])
+    model.asked.clear()
+    first, *_, last = answering.results(LOOK.next_head(Limits(heads=(0, 1))))
+    assert_measured(first, [1, 2])
+    assert_measured(last, [0, 1, 2, 3])
+    assert model.asked == [(TEXT, [3]), (TEXT, [0])]
+
+
+def test_layers_that_are_best_computed_together_are_computed_once() -> None:
+    class Together(Plain):
+        def steps(self, layers: Any) -> list[list[int]]:
+            return [list(layers)]
+
+    model = Together(LAYERS, model="demo")
+    *_, last = answering_of(model).results(LOOK)
+    assert model.asked == [(TEXT, []), (TEXT, [2]), (TEXT, [0, 1, 2, 3])]
+    assert_measured(last, [0, 1, 2, 3])
+
+
+def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(model: Plain) -> None:
+    answering = IncrementalComputation(model, count().__next__)  # a second goes by between any two looks at the clock
+    *_, _ = answering.results(replace(LOOK, layer=0))
+    model.asked.clear()
+    tokens, *on_the_way, layer = (
+        answer for answer, _ in zip(answering.results(LOOK.asking(OTHER)), range(4), strict=False)
+    )
+    assert model.asked == [(OTHER, []), (OTHER, [0]), (OTHER, [1]), (OTHER, [2])]
+    assert {answer.shown for answer in (tokens, *on_the_way)} == {None}
+    assert_same(layer.shown, attncli.inspect(OTHER, model="demo", layers=2))
+    model.asked.clear()
+    *_, _ = answering.results(LOOK.asking(OTHER).counting("norms"))
+    assert (OTHER, [2]) not in model.asked
+
+
+# --- kinds ------------------------------------------------------------------------------------------------------
+
+
+def two_sided(question: Query) -> Trace:
+    """An encoder of two layers that reads five tokens, and a decoder of three that writes four."""
+    draws = np.random.default_rng(7)
+
+    def layer(index: int, kind: str, queries: int, keys: int) -> Any:
+        q, k = (draws.normal(size=(2, size, 3)).astype(np.float32) for size in (queries, keys))
+        return layer_of(q, k, layer=index, kind=kind)
+
+    layers = []
+    for index in range(3):
+        layers += [layer(index, "encoder", 5, 5)] if index < 2 else []
+        layers += [layer(index, "decoder", 4, 4), layer(index, "cross", 4, 5)]
+    queries, keys = tokens_of(*"abcd"), tokens_of(*"vwxyz")
+    return trace_of(*layers, queries=queries, keys=keys, text=question.text, target="t")
+
+
+def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
+    class Together(Made):
+        def steps(self, layers: Sequence[int]) -> list[list[int]]:
+            return [list(layers)]
+
+    look = ViewState(Query("a", target="b"))
+    first, *_, last = answering_of(Together(two_sided, range(4))).results(look.holding())
+    assert (first.measured, last.measured) == (frozenset(), {0, 1, 2, 3})
+    assert first.layers_of("encoder") == (0, 1, 2, 3)  # which is not known yet
+    assert (last.layers_of("encoder"), last.layers_of("decoder")) == ((0, 1), (0, 1, 2))
+    assert last.failure == ""
+    assert {one.layer for one in last.changes} == {0, 1, 2}
+
+
+def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
+    answering = answering_of(Made(two_sided, range(3)))
+    look = ViewState(Query("s", target="t"), layer=1)
+    tokens, *_, last = answering.results(look)
+    assert last.room().kinds == ("encoder", "decoder", "cross")
+    for answer in (tokens, last):
+        sizes = [tuple(map(len, answer.room(kind)[3:])) for kind in ("encoder", "decoder", "cross")]
+        assert sizes == [(5, 5), (4, 4), (4, 5)]
+    assert {(head.layer, head.kind) for head in last.survey.heads if last.survey} == {
+        (layer.layer, layer.kind) for layer in two_sided(look.question).layers
+    }
+    whole = two_sided(look.question)
+    for kind in ("encoder", "decoder"):
+        *_, rolled = answering.results(replace(look, kind=kind).counting("rollout"))
+        alone = replace(whole, layers=tuple(layer for layer in whole.layers if layer.kind == kind))
+        assert_same(rolled.shown, attncli.derive(alone, rollout=True, layers=1))
+        assert rolled.room(kind).kinds == ("encoder", "decoder", "cross")
+    *_, cross = answering.results(replace(look, kind="cross").counting("rollout"))
+    assert "queries and keys have to be the same tokens" in cross.failure
+    assert cross.survey is not None
+    *_, above = answering.results(replace(look, layer=2).counting("rollout"))
+    assert above.sight() is not None
+    assert above.shown is not None
+    assert above.shown.layers[0].kind == "decoder"
+
+
+def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = replace(LOOK, held=Query(OTHER))
+    stages = [answer for answer in answering_of(model).results(look) if answer.shown is not None]
+    monkeypatch.delattr("attncli.render.explore.layer_view.Stages")  # whatever is derived now is derived while drawing
+    for answer in stages:
+        sight = answer.sight()
+        assert sight is not None
+        assert sight.held is answer.held
+        assert sight.scale(None).high > 0
+    assert stages[0].held is None
+    assert stages[-1].held is not None
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+def test_a_text_that_cannot_be_read_is_a_failure(model: Plain) -> None:
+    answering = answering_of(model)
+    (answer,) = answering.results(LOOK.asking(""))
+    with pytest.raises(InputError) as error:
+        attncli.inspect("", model="demo")
+    assert (answer.failure, answer.is_whole, answer.tokens) == (str(error.value), True, None)
+    *_, last = answering.results(LOOK)
+    assert (last.failure, last.is_whole) == ("", True)
+
+
+def test_a_mask_that_does_not_fit_is_a_failure_of_the_layer(model: Plain) -> None:
+    *_, last = answering_of(model).results(LOOK.masked("docs(2,2)"))
+    assert "docs" in last.failure
+    assert last.shown is None
+
+
+def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None:
+    made = Made(lambda _: trace_of(watched([[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.25, 0.75]])))
+    answering = answering_of(made)
+    *_, last = answering.results(ViewState(Query("s"), numbers="norms"))
+    assert "needs the values V" in last.failure
+    assert last.is_whole
+    assert last.shown is None
+    assert last.survey is not None
+    assert last.room().heads == (0,)
+    *_, weights = answering.results(ViewState(Query("s")))
+    assert weights.failure == ""
+
+
+def test_a_held_question_that_shares_nothing_is_said() -> None:
+    *_, last = answering_of(Plain(1)).results(ViewState(Query("time flies")).holding().asking("nothing else"))
+    assert "share no token" in last.failure
+    assert last.changes == ()
+    assert last.held is not None
+    assert last.survey is not None
+
+
+def test_a_held_question_that_fails_is_said(model: Plain) -> None:
+    *_, last = answering_of(model).results(LOOK.asking("").holding().asking(TEXT))
+    assert last.failure
+    assert last.shown is not None
+    assert_measured(last, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NotExposedError("there are no weights"), "there are no weights"),
+        (MemoryError(), "out of memory; give fewer tokens"),
+        (KeyError("a\nb\x1b["), "this is a bug in attn, please report it: KeyError: 'a\\nb\\x1b['"),
+        (ValueError("one\ntwo\x1b["), "this is a bug in attn, please report it: ValueError: one two\\x1b["),
+    ],
+)
+def test_whatever_is_raised_is_a_sentence(model: Plain, error: Exception, said: str) -> None:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    whole, model.whole = model.whole, fails  # type: ignore[method-assign]
+    answering = answering_of(model)
+    (last,) = answering.results(LOOK)
+    assert (last.failure, last.is_whole) == (said, True)
+    model.whole = whole  # type: ignore[method-assign]
+    *_, last = answering.results(LOOK)
+    assert_measured(last, [0, 1, 2, 3])

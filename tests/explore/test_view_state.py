@@ -1,0 +1,241 @@
+"""Looks: every key makes another one, and whatever the keys, one looks at something that there is."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from traces import tokens_of
+
+from attncli.analysis.metric_names import NAMES
+from attncli.engines.interactive import Query
+from attncli.explore.view_state import Limits, Numbers, Viewport, ViewState
+from attncli.render.palette import DEFAULT_RAMP
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.view import Ramp
+
+WORDS = ("[CLS]", "time", "fl", "##ies", "like", "an", "arrow", "[SEP]")
+TEXT = "time flies like an arrow"
+PLACES = ((None, None), (0, 4), (5, 7), (7, 10), (11, 15), (16, 18), (19, 24), (None, None))
+TOKENS = Tokens(Token(index, index, word, *PLACES[index]) for index, word in enumerate(WORDS))
+ROOM = Limits((0, 1, 4), ("self",), (0, 1, 2, 3), TOKENS, TOKENS)
+LOOK = ViewState(Query(TEXT))
+
+sizes = st.integers(1, 40)
+rooms = st.builds(
+    lambda layers, kinds, heads, queries, keys: Limits(
+        tuple(sorted(layers)), kinds, tuple(heads), tokens_of(*"q" * queries), tokens_of(*"k" * keys)
+    ),
+    st.sets(st.integers(0, 30), min_size=1, max_size=5),
+    st.sampled_from([("self",), ("encoder", "decoder", "cross"), ("cross",)]),
+    st.sampled_from([range(1), range(12), (3, 5)]),
+    sizes,
+    sizes,
+)
+steps = st.integers(-50, 50)
+keys_pressed = st.one_of(
+    st.tuples(st.just("moved"), steps, steps),
+    st.tuples(st.just("next_layer"), steps),
+    st.tuples(st.just("next_head"), steps),
+    st.tuples(st.just("next_kind")),
+    st.tuples(st.just("finding"), st.sampled_from(["q", "k", "Q", "7", "zz", ""])),
+    st.tuples(st.just("scrolled"), steps, steps),
+    st.tuples(st.just("zoomed"), steps),
+)
+
+
+def shown_of(look: ViewState, room: Limits, step: int) -> tuple[range, range]:
+    """A screen of at most 10 cells a side, of so many tokens each, that shows the cursor."""
+
+    def part(size: int, first: int, place: int) -> range:
+        wide = min(10 * step, size)
+        first = min(max(first, place + 1 - wide), place, size - wide)
+        return range(max(first, 0), max(first, 0) + wide, step)
+
+    port = look.port
+    return part(len(room.queries), port.query, look.query), part(len(room.keys), port.key, look.key)
+
+
+def is_within(look: ViewState, room: Limits) -> bool:
+    return (
+        look.layer in room.layers
+        and look.head in room.heads
+        and look.kind in (None, *room.kinds)
+        and 0 <= look.query < len(room.queries)
+        and 0 <= look.key < len(room.keys)
+    )
+
+
+@given(st.lists(st.tuples(rooms, st.integers(1, 4), st.lists(keys_pressed, max_size=8)), max_size=4))
+def test_whatever_the_keys_and_the_answers_one_looks_at_what_there_is(sessions: list) -> None:
+    look, before = LOOK, Limits()
+    for room, step, keys in sessions:
+        look = look.carried(before, room)
+        assert is_within(look, room)
+        for name, *arguments in keys:
+            shown = shown_of(look, room, step)
+            if name == "zoomed":
+                look = look.seen(shown).zoomed(shown, 3, *arguments)
+                assert 0 <= look.port.zoom <= 3
+            elif name == "scrolled":
+                look = look.scrolled(room, shown, *arguments)
+                assert look.port[:2] == tuple(part.start for part in shown_of(look, room, step))
+            else:
+                look = getattr(look, name)(room, *arguments) or look
+            assert is_within(look, room)
+            assert min(look.port) >= 0
+        before = room
+
+
+def test_the_cursor_stays_where_it_is_seen_while_one_zooms() -> None:
+    look = LOOK.on(Limits(), query=150, key=30)
+    near = look.zoomed((range(0, 200, 10), range(0, 200, 5)), 3, 1)
+    assert near.port == Viewport(75, 15, 1)
+    assert near.zoomed((range(75, 175, 5), range(15, 115, 3)), 3, 9).port == Viewport(132, 27, 3)
+    assert near.zoomed((range(75, 175, 5), range(15, 115, 3)), 3, -1).port == Viewport(0, 0, 0)
+    assert near.zoomed((range(200), range(200)), 0, 1).port.zoom == 0
+
+
+def test_scrolling_takes_the_cursor_along_and_ends_where_the_text_does() -> None:
+    tokens = tokens_of(*"a" * 100)
+    room = Limits((0,), ("self",), (0,), tokens, tokens)
+    shown = range(20), range(0, 40, 4)
+    look = LOOK.on(room, query=5, key=3).scrolled(room, shown, 10, 1)
+    assert (look.port, look.query, look.key) == (Viewport(10, 4, 0), 10, 4)
+    look = look.scrolled(room, shown, 500, 500)
+    assert (look.port, look.query, look.key) == (Viewport(80, 60, 0), 80, 60)
+    look = look.scrolled(room, (range(80, 100), range(60, 100, 4)), -500)
+    assert (look.port, look.query) == (Viewport(0, 60, 0), 19)
+    assert look.seen((range(7, 9), range(5, 9, 2))).port == Viewport(7, 5, 0)
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_changes_alone() -> None:
+    asked = LOOK.asking("fruit").masked(" causal & window(2) ")
+    assert asked.question == Query("fruit", mask="causal & window(2)")
+    assert asked.masked("  ").question == Query("fruit")
+    held = LOOK.holding().asking("fruit")
+    assert (held.held, held.question) == (LOOK.question, Query("fruit"))
+    assert held.holding().held is None
+    for name in ("pair", "target"):
+        assert LOOK.with_text(name, "fruit").question == LOOK.question._replace(**{name: "fruit"})
+        assert LOOK.with_text(name, "fruit").with_text(name, "") == LOOK
+
+
+def test_what_is_held_is_on_the_map_until_it_is_let_go() -> None:
+    held = LOOK.next_metric().holding()
+    assert held.metric is None
+    assert (held.next_metric().metric, held.next_metric(-1).metric) == (NAMES[0], NAMES[-1])
+    assert held.next_metric().next_metric(-1).metric is None
+    assert held.holding().metric == LOOK.metric
+    assert held.next_metric(-1).holding().metric == NAMES[-1]
+
+
+@pytest.mark.parametrize("numbers", ["norms", "rollout"])
+def test_the_same_key_brings_the_weights_back(numbers: Numbers) -> None:
+    assert LOOK.counting(numbers).numbers == numbers
+    assert LOOK.counting(numbers).counting(numbers) == LOOK
+    assert LOOK.counting("norms").counting("rollout").numbers == "rollout"
+
+
+def test_one_answer_serves_looks_that_differ_in_how_they_are_drawn() -> None:
+    room = Limits((0, 1), ("encoder", "cross"), (0, 1), TOKENS, TOKENS)
+    drawn = LOOK.moved(room, 3, 2).next_head(room).next_kind(room).next_metric().next_ramp()
+    assert drawn.needs == LOOK.needs
+    others = [LOOK.asking("x"), LOOK.next_layer(room), LOOK.counting("norms"), LOOK.holding(), LOOK.masked("causal")]
+    assert len({look.needs for look in (LOOK, *others)}) == 6
+    assert LOOK.counting("rollout").needs != LOOK.next_kind(room).counting("rollout").needs
+
+
+# --- where one looks --------------------------------------------------------------------------------------------
+
+
+def test_layers_and_heads_are_those_that_there_are() -> None:
+    assert [LOOK.next_layer(ROOM, by).layer for by in (-1, 1, 2, 9)] == [0, 1, 4, 4]
+    assert LOOK.on(ROOM, layer=4).next_layer(ROOM, -1).layer == 1
+    assert LOOK.on(ROOM, layer=3).layer == 4
+    assert [LOOK.next_head(ROOM._replace(heads=(2, 5)), by).head for by in (0, 1, 2)] == [2, 5, 5]
+    assert ViewState(LOOK.question, layer=-1).within(Limits()).layer == -1
+    assert ViewState(LOOK.question, layer=-1).within(ROOM).layer == 4
+
+
+def test_kinds_come_round_and_one_that_is_not_there_is_left() -> None:
+    room = ROOM._replace(kinds=("encoder", "decoder", "cross"))
+    kinds = [look.kind for look in (LOOK.next_kind(room), LOOK.next_kind(room).next_kind(room))]
+    assert kinds == ["decoder", "cross"]
+    assert LOOK.next_kind(room).next_kind(room).next_kind(room).kind == "encoder"
+    assert LOOK.next_kind(room).within(ROOM).kind is None
+    assert LOOK.next_kind(Limits()) == LOOK
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "places"),
+    [
+        ("[CLS] time flies [SEP]", "[CLS] time flies fast [SEP]", {0: 0, 1: 1, 2: 2, 3: 4}),
+        ("[CLS] time flies [SEP]", "[CLS] the time flies [SEP]", {0: 0, 1: 2, 2: 3, 3: 4}),
+        ("[CLS] time flies [SEP]", "[CLS] flies [SEP]", {0: 0, 1: 1, 2: 1, 3: 2}),
+        ("[CLS] ti [SEP]", "[CLS] time [SEP]", {0: 0, 1: 1, 2: 2}),
+        ("[CLS] a b c [SEP]", "[CLS] x [SEP]", {0: 0, 1: 1, 2: 1, 3: 1, 4: 2}),
+        ("a a", "a a a", {0: 0, 1: 1}),
+        ("a b", "", {0: 0, 1: 1}),
+    ],
+)
+def test_the_cursor_follows_its_token(before: str, after: str, places: dict[int, int]) -> None:
+    old, new = (Limits(queries=tokens_of(*text.split()), keys=tokens_of(*text.split())) for text in (before, after))
+    for place, wanted in places.items():
+        look = LOOK.on(old, query=place, key=len(old.keys) - 1 - place).carried(old, new)
+        assert (look.query, look.key) == (wanted, places[len(old.keys) - 1 - place])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "start", "found"),
+    [
+        ("arrow", 0, 6),
+        ("flies", 0, 2),  # which stands in the text, in two tokens
+        ("li", 3, 4),
+        ("lies lik", 0, 2),
+        ("LIKE", 0, None),
+        ("cls", 5, 0),
+        ("CLS", 5, 0),
+        ("t", 1, 1),
+        ("a", 5, 6),
+        ("a", 6, 5),
+        ("3", 0, 3),
+        ("99", 0, None),
+        ("(", 0, None),
+        ("", 0, None),
+    ],
+)
+def test_a_token_is_found_by_its_letters(wanted: str, start: int, found: int | None) -> None:
+    look = LOOK.on(ROOM, query=start).finding(ROOM, wanted)
+    assert (look and look.query) == found
+
+
+def test_what_no_row_has_is_found_among_the_columns() -> None:
+    look = ViewState(Query("time flies", target="die Zeit"))
+    room = Limits(queries=tokens_of("die", "Zeit"), keys=tokens_of("time", "flies"))
+    found = look.finding(room, "flies")
+    assert found is not None
+    assert (found.query, found.key) == (0, 1)
+
+
+def test_a_long_number_is_no_position() -> None:
+    room = Limits(queries=TOKENS, keys=TOKENS)
+    assert LOOK.finding(room, "9" * 5000) is None
+
+
+# --- how it is drawn --------------------------------------------------------------------------------------------
+
+
+def test_metrics_ramps_and_ranges_come_round() -> None:
+    look, seen = LOOK, []
+    for _ in range(len(NAMES)):
+        look = look.next_metric()
+        seen.append((look.metric, look.next_metric(-1).next_metric()))
+    assert {metric for metric, _ in seen} == {*NAMES}
+    assert look == LOOK
+    ramps = [(look := look.next_ramp()).ramp for _ in get_args(Ramp)]
+    assert {*ramps} == {*get_args(Ramp)}
+    assert ramps[-1] == DEFAULT_RAMP

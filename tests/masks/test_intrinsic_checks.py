@@ -1,0 +1,246 @@
+"""What a mask of known convention shows to be wrong: planted mistakes in batches, with an expectation and without."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attncli.errors import InputError, UsageError
+from attncli.masks.audit import audit_allowed
+from attncli.masks.expressions import with_lengths
+from attncli.masks.findings import CODES, Finding
+from attncli.masks.intrinsic_checks import intrinsic_findings
+from attncli.masks.parser import parse
+from attncli.masks.recognition import rule_of
+
+SIZE = 6
+LOWER = np.tri(SIZE, dtype=bool)[None, None]
+EVERY = np.ones((1, 1, SIZE, SIZE), bool)
+
+
+def padding(*lengths: int, side: str = "right") -> np.ndarray:
+    """Which keys of each row are tokens, `[B, K]`."""
+    rows = [[key < length if side == "right" else key >= SIZE - length for key in range(SIZE)] for length in lengths]
+    return np.array(rows)
+
+
+def of_keys(tokens: np.ndarray) -> np.ndarray:
+    return tokens[:, None, None, :]
+
+
+def of_queries(tokens: np.ndarray) -> np.ndarray:
+    return tokens[:, None, :, None]
+
+
+def found(allowed: np.ndarray, expect: str | None = None, lengths: Any = None, shape: Any = None) -> dict[str, Finding]:
+    batch = len(lengths) if lengths is not None else len(allowed)
+    expected = None if expect is None else parse(expect, allow_rows=True)
+    if expected is not None and lengths is not None:
+        expected = with_lengths(expected, np.array(lengths))
+    shape = shape or (batch, 2, SIZE, SIZE)
+    if expected is None:
+        findings = list(intrinsic_findings(allowed, rule_of(allowed, shape), shape[3] - shape[2]))
+    else:
+        findings = list(audit_allowed(allowed, shape, expected))
+    assert all(finding.code in CODES for finding in findings)
+    assert len({(finding.code, finding.severity) for finding in findings}) == len(findings)
+    return {finding.code: finding for finding in findings}
+
+
+# --- without an expectation ------------------------------------------------------------------------------------
+
+RIGHT, LEFT = padding(6, 4, 5), padding(6, 4, 5, side="left")
+HEALTHY = {
+    "full": EVERY,
+    "causal": LOWER,
+    "a window": LOWER & ~np.tri(SIZE, k=-3, dtype=bool),
+    "documents": np.kron(np.eye(2), np.ones((3, 3))).astype(bool)[None, None],
+    "padding": of_keys(RIGHT),
+    "padding on the left": of_keys(LEFT),
+    "causal and padding": LOWER & of_keys(RIGHT),
+    "padding of every row": of_keys(padding(4, 3, 5)),
+    "heads of their own": np.concatenate([LOWER, EVERY], axis=1),
+    "all but oneself": ~np.eye(SIZE, dtype=bool)[None, None],
+    "long ranges alone": np.concatenate([np.tri(SIZE, k=-2, dtype=bool)[None, None, 2:], EVERY[:, :, :2]], axis=2),
+    "a mask of its own": np.random.default_rng(1).random((1, 1, SIZE, SIZE)) < 0.7,
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_mask_shows_nothing(name: str) -> None:
+    assert found(HEALTHY[name]) == {}
+
+
+WRONG: dict[str, tuple[np.ndarray, str, str]] = {
+    "padding along queries": (of_queries(RIGHT), "broadcast", "leaves their keys to all others; a mask of keys has"),
+    "the same, laid out": (np.broadcast_to(of_queries(RIGHT), (3, 2, SIZE, SIZE)), "broadcast", "in batch rows 1-2"),
+    "the same, on the left": (of_queries(LEFT), "broadcast", "in batch rows 1-2"),
+    "the same under a causal mask": (LOWER & of_queries(LEFT), "broadcast", "in batch rows 1-2"),
+    "inverted causal": (~LOWER, "leak", "attends only where causal forbids: True and False are swapped"),
+    "inverted documents": (
+        ~HEALTHY["documents"], "leak", "attends only where chunk(3) forbids: True and False are swapped",
+    ),
+    "inverted causal and padding": (~(LOWER & of_keys(RIGHT)), "leak", "True and False are swapped"),
+    "inverted padding": (~of_keys(RIGHT), "leak", "to nothing where there is none, in batch row 0"),
+    "inverted padding on the left": (~of_keys(LEFT), "leak", "attends to padding alone"),
+    "inverted padding under a causal mask": (LOWER & ~of_keys(RIGHT), "leak", "attends to padding alone"),
+    "a row without a key": (of_keys(padding(6, 0)), "dead-row", "6 queries are fully masked, in batch row 1"),
+    "a dead query": (LOWER & (np.arange(SIZE) != 3)[:, None], "dead-row", "1 query is fully masked: softmax"),
+    "everything masked": (~EVERY, "dead-row", "6 queries are fully masked"),
+}  # fmt: skip
+
+
+DESIGNS: dict[str, tuple[np.ndarray, str, str]] = {
+    "transposed": (LOWER.swapaxes(2, 3), "leak", "whose queries and keys are swapped"),
+    "transposed, with padding": (LOWER.swapaxes(2, 3) & of_keys(RIGHT), "leak", "whose queries and keys are swapped"),
+    "shifted by one": (
+        np.tri(SIZE, k=1, dtype=bool)[None, None], "leak", "the diagonal of a causal mask is shifted by +1",
+    ),
+    "shifted by one, with padding": (
+        np.tri(SIZE, k=1, dtype=bool) & of_keys(RIGHT), "leak", "the diagonal of a causal mask is shifted by +1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_shown_by_the_mask_alone(name: str) -> None:
+    allowed, code, words = WRONG[name]
+    findings = found(allowed)
+    assert [one.code for one in findings.values() if one.severity == "error"] == [code]
+    assert words in findings[code].message
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_what_some_models_mean_is_a_note(name: str) -> None:
+    allowed, code, words = DESIGNS[name]
+    findings = found(allowed)
+    assert {one.severity for one in findings.values()} == {"note"}
+    assert words in findings[code].message
+
+
+def test_queries_of_padding_that_see_nothing_are_a_note() -> None:
+    for allowed, rows in (
+        (LOWER & of_keys(LEFT), (0, 1)),
+        (of_keys(RIGHT) & of_queries(RIGHT), (4, 5)),
+        (LOWER & of_queries(RIGHT), (4, 5)),  # no real query sees what follows it, so that this is right
+    ):
+        findings = found(allowed)
+        assert list(findings) == ["dead-row"]
+        assert (findings["dead-row"].severity, findings["dead-row"].rows) == ("note", rows)
+        assert "2 padding queries are fully masked, in batch rows 1-2" in findings["dead-row"].message
+
+
+def test_queries_of_another_sequence_may_be_padding_too() -> None:
+    target = np.array([[1, 1, 1], [1, 1, 0]], bool)
+    allowed = of_keys(padding(6, 4)) & of_queries(target)
+    assert [f.severity for f in found(allowed, shape=(2, 1, 3, SIZE)).values()] == ["note"]
+    target = np.array([[1, 1, 1], [1, 0, 1]], bool)
+    allowed = of_keys(padding(6, 4)) & of_queries(target)
+    assert [f.severity for f in found(allowed, shape=(2, 1, 3, SIZE)).values()] == ["error"]
+
+
+def test_a_triangle_at_the_other_alignment_is_a_note() -> None:
+    findings = found(np.tri(3, SIZE, dtype=bool)[None, None], shape=(1, 1, 3, SIZE))
+    assert (findings["shape"].severity, "aligned top-left" in findings["shape"].message) == ("note", True)
+    assert found(np.tri(3, SIZE, SIZE - 3, dtype=bool)[None, None], shape=(1, 1, 3, SIZE)) == {}
+
+
+# --- with one ---------------------------------------------------------------------------------------------------
+
+
+def test_padding_that_is_attended_names_the_rows_of_the_batch() -> None:
+    findings = found(EVERY, "pad", [6, 4, 5])
+    assert list(findings) == ["pad"]
+    assert findings["pad"].message == "attends to padding in 9 cells, in batch rows 1-2"
+    assert findings["pad"].cells[:3] == ((0, 4), (0, 5), (1, 4))
+    assert found(of_keys(RIGHT), "pad", [6, 4, 5]) == {}
+    swapped = found(of_keys(RIGHT[[1, 0, 2]]), "pad", [6, 4, 5])  # another order of the batch
+    assert (swapped["pad"].message.split(", ")[1], "missing" in swapped) == ("in batch row 1", True)
+    assert found(LOWER, "causal & pad", [6, 4, 5]) == {}  # no word sees what follows it
+
+
+def test_padding_along_queries_is_the_reason_of_what_differs() -> None:
+    for allowed, expect in (
+        (of_queries(RIGHT), "pad"),
+        (of_queries(LEFT), "pad(left)"),
+        (LOWER & of_queries(LEFT), "causal & pad(left)"),
+    ):
+        findings = found(allowed, expect, [6, 4, 5])
+        assert findings["broadcast"].severity == "error"
+        assert findings["pad"].severity == "error"
+        assert {finding.code for finding in findings.values() if finding.severity == "error"} == {"broadcast", "pad"}
+
+
+@pytest.mark.parametrize(("step", "code"), [(1, "leak"), (-1, "missing")])
+def test_a_diagonal_that_is_shifted_is_the_reason_of_what_differs(step: int, code: str) -> None:
+    triangle = np.tri(SIZE, k=step, dtype=bool)[None, None]
+    for allowed, expect, lengths in (
+        (triangle, "causal", None),
+        (triangle & of_keys(RIGHT), "causal & pad", [6, 4, 5]),
+    ):
+        assert f"the diagonal is shifted by {step:+d}" in found(allowed, expect, lengths)[code].message
+
+
+def test_what_the_queries_of_padding_see_by_convention_is_no_mistake() -> None:
+    own = np.eye(SIZE, dtype=bool)[None, None]
+    for tokens, expect in ((RIGHT, "causal & pad"), (LEFT, "causal & pad(left)")):
+        wanted, queries = LOWER & of_keys(tokens), of_queries(tokens)
+        ways = [wanted & queries, np.where(queries, wanted, own)]
+        ways += [np.where(queries, wanted, True)] if expect.endswith("(left)") else []
+        for allowed in ways:
+            assert {f.severity for f in found(allowed, expect, [6, 4, 5]).values()} <= {"note"}
+        leaking = ways[0].copy()
+        leaking[0, 0, 2, 4] = True
+        assert found(leaking, expect, [6, 4, 5])["leak"].message.endswith("in 1 cell, in batch row 0")
+
+
+@given(data=st.data(), is_causal=st.booleans(), side=st.sampled_from(["left", "right"]))
+@settings(max_examples=60, deadline=None)
+def test_what_is_let_pass_changes_nothing_that_a_token_gets(data: st.DataObject, is_causal: bool, side: str) -> None:
+    lengths = data.draw(st.lists(st.integers(1, SIZE), min_size=1, max_size=3))
+    tokens = padding(*lengths, side=side)
+    wanted = np.broadcast_to((LOWER if is_causal else EVERY) & of_keys(tokens), (len(lengths), 1, SIZE, SIZE))
+    allowed = wanted.copy()
+    for row, query in np.argwhere(~tokens).tolist():
+        ways = ["as expected", "nothing", "itself", *(["everything"] if not wanted[row, 0, query].any() else [])]
+        way = data.draw(st.sampled_from(ways))
+        if way != "as expected":
+            allowed[row, 0, query] = {"nothing": False, "everything": True}.get(way, np.arange(SIZE) == query)
+    expect = ("causal & " if is_causal else "") + ("pad" if side == "right" else "pad(left)")
+    assert "error" not in {finding.severity for finding in found(allowed, expect, lengths).values()}
+    query, key, value = torch.randn(3, len(lengths), 1, SIZE, 4)
+    one, other = (
+        torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=torch.from_numpy(mask.copy()))
+        for mask in (allowed, wanted)
+    )
+    assert torch.equal(one[:, 0][torch.from_numpy(tokens)], other[:, 0][torch.from_numpy(tokens)])
+
+
+def test_an_expectation_of_another_batch_is_refused() -> None:
+    with pytest.raises(InputError, match="the attention has 3 batch rows, and the lengths are those of 2"):
+        found(of_keys(RIGHT), "pad", [6, 4], (3, 1, SIZE, SIZE))
+    with pytest.raises(InputError, match="a row of 7 tokens does not fit into 6 keys"):
+        found(of_keys(RIGHT), "pad", [7, 4, 3])
+    with pytest.raises(UsageError, match=r"pad\(left\) beside a mask whose rows are not padded on the left"):
+        found(of_keys(RIGHT), "pad(left)", RIGHT)
+
+
+@given(data=st.data(), is_causal=st.booleans(), side=st.sampled_from(["left", "right"]))
+@settings(max_examples=150, deadline=None)
+def test_one_wrong_cell_of_a_token_is_found_in_its_row(data: st.DataObject, is_causal: bool, side: str) -> None:
+    lengths = data.draw(st.lists(st.integers(2, SIZE), min_size=1, max_size=4))
+    tokens = padding(*lengths, side=side)
+    allowed = np.broadcast_to((LOWER if is_causal else EVERY) & of_keys(tokens), (len(lengths), 1, SIZE, SIZE)).copy()
+    expect = ("causal & " if is_causal else "") + ("pad" if side == "right" else "pad(left)")
+    assert "error" not in {finding.severity for finding in found(allowed, expect, lengths).values()}
+    row = data.draw(st.integers(0, len(lengths) - 1))
+    query = data.draw(st.sampled_from(np.flatnonzero(tokens[row]).tolist()))
+    key = data.draw(st.integers(0, SIZE - 1))
+    allowed[row, 0, query, key] ^= True
+    findings = found(allowed, expect, lengths)
+    wrong = [finding for finding in findings.values() if finding.severity == "error" and finding.cells]
+    assert {finding.cells for finding in wrong} == {((query, key),)}
+    assert len(lengths) == 1 or all(finding.message.split(":")[0].endswith(f"in batch row {row}") for finding in wrong)

@@ -1,0 +1,222 @@
+"""One screen: it fits, holds every row and column of what it draws, and its legend explains every mark."""
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from running import plain, printed
+from small_checkpoints import minilm_folder
+
+import attncli
+from attncli.masks.expressions import ArrayMask
+from attncli.render.inspect import Layout
+from attncli.render.palette import Palette, Scale
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Provenance, Trace
+from attncli.trace.view import View
+
+TIERS = {"colour": Palette("truecolor"), "shades": Palette("blocks"), "ascii": Palette("ascii", "ascii")}
+HALVES = "▀▄"
+# Tokens, heads and layers: from one of each to a long text and a deep model.
+SUBJECTS = [(1, 144, 1), (2, 4, 1), (5, 12, 12), (20, 144, 1), (41, 1, 1), (64, 16, 2), (113, 12, 1), (2000, 2, 1)]
+SIZES = ((40, 39), (100, 49), (200, 79))
+
+
+@cache
+def subject(tokens: int, heads: int, layers: int) -> Trace:
+    """A toy layer, in as many copies as there are layers."""
+    text = " ".join(f"w{number % 97}" for number in range(tokens))
+    trace = attncli.inspect(text, num_heads=heads, d_model=2 * heads)
+    copies = tuple(replace(trace.layers[0], layer=layer) for layer in range(layers))
+    return replace(trace, source=replace(trace.source, layers=layers), layers=copies)
+
+
+def screen(trace: Trace, palette: Palette, width: int, lines: int, view: View | None = None) -> tuple[str, str]:
+    """The screen without its colours, and the note below it; both together have no more lines than there are."""
+    layout = Layout(trace, view or View(), palette, width, lines)
+    shown = plain("\n".join(printed([part], palette, width) for part in layout.renderables()))
+    note = "".join(layout.notes())
+    assert shown.count("\n") + (-(-len(f"attn: {note}") // width) if note else 0) <= lines
+    assert max(map(cell_len, shown.splitlines())) <= width
+    assert shown.isprintable() or set(shown) <= {"\n", *filter(str.isprintable, shown)}
+    return shown, note
+
+
+def maps_of(shown: str) -> list[list[str]]:
+    """The strips of maps of a screen, each from its ticks on: lines of a row label and of cells."""
+    lines = shown.split("weights of ")[-1].splitlines()
+    starts = [place for place, line in enumerate(lines) if re.fullmatch(r" +0[ 0-9]*", line)]
+    ends = [next((end for end in range(start, len(lines)) if not lines[end]), len(lines)) for start in starts]
+    return [lines[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize(("tokens", "heads", "layers"), SUBJECTS)
+def test_whatever_there_is_fits_whatever_screen(tokens: int, heads: int, layers: int, tier: str) -> None:
+    trace = subject(tokens, heads, layers)
+    for width, lines in SIZES:
+        shown, note = screen(trace, TIERS[tier], width, lines)
+        if tokens == 1:
+            continue
+        pool = re.search(r"largest of (\d+)[×x](\d+)", " ".join(shown.split()))
+        per_row, per_column = map(int, pool.groups()) if pool else (1, 1)
+        strips = maps_of(shown)
+        assert strips
+        for ticks, *rows in strips:
+            # Every row: a line each, or one for two, from 0 on in equal steps.
+            firsts = [int(row.split()[0]) for row in rows]
+            step = firsts[1] - firsts[0] if len(firsts) > 1 else tokens
+            assert step % per_row == 0
+            assert firsts == list(range(0, tokens, step))
+            assert step <= 2 * per_row or len(firsts) == 1
+            # Every column: as many cells as there are blocks of keys, or two characters for each.
+            margin = ticks.index("0")
+            columns = -(-tokens // per_column)
+            ends = [place for place, mark in enumerate(ticks) if mark == "0" and ticks[place - 1] == " "]
+            assert len(ends) == len(set(ends))
+            assert width - margin >= columns
+        drawn = shown.split("weights of ")[-1]
+        if any(glyph in drawn.split("\n", 3)[-1] for glyph in "·"):
+            assert "masked" in drawn
+        shown_heads = len(re.findall(r"head \d+|H\d+", "\n".join(drawn.splitlines()[1:])))
+        if shown_heads and shown_heads < heads * layers:
+            assert f"{shown_heads} of {heads * layers} heads" in note
+            assert "--all shows everything" in note
+
+
+def test_twelve_heads_of_forty_tokens_fit_a_hundred_columns_and_fifty_lines() -> None:
+    for palette in TIERS.values():
+        shown, _ = screen(subject(40, 12, 1), palette, 100, 49)
+        assert all(f"head {head}" in shown for head in range(12))
+
+
+def test_whole_maps_of_some_heads_stand_there_rather_than_blocks_of_all() -> None:
+    trace = attncli.inspect(
+        "the quick brown fox jumps over the lazy dog while the cat sleeps on the warm red mat near the old stone house "
+        "today now",
+        model=minilm_folder(),
+    )
+    assert len(trace.key_tokens) == 27
+    shown, note = screen(trace, TIERS["colour"], 80, 39)
+    assert "largest of" not in shown
+    assert "4 of 12 heads (those that do the most different things)" in note
+    assert "head 2 " in shown  # which attends to the token before, and no other does
+
+
+# --- two cells in a character ---
+
+
+def halves(values: list[list[float]], allowed: list[list[bool]] | None = None) -> list[list[tuple[str, str, str]]]:
+    """The characters of halves with the colours of their upper and lower one, as far as they are drawn."""
+    cells = np.array(values)
+    mask = np.ones(cells.shape, bool) if allowed is None else np.array(allowed)
+    rows = Palette("truecolor").halves(cells, mask, Scale(0, 1))
+    found = []
+    for row in rows:
+        colors = [(style.color, style.bgcolor) if style else (None, None) for _, style in row]
+        named = [tuple("" if color is None else color.name for color in pair) for pair in colors]
+        found.append([(glyph, *pair) for (glyph, _), pair in zip(row, named, strict=True)])
+    return found
+
+
+def test_each_half_has_the_colour_of_its_own_cell() -> None:
+    ramp = [style.bgcolor.name for _, style in Palette("truecolor").ramp(1) if style and style.bgcolor]
+    ((first, second),) = halves([[1.0, 0.001], [0.001, 0.001]])
+    assert first == ("▀", ramp[-1], ramp[0])
+    assert (second[0], second[2]) == (" ", ramp[0])
+
+
+def test_nothing_is_drawn_of_a_masked_half() -> None:
+    ((top, bottom, neither),) = halves([[1.0] * 3] * 2, [[True, False, False], [False, True, False]])
+    assert (top[0], top[2]) == ("▀", "")
+    assert (bottom[0], bottom[2]) == ("▄", "")
+    assert neither == (" ", "", "")
+    assert halves([[1.0]])[0][0][2] == ""  # below the last of an odd number of rows
+
+
+@pytest.mark.parametrize("tier", ["truecolor", "256"])
+def test_every_odd_half_has_a_colour_of_its_own_that_no_weight_has(tier: str) -> None:
+    odd = [0.0, np.nan, np.inf, 2.0, -1.0]
+    for name in ("viridis", "cividis", "gray"):
+        palette = Palette(tier, colormap=name)
+        ramp = {str(style.bgcolor) for _, style in palette.ramp(1) if style}
+        values = np.array([odd, [0.5] * len(odd)])
+        (row,) = palette.halves(values, np.ones(values.shape, bool), Scale(0.001, 1))
+        colors = [str(style.color) for _, style in row if style]
+        assert len(set(colors)) == len(odd)
+        assert not ramp & set(colors)
+        values = np.array([odd, odd])
+        (row,) = palette.halves(values, np.ones(values.shape, bool), Scale(0.001, 1))
+        assert [glyph for glyph, _ in row] == ["0", "X", "I", "+", "-"]
+
+
+def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
+    weights = np.full((12, 12, 12), 1 / 12, np.float32)
+    weights[0, 0, 0], weights[0, 1, 1], weights[0, 2, 2] = np.nan, 0, np.inf
+    mask = np.ones((12, 12, 12), bool)
+    mask[:, 3, 4] = False
+    weights[:, 3, 4] = 0
+    tokens = Tokens(Token(index, index, f"t{index}", None, None) for index in range(12))
+    vectors = np.zeros((12, 12, 2), np.float32)
+    layer = LayerTrace(
+        0, "self", vectors, vectors, vectors, 1.0, ArrayMask(mask), tuple(range(12)), scores=weights, weights=weights
+    )
+    trace = Trace(Provenance("file"), tokens, tokens, (layer,))
+    shown, _ = screen(trace, TIERS["colour"], 80, 39)
+    assert any(half in shown for half in HALVES)
+    for said in ("blank masked", "0 exactly zero", "X NaN", "I infinite"):
+        assert said in shown
+
+
+def test_a_pair_of_texts_is_parted_between_characters_and_not_within_one() -> None:
+    trace = attncli.inspect("a b c", pair="d e f g", num_heads=32, d_model=64, mask="none")
+    shown, _ = screen(trace, TIERS["colour"], 80, 39)
+    (strip, *_) = maps_of(shown)
+    assert [line.split()[0] for line in strip[1:] if line[0] != "─"] == ["0", "2", "3", "5"]
+    assert [place for place, line in enumerate(strip[1:]) if line[0] == "─"] == [2]
+
+
+# --- what is chosen ---
+
+
+def test_chosen_rows_stand_for_themselves_as_long_as_they_fit() -> None:
+    trace = subject(300, 32, 1)
+    for palette in TIERS.values():
+        shown, _ = screen(trace, palette, 100, 39, View(queries=tuple(str(row) for row in range(100, 120))))
+        assert re.search(r"largest of 1[×x]\d+", shown)
+
+
+@pytest.mark.parametrize("view", [View(queries=("250",)), View(top_keys=5), View(top_keys=9), View(top_keys=200)])
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_lists_of_heaviest_keys_fit_too(view: View, width: int) -> None:
+    for layers in (1, 2):
+        shown, note = screen(subject(300, 32, layers), TIERS["shades"], width, 39, view)
+        assert "heaviest keys of each query" in shown
+        assert layers == 1 or "layer 0 · self, one of 2 layers" in note
+
+
+def test_one_query_is_walked_through_where_that_fits_and_a_list_of_its_keys_elsewhere() -> None:
+    view = View(queries=("1",))
+    assert "output: weights·V" in screen(subject(2, 1, 1), TIERS["shades"], 80, 39, view)[0]
+    assert "heaviest keys of each query" in screen(subject(27, 12, 1), TIERS["shades"], 80, 39, view)[0]
+
+
+@pytest.mark.parametrize(("width", "most"), [(80, 4), (200, 5)])
+def test_the_keys_of_one_query_stand_beside_each_other(width: int, most: int) -> None:
+    shown, note = screen(subject(27, 12, 1), TIERS["shades"], width, 39, View(queries=("20",)))
+    assert shown.count("head query") == 1
+    assert f"the {most} heaviest keys of each head" in note
+
+
+def test_what_was_asked_for_in_so_many_words_is_printed_whole() -> None:
+    trace = subject(27, 12, 1)
+    layout = Layout(trace, View(show=frozenset({"weights"})), TIERS["shades"], 80, 39)
+    shown = printed(layout.renderables(), TIERS["shades"], 80)
+    assert all(f"head {head} of 12" in shown for head in range(12))
+    whole = printed(Layout(trace, View(), TIERS["shades"], 80, None, is_all=True).renderables(), TIERS["shades"], 80)
+    assert all(f"head {head}" in whole for head in range(12))
+    assert "scores, before the mask" in whole

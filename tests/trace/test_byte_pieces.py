@@ -1,0 +1,101 @@
+"""Byte-level pieces are shown as the text spells them, and no other vocabulary is taken for one."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from attncli.encoding.encode import tokens_of
+from attncli.trace.byte_pieces import decode_pieces
+from attncli.trace.tokens import Token, Tokens
+
+CORPUS = ["time flies like an arrow, naïve 日本 日本 日本語"] * 5
+
+
+def byte_level(trim: bool = True, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def read(tokenizer: Tokenizer, text: str) -> Tokens:
+    return tokens_of(tokenizer.encode(text), text)
+
+
+@pytest.mark.parametrize("trim", [True, False])
+def test_whole_characters_are_themselves_and_halves_of_them_are_bytes(trim: bool) -> None:
+    tokens = read(byte_level(trim), "time flies naïve 日本 你\n")
+    assert [token.label for token in tokens] == [
+        "time", "␣flies", "␣naïve", "␣日本", "␣", "<E4>", "<BD>", "<A0>", "\\n",
+    ]  # fmt: skip
+    assert [token.text for token in tokens][:2] == ["time", "Ġflies"]
+    assert tokens.find("日本", "query") == [3]
+    assert tokens.find("flies", "query") == [1]
+
+
+def test_bytes_that_stand_together_are_shown_together() -> None:
+    (token,) = decode_pieces([Token(0, 0, "Ġä½", 0, 2)], " 你")
+    assert token.label == "␣<E4 BD>"
+
+
+def test_a_normalizer_may_have_changed_the_text() -> None:
+    tokens = read(byte_level(normalizer=normalizers.NFC()), "nai\u0308ve")
+    assert "".join(token.label for token in tokens).replace("<C3><AF>", "ï") == "naïve"
+
+
+def test_the_bytes_that_sentencepiece_falls_back_to_are_bytes() -> None:
+    vocabulary = {"<unk>": 0, "a": 1} | {f"<0x{byte:02X}>": byte + 2 for byte in range(256)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    assert [token.label for token in read(tokenizer, "a你")] == ["a", "<E4>", "<BD>", "<A0>"]
+
+
+@pytest.mark.parametrize("text", ["½", "¡hola", "Ãé", "naïve 日本", "<0xE4>", "Ä ¿ µ"])
+def test_plain_vocabularies_are_never_taken_for_bytes(text: str) -> None:
+    words = {word: index for index, (word, _) in enumerate(pre_tokenizers.Whitespace().pre_tokenize_str(text))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokens = read(tokenizer, text)
+    assert [token.label for token in tokens] == list(words)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<>"), min_size=1, max_size=20))
+@settings(max_examples=150)
+def test_the_bytes_of_any_text_are_all_there(text: str) -> None:
+    tokens = read(TOKENIZER, text)
+    shown = "".join(token.text.replace("Ġ", " ") if token.shown is None else token.shown for token in tokens)
+    parts = re.split(r"<((?:[0-9A-F]{2} ?)+)>", shown)
+    found = [part.encode() if place % 2 == 0 else bytes.fromhex(part) for place, part in enumerate(parts)]
+    assert b"".join(found) == text.encode()
+
+
+TOKENIZER = byte_level()
+
+
+def test_a_saved_trace_shows_them_too(tmp_path: Path) -> None:
+    import attncli
+
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    trace = attncli.inspect("naïve 你", vocab=str(tmp_path / "tokenizer.json"))
+    trace.save(tmp_path / "trace.safetensors")
+    loaded = attncli.load(tmp_path / "trace.safetensors")
+    assert loaded.key_tokens == trace.key_tokens
+    assert "<BD>" in [token.label for token in loaded.key_tokens]
+    merged = attncli.derive(loaded, words=True)
+    assert [word.label for word in merged.key_tokens] == ["naïve", "你"]
+
+
+def test_what_a_model_wrote_is_spelled_like_the_text_before_it() -> None:
+    text = "time flies"
+    tokens = [Token(0, 0, "time", 0, 4), Token(1, 1, "Ġflies", 4, 10), Token(2, 2, "ĠnaÃ¯ve", None, None)]
+    assert [token.label for token in decode_pieces(tokens, text)] == ["time", "␣flies", "␣naïve"]
+    assert decode_pieces(decode_pieces(tokens, text), text) == decode_pieces(tokens, text)

@@ -1,0 +1,70 @@
+"""The heaviest keys against a plain sort; ranges of rows against Python's own slices."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attncli
+from attncli.errors import InputError
+from attncli.trace.selection import RowRange
+from attncli.trace.top_keys import heaviest
+
+WEIGHTS = st.sampled_from([0.0, 0.125, 0.25, 0.5, 1.0, math.nan, math.inf])  # few, so that many are equal
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> tuple[list[list[float]], list[list[bool]]]:
+    keys = draw(st.integers(1, 7))
+    queries = draw(st.integers(1, 5))
+
+    def matrix(cells: st.SearchStrategy[object]) -> st.SearchStrategy[list[list[object]]]:
+        return st.lists(st.lists(cells, min_size=keys, max_size=keys), min_size=queries, max_size=queries)
+
+    return draw(matrix(WEIGHTS)), draw(matrix(st.booleans()))  # type: ignore[return-value]
+
+
+@given(rows(), st.integers(1, 9))
+def test_the_heaviest_keys_are_the_first_of_a_sorted_row(
+    cells: tuple[list[list[float]], list[list[bool]]], most: int
+) -> None:
+    weights, counted = cells
+    found = heaviest(np.array(weights, np.float32), np.array(counted), most)
+    for places, row, own in zip(found, weights, counted, strict=True):
+        kept = [place for place in range(len(row)) if own[place]]
+        # NaN first, then from the largest down, and of equal ones the earlier key.
+        kept.sort(key=lambda place: (not math.isnan(row[place]), 0 if math.isnan(row[place]) else -row[place]))
+        assert places.tolist() == kept[:most]
+
+
+ENDS = st.none() | st.integers(-30, 30)
+
+
+@given(ENDS, ENDS, st.integers(1, 20))
+def test_a_range_of_rows_is_a_slice(start: int | None, stop: int | None, count: int) -> None:
+    written = f"{'' if start is None else start}:{'' if stop is None else stop}"
+    found = RowRange.of(written)
+    if written == ":":  # which is a token like any other
+        assert found is None
+        return
+    assert found is not None
+    assert list(found.among(count)) == list(range(count))[start:stop]
+    assert str(found) == written
+
+
+@pytest.mark.parametrize("text", ["", "3", "1:2:3", "a:", "1 : 2", "--1:", "9999999999:", "\x1b[31m:"])
+def test_what_is_no_range_is_a_token(text: str) -> None:
+    assert RowRange.of(text) is None
+
+
+def test_no_more_tokens_are_generated_than_there_are() -> None:
+    trace = attncli.inspect("a b c")
+    assert trace.predicted == {}
+    two = replace(trace, generated=2)
+    assert {row: token.text for row, token in two.predicted.items()} == {0: "b", 1: "c"}
+    for wrong in (-1, 3):
+        with pytest.raises(InputError, match="generated"):
+            replace(trace, generated=wrong)
