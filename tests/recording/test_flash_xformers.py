@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attncli.recording.provenance import Nodes
 from flash_stand_in import flash_attn_forward, looped, rows
 from torch import Tensor
 
