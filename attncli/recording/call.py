@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
 from attncli.recording.lineage import Lineage
-from attncli.recording.windows import Windows
 from attncli.trace.layer import Proof
 
 if TYPE_CHECKING:
@@ -98,7 +97,6 @@ class AttentionCall:
         findings: what only the reader of the call could see, such as a mask after the softmax.
         unsupported: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
         is_mask_read: whether all that hides keys is read nevertheless.
-        windows: those that its batch rows are, of pictures; None where it is not known that they are.
         lineage: the operations that made queries, keys and output; None without gradients.
     """
 
@@ -128,5 +126,4 @@ class AttentionCall:
     findings: tuple[Finding, ...] = ()
     unsupported: str | None = None
     is_mask_read: bool = False
-    windows: Windows | None = None
     lineage: Lineage | None = None

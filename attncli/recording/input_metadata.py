@@ -22,7 +22,6 @@ import torch
 from torch.nn import Embedding
 
 from attncli.files import to_numpy
-from attncli.recording import functorch
 from attncli.recording.input_hint import InputHint, Listener
 from attncli.recording.readers.reader import may_look
 
@@ -56,7 +55,7 @@ class Inputs(threading.local):
         """
         self._running.append((module, self._listener.begins()))
         takes = _takes(getattr(type(module), "forward", None))
-        if takes.says_something and _may_read():
+        if takes.says_something and may_look():
             kwargs = frame.f_locals.get("kwargs", {})
             with torch._C.DisableTorchFunction():  # whole numbers, of which autograd records nothing
                 self._read(takes, module, args, kwargs)
@@ -64,7 +63,7 @@ class Inputs(threading.local):
     def leave(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, output: Any) -> None:
         """End with the last module that began; of one that failed there are no `kwargs`, and no output."""
         calls = self._listener.ends(self._running.pop()[1]) if self._running else 0
-        if calls and kwargs is not None and _may_read():
+        if calls and kwargs is not None and may_look():
             with torch._C.DisableTorchFunction():
                 self._attended(calls, args, kwargs, output)
 
@@ -220,10 +219,6 @@ def documents(positions: Int[np.ndarray, "B T"]) -> InputHint | None:
         values[row] = np.where(lengths[own] > 1, own, -1)  # a position by itself is padding
         several |= int((lengths > 1).sum()) > 1
     return _told("documents", values) if several else None
-
-
-def _may_read() -> bool:
-    return not functorch.are_running() and may_look()
 
 
 # --- which tensors ------------------------------------------------------------------------------------------

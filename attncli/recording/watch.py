@@ -13,7 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -22,7 +22,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.masks.findings import Finding
-from attncli.recording import functorch
 from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.call_site import Names, is_in_compiled_region, user_line
 from attncli.recording.detach import has_nan
@@ -42,17 +41,16 @@ from attncli.recording.readers.mha import Mha, forward_of, is_fused
 from attncli.recording.readers.objective import Objective
 from attncli.recording.readers.origins import Origins
 from attncli.recording.readers.reader import Handler, ModuleHandler, Reader, is_of_nothing, may_look
-from attncli.recording.readers.rolling import Rolling
 from attncli.recording.readers.sdpa import Sdpa
 from attncli.recording.readers.softmax import Softmax
 from attncli.recording.replaced import BUILTIN, as_torch_runs
 from attncli.recording.unfollowed import Unfollowed
-from attncli.recording.windows import Folds
 
 _EAGERLY = (
     "what torch.compile compiles ran eagerly while it was watched; without, its numbers may differ in their last digits"
 )
 _SCRIPTED = "what torch.jit compiled is not seen"
+_TRANSFORMED = "attention inside of torch.func and torch.vmap is not read"
 
 # Modes in which tensors have shapes and no numbers, as while a program is exported.
 _WITHOUT_NUMBERS = (
@@ -64,7 +62,7 @@ _WITHOUT_NUMBERS = (
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 _MOST_LINEAGES = 1024  # of calls, which a loss may come from
 
-READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective, Linear, Rolling)
+READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective, Linear)
 
 
 class Enough(Exception):  # noqa: N818  # nothing went wrong
@@ -296,9 +294,11 @@ class _Thread(TorchFunctionMode):
         self._running: list[_Running] = []
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
-        self.origins, self.projected, self.folds = Origins(), Projected(), Folds()
+        self.origins, self.projected = Origins(), Projected()
+        self._known = self.origins.known
         self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
         readers = [reader(self) for reader in READERS]
+        self._attention = {each for reader in readers if reader.is_attention for each in reader.functions}
         self._handlers = _handlers([reader.functions for reader in readers])
         self._follows = next((reader.follows for reader in readers if reader.follows is not None), None)
         self._begins = {function: begins for reader in readers for function, begins in reader.begins.items()}
@@ -320,13 +320,21 @@ class _Thread(TorchFunctionMode):
     ) -> Any:
         """See torch.overrides."""
         kwargs = kwargs or {}
-        own = func if type(func) in BUILTIN else as_torch_runs(func, sys._getframe(1))
+        is_builtin = type(func) in BUILTIN
+        own = func if is_builtin else as_torch_runs(func, sys._getframe(1))
         result = own(*args, **kwargs)
+        # Most calls are of nothing that is followed: this is what watching costs.
+        known = self._known.keys()
+        is_followed = bool(known) and not (
+            known.isdisjoint(map(id, args))
+            and (not args or type(args[0]) not in (tuple, list) or known.isdisjoint(map(id, args[0])))
+            and (not kwargs or known.isdisjoint(map(id, kwargs.values())))
+        )
+        if not is_followed and func not in self._wanted and (is_builtin or own is func) and not _is_operator(func):
+            return result
         try:
             if self._sees_functions and self._watch.is_on:
-                is_followed = self._follows is not None and self._is_followed(args, kwargs)
-                if is_followed or own is not func or func in self._wanted or isinstance(func, _OPERATORS):
-                    self._see(func, own, args, kwargs, result, is_followed)
+                self._see(func, own, args, kwargs, result, is_followed and self._follows is not None)
         except Exception as fault:
             self._watch.notes.failed(fault)
         return result
@@ -347,20 +355,13 @@ class _Thread(TorchFunctionMode):
         if func in self._making.functions and self._making.wants(func, args) and may_look():
             self._quietly(self._making.take, func, args, kwargs, result)
         handler = self._handlers.get(func)
-        if handler is None and isinstance(func, _OPERATORS):
+        if handler is None and _is_operator(func):
             handler = self._operators
         if not is_followed and (begins := self._begins.get(func)) is not None:
             is_followed = begins(args, result)
         for each in (handler, self._follows if is_followed else None):
             if each is not None and self._is_told(func):
                 self._quietly(each, func, args, kwargs, result)
-
-    def _is_followed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether an argument is a tensor whose origin is known, or holds one."""
-        if self.origins.holds(args) or (kwargs and self.origins.holds(kwargs.values())):
-            return True
-        several = args[0] if args else None
-        return isinstance(several, tuple | list) and self.origins.holds(several)
 
     def enter_module(self, module: torch.nn.Module, frame: FrameType) -> None:
         """Begin with a module; inside of a fused one no function is seen, but the modules that it calls are."""
@@ -419,12 +420,9 @@ class _Thread(TorchFunctionMode):
         """See ThreadContext."""
         if not all(call.shape) or (call.q is not None and is_of_nothing(call.q)):
             return
-        call = functorch.unwrapped(call) if functorch.are_running() else call
         call = self._making.named(call, self._watch.start) if call.masks or call.ignored_masks else call
         if call.lineage is not None:
             self.calls.append(call.lineage)
-        if (windows := self.folds.of(call.shape[0])) is not None:
-            call = replace(call, windows=windows)
         kind = call.device.partition(":")[0]
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
@@ -456,7 +454,7 @@ class _Thread(TorchFunctionMode):
 
     def _seek_nan(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Say that NaN begins in a module, if it does: modules that it called were asked before."""
-        if functorch.are_running() or not has_nan(*_floats(output)) or has_nan(*_floats((args, kwargs))):
+        if not has_nan(*_floats(output)) or has_nan(*_floats((args, kwargs))):
             return
         self._watch.seeks_nan = None
         name = self._watch.names.name([each.module for each in self._running]) or "the model itself"
@@ -465,6 +463,8 @@ class _Thread(TorchFunctionMode):
 
     def _is_told(self, function: Callable[..., Any] | None = None) -> bool:
         if not self._watch.is_on or not may_look():
+            if function in self._attention and torch._C._functorch.peek_interpreter_stack() is not None:
+                self.note(_TRANSFORMED)
             return False
         only = self._watch.only
         return only is None or function in self._seen_all or any(each.module is only for each in self._running)
@@ -525,6 +525,10 @@ class _Thread(TorchFunctionMode):
             above.append(mode)
         for other in reversed(above):
             other.__enter__()  # type: ignore[no-untyped-call]
+
+
+def _is_operator(function: Any) -> bool:
+    return isinstance(function, _OPERATORS)
 
 
 def _has_numbers(result: Any) -> bool:

@@ -60,7 +60,7 @@ def reached(*roots: object) -> int:
 def held_of_each() -> list[int]:
     """How many objects are held of each tensor that is followed now."""
     every = [each for each in gc.get_objects() if type(each) is Origins]
-    return [reached(origin) for origins in every for _, origin in origins._known.values()]
+    return [reached(origin) for origins in every for _, origin in origins.known.values()]
 
 
 def storages() -> int:

@@ -41,7 +41,7 @@ RIGHT = {
     "sdpa": """
         nanogpt full causal_booleans causal_numbers padding causal_and_padding left_padding grouped_heads no_batch
         decoding chunked_prefill lower_right in_a_thread half_precision autocast compiled packed window
-        words_with_their_mask mapped scripted scaled_before low_rank learned_temperature
+        words_with_their_mask scripted scaled_before low_rank learned_temperature
     """,
     "mha": """
         in_training in_evaluation weights_of_each_head causal_hint memory no_batch masks_of_each_head function

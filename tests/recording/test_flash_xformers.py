@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attncli.recording.provenance import Nodes
 from flash_stand_in import flash_attn_forward, looped, rows
 from torch import Tensor
 
 from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.readers import flash_xformers
 from attncli.recording.readers.flash_xformers import Fused
+from attncli.recording.readers.origins import Origins
 from attncli.recording.to_trace import traces
 from attncli.recording.watch import watching
 
@@ -32,7 +32,7 @@ class Recorder:
 
     def __init__(self, calls: list[AttentionCall]) -> None:
         self.emit = calls.append
-        self.nodes = Nodes()
+        self.origins = Origins()
 
     def place(self) -> CallSite:
         return CallSite("model.py", 1, "attend", None)

@@ -53,10 +53,10 @@ def projected() -> Iterator[Tensor]:
     return (each.unflatten(-1, (H, D)).transpose(1, 2) for each in flat.chunk(3, -1))
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def flex(q: Tensor, k: Tensor, v: Tensor, **options: float) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it runs slowly where it is not compiled
-        return flex_attention(q, k, v)  # type: ignore[return-value]
+        return flex_attention(q, k, v, **options)  # type: ignore[call-overload]
 
 
 def found(program: Callable[[], object]) -> tuple[Finding, ...]:
@@ -88,7 +88,7 @@ WRONG = {
     "the width of the model": lambda: sdpa(q, k, v, scale=(H * D) ** -0.5),
     "of grouped heads": lambda: sdpa(q, k[:, :2], v[:, :2], scale=(H * D) ** -0.5, enable_gqa=True),
     "before the call": lambda: sdpa(q * (H * D) ** -0.5, k, v, scale=1.0),
-    "flex": lambda: flex_attention(q, k, v, scale=(H * D) ** -0.5),
+    "flex": lambda: flex(q, k, v, scale=(H * D) ** -0.5),
     "by hand": lambda: (q @ k.mT / (H * D) ** 0.5).softmax(-1) @ v,
     "by einsum": lambda: by_einsum((H * D) ** -0.5),
     "queries by hand": lambda: (q * (H * D) ** -0.5 @ k.mT).softmax(-1) @ v,

@@ -9,6 +9,7 @@ from live_calls import weighed
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from attncli import watch
 from attncli.recording.call import AttentionCall
 from attncli.recording.watch import watching
 
@@ -120,11 +121,11 @@ def test_nested_tensors_attend_to_their_own_tokens() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_under_vmap_the_runs_are_the_batch() -> None:
+def test_what_runs_under_vmap_is_said_and_not_read() -> None:
     x, mask = heads(3, 2, 4, 5, 8), heads(3, 5, 5)
-    calls: list[AttentionCall] = []
-    with watching(calls.append):
-        output = torch.vmap(lambda x, mask: F.scaled_dot_product_attention(x, x, x, attn_mask=mask))(x, mask)
-    (call,) = calls
-    assert call.shape == (6, 4, 5, 5)
-    torch.testing.assert_close(weighed(call), output.flatten(0, 1))
+    attend = torch.vmap(lambda x, mask: F.scaled_dot_product_attention(x, x, x, attn_mask=mask))
+    with watch() as calls:
+        output = attend(x, mask)
+    assert torch.equal(output, attend(x, mask))
+    assert not calls
+    assert calls.notes == ["attention inside of torch.func and torch.vmap is not read"]

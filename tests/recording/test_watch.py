@@ -189,7 +189,7 @@ PROGRAMS: dict[str, tuple[Callable[[], list[Tensor]], int]] = {
     "under autocast": (under_autocast, 2 * CALLS),
     "checkpointed": (lambda: checkpointed(True), CALLS),
     "checkpointed anew": (lambda: checkpointed(False), CALLS),
-    "of torch.func": (of_torch_func, 2 * CALLS),
+    "of torch.func": (of_torch_func, 0),  # it is not read
     "in another thread": (in_another_thread, CALLS),
     "with hooks of its own": (with_hooks_of_its_own, CALLS),
     "under a mode of its own": (under_a_mode_of_its_own, CALLS),

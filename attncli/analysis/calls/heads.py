@@ -14,9 +14,7 @@ from attncli.recording.call import AttentionCall
 
 def findings_of_heads(call: AttentionCall) -> Iterator[Finding]:
     """Yield, while the program waits, keys that heads share in another order than values; or, as a note, both so."""
-    from attncli.recording import functorch
-
-    if call.shape[2] == 1 or functorch.are_running():  # a step of a generation, whose prompt has shown it
+    if call.shape[2] == 1:  # a step of a generation, whose prompt has shown it
         return
     keys, values = _order(call.k), _order(call.v)
     if "tiled" not in (keys, values):

@@ -31,6 +31,8 @@ _LARGE = 1e6  # a score that any cap cuts to its own value
 class Flex(Reader):
     """Reads the operator that `flex_attention` runs where it is not compiled."""
 
+    is_attention = True
+
     def __init__(self, context: ThreadContext) -> None:
         super().__init__(context)
         self.functions = {flex_attention_hop: self._read}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import Signature, signature
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothin
 _nn, _functions = torch._C._nn, torch._C._VariableFunctions
 
 _NAMES = ("attn_mask", "key_padding_mask")
+_INPUTS = ("query", "key", "value")
+_FUNCTION = signature(F.multi_head_attention_forward)
+_MODULE, _LAYER = signature(nn.MultiheadAttention.forward), signature(nn.TransformerEncoderLayer.forward)
 
 
 def forward_of(module: nn.Module) -> Any:
@@ -54,6 +58,8 @@ def is_fused(module: nn.Module) -> bool:
 class Mha(Reader):
     """Reads a module, or the function, from what it is called with."""
 
+    is_attention = True
+
     def __init__(self, context: ThreadContext) -> None:
         super().__init__(context)
         self.functions = {F.multi_head_attention_forward: self._read_function}
@@ -64,20 +70,27 @@ class Mha(Reader):
 
     def _read_function(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not is_of_nothing(*_tensors(args, kwargs)):
-            self.context.emit(_of_function(self.context, result, *args, **kwargs))
+            self.context.emit(_of_function(self.context, result, _named(_FUNCTION, args, kwargs)))
 
     def _read_module(
         self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         if not is_of_nothing(*_tensors(args, kwargs)):
-            self.context.emit(_of_module(self.context, module, result, *args, **kwargs))
+            self.context.emit(_of_module(self.context, module, result, _named(_MODULE, (module, *args), kwargs)))
 
     def _read_layer(
         self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         # Beside its fast path the layer calls its parts, and they were read.
         if not called and not is_of_nothing(*_tensors(args, kwargs)):
-            self.context.emit(_of_layer(self.context, module, *args, **kwargs))
+            self.context.emit(_of_layer(self.context, module, _named(_LAYER, (module, *args), kwargs)))
+
+
+def _named(parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by the names of their parameters."""
+    bound = parameters.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -120,106 +133,61 @@ class _Layer:
 
 
 def _of_module(
-    context: ThreadContext,
-    module: nn.MultiheadAttention,
-    result: tuple[Tensor, Tensor | None],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
+    context: ThreadContext, module: nn.MultiheadAttention, result: tuple[Tensor, Tensor | None], given: dict[str, Any]
 ) -> AttentionCall:
-    """Return the call of a module; the parameters after `result` are those of its forward."""
+    """Return the call of a module, by the arguments of its forward."""
     axis = 0 if module.batch_first else 1
-    has_hint = is_causal and not _takes_fast_path(module, query, key, value, key_padding_mask, attn_mask, result[0])
+    has_hint = given["is_causal"] and not _takes_fast_path(module, given, result[0])
     return _call(
         context,
         _parameters(module),
-        [batch_first(each, axis) for each in (query, key, value)],
-        _masks(module.num_heads, attn_mask, key_padding_mask),
+        [batch_first(given[name], axis) for name in _INPUTS],
+        _masks(module.num_heads, given["attn_mask"], given["key_padding_mask"]),
         output=batch_first(result[0], axis),
-        weights=None if average_attn_weights or not need_weights else result[1],
-        replaces_mask=has_hint and key_padding_mask is None and not need_weights,
-        is_unheeded=is_causal and attn_mask is None,
+        weights=None if given["average_attn_weights"] or not given["need_weights"] else result[1],
+        replaces_mask=has_hint and given["key_padding_mask"] is None and not given["need_weights"],
+        is_unheeded=given["is_causal"] and given["attn_mask"] is None,
         dropout=module.dropout if module.training else 0.0,
         is_training=module.training,
-        lineage=lineage(query, key, result[0]),
+        lineage=lineage(given["query"], given["key"], result[0]),
     )
 
 
-def _of_function(
-    context: ThreadContext,
-    result: tuple[Tensor, Tensor | None],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Tensor | None = None,
-    k_proj_weight: Tensor | None = None,
-    v_proj_weight: Tensor | None = None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> AttentionCall:
-    """Return the call; the parameters after `result` are those of the function."""
-    packed = None if use_separate_proj_weight else in_proj_weight
-    projections = _projections(packed, in_proj_bias, (q_proj_weight, k_proj_weight, v_proj_weight))
+def _of_function(context: ThreadContext, result: tuple[Tensor, Tensor | None], given: dict[str, Any]) -> AttentionCall:
+    """Return the call of the function, by its arguments."""
+    packed = None if given["use_separate_proj_weight"] else given["in_proj_weight"]
+    apart = given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"]
+    projections = _projections(packed, given["in_proj_bias"], apart)
+    own = (given[name] for name in ("bias_k", "bias_v", "add_zero_attn", "static_k", "static_v"))
     return _call(
         context,
-        _Layer(num_heads, *projections, bias_k, bias_v, add_zero_attn, static_k, static_v),
-        [batch_first(each, 1) for each in (query, key, value)],
-        _masks(num_heads, attn_mask, key_padding_mask),
+        _Layer(given["num_heads"], *projections, *own),
+        [batch_first(given[name], 1) for name in _INPUTS],
+        _masks(given["num_heads"], given["attn_mask"], given["key_padding_mask"]),
         output=batch_first(result[0], 1),
-        weights=None if average_attn_weights or not need_weights else result[1],
-        replaces_mask=is_causal and key_padding_mask is None and not need_weights,
+        weights=None if given["average_attn_weights"] or not given["need_weights"] else result[1],
+        replaces_mask=given["is_causal"] and given["key_padding_mask"] is None and not given["need_weights"],
         is_unheeded=False,
-        dropout=dropout_p if training else 0.0,
-        is_training=training,
-        lineage=lineage(query, key, result[0]),
+        dropout=given["dropout_p"] if given["training"] else 0.0,
+        is_training=given["training"],
+        lineage=lineage(given["query"], given["key"], result[0]),
     )
 
 
-def _of_layer(
-    context: ThreadContext,
-    module: nn.TransformerEncoderLayer,
-    src: Tensor,
-    src_mask: Tensor | None = None,
-    src_key_padding_mask: Tensor | None = None,
-    is_causal: bool = False,
-) -> AttentionCall:
-    """Return the call inside a layer that took its fast path; the parameters after `module` are those of its forward.
+def _of_layer(context: ThreadContext, module: nn.TransformerEncoderLayer, given: dict[str, Any]) -> AttentionCall:
+    """Return the call inside a layer that took its fast path, by the arguments of its forward.
 
     The path takes every mask for booleans: what is not 0 forbids.
     """
-    place = context.place()
-    num_heads = module.self_attn.num_heads
+    place, names, src = context.place(), ("src_mask", "src_key_padding_mask"), given["src"]
     masks, findings = [], []
-    for given in _masks(num_heads, src_mask, src_key_padding_mask, ("src_mask", "src_key_padding_mask")):
-        taken = given
-        if given.convention == "additive":
-            bias = (given.values != 0) & (given.values > FORBIDDEN_BELOW)
+    for mask in _masks(module.self_attn.num_heads, given[names[0]], given[names[1]], names):
+        if mask.convention == "additive":
+            bias = (mask.values != 0) & (mask.values > FORBIDDEN_BELOW)
             if bias.any():
-                taken = given._replace(values=given.values.bool(), convention="masked")
-                findings.append(_taken_for_booleans(given.name, int(bias.sum())))
-        masks.append(taken)
+                findings.append(_taken_for_booleans(mask.name, int(bias.sum())))
+                mask = mask._replace(values=mask.values.bool(), convention="masked")
+        masks.append(mask)
 
     def normed(x: Tensor) -> Tensor:
         norm = module.norm1
@@ -231,7 +199,7 @@ def _of_layer(
         (src, src, src),
         tuple(masks),
         prepared=normed if module.norm_first else None,
-        is_unheeded=is_causal and src_mask is None,
+        is_unheeded=given["is_causal"] and given["src_mask"] is None,
         is_training=module.training,
         place=place._replace(module=f"{place.module}.self_attn" if place.module else "self_attn"),
         findings=tuple(findings),
@@ -369,17 +337,10 @@ def _autocast(device: str) -> torch.dtype | None:
     return None
 
 
-def _takes_fast_path(
-    module: nn.MultiheadAttention,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_padding_mask: Tensor | None,
-    attn_mask: Tensor | None,
-    output: Tensor,
-) -> bool:
+def _takes_fast_path(module: nn.MultiheadAttention, given: dict[str, Any], output: Tensor) -> bool:
     """Return whether a module that ran took its fast path, by the conditions that `forward` states."""
-    has_floats = any(mask is not None and mask.is_floating_point() for mask in (attn_mask, key_padding_mask))
+    query, key, value = (given[name] for name in _INPUTS)
+    masks = (given["attn_mask"], given["key_padding_mask"])
     of_module = (
         not module.training
         and module.batch_first
@@ -394,7 +355,7 @@ def _takes_fast_path(
         and of_module
         and module.in_proj_weight is not None
         and of_inputs
-        and not has_floats
+        and not any(mask is not None and mask.is_floating_point() for mask in masks)
         and not torch.is_autocast_enabled()
         and not output.requires_grad
     )

@@ -142,6 +142,15 @@ class Change(NamedTuple):
     version: int = 0
 
     @property
+    def factor(self) -> float | None:
+        """The number that scores were multiplied with; None where they were not."""
+        other = self.other
+        if self.name not in ("mul", "div") or other is None or (isinstance(other, Tensor) and other.numel() > 1):
+            return None
+        number = float(other)
+        return number if self.name == "mul" or not number else 1 / number
+
+    @property
     def ndim(self) -> int | None:
         """How many axes the tensor has; None where there is none."""
         return self.other.ndim if isinstance(self.other, Tensor) else None
@@ -286,25 +295,22 @@ class Origins:
 
     Attributes:
         is_over: whether nothing is followed any more.
+        known: the origins by the identities of tensors.
     """
 
     def __init__(self) -> None:
         self.is_over = False
-        self._known: dict[int, tuple[ref[Tensor], Origin]] = {}
+        self.known: dict[int, tuple[ref[Tensor], Origin]] = {}
         self._products: deque[Product] = deque()
-
-    def holds(self, args: Iterable[object]) -> bool:
-        """Return whether one of some values is a tensor whose origin is known."""
-        return not self._known.keys().isdisjoint(map(id, args))
 
     def get(self, tensor: object) -> Origin | None:
         """Return the origin of a tensor; None where it is not known, and of all else."""
-        entry = self._known.get(id(tensor))
+        entry = self.known.get(id(tensor))
         return None if entry is None else entry[1]
 
     def put(self, tensor: Tensor, origin: Origin | None) -> None:
         """Know the origin of a tensor while it lives."""
-        known, key = self._known, id(tensor)
+        known, key = self.known, id(tensor)
         if origin is None or self.is_over:
             known.pop(key, None)
         else:
@@ -323,7 +329,7 @@ class Origins:
     def end(self) -> None:
         """Follow nothing any more, and let go of what is held."""
         self.is_over = True
-        self._known.clear()
+        self.known.clear()
         self._products.clear()
 
     def factor(self, tensor: object) -> Factor:
@@ -331,6 +337,10 @@ class Origins:
         if self.is_over:
             return Factor((UNKNOWN,))
         origin = self.get(tensor)
+        if isinstance(origin, Scores):  # queries may be a product themselves
+            numbers = [change.factor for change in origin.changes]
+            known = tuple(number for number in numbers if number is not None)
+            return Factor(known if len(known) == len(numbers) else (UNKNOWN,) * bool(known))
         return origin if isinstance(origin, Factor) else Factor()
 
 

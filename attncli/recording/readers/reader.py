@@ -18,7 +18,6 @@ from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.lineage import Lineage
 from attncli.recording.projections import Projected
 from attncli.recording.readers.origins import Origins
-from attncli.recording.windows import Folds
 
 if TYPE_CHECKING:
     from attncli.recording.losses import Loss
@@ -34,12 +33,13 @@ ModuleHandler = Callable[[Any, list[torch.nn.Module], tuple[Any, ...], dict[str,
 def may_look() -> bool:
     """Return whether values of tensors can be read now.
 
-    They cannot while a program is traced or a CUDA graph is captured. And what runs in a backward pass was seen
-    forward: it is computed again for the gradients.
+    They cannot while a program is traced, a CUDA graph is captured or a function runs inside of `torch.func`. And what
+    runs in a backward pass was seen forward: it is computed again for the gradients.
     """
     return (
         torch._C._current_graph_task_id() < 0
         and not torch._C._get_tracing_state()
+        and torch._C._functorch.peek_interpreter_stack() is None
         and not (
             torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             and torch.cuda.is_current_stream_capturing()
@@ -59,13 +59,11 @@ class ThreadContext(Protocol):
         origins: of its tensors.
         calls: what the last attention was computed from, where autograd records it.
         projected: what linear layers gave.
-        folds: what batches of windows were made of.
     """
 
     origins: Origins
     calls: deque[Lineage]
     projected: Projected
-    folds: Folds
 
     def place(self) -> CallSite:
         """Return where the program stands."""
@@ -104,6 +102,7 @@ class Reader:
         begins: and of these functions, if this says of arguments and result that an origin begins here.
         modules: what takes the modules that have which forward.
         operators: what takes the calls of all operators of torch, which libraries register, or None.
+        is_attention: whether its functions compute attention.
         sees_all: whether its functions are also those that run outside of a module that alone is watched.
     """
 
@@ -112,6 +111,7 @@ class Reader:
     begins: Mapping[Callable[..., Any], Begins] = {}
     modules: Mapping[Callable[..., Any], ModuleHandler] = {}
     operators: Handler | None = None
+    is_attention: bool = False
     sees_all: bool = False
 
     def __init__(self, context: ThreadContext) -> None:

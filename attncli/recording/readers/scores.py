@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,12 +18,16 @@ from torch import Tensor
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding, Severity
-from attncli.recording.readers.origins import Change, Number, Weights
+from attncli.recording.readers.layout import Points
+from attncli.recording.readers.origins import Change
 from attncli.recording.readers.scale_checks import is_root, no_scale, scaled_twice, wrong_scale
+
+# Also where the program puts a function of its own in its place, which is not to be called by us.
+_matmul = torch._C._VariableFunctions.matmul
 
 _NO_WEIGHT = 1e-6  # what a mask has to leave to a forbidden key at most, of the weight that it would have
 _HIDDEN = math.log(_NO_WEIGHT)
-_MOST_CELLS = 2**23  # of a call that are fitted
+_MOST_CELLS = 2**19  # of a call that are fitted
 _ZEROS = ("mul", "tril", "triu")  # what is 0 afterwards may be hidden by something else
 _FILLS = ("masked_fill", "where", *_ZEROS)
 _MIXING = ("mixed", "linear", "conv1d", "conv2d", "layer_norm", "batch_norm", "group_norm", "rms_norm")
@@ -86,54 +90,24 @@ class Reading(NamedTuple):
         return any(mask.is_applied and not mask.is_before for mask in self.masks)
 
 
-class Points(NamedTuple):
-    """A call at its three points, tensors as `[B, H, …]`.
+def read(points: Points, is_training: bool | None) -> Reading:
+    """Return what the values of a call say.
 
-    Attributes:
-        q: queries, None where they were changed since; k: keys, likewise.
-        k: keys, likewise.
-        scores: what the softmax received; None where it is written out.
-        weights: what it gave.
-        met: the weights as they met the values; None where they were added to others.
-        changes: of scores and weights.
-        tensors: what they were done with.
-        origin: where the weights come from.
-        dtype: of the product.
-        numbers: what queries and keys were multiplied with before.
-        wrong_axis: what the softmax is over, if it is not the keys.
-        is_of_right: whether that is the right factor of the product, and the keys are the left one.
+    Args:
+        points: the call.
         is_training: see AttentionCall.
-        sinks: the column beside the scores.
     """
-
-    q: Tensor | None
-    k: Tensor | None
-    scores: Tensor | None
-    weights: Tensor | None
-    met: Tensor | None
-    changes: tuple[Change, ...]
-    tensors: tuple[Tensor | None, ...]
-    origin: Weights
-    dtype: torch.dtype
-    numbers: tuple[tuple[Number, ...], tuple[Number, ...]]
-    wrong_axis: str | None
-    is_of_right: bool
-    is_training: bool | None
-    sinks: Tensor | None
-
-
-def read(points: Points) -> Reading:
-    """Return what the values of a call say."""
-    return _Call(points).read()
+    return _Call(points, is_training).read()
 
 
 class _Call:
-    def __init__(self, points: Points) -> None:
-        self.points = points
+    def __init__(self, points: Points, is_training: bool | None) -> None:
+        self.points, self.is_training, self.tensors = points, is_training, points.tensors
         self.findings: list[Finding] = []
         self.unread: list[str] = []
         self.masks: list[Mask] = []
-        before = points.origin.before
+        before, axes = points.origin.before, points.axes
+        self.numbers = axes.q.factor.numbers, axes.k.factor.numbers
         self.before, self.after = points.changes[:before], points.changes[before:]
 
     def read(self) -> Reading:
@@ -144,7 +118,7 @@ class _Call:
             message = "a second softmax is taken of the weights of a first, nearly even ones"
             self.findings.append(Finding("after-softmax", "error", message))
         origin = self.points.origin
-        if origin.dropout and origin.in_dropout and self.points.is_training is False:
+        if origin.dropout and origin.in_dropout and self.is_training is False:
             message = f"{origin.dropout:g} of the weights are dropped by a module in training mode"
             self.findings.append(Finding("dropout", "note", message))
         found, unread = tuple(dict.fromkeys(self.findings)), tuple(dict.fromkeys(self.unread))
@@ -155,7 +129,7 @@ class _Call:
     def _scores(self) -> Reading:
         points = self.points
         received = points.scores
-        if received is None and points.weights is not None and points.origin.received is None:
+        if points.origin.received is None and points.weights is not None:
             received = points.weights.float().log()  # a softmax changes nothing but a shift of each row
         if received is None or points.q is None or points.k is None:
             self.unread.append("tensors that were changed before they met the values")
@@ -163,184 +137,142 @@ class _Call:
         if any(change.name in _MIXING for change in self.before):
             self.unread.append(_MIXED)
             return Reading(None)
-        cut = _Cut(received.shape)
-        self._cut = cut
-        y, w = cut(received).float(), None if points.weights is None else cut(points.weights).float()
-        if w is not None and self.after and points.met is not None and points.met.shape == received.shape:
-            w = w.masked_fill(cut(points.met) == 0, 0)  # what was masked after the softmax is no weight
-        q, k = (
-            cut(points.q).float(),
-            cut(points.k.repeat_interleave(max(received.shape[1] // points.k.shape[1], 1), 1)).float(),
+        self._cut = cut = _Cut(received.shape)
+        q, k, y = (cut(each).float() for each in (points.q, points.k, received))
+        keys = k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1)
+        x = _matmul(q, keys.mT).expand(y.shape)
+        added, number, cap = self._added()
+        total = sum((cut(tensor).float() * factor for _, tensor, factor in added), y.new_zeros(1, 1, 1, 1)).expand(
+            y.shape
         )
-        x = q @ k.mT
-        if x.shape[-2:] != y.shape[-2:]:
-            self.unread.append(_CHANGED)
-            return Reading(None)
-        x = x.expand(y.shape)
-        added, total, number, cap = self._added()
-        below = total <= _HIDDEN
-        visible = (y > FORBIDDEN_BELOW) & y.isfinite() & x.isfinite() & (total.abs() < -_HIDDEN)
-        rest = (y - total.nan_to_num(neginf=0.0, posinf=0.0)).expand(y.shape)
-        fit = _Fit(
-            x, rest, visible, _tolerance(points.dtype, y.dtype if points.scores is None else points.scores.dtype)
-        )
-        flat = torch.zeros_like(visible)
-        scale, softcap = fit.scale(), None
-        if scale is None and (constant := _constant(rest, visible)) is not None and _is_structured(constant, ~visible):
-            flat = constant
-            fit = _Fit(x, rest, visible & ~flat, fit.tolerance)
-            scale = fit.scale()
+        below, is_far = total <= _HIDDEN, total.abs() >= -_HIDDEN
+        visible = (y > FORBIDDEN_BELOW) & y.isfinite() & x.isfinite() & ~is_far
+        rest = y - total.masked_fill(is_far, 0)
+        fit, flat = _Fit(x, rest, visible, _tolerance(points.axes.product.dtype, received.dtype)), visible & False
+        scale, softcap = fit.scale, None
+        if scale is None and (filled := _filled(rest, visible)) is not None:
+            flat, fit = filled, _Fit(x, rest, visible & ~filled, fit.tolerance)
+            scale = fit.scale
         if scale is None and cap:
-            rest = cap * (rest / cap).clamp(-1 + 1e-6, 1 - 1e-6).atanh()
-            fit = _Fit(x, rest, visible & ~flat & (y.abs() < abs(cap) * 0.999), 20 * fit.tolerance)
-            scale, softcap = fit.scale(), cap
+            capped = cap * (rest / cap).clamp(-1 + 1e-6, 1 - 1e-6).atanh()
+            inside = visible & ~flat & (rest.abs() < abs(cap) * 0.999)
+            fit, rest, softcap = _Fit(x, capped, inside, 20 * fit.tolerance), capped, cap
+            scale = fit.scale
+        hidden, sinks = y <= FORBIDDEN_BELOW, None
         if scale is None:
-            self.unread.append(_OF_HEADS if fit.scales_of_heads() else _CHANGED)
-            hidden = y <= FORBIDDEN_BELOW
-            expected = None
+            self.unread.append(_OF_HEADS if fit.has_scale_of_each_head() else _CHANGED)
         else:
             scale = number if number is not None and math.isclose(scale, number, rel_tol=2e-3) else scale
-            shift = fit.shift(scale)
-            hidden = (y <= FORBIDDEN_BELOW) | (visible & ~flat & (rest - x * scale - shift < _HIDDEN))
-            expected = x * scale + shift
-        if points.wrong_axis is None:
-            self._added_masks(added, w, hidden | below)
-            self._filled_masks(hidden, below.expand(y.shape), flat, y, w)
-        else:
-            self._added_masks(added, None, hidden | below)
-            self._filled_masks(hidden, below.expand(y.shape), torch.zeros_like(flat), y, None)
-        sinks = None
-        if any(change.name == "beside" for change in points.changes):
-            if points.sinks is None or expected is None or cut.is_cut:
-                self.unread.append(_BESIDE)
-            else:
-                sinks = points.sinks.float() - shift
-        if scale is not None:
+            hidden |= visible & ~flat & (rest - x * scale - fit.shift(scale) < _HIDDEN)
             self._scale(scale, q, k)
-        elif _OF_HEADS in self.unread:
-            pass
+            if points.sinks is not None and not cut.is_cut:
+                sinks = points.sinks.float() - fit.shift(scale)
+        if sinks is None and any(change.name == "beside" for change in points.changes):
+            self.unread.append(_BESIDE)
+        self._masks(added, hidden, below, flat, y, cap)
         return Reading(scale, softcap, sinks=sinks)
 
-    def _added(self) -> tuple[list[tuple[int, float]], Tensor, float | None, float | None]:
-        """Return what was added to the scores, with its factors; all of it; the scale by numbers; and a soft cap."""
-        added: list[tuple[int, float]] = []
+    def _added(self) -> tuple[list[tuple[int, Tensor, float]], float | None, float | None]:
+        """Return what was added to the scores, with its factors; the scale by numbers; and a soft cap."""
+        added: list[tuple[int, Tensor, float]] = []
         number: float | None = 1.0
         cap: float | None = None
         for index, change in enumerate(self.before):
-            tensor, factor = self.points.tensors[index], _number(change)
-            if change.name in ("mul", "div", "neg"):
-                if change.name == "neg":
-                    factor = -1.0
-                if factor is None:
-                    number = None if number is not None and change.name == "mul" and not _is_binary(tensor) else number
-                    continue
-                factor = 1 / factor if change.name == "div" and factor else factor
-                added = [(i, own * factor) for i, own in added]
-                number = None if number is None else number * factor
-                cap = None if cap is None else cap * factor
-            elif change.name == "tanh":
-                added, cap = [(i, own) for i, own in added], 1.0
-            elif change.name in ("add", "sub", "rsub"):
-                is_negated = change.name == "rsub" if change.is_first else change.name == "sub"
-                if is_negated:
-                    added = [(i, -own) for i, own in added]
-                    number = None if number is None else -number
-                if tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1):
-                    added.append((index, -1.0 if change.name == "sub" and change.is_first else 1.0))
-        total = torch.zeros(1, 1, 1, 1, device=self.points.q.device if self.points.q is not None else None)
-        for index, factor in added:
-            own = self.points.tensors[index]
-            assert own is not None
-            total = total + self._cut(own).float() * factor
-        return added, total, number, cap
+            tensor, factor = self.tensors[index], -1.0 if change.name == "neg" else change.factor
+            is_negated = change.name == ("sub" if not change.is_first else "rsub")
+            factor = -1.0 if is_negated else factor
+            if factor is not None:
+                added = [(i, each, own * factor) for i, each, own in added]
+                number, cap = (None if each is None else each * factor for each in (number, cap))
+            elif change.name == "mul" and not _is_binary(tensor):
+                number = None
+            if change.name == "tanh":
+                cap = 1.0
+            elif change.name in ("add", "sub", "rsub") and tensor is not None and tensor.shape[-1] > 1:
+                added.append((index, tensor, -1.0 if change.name == "sub" and change.is_first else 1.0))
+        return [each for each in added if each[1].stride(-1)], number, cap
 
-    def _added_masks(self, added: list[tuple[int, float]], weights: Tensor | None, hidden: Tensor) -> None:
-        for index, factor in added:
-            tensor = self.points.tensors[index]
-            assert tensor is not None
-            own = self._cut(tensor)
-            forbidden = own.float() * factor <= FORBIDDEN_BELOW
-            if weights is not None and _has_weight(forbidden.expand(weights.shape), weights, ~hidden):
+    def _masks(
+        self, added: list[tuple[int, Tensor, float]], hidden: Tensor, below: Tensor, flat: Tensor, y: Tensor, cap: Any
+    ) -> None:
+        """Take the masks that were added, those that scores were filled by, and those that hide nothing."""
+        points, weights = self.points, None
+        if points.weights is not None and points.axes.wrong is None:
+            weights = self._cut(points.weights).float()
+            if self.after and points.met is not None and points.met.shape == points.weights.shape:
+                weights = weights.masked_fill(self._cut(points.met) == 0, 0)  # what was masked later is no weight
+        everything = hidden | below
+        for index, tensor, factor in added:
+            forbidden = (self._cut(tensor).float() * factor <= FORBIDDEN_BELOW).expand(y.shape)
+            is_idle = weights is not None and _has_weight(forbidden, weights, ~everything)
+            if is_idle and cap is not None:
                 why = "a mask is added before the tanh of the soft cap, which leaves masked keys a weight"
                 self.findings.append(_no_mask(why))
-                self.masks.append(Mask("added", index, "additive", factor, is_applied=False))
-                continue
-            if _is_boolean(tensor):
+            elif is_idle:
+                self.unread.append(_CHANGED)
+            elif _is_boolean(tensor):
                 kind = "booleans are" if tensor.dtype == torch.bool else "a mask of 0 and 1 is"
                 self.findings.append(Finding(
                     "added-bool", "error", f"{kind} added to the scores: 1 is a small bias, and nothing is masked",
                     advice="use masked_fill, or add 0 and -inf",
                 ))  # fmt: skip
-            self.masks.append(Mask("added", index, "additive", factor))
+            self.masks.append(Mask("added", index, "additive", factor, is_applied=not is_idle))
+        is_idle = weights is not None and _has_weight(flat, weights, ~everything)
+        self._fills(hidden if is_idle else hidden | flat, below, flat if is_idle else flat & False, y)
 
-    def _filled_masks(self, hidden: Tensor, below: Tensor, flat: Tensor, y: Tensor, weights: Tensor | None) -> None:
-        """Take the masks that scores were filled by, and fills that hide nothing."""
-        everything, covered = hidden | below, torch.zeros_like(hidden)
-        has_weight = weights is not None and bool(flat.any()) and _has_weight(flat, weights, ~everything)
-        if not has_weight:
-            everything = everything | flat
-        named: list[Mask] = []
-        flat_name = None
-        for index, change in sorted(enumerate(self.before), key=lambda each: each[1].name in _ZEROS):
-            tensor = self.points.tensors[index]
-            if tensor is None or change.name not in _FILLS or (change.name in _ZEROS and not _is_binary(tensor)):
+    def _fills(self, hidden: Tensor, below: Tensor, idle: Tensor, y: Tensor) -> None:
+        """Take the masks that scores were filled by.
+
+        Args:
+            hidden: what is hidden.
+            below: by what was added.
+            idle: what is filled by a number that hides nothing.
+            y: the scores.
+        """
+        covered, found, is_known = hidden & False, [], not bool(idle.any())
+        fills = [(index, change) for index, change in enumerate(self.before) if change.name in _FILLS]
+        for index, change in sorted(fills, key=lambda each: each[1].name in _ZEROS):
+            tensor = self.tensors[index]
+            if tensor is None or (change.name in _ZEROS and not _is_binary(tensor)):
                 continue
-            own = self._cut(tensor) != 0
-            for hides, convention in _ways(change, own):
-                wide = hides.expand(everything.shape)
-                if has_weight and bool((flat & wide).any()) and not bool((wide & ~(flat | everything)).any()):
-                    fill = float(y[flat & wide][0])
-                    flat_name = change.name, fill
-                    named.append(Mask(change.name, index, convention, is_applied=False))
-                    break
-                is_empty = not bool(wide.any())
-                if bool((wide & ~everything).any()):
+            for hides, convention in _ways(change, self._cut(tensor) != 0):
+                hides = hides.expand(y.shape)
+                if bool((hides & ~(hidden | below | idle)).any()):
                     continue
-                if change.name in _ZEROS and not bool((wide & ~below & ~covered).any()):
-                    break  # something else hides what is 0
-                named.append(Mask(change.name, index, convention, is_vacuous=is_empty))
-                covered = covered | wide
+                if not is_known and bool((hides & idle).any()):
+                    self.findings.append(_idle(change.name, float(y[hides & idle][0])))
+                    found.append(Mask(change.name, index, convention, is_applied=False))
+                    is_known = True
+                elif change.name not in _ZEROS or bool((hides & ~below & ~covered).any()):
+                    found.append(Mask(change.name, index, convention, is_vacuous=not bool(hides.any())))
+                    covered = covered | hides
                 break
-        rest = (hidden | (flat if not has_weight else torch.zeros_like(flat))) & ~below & ~covered
-        if bool(rest.any()):
-            named = [mask for mask in named if not mask.is_applied]
-            named.append(Mask("assigned", None, "masked"))
-        self.masks += named
-        if has_weight:
-            self._no_mask(flat_name)
-
-    def _no_mask(self, named: tuple[str, float] | None) -> None:
-        name, fill = named or ("the program", 0.0)
-        if name in _ZEROS:
-            what = "are multiplied with a mask of 0 and 1" if name == "mul" else f"go through torch.{name}"
-            self.findings.append(_no_mask(f"scores {what} before the softmax: 0 is a score like others"))
-        else:
-            self.findings.append(_no_mask(f"{name} sets masked scores to {fill:g}, which leaves them a weight"))
+        if bool((hidden & ~below & ~covered).any()):
+            found = [*(mask for mask in found if not mask.is_applied), Mask("assigned", None, "masked")]
+        if not is_known:
+            self.unread.append("an assignment to a part of the scores")
+        self.masks += found
 
     def _scale(self, scale: float, q: Tensor, k: Tensor) -> None:
         """Take what is wrong with the scale: √D twice, or none, as some models have it on purpose (T5)."""
-        width, heads = q.shape[-1], self.points.q.shape[1] if self.points.q is not None else 1
-        if width == 1 or not scale:
+        width, heads = q.shape[-1], self.points.axes.shape[1]
+        if width == 1:
             return
-        steps = [number for change in self.before if (number := _scaling(change)) is not None]
-        before = [float(each) for side in self.points.numbers for each in side]
+        steps = [factor for change in self.before if (factor := change.factor) is not None]
+        before = [float(each) for side in self.numbers for each in side]
+        wrong: Finding | None
         if not steps and not before:
-            is_binary = any(change.name == "mul" for change in self.before)
-            if math.isclose(scale, 1, rel_tol=1e-3) and not is_binary:
-                self.findings.append(no_scale(width))
-            return
-        twice = scaled_twice((*self.points.numbers, steps), width, "before the product and after it")
-        if twice is not None:
-            self.findings.append(twice)
-        elif sum(is_root(step, width) for step in steps) > 1:
-            # A layer's number may be the root of its width, and divide the scores on purpose.
-            severity: Severity = "note" if math.isqrt(width) ** 2 == width else "error"
-            self.findings.append(Finding("unscaled", severity, f"the scores are divided by √{width} twice"))
-        else:
-            wrong = wrong_scale(
-                scale * math.prod(before), [*steps, *before], heads, width, self.points.q, self.points.k
-            )
-            self.findings += [] if wrong is None else [wrong]
+            is_filled = any(change.name == "mul" for change in self.before)
+            wrong = no_scale(width) if math.isclose(scale, 1, rel_tol=1e-3) and not is_filled else None
+        elif (wrong := scaled_twice((*self.numbers, steps), width, "before the product and after it")) is None:
+            if sum(is_root(step, width) for step in steps) > 1:
+                # A layer's number may be the root of its width, and divide the scores on purpose.
+                severity: Severity = "note" if math.isqrt(width) ** 2 == width else "error"
+                wrong = Finding("unscaled", severity, f"the scores are divided by √{width} twice")
+            else:
+                numbers = [*steps, *before]
+                wrong = wrong_scale(scale * math.prod(before), numbers, heads, width, self.points.q, self.points.k)
+        self.findings += [] if wrong is None else [wrong]
 
     # --- weights --------------------------------------------------------------------------------------------
 
@@ -352,7 +284,7 @@ class _Call:
         if weights is None or points.origin.others:
             return
         is_again = met is not None and met.shape == weights.shape and bool(self.after) and _sums_to_one(met, -1)
-        over = points.wrong_axis
+        over = points.axes.wrong
         if points.origin.received is None and not _sums_to_one(weights, -1):
             if _sums_to_one(weights, -2):
                 over = "the queries"
@@ -361,7 +293,7 @@ class _Call:
         if over is not None and is_again:
             self.unread.append(_NORMALISED)
         elif over is not None:
-            self.findings.append(_wrong_axis(over, points.is_of_right))
+            self.findings.append(_wrong_axis(over, points.axes.keys_are_left and over == "the queries"))
         if any(change.name in _MIXING for change in self.after):
             self.unread.append(_MIXED)
         elif (
@@ -396,12 +328,13 @@ class _Call:
 
 
 class _Cut:
-    """Cuts tensors of large calls to the first rows and heads."""
+    """Cuts tensors of large calls to some of their rows and heads."""
 
     def __init__(self, shape: torch.Size) -> None:
         batch, heads, queries, keys = shape
-        self.heads = max(min(heads, _MOST_CELLS // (queries * keys)), 1)
-        self.batch = max(min(batch, _MOST_CELLS // (self.heads * queries * keys)), 1)
+        most = max(_MOST_CELLS // (queries * keys), 1)
+        self.heads = max(min(heads, most // batch), min(heads, 2))  # masks differ by rows rather than by heads
+        self.batch = max(min(batch, most // self.heads), 1)
         self.is_cut = (self.batch, self.heads) != (batch, heads)
 
     def __call__(self, tensor: Tensor) -> Tensor:
@@ -416,21 +349,21 @@ class _Fit:
         scores: likewise.
         visible: which cells count.
         tolerance: how far numbers may be apart, of 1 and of themselves.
+
+    Attributes:
+        scale: the factor; None where there is no such factor.
     """
 
     def __init__(self, products: Tensor, scores: Tensor, visible: Tensor, tolerance: float) -> None:
         self.x, self.y, self.visible, self.tolerance = products, scores, visible, tolerance
         self.dx, self.dy = (_centred(each, visible) for each in (products, scores))
 
-    def scale(self) -> float | None:
-        """Return the factor; None where there is no such factor, 1 where nothing shows one."""
         square = float((self.dx * self.dx).sum())
-        if square < 1e-12:
-            return 1.0 if self._is_close(torch.zeros_like(self.dy)) else None
-        scale = float((self.dx * self.dy).sum()) / square
-        return scale if self._is_close(self.dx * scale) else None
+        # Of what does not differ within a row, nothing shows a scale.
+        scale = 1.0 if square < 1e-12 else float((self.dx * self.dy).sum()) / square
+        self.scale = scale if self._is_close(self.dx * scale) else None
 
-    def scales_of_heads(self) -> bool:
+    def has_scale_of_each_head(self) -> bool:
         """Return whether each head has a factor of its own."""
         square = (self.dx * self.dx).sum((-2, -1), keepdim=True).clamp(min=1e-12)
         return self._is_close(self.dx * (self.dx * self.dy).sum((-2, -1), keepdim=True) / square)
@@ -460,12 +393,13 @@ def _tolerance(*dtypes: torch.dtype) -> float:
     )
 
 
-def _constant(scores: Tensor, visible: Tensor) -> Tensor | None:
-    """Return the cells that hold one and the same number, the one that most of them hold."""
+def _filled(scores: Tensor, visible: Tensor) -> Tensor | None:
+    """Return the cells of one and the same number, the one that most of them hold, if they are a mask."""
     values, counts = scores[visible].unique(return_counts=True)  # type: ignore[no-untyped-call]
     if not len(counts) or int(counts.max()) < 2:
         return None
-    return (scores == values[counts.argmax()]) & visible
+    cells = (scores == values[counts.argmax()]) & visible
+    return cells if _is_structured(cells, ~visible) else None
 
 
 def _is_structured(cells: Tensor, unknown: Tensor) -> bool:
@@ -499,19 +433,6 @@ def _ways(change: Change, mask: Tensor) -> Iterator[tuple[Tensor, Convention]]:
     yield from ways if change.name == "masked_fill" else reversed(ways)
 
 
-def _number(change: Change) -> float | None:
-    other = change.other
-    if isinstance(other, Tensor):
-        return float(other) if other.numel() == 1 else None
-    return other
-
-
-def _scaling(change: Change) -> float | None:
-    """Return the number that scores were multiplied with."""
-    number = _number(change) if change.name in ("mul", "div") else None
-    return number if change.name == "mul" or not number else 1 / number
-
-
 def _is_binary(values: Tensor | None) -> bool:
     return values is not None and (values.dtype == torch.bool or bool(((values == 0) | (values == 1)).all()))
 
@@ -532,6 +453,14 @@ def _sums_to_one(weights: Tensor, axis: int) -> bool:
     return bool(((sums - 1).abs() < 2e-2).logical_or(sums == 0).logical_or(sums.isnan()).all()) and bool(
         (weights >= 0).logical_or(weights.isnan()).all()
     )
+
+
+def _idle(name: str, fill: float) -> Finding:
+    """Return that a mask leaves masked scores a weight."""
+    if name in _ZEROS:
+        what = "are multiplied with a mask of 0 and 1" if name == "mul" else f"go through torch.{name}"
+        return _no_mask(f"scores {what} before the softmax: 0 is a score like others")
+    return _no_mask(f"{name} sets masked scores to {fill:g}, which leaves them a weight")
 
 
 def _no_mask(message: str) -> Finding:

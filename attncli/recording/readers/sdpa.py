@@ -21,6 +21,8 @@ from attncli.recording.readers.scale_checks import of_fused
 class Sdpa(Reader):
     """Reads the call of one function, which does everything itself."""
 
+    is_attention = True
+
     def __init__(self, context: ThreadContext) -> None:
         super().__init__(context)
         self.functions = {torch._C._nn.scaled_dot_product_attention: self._read}  # also if the program replaced it

@@ -91,6 +91,8 @@ class Softmax(Reader):
         super().__init__(context)
         self._origins, self._written, self._cost = context.origins, WrittenOut(), Cost(clock)
         self.follows = self._seen
+        names = (*PRODUCTS, *_SOFTMAX, *_TIMES, *_VIEWS)
+        self._names = {function: name for name in names for function in spelled(name)}  # also of a program's own
         self.begins = {function: _always for name in (*PRODUCTS, *_SOFTMAX) for function in spelled(name)}
         self.begins |= {function: _has_number for name in _TIMES for function in spelled(name)}
         self.begins |= {function: _may_split for name in _VIEWS for function in spelled(name)}
@@ -99,7 +101,7 @@ class Softmax(Reader):
         if self._origins.is_over:
             return
         begun = self._cost.clock()
-        name = func.__name__
+        name = self._names.get(func) or func.__name__
         if name == "__get__":
             name = getattr(func.__self__, "__name__", "")  # type: ignore[attr-defined]
         name = name if name.endswith("__") else name.rstrip("_")
@@ -463,7 +465,7 @@ def _number(arguments: _Arguments, inputs: list[Tensor], name: str) -> Number | 
     """Return the number that a tensor was multiplied with; None where it was no number."""
     values = [*arguments.args, *arguments.kwargs.values()]
     numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
-    small = [each.detach() for each in inputs if each.numel() == 1]
+    small = [UNKNOWN if is_learned(each) else each.detach() for each in inputs if each.numel() == 1]
     number = float(numbers[0]) if numbers else small[0] if small and len(inputs) == 2 else None
     if number is None or name == "mul":
         return number

@@ -1,7 +1,6 @@
 """Programs that call `F.scaled_dot_product_attention`."""
 
 import threading
-import warnings
 
 import torch
 import torch.nn.functional as F
@@ -320,14 +319,6 @@ class Reading(nn.Module):
 def words_with_their_mask():
     """This one is right."""
     return step(Reading(REAL), words())
-
-
-def mapped():
-    """One sentence at a time, by `torch.vmap`."""
-    model = Reading(torch.ones(1, T, dtype=torch.bool)).requires_grad_(False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is slow, says torch
-        return [torch.vmap(lambda ids: model(ids[None]))(words())]
 
 
 def scripted():
