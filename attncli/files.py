@@ -119,15 +119,10 @@ def is_stream_path(path: Path) -> bool:
 
 
 @contextmanager
-def file_lock(aside: Path, waits: bool = False) -> Iterator[bool]:
+def file_lock(aside: Path) -> Iterator[None]:
     """Lock a file for this process, creating it; the lock ends with the process, however that ends.
 
-    Args:
-        aside: the file.
-        waits: whether another run that is writing it is waited for.
-
-    Yields:
-        Whether no other run can hold it too: not all systems have locks.
+    Not all systems and file systems have locks; where there are none, nothing is locked.
 
     Raises:
         InputError: another run is writing it.
@@ -136,21 +131,21 @@ def file_lock(aside: Path, waits: bool = False) -> Iterator[bool]:
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
     except ImportError:  # Windows lets no other run rename what is open
-        yield False
+        yield
         return
     while True:
         with open(aside, "ab") as file:
+            has_locks = True
             try:
-                flock(file, LOCK_EX if waits else LOCK_EX | LOCK_NB)
+                flock(file, LOCK_EX | LOCK_NB)
             except BlockingIOError:
                 raise InputError(
                     f"{visible(str(aside))} is being written by another run; wait for it, or give another file"
                 ) from None
-            except OSError:  # a file system without locks
-                yield False
-                return
-            if _is_still(file.fileno(), aside):
-                yield True
+            except OSError:
+                has_locks = False
+            if not has_locks or _is_still(file.fileno(), aside):
+                yield
                 return
         # The run that held it has just ended and renamed it: what was opened is its result.
 

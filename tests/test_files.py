@@ -208,20 +208,3 @@ def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:
         assert shell(f"cd {tmp_path}; umask 077; attn inspect a {option}").returncode == 0
         assert stat.S_IMODE((tmp_path / option.split()[1]).stat().st_mode) == 0o600
     assert list((tmp_path / "elsewhere").iterdir()) == [real]
-
-
-@pytest.mark.parametrize("name", ["out.jsonl", "out.tsv", "out.parquet"])
-def test_what_an_interrupted_run_left_is_not_written_over(name: str, tmp_path: Path) -> None:
-    left = tmp_path / f"{name}.part"
-    left.write_text("precious\n")
-    ran = program("inspect", "time flies", "-o", tmp_path / name)
-    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (5, "", 1)
-    way = (
-        "" if name.endswith(".parquet") else "go on from it with inspect --resume if inspect wrote it, or "
-    )  # Parquet cannot
-    assert ran.stderr.endswith(f"is there, as an interrupted run leaves it; {way}remove it\n")
-    assert left.read_text() == "precious\n"
-    assert not (tmp_path / name).exists()
-    left.write_text("")  # nothing was lost with it
-    assert program("inspect", "time flies", "-o", tmp_path / name).returncode == 0
-    assert not left.exists()

@@ -87,9 +87,6 @@ class CheckpointFolder:
     def __contains__(self, name: object) -> bool:
         return name in self.sizes
 
-    def __repr__(self) -> str:
-        return f"CheckpointFolder({str(self.path)!r})"
-
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the JSON object in a file, which is read once; an empty one if there is no such file.
 

@@ -57,7 +57,7 @@ _DEEPEST = 3  # models--org--name/snapshots/COMMIT/0_Transformer
 _LISTED = 8  # checkpoints that a sentence names
 
 
-class RemoteFolder(NamedTuple):
+class HubFolder(NamedTuple):
     """A folder of a repository on the hub.
 
     Attributes:
@@ -90,7 +90,7 @@ class Snapshot:
     name: str
     files: CheckpointFolder
     tokenizer: CheckpointFolder
-    remote: RemoteFolder | None = None
+    remote: HubFolder | None = None
     adapter: CheckpointFolder | None = None
     base: str = ""
     gguf: Path | None = None
@@ -185,7 +185,7 @@ class _Search(NamedTuple):
         if self.options.base not in (None, shown):
             raise UsageError(f"--base names the model under an adapter, and {visible(shown)} is none; drop it")
 
-    def with_base(self, shown: str, adapter: CheckpointFolder, remote: RemoteFolder | None) -> Snapshot:
+    def with_base(self, shown: str, adapter: CheckpointFolder, remote: HubFolder | None) -> Snapshot:
         """Return an adapter on the model under it."""
         if not self.for_tokenizer:
             from attncli.checkpoints.tensors.lora_store import check_adapter
@@ -209,7 +209,7 @@ class _Search(NamedTuple):
         tokenizer = own_tokenizer if own_tokenizer.has_tokenizer else under.tokenizer
         return replace(under, name=shown, tokenizer=tokenizer, adapter=adapter, base=under.name)
 
-    def on_hub(self, shown: str, name: str, revision: str) -> tuple[str, CheckpointFolder, RemoteFolder | None]:
+    def on_hub(self, shown: str, name: str, revision: str) -> tuple[str, CheckpointFolder, HubFolder | None]:
         """Return what views call a checkpoint on the hub, its files in the local cache, and where on the hub it is."""
         repository, inside = split_name(name)
         folder = cached_snapshot(repository, revision) / inside
@@ -236,7 +236,7 @@ class _Search(NamedTuple):
         start = f"{inside}/" if inside else ""
         own = {file.removeprefix(start): size for file, size in there.sizes.items() if file.startswith(start)}
         folder = there.root / inside
-        remote = RemoteFolder(repository, there.root.name, start, own)
+        remote = HubFolder(repository, there.root.name, start, own)
         return _with_folder(shown, folder, there.root), CheckpointFolder(folder), remote
 
     def is_whole(self, files: CheckpointFolder) -> bool:
@@ -454,5 +454,5 @@ def _small_files(sizes: Mapping[str, int], inside: str) -> list[str]:
     return found
 
 
-def _has_weights(remote: RemoteFolder | None) -> bool:
+def _has_weights(remote: HubFolder | None) -> bool:
     return remote is not None and not remote.sizes.keys().isdisjoint((WEIGHTS, WEIGHTS_INDEX))

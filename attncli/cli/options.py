@@ -164,8 +164,8 @@ Model = Annotated[
     model_option(
         "--model",
         "-m",
-        metavar="NAME[@REVISION]|FOLDER",
-        help="A checkpoint; demo is a small one in the box. Default: the toy layer.",
+        metavar="NAME_OR_FOLDER",
+        help="A checkpoint, also NAME@REVISION; demo is a small one in the box. Default: the toy layer.",
         envvar="ATTN_MODEL",
     ),
 ]

@@ -122,10 +122,10 @@ def _limit() -> None:
     with suppress(ImportError):  # which not every system has
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with suppress(ValueError, OSError):  # of a system that does not limit memory
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 1 + SECONDS, resource.RLIM_INFINITY))
+        seconds = int(time.process_time()) + 1 + SECONDS
+        for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, seconds)):
+            with suppress(ValueError, OSError):  # of a system that does not limit this, or has a lower limit
+                resource.setrlimit(what, (most, resource.getrlimit(what)[1]))
 
 
 def _main() -> None:

@@ -34,7 +34,7 @@ from attncli.masks.parser import Mistake, mistake_in
 
 if TYPE_CHECKING:
     from attncli.engines.interactive import InteractiveSource
-    from attncli.explore.computed import Computed
+    from attncli.explore.computed import ComputedView
     from attncli.explore.view_state import Limits, Numbers, ViewState
     from attncli.render.palette import Palette
 
@@ -231,7 +231,7 @@ class Explorer(App[None]):
                 with suppress(RuntimeError):  # the application is over
                     self.call_from_thread(self._take, result)  # type: ignore[arg-type]
 
-    async def _take(self, result: Computed) -> None:
+    async def _take(self, result: ComputedView) -> None:
         """Take what is computed so far, and keep the cursor on the tokens that it stands on.
 
         The thread that computes goes on when numbers are drawn, which needs the interpreter too.
@@ -353,7 +353,7 @@ class Explorer(App[None]):
                 self.go(self.look.masked(value))
             self._say("" if mistake is None else mistake.reason, mistake)
         elif self._prompt.name != "save":
-            self.go(self.look.beside(self._prompt.name, value))
+            self.go(self.look.with_text(self._prompt.name, value))
 
     def action_enter(self) -> None:
         """Take what is typed: leave the text, find the next token, keep the mask, or save; in the maps type."""
@@ -488,7 +488,7 @@ class Explorer(App[None]):
         """Open the line that edits the mask."""
         self._open("mask", self.look.question.mask or "")
 
-    def action_beside(self, name: str) -> None:
+    def action_edit(self, name: str) -> None:
         """Open the line that edits the pair or the target; one that stands alone is typed in the first line."""
         if self.look.typed != name:
             self._open(name, getattr(self.look.question, name) or "")

@@ -11,7 +11,7 @@ from attncli.analysis.derive import derive
 from attncli.analysis.diff import diff
 from attncli.analysis.heads import HeadReport, survey
 from attncli.errors import AttnError
-from attncli.explore.computed import Computed
+from attncli.explore.computed import ComputedView
 from attncli.explore.view_state import Limits, ViewState
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.text import visible
@@ -78,13 +78,13 @@ class IncrementalComputation:
         self._caches: dict[Query, _TextCache] = {}
         self._longest = 0.0  # seconds that the model took at once
 
-    def results(self, look: ViewState) -> Iterator[Computed]:
+    def results(self, look: ViewState) -> Iterator[ComputedView]:
         """Yield the answer to a look, each time it has grown; the last one is whole, or says why it is not.
 
         Nothing is raised: what goes wrong is the answer's failure. One may stop between any two.
         """
         layers = tuple(self._model.layers)
-        answer = Computed(look.within(Limits(layers)), layers)
+        answer = ComputedView(look.within(Limits(layers)), layers)
         failure = ""
         try:
             for grown in self._stages(answer):
@@ -94,7 +94,7 @@ class IncrementalComputation:
             failure = reason(error)
         yield replace(answer, is_whole=True, failure=failure or answer.failure)
 
-    def _stages(self, answer: Computed) -> Iterator[Computed]:
+    def _stages(self, answer: ComputedView) -> Iterator[ComputedView]:
         look = answer.look
         self._caches = {each: cache for each, cache in self._caches.items() if each in (look.question, look.held)}
         cache = self._about(look.question)
@@ -222,7 +222,7 @@ def _numbers(trace: Trace, look: ViewState) -> Trace:
     return trace
 
 
-def _drawable(answer: Computed) -> Computed:
+def _drawable(answer: ComputedView) -> ComputedView:
     """Return an answer with what drawing it needs, which of a long text takes too long for the thread that draws."""
     shown = answer.shown
     if shown is not None:

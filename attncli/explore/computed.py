@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedView:
     """An answer, which grows: tokens first, then the layer that is looked at, then the map of all layers.
 
     Attributes:

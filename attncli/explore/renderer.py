@@ -12,7 +12,7 @@ from rich.style import Style
 
 from attncli.engines.interactive import Query
 from attncli.explore.computation import reason
-from attncli.explore.computed import Computed
+from attncli.explore.computed import ComputedView
 from attncli.explore.keys import foot, help_rows
 from attncli.explore.layout import LEAST, MAPS, Pane, PaneRect
 from attncli.explore.view_state import Limits, ViewState
@@ -84,8 +84,8 @@ class PaneRenderer:
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette
-        self.answer: Computed | None = None
-        self._seen: Computed | None = None  # the last one with numbers in it
+        self.answer: ComputedView | None = None
+        self._seen: ComputedView | None = None  # the last one with numbers in it
         self._drawn: dict[Pane, tuple[object, Any]] = {}  # what each pane was drawn of last, and what was drawn
         self._numbers: dict[Pane, Callable[[RenderInput, ViewState, LayerViewCache, Bounds], Block]] = {
             "head": self._head,
@@ -103,7 +103,7 @@ class PaneRenderer:
             "help": self._help,
         }
 
-    def take(self, answer: Computed) -> None:
+    def take(self, answer: ComputedView) -> None:
         """Take what the model has said so far; until there are numbers in it, those before it are drawn."""
         self.answer = answer
         if answer.shown is not None:

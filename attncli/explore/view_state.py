@@ -106,7 +106,7 @@ class ViewState:
         """Return the look through another mask; an empty one is the model's own."""
         return replace(self, question=self.question._replace(mask=mask.strip() or None))
 
-    def beside(self, name: str, text: str) -> ViewState:
+    def with_text(self, name: str, text: str) -> ViewState:
         """Return the look at the same text with another `pair` or `target` beside it; an empty one is none."""
         return replace(self, question=Query(**self.question._asdict() | {name: text or None}))
 

@@ -16,7 +16,7 @@ from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.labels import LEAST, MIXED
 from attncli.analysis.metric_names import Metric
 from attncli.render.block import COMFORTABLE, Block, block, flowing, stack
-from attncli.render.fit import LINES
+from attncli.render.fit import LINES, fit_rows
 from attncli.render.head_map import UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
@@ -63,13 +63,12 @@ def table_parts(survey: HeadReport, shown: HeadTable, palette: Palette, width: i
     whole = _parts(survey, shown, palette, width, shown.lines)
     if _lines_of(whole, width) <= shown.lines:
         return whole
-    rows = len(survey.heads)
-    while True:
-        parts = _parts(_first(survey, shown, rows), shown, palette, width, 0, rows < len(survey.heads))
-        excess = _lines_of(parts, width) - shown.lines
-        if excess <= 0 or rows == 1:
-            return parts
-        rows = max(rows - excess, 1)
+    every = len(survey.heads)
+
+    def some(rows: int) -> list[RenderableType]:
+        return _parts(_first(survey, shown, rows), shown, palette, width, 0, rows < every)
+
+    return fit_rows(some, every, shown.lines, lambda parts: _lines_of(parts, width))
 
 
 def _first(survey: HeadReport, shown: HeadTable, rows: int) -> HeadReport:

@@ -31,7 +31,7 @@ _LINE = 80  # cells that prose takes at most
 _LONGEST = 7  # cells of a word beside its numbers, so that what is multiplied and the product stand in one line of 80
 
 
-class Step(NamedTuple):
+class LessonStep(NamedTuple):
     """One step of a lesson.
 
     Attributes:
@@ -55,16 +55,16 @@ class Steps:
     walk: Walk
     sheet: TableFormat
 
-    def all(self) -> list[Step]:
+    def all(self) -> list[LessonStep]:
         """Return the steps from the embeddings to the exercise, each under a line that says which it is."""
         steps = [*self._steps()]
         title = self.walk.lesson.title
         return [
-            Step(step.name, (self._title(f"{title} · step {place} of {len(steps)} · {step.name}"), *step.parts))
+            LessonStep(step.name, (self._title(f"{title} · step {place} of {len(steps)} · {step.name}"), *step.parts))
             for place, step in enumerate(steps, start=1)
         ]
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[LessonStep]:
         yield self._embeddings()
         for row in self.walk.rows:
             yield from self._of_head(row)
@@ -72,18 +72,18 @@ class Steps:
         yield self._projected()
         yield self._exercise()
 
-    def _of_head(self, row: AttentionRow) -> Iterator[Step]:
+    def _of_head(self, row: AttentionRow) -> Iterator[LessonStep]:
         """Yield the steps of a head; the weights of another one than the first are made in a single step."""
         head = row.head.head
         stages = [self._dots, self._scale, self._mask, self._softmax] if head == 0 else [self._weights]
         of = f"head {head}: " if len(self.walk.rows) > 1 else ""
         for make in (self._query, self._keys, *stages, self._values, self._output):
             step = make(row)
-            yield Step(of + step.name, step.parts)
+            yield LessonStep(of + step.name, step.parts)
 
     # --- the steps ---
 
-    def _embeddings(self) -> Step:
+    def _embeddings(self) -> LessonStep:
         trace, layer = self.walk.trace, self.walk.rows[0].layer
         assert layer.inputs is not None
         text = (
@@ -99,9 +99,11 @@ class Steps:
             f"Numbers are rounded to {PRECISION} digits and computed with all of them, so the last digit of what you "
             "work out yourself may be another one."
         )
-        return Step("embeddings", (self._prose(text, question), self._drawn(matrices), self._prose(rounded, style=DIM)))
+        return LessonStep(
+            "embeddings", (self._prose(text, question), self._drawn(matrices), self._prose(rounded, style=DIM))
+        )
 
-    def _query(self, row: AttentionRow) -> Step:
+    def _query(self, row: AttentionRow) -> LessonStep:
         layer, q, matrix = row.layer, row.head.q[0], self._weight("q", row)
         assert layer.inputs is not None
         asking = Tokens([row.query])
@@ -116,15 +118,17 @@ class Steps:
             self._matrix("q: embedding·W_q", q[None], asking),
         ]
         spelled = self._product("the first number of q", x[0], matrix[:, 0], q[0])
-        return Step("its query, q", (self._prose(text), self._drawn(matrices), spelled))
+        return LessonStep("its query, q", (self._prose(text), self._drawn(matrices), spelled))
 
-    def _keys(self, row: AttentionRow) -> Step:
+    def _keys(self, row: AttentionRow) -> LessonStep:
         return self._of_each(row, "k", row.head.k, "k is what a word is found by", "a key, k, for each word")
 
-    def _values(self, row: AttentionRow) -> Step:
+    def _values(self, row: AttentionRow) -> LessonStep:
         return self._of_each(row, "v", row.head.v, "v is what a word hands over", "a value, v, for each word")
 
-    def _of_each(self, row: AttentionRow, name: str, made: Float[np.ndarray, "K D"], meaning: str, title: str) -> Step:
+    def _of_each(
+        self, row: AttentionRow, name: str, made: Float[np.ndarray, "K D"], meaning: str, title: str
+    ) -> LessonStep:
         matrix, x = self._weight(name, row), self.walk.embedded
         text = f"{meaning}: its embedding times another matrix, W_{name}."
         matrices = [
@@ -133,11 +137,11 @@ class Steps:
             self._matrix(f"{name}: embeddings·W_{name}", made, row.keys),
         ]
         first = f"the first number of {name} of {self._name(0, row.keys)}"
-        return Step(
+        return LessonStep(
             title, (self._prose(text), self._drawn(matrices), self._product(first, x[0], matrix[:, 0], made[0, 0]))
         )
 
-    def _dots(self, row: AttentionRow) -> Step:
+    def _dots(self, row: AttentionRow) -> LessonStep:
         text = (
             "The dot product q·k says how well the two fit: multiply them number by number, and add up. A large one "
             "means that the word has what is looked for."
@@ -146,9 +150,9 @@ class Steps:
         drawn = self._keys_table(row, [*self._vector("k", row.head.k), self._column("q·k", row.products)])
         assert row.products is not None
         spelled = self._product(f"q·k of {self._name(0, row.keys)}", row.head.q[0], row.head.k[0], row.products[0])
-        return Step("dot products, q·k", (self._prose(text), q, drawn, spelled))
+        return LessonStep("dot products, q·k", (self._prose(text), q, drawn, spelled))
 
-    def _scale(self, row: AttentionRow) -> Step:
+    def _scale(self, row: AttentionRow) -> LessonStep:
         width, scale = row.head.k.shape[1], self._number(row.layer.scale)
         text = (
             f"The more numbers q and k have, the larger q·k becomes, and weights made of large numbers all go to one "
@@ -158,9 +162,9 @@ class Steps:
         assert row.products is not None
         first = f"score of {self._name(0, row.keys)} = {self._factor(row.products[0])} × {scale}"
         spelled = self._prose(f"{first} = {self._number(row.scores[0])}")
-        return Step("the scale", (self._prose(text), self._keys_table(row, columns), spelled))
+        return LessonStep("the scale", (self._prose(text), self._keys_table(row, columns), spelled))
 
-    def _mask(self, row: AttentionRow) -> Step:
+    def _mask(self, row: AttentionRow) -> LessonStep:
         if self.walk.lesson.mask != "causal":
             text = "A mask may hide words. This lesson's hides none; attn learn --lesson causal has one that does."
         elif row.allowed.all():
@@ -175,9 +179,9 @@ class Steps:
             self._plain("may be seen", ["yes" if allowed else "no" for allowed in row.allowed.tolist()]),
             self._column("masked score", row.masked),
         ]
-        return Step("the mask", (self._prose(text), self._keys_table(row, columns)))
+        return LessonStep("the mask", (self._prose(text), self._keys_table(row, columns)))
 
-    def _softmax(self, row: AttentionRow) -> Step:
+    def _softmax(self, row: AttentionRow) -> LessonStep:
         parts = row.softmax
         assert parts is not None
         highest, total = self._number(parts.highest), self._number(parts.total)
@@ -192,9 +196,9 @@ class Steps:
             f"{raised} ÷ {total} = {self._number(row.weights[0])}"
         )
         drawn = self._weights_table(row, columns)
-        return Step("softmax: the weights", (self._prose(text), drawn, spelled))
+        return LessonStep("softmax: the weights", (self._prose(text), drawn, spelled))
 
-    def _weights(self, row: AttentionRow) -> Step:
+    def _weights(self, row: AttentionRow) -> LessonStep:
         """Return what the first head has four steps for."""
         text = (
             f"The same as before, with this head's q and k: dot products, times {self._number(row.layer.scale)}, the "
@@ -206,7 +210,7 @@ class Steps:
             self._column("masked", row.masked, ""),
             *self._softmax_columns(row),
         ]
-        return Step("the weights", (self._prose(text), self._weights_table(row, columns)))
+        return LessonStep("the weights", (self._prose(text), self._weights_table(row, columns)))
 
     def _softmax_columns(self, row: AttentionRow) -> list[Column]:
         parts = row.softmax
@@ -217,16 +221,16 @@ class Steps:
             self._column(f"weight: ÷ {total}", row.weights, self._number(row.weights.sum(dtype=np.float64))),
         ]
 
-    def _output(self, row: AttentionRow) -> Step:
+    def _output(self, row: AttentionRow) -> LessonStep:
         output = row.head.output[0]
         text = (
             f"What {self._word} takes: of every word's v as much as its weight says, added up. It is the head's output."
         )
         columns = [self._column("weight", row.weights, "weights·V"), *self._vector("v", row.head.v, output)]
         spelled = self._product("the first number of weights·V", row.weights, row.head.v[:, 0], output[0])
-        return Step("the output, weights·V", (self._prose(text), self._keys_table(row, columns, ""), spelled))
+        return LessonStep("the output, weights·V", (self._prose(text), self._keys_table(row, columns, ""), spelled))
 
-    def _heads(self) -> Step:
+    def _heads(self) -> LessonStep:
         rows = self.walk.rows
         outputs = [row.head.output[0] for row in rows]
         if len(rows) == 1:
@@ -239,9 +243,9 @@ class Steps:
             *(self._matrix(f"head {row.head.head}", row.head.output, asking) for row in rows),
             *([self._matrix("concatenated", np.concatenate(outputs)[None], asking)] if len(rows) > 1 else []),
         ]
-        return Step("the heads", (self._prose(text), self._drawn(matrices)))
+        return LessonStep("the heads", (self._prose(text), self._drawn(matrices)))
 
-    def _projected(self) -> Step:
+    def _projected(self) -> LessonStep:
         row, matrix = self.walk.rows[0], self.walk.rows[0].layer.out_projection
         projected = row.layer.projected([row.query.index])
         assert matrix is not None
@@ -258,11 +262,11 @@ class Steps:
             self._matrix("heads·W_o", projected, asking),
         ]
         spelled = self._product("the first number", joined, matrix[:, 0], projected[0, 0])
-        return Step("the output projection, W_o", (self._prose(text), self._drawn(matrices), spelled))
+        return LessonStep("the output projection, W_o", (self._prose(text), self._drawn(matrices), spelled))
 
     # --- the exercise ---
 
-    def _exercise(self) -> Step:
+    def _exercise(self) -> LessonStep:
         question, command = self._question()
         others = ", ".join(name for name in LESSONS if name != self.walk.lesson.name)
         lines = [
@@ -274,7 +278,7 @@ class Steps:
             Text(""),
             *self._wrapped(f"The other lessons: attn learn --lesson {others}."),
         ]
-        return Step("an exercise", (Text("\n").join(lines),))
+        return LessonStep("an exercise", (Text("\n").join(lines),))
 
     def _question(self) -> tuple[str, list[str]]:
         """Return what the lesson asks, and the command whose output answers it."""

@@ -13,7 +13,7 @@ import pytest
 from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.command import InputSource, ReplayCommand, ViewSnapshot, command_of
 from attncli.explore.computation import IncrementalComputation
-from attncli.explore.computed import Computed
+from attncli.explore.computed import ComputedView
 from attncli.explore.view_state import ViewState
 
 Run = Callable[..., Any]
@@ -22,7 +22,7 @@ DEMO = InputSource(("-m", "demo"))
 HERE = Path(__file__).parents[2]
 
 
-def answered(look: ViewState, **options: Any) -> Computed:
+def answered(look: ViewState, **options: Any) -> ComputedView:
     """What the explorer has of a look in the end."""
     *_, answer = IncrementalComputation(open_interactive(**options)).results(look)
     assert answer.failure == ""

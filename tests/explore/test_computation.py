@@ -15,7 +15,7 @@ from attncli.analysis.diff import HeadDifference
 from attncli.engines.interactive import InteractiveSource, Query
 from attncli.errors import InputError, NotExposedError
 from attncli.explore.computation import IncrementalComputation
-from attncli.explore.computed import Computed
+from attncli.explore.computed import ComputedView
 from attncli.explore.view_state import Limits, ViewState
 from attncli.trace.trace import Trace
 
@@ -46,7 +46,7 @@ def assert_same(found: Trace | None, wanted: Trace) -> None:
             np.testing.assert_array_equal(one.head(head).weights, other.head(head).weights)
 
 
-def assert_measured(answer: Computed, layers: list[int], text: str = TEXT, **options: Any) -> None:
+def assert_measured(answer: ComputedView, layers: list[int], text: str = TEXT, **options: Any) -> None:
     """The survey is that of these layers, but for the last digit that layers measured together may differ in."""
     wanted, found = attncli.heads(text, model="demo", layers=layers, **options), answer.survey
     assert found is not None

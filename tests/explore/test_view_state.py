@@ -120,8 +120,8 @@ def test_what_is_asked_changes_alone() -> None:
     assert (held.held, held.question) == (LOOK.question, Query("fruit"))
     assert held.holding().held is None
     for name in ("pair", "target"):
-        assert LOOK.beside(name, "fruit").question == LOOK.question._replace(**{name: "fruit"})
-        assert LOOK.beside(name, "fruit").beside(name, "") == LOOK
+        assert LOOK.with_text(name, "fruit").question == LOOK.question._replace(**{name: "fruit"})
+        assert LOOK.with_text(name, "fruit").with_text(name, "") == LOOK
 
 
 def test_what_is_held_is_on_the_map_until_it_is_let_go() -> None:

@@ -286,7 +286,7 @@ def test_the_parameters_of_the_largest_model_take_four_bytes(name: str, least: f
 
 def test_products_with_other_numbers_are_computed() -> None:
     weight = weightless_model._ZERO.expand(3, 2)
-    with weightless_model.skip_products():
+    with weightless_model.SkipProducts():
         assert torch.nn.functional.linear(torch.ones(4, 2), weight).tolist() == [[0.0] * 3] * 4
         assert (torch.ones(4, 2) @ weight.T).shape == (4, 3)
         assert torch.einsum("ab,cb->ac", torch.ones(4, 2), weight).shape == (4, 3)

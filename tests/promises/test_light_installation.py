@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 from adapters import save_adapter
-from architectures import tiny_model
-from conformance import save, save_for_auto
+from architectures import tiny_model, tiny_whole
+from conformance import calmed, save, save_for_auto
 from hub import Hub
 from packaging.requirements import Requirement
 from peft import LoraConfig
@@ -130,7 +130,7 @@ def test_checkpoints_on_the_hub_and_what_changes_or_stores_weights_are_computed(
 ) -> None:
     """A tower whose file is fetched by ranges, an adapter and its base, LoRA on FP8."""
     tower = tmp_path / "tower"
-    save_for_auto(tiny_model("qwen2_vl"), tower)
+    save_for_auto(calmed(tiny_whole("qwen2_vl")), tower)
     weights = tower / "model.safetensors"
     save_file(load_file(weights) | {"other.weight": torch.zeros(9 << 20)}, weights, metadata={"format": "pt"})
     save_adapter("llama", tiny_llama, LoraConfig(r=2, target_modules=["q_proj"]), tmp_path / "lora")
@@ -151,10 +151,10 @@ def test_checkpoints_on_the_hub_and_what_changes_or_stores_weights_are_computed(
             ("some/lora", tmp_path / "lora", ("--base", "some/base")),
             ("some/lora", tmp_path / "lora", ("--base", "some/fp8")),
         ):
-            ran = light("inspect", "w1 w2", "-m", name, *more, "-F", "json", **environment)
+            ran = light("inspect", "w7 w8", "-m", name, *more, "-F", "json", **environment)
             assert ran.code == 0, ran.err
             local = [str(folders.get(each, each)) for each in more]
-            expected = attn("inspect", "w1 w2", "-m", folder, *local, "-F", "json", "--engine", "transformers").json
+            expected = attn("inspect", "w7 w8", "-m", folder, *local, "-F", "json", "--engine", "transformers").json
             for one, other in zip(ran.json["layers"], expected["layers"], strict=True):
                 found, known = (np.array([head["weights"] for head in each["heads"]]) for each in (one, other))
                 np.testing.assert_allclose(found, known, atol=1e-5)

@@ -15,7 +15,7 @@ from attncli.masks.findings import Finding
 from attncli.text import as_list, layers_named
 
 if TYPE_CHECKING:
-    from attncli.analysis.check.probe import CapturedLayer, Probe
+    from attncli.analysis.check.model_runner import CapturedLayer, ModelRunner
     from attncli.encoding.encode import EncodedInput
     from attncli.engines.torch.recorder import Sublayer
 
@@ -70,84 +70,88 @@ def check(
     snapshot = resolve(model, loading)
     announce_import("attn check", snapshot)
     from attncli.analysis.check.invariances import findings_of, invariances
-    from attncli.analysis.check.probe import Probe
+    from attncli.analysis.check.model_runner import ModelRunner
     from attncli.analysis.check.tokenizer import tokenizer_findings
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
 
-    def opened(how: LoadOptions) -> Probe:
+    def opened(how: LoadOptions) -> ModelRunner:
         chosen, heads = Indices.of("layer", layers), Indices.of("head", None)
-        return Probe(Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=how))
+        return ModelRunner(Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=how))
 
-    probe = opened(loading)
-    groups = list(_groups(probe, [probe.read(text, target) for text in as_list(texts)], target))
+    runner = opened(loading)
+    groups = list(_groups(runner, [runner.read(text, target) for text in as_list(texts)], target))
     sentences = [sentence for group in groups for sentence in group]
-    found = _worst(finding for group in groups for finding in _layers(probe, group, documents))
+    found = _worst(finding for group in groups for finding in _layers(runner, group, documents))
     compared = _furthest(
         # Another type needs the checkpoint a second time, which the first sentences have to do for.
         each
         for number, group in enumerate(groups)
-        for each in invariances(probe, group, None if number else (lambda dtype: opened(replace(loading, dtype=dtype))))
+        for each in invariances(
+            runner, group, None if number else (lambda dtype: opened(replace(loading, dtype=dtype)))
+        )
     )
     known = {(finding.layer, finding.kind) for finding in found}
-    found += _unseen_windows(probe, max(len(sentence.tokens) for sentence in sentences))
-    found += findings_of(probe, compared, documents, known)
-    found += tokenizer_findings(probe.checkpoint.encoder, sentences[0].tokens, probe.known_padding)
+    found += _unseen_windows(runner, max(len(sentence.tokens) for sentence in sentences))
+    found += findings_of(runner, compared, documents, known)
+    found += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, runner.known_padding)
     return Report(
-        model=probe.checkpoint.name,
-        architecture=probe.checkpoint.part.architecture,
-        dtype=probe.dtype,
+        model=runner.checkpoint.name,
+        architecture=runner.checkpoint.part.architecture,
+        dtype=runner.dtype,
         tokens=tuple(len(sentence.tokens) for sentence in sentences),
-        masks=_masks(probe),
+        masks=_masks(runner),
         findings=tuple(sorted(found, key=lambda finding: finding.severity == "note")),
         invariances=tuple(compared),
-        tower=probe.checkpoint.part.tower,
-        notes=tuple(dict.fromkeys([*probe.checkpoint.notes, *(note for one in sentences for note in one.notes)])),
+        tower=runner.checkpoint.part.tower,
+        notes=tuple(dict.fromkeys([*runner.checkpoint.notes, *(note for one in sentences for note in one.notes)])),
     )
 
 
-def _groups(probe: Probe, sentences: Sequence[EncodedInput], target: str | None) -> Iterator[list[EncodedInput]]:
+def _groups(runner: ModelRunner, sentences: Sequence[EncodedInput], target: str | None) -> Iterator[list[EncodedInput]]:
     """Yield the sentences that stand in one batch; where nothing would be padded, with a built-in one beside them."""
     group: list[EncodedInput] = []
     for sentence in sentences:
         longest = max(len(one.tokens) for one in (*group, sentence))
-        if len(group) >= min(_MOST, _MOST_TOKENS // longest, probe.checkpoint.room_for(longest)) and group:
-            yield _padded_in_part(probe, group, target)
+        if len(group) >= min(_MOST, _MOST_TOKENS // longest, runner.checkpoint.room_for(longest)) and group:
+            yield _padded_in_part(runner, group, target)
             group = []
         group.append(sentence)
-    yield _padded_in_part(probe, group, target)
+    yield _padded_in_part(runner, group, target)
 
 
-def _padded_in_part(probe: Probe, group: list[EncodedInput], target: str | None) -> list[EncodedInput]:
+def _padded_in_part(runner: ModelRunner, group: list[EncodedInput], target: str | None) -> list[EncodedInput]:
     lengths = {len(sentence.tokens) for sentence in group}
     if len(lengths) > 1:
         return group
-    built_in = list(_built_in(probe, target))
+    built_in = list(_built_in(runner, target))
     return group + [one for one in built_in if len(one.tokens) not in lengths][:1] if group else built_in
 
 
-def _built_in(probe: Probe, target: str | None) -> Iterator[EncodedInput]:
+def _built_in(runner: ModelRunner, target: str | None) -> Iterator[EncodedInput]:
     """Yield the built-in sentences, shortened where the model has too few positions."""
     for text in DEFAULT_TEXTS:
         words = text.split()
         while words:
             with suppress(InputError):
-                yield probe.read(" ".join(words), target)
+                yield runner.read(" ".join(words), target)
                 break
             words.pop()
 
 
-def _layers(probe: Probe, sentences: Sequence[EncodedInput], documents: bool) -> Iterator[Finding]:
+def _layers(runner: ModelRunner, sentences: Sequence[EncodedInput], documents: bool) -> Iterator[Finding]:
     """Yield what is wrong with the layers, for each sentence."""
     from attncli.analysis.check.layers import ADVICE, layer_findings
 
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
-    seen: list[dict[Sublayer, CapturedLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
+    seen: list[dict[Sublayer, CapturedLayer]] = []
+    for side in ("right", "left"):
+        seen += runner.audited(sentences, side)
     if documents:
-        seen += probe.audited_documents(sentences)
+        seen += runner.audited_documents(sentences)
     for sentence in seen:
         for (layer, kind), attention in sentence.items():
-            for finding in layer_findings(attention, probe.dtype):
+            for finding in layer_findings(attention, runner.dtype):
                 yield replace(finding, layer=layer, kind=kind, advice=ADVICE.get(finding.code))
 
 
@@ -171,11 +175,11 @@ def _furthest(compared: Iterable[Invariance]) -> list[Invariance]:
     return list(found.values())
 
 
-def _unseen_windows(probe: Probe, longest: int) -> Iterator[Finding]:
+def _unseen_windows(runner: ModelRunner, longest: int) -> Iterator[Finding]:
     """Yield a note for the windows that no text was long enough to see the edge of."""
     widths: dict[int, list[int]] = {}
-    for place in probe.recorded:
-        width = probe.implied[place].window
+    for place in runner.recorded:
+        width = runner.implied[place].window
         if width is not None and width >= longest:
             widths.setdefault(width, []).append(place[0])
     for width, layers in widths.items():
@@ -185,9 +189,9 @@ def _unseen_windows(probe: Probe, longest: int) -> Iterator[Finding]:
         yield Finding("window", "note", message, advice=f"a text of more than {width} tokens shows its edge")
 
 
-def _masks(probe: Probe) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+def _masks(runner: ModelRunner) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """Return the masks that the configuration implies, each with its kind and its layers."""
     found: dict[tuple[str, str], list[int]] = {}
-    for layer, kind in probe.recorded:
-        found.setdefault((str(probe.implied[layer, kind].expression), kind), []).append(layer)
+    for layer, kind in runner.recorded:
+        found.setdefault((str(runner.implied[layer, kind].expression), kind), []).append(layer)
     return tuple((expression, kind, tuple(layers)) for (expression, kind), layers in found.items())

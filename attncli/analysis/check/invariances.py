@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.analysis.check.report import Invariance
-from attncli.analysis.check.states import FailedError
+from attncli.analysis.check.states import RunFailedError
 from attncli.attention import HALF, noise_floor
 from attncli.errors import NotExposedError
 from attncli.masks.findings import Finding
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.analysis.check.probe import Probe
+    from attncli.analysis.check.model_runner import ModelRunner
     from attncli.analysis.check.states import States
     from attncli.encoding.encode import EncodedInput
 
@@ -35,23 +35,23 @@ _MARGIN = 4  # where one rounding moves a choice, as of experts, another may mov
 
 
 @dataclass
-class _Ways:
+class _RunModes:
     """Sentences run alone, to be compared with themselves run in other ways.
 
     Attributes:
-        probe: a loaded checkpoint.
+        runner: a loaded checkpoint.
         sentences: of different lengths.
         floor: the largest change that is rounding.
     """
 
-    probe: Probe
+    runner: ModelRunner
     sentences: Sequence[EncodedInput]
     floor: float
 
     @cached_property
     def alone(self) -> list[States]:
         """The hidden states of each sentence run alone."""
-        return [self.probe.alone(sentence) for sentence in self.sentences]
+        return [self.runner.alone(sentence) for sentence in self.sentences]
 
     def compare(self, name: str, ways: str, other: Callable[[], Iterable[States]]) -> Invariance:
         """Run the sentences in another way, and compare their hidden states with those of each alone."""
@@ -60,7 +60,7 @@ class _Ways:
         try:
             alone = self.alone
             changes = _largest(zip(alone, other(), strict=True))
-        except FailedError as error:
+        except RunFailedError as error:
             # What does not run alone either is said once, of the implementations.
             reason, has_failed = (str(error), True) if alone else (f"alone {error}", name == "backend")
             return replace(result, reason=reason, has_failed=has_failed)
@@ -74,52 +74,52 @@ class _Ways:
 
 
 def invariances(
-    probe: Probe, sentences: Sequence[EncodedInput], reopened: Callable[[str], Probe] | None
+    runner: ModelRunner, sentences: Sequence[EncodedInput], reopened: Callable[[str], ModelRunner] | None
 ) -> Iterator[Invariance]:
     """Run sentences in every way, and yield how far their hidden states are from those of each sentence alone.
 
     Args:
-        probe: a loaded checkpoint.
+        runner: a loaded checkpoint.
         sentences: of different lengths.
         reopened: loads the checkpoint once more in another `dtype`; None leaves that out.
     """
-    ways = _Ways(probe, sentences, noise_floor(probe.dtype))
+    ways = _RunModes(runner, sentences, noise_floor(runner.dtype))
     dtype = None if reopened is None else _other_dtype(ways, reopened)
-    if probe.dtype in HALF and dtype is not None and dtype.change is not None:
+    if runner.dtype in HALF and dtype is not None and dtype.change is not None:
         # What a type of few digits does to this model is known now; nothing finer can be told apart.
         ways.floor = max(ways.floor, _MARGIN * dtype.change)
-    right = ways.compare("batch", "alone, padded right", lambda: probe.together(sentences, "right"))
-    left = ways.compare("padding-side", "alone, padded left", lambda: probe.together(sentences, "left"))
+    right = ways.compare("batch", "alone, padded right", lambda: runner.together(sentences, "right"))
+    left = ways.compare("padding-side", "alone, padded left", lambda: runner.together(sentences, "left"))
     yield right
     yield left
-    in_steps = ways.compare("cache", "whole, in steps", lambda: map(probe.with_cache, sentences))
+    in_steps = ways.compare("cache", "whole, in steps", lambda: map(runner.with_cache, sentences))
     yield in_steps
     # Where padding alone makes no difference.
-    if in_steps.change is not None and (right if probe.is_beside_encoder else left).first is None:
-        yield ways.compare("cache", "whole, padded in steps", lambda: probe.with_cache_together(sentences))
-    yield ways.compare("backend", ", ".join(probe.backends), lambda: _in_eager(probe, sentences))
-    by_positions = ways.compare("packing", "alone, packed by positions", lambda: probe.packed(sentences, False))
-    by_mask = ways.compare("packing", "alone, packed by a mask", lambda: probe.packed(sentences, True))
+    if in_steps.change is not None and (right if runner.is_beside_encoder else left).first is None:
+        yield ways.compare("cache", "whole, padded in steps", lambda: runner.with_cache_together(sentences))
+    yield ways.compare("backend", ", ".join(runner.backends), lambda: _in_eager(runner, sentences))
+    by_positions = ways.compare("packing", "alone, packed by positions", lambda: runner.packed(sentences, False))
+    by_mask = ways.compare("packing", "alone, packed by a mask", lambda: runner.packed(sentences, True))
     # Either will do: a model that goes by the positions builds the masks of all its layers from them.
     yield by_positions if by_positions.first is None or by_mask.change is None else by_mask
     if dtype is not None:
         yield dtype
 
 
-def _in_eager(probe: Probe, sentences: Sequence[EncodedInput]) -> Iterator[States]:
-    if len(probe.backends) == 1:
-        raise NotExposedError(f"it has {probe.backends[0]} attention alone")
+def _in_eager(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Iterator[States]:
+    if len(runner.backends) == 1:
+        raise NotExposedError(f"it has {runner.backends[0]} attention alone")
     for sentence in sentences:
-        yield probe.alone(sentence, backend=1)
+        yield runner.alone(sentence, backend=1)
 
 
-def _other_dtype(ways: _Ways, reopened: Callable[[str], Probe]) -> Invariance:
+def _other_dtype(ways: _RunModes, reopened: Callable[[str], ModelRunner]) -> Invariance:
     """Compare with the type that the checkpoint was saved in, or with float32 where that one runs."""
-    own = ways.probe.dtype
-    other = ways.probe.stored_dtype if ways.probe.stored_dtype != own else "float32"
+    own = ways.runner.dtype
+    other = ways.runner.stored_dtype if ways.runner.stored_dtype != own else "float32"
     if other == own:
         return Invariance("dtype", other, reason=f"it is {other}")
-    coarser = _Ways(ways.probe, ways.sentences, noise_floor(own if other == "float32" else other))
+    coarser = _RunModes(ways.runner, ways.sentences, noise_floor(own if other == "float32" else other))
     return coarser.compare("dtype", f"{own}, {other}", lambda: map(reopened(other).alone, ways.sentences))
 
 
@@ -136,12 +136,15 @@ def _largest(pairs: Iterable[tuple[States, States]]) -> dict[tuple[int, str], fl
 
 
 def findings_of(
-    probe: Probe, compared: Iterable[Invariance], is_packed: bool, known: Collection[tuple[int | None, str | None]]
+    runner: ModelRunner,
+    compared: Iterable[Invariance],
+    is_packed: bool,
+    known: Collection[tuple[int | None, str | None]],
 ) -> Iterator[Finding]:
     """Yield a finding for every comparison whose change is more than rounding.
 
     Args:
-        probe: the checkpoint.
+        runner: the checkpoint.
         compared: what was compared.
         is_packed: whether the sentences are meant to be documents of one sequence.
         known: the layers that have findings already, with their kinds.
@@ -154,15 +157,15 @@ def findings_of(
             continue
         layer, kind = each.first
         advice = _ADVICE[each.name]
-        if each.name == "padding-side" and layer < 0 and "position_ids" not in probe.checkpoint.parameters:
+        if each.name == "padding-side" and layer < 0 and "position_ids" not in runner.checkpoint.parameters:
             is_note = True
             advice = "its positions are absolute and it takes no position ids; pad on the right"
         elif each.first in known:
             advice = "see what else is found in this layer"
         elif each.change is not None and np.isnan(each.change):
             advice = "the model itself gives NaN"
-        elif layer in probe.checkpoint.other_layers:
-            other = visible(probe.checkpoint.other_layers[layer])
+        elif layer in runner.checkpoint.other_layers:
+            other = visible(runner.checkpoint.other_layers[layer])
             advice = f"layer {layer} has {other}, which reads what stands before"
         where = f"{'the ' + kind if kind != 'self' else 'the'} embeddings" if layer < 0 else f"{kind} layer {layer}"
         message = f"{each.ways}: hidden states change by {each.change:.2g} of their length, from {where} on"

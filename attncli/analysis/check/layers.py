@@ -20,7 +20,7 @@ from attncli.text import as_ranges
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-    from attncli.analysis.check.probe import CapturedLayer
+    from attncli.analysis.check.model_runner import CapturedLayer
 
 _WEIGHED = {"leak", "document", "window"}  # cells that should have no weight
 _FOREIGN = {"pad": "padding", "document": "other documents"}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     States = dict[tuple[int, str], Float[np.ndarray, "T E"]]
 
 
-class FailedError(NotExposedError):
+class RunFailedError(NotExposedError):
     """The model runs, but not in this way."""
 
 
@@ -101,5 +101,5 @@ def _by_token(hidden: torch.Tensor, batch: int, tokens: int) -> torch.Tensor:
 def _run(model: Any, inputs: Mapping[str, Any]) -> Any:
     device = next(model.parameters()).device
     moved = {name: value.to(device) if hasattr(value, "to") else value for name, value in inputs.items()}
-    with translate_model_errors("the texts", "it does not run", FailedError):
+    with translate_model_errors("the texts", "it does not run", RunFailedError):
         return model(**moved, output_hidden_states=True, return_dict=True)

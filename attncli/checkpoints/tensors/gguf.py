@@ -65,7 +65,7 @@ NAMES: dict[str, Mapping[str, str]] = {
 FREQUENCIES = "rope_freqs.weight"  # which the configuration is made of; see `attncli.engines.numpy.gguf_config`
 
 
-class _Source(NamedTuple):
+class _GgufTensor(NamedTuple):
     """What a tensor of a checkpoint is read from: the tensor's name in the file, and what undoes the conversion."""
 
     name: str
@@ -107,7 +107,7 @@ class Gguf:
         return self._file.read(source.name, indices) if source.undo is None else self.read(name)[list(indices)]
 
 
-def _source(file: GgufFile, name: str) -> tuple[str, _Source]:
+def _source(file: GgufFile, name: str) -> tuple[str, _GgufTensor]:
     """Return what a tensor is called in a checkpoint, and how it is read."""
     architecture, shape = file.metadata["general.architecture"], file.shapes[name]
     layer = _LAYER.match(name)
@@ -128,7 +128,7 @@ def _source(file: GgufFile, name: str) -> tuple[str, _Source]:
         undo = _less_one
     elif architecture == "gpt2" and known.rpartition(".")[2].startswith("c_") and kind == "weight":
         undo, shape = np.transpose, shape[::-1]
-    return full_name, _Source(name, shape, undo)
+    return full_name, _GgufTensor(name, shape, undo)
 
 
 def _in_halves(array: _Array, heads: int) -> _Array:

@@ -28,7 +28,7 @@ from attncli.text import bytes_shown, visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.checkpoint_folder import CheckpointFolder
-    from attncli.checkpoints.snapshot import RemoteFolder
+    from attncli.checkpoints.snapshot import HubFolder
     from attncli.files import Tensors
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class HubStore:
 
     form = ""
 
-    def __init__(self, name: str, files: CheckpointFolder, remote: RemoteFolder, offline: bool) -> None:
+    def __init__(self, name: str, files: CheckpointFolder, remote: HubFolder, offline: bool) -> None:
         self._name = visible(name)
         self._hub = _HubFiles(self._name, files, remote, offline)
         self._open: dict[str, _HubFile] = {}
@@ -201,7 +201,7 @@ class _HubFile:
 class _HubFiles:
     """The files of a checkpoint in a repository, by huggingface_hub's file system and downloads."""
 
-    def __init__(self, name: str, files: CheckpointFolder, remote: RemoteFolder, offline: bool) -> None:
+    def __init__(self, name: str, files: CheckpointFolder, remote: HubFolder, offline: bool) -> None:
         silence_hub()
         self.name, self.files, self._remote = name, files, remote
         self._is_offline = is_offline(offline)

@@ -113,8 +113,7 @@ def read_adapter(name: str, files: CheckpointFolder) -> Adapter:
     Raises:
         LoadError: it is damaged, or no LoRA.
     """
-    check_adapter(name, files)
-    config = files.read_json(ADAPTER)
+    config = files.read_json(ADAPTER)  # which `check_adapter` has passed
     pairs: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
     whole: dict[str, np.ndarray[Any, Any]] = {}
     for tensor, array in _tensors(name, files).items():

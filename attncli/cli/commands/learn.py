@@ -17,7 +17,7 @@ from attncli.signals import OnInterrupt
 
 if TYPE_CHECKING:
     from attncli.analysis.learn import Walk
-    from attncli.render.learn import Step
+    from attncli.render.learn import LessonStep
 
 _STEPS = {  # how far a key goes; 0 is the end
     # The last three are right, down and page down; left, up and page up.
@@ -83,7 +83,7 @@ def learn(
             shown.show(step.parts, step.name)
 
 
-def _steps(walked: Walk, shown: Terminal | PictureFile) -> list[Step]:
+def _steps(walked: Walk, shown: Terminal | PictureFile) -> list[LessonStep]:
     from attncli.render.bars import TableFormat
     from attncli.render.learn import PRECISION, Steps
 

@@ -244,7 +244,7 @@ def _is_finite(array: np.ndarray[Any, Any]) -> bool:
     return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
-class _Opened(NamedTuple):
+class _OpenFiles(NamedTuple):
     """A checkpoint's configuration, and what opens its tensors and its tokenizer."""
 
     config: dict[str, Any]
@@ -252,7 +252,7 @@ class _Opened(NamedTuple):
     tokenizer: Callable[[], NativeTokenizer]
 
 
-def _open(snapshot: Snapshot, offline: bool) -> _Opened:
+def _open(snapshot: Snapshot, offline: bool) -> _OpenFiles:
     """Return what a checkpoint is made of, of which nothing but the configuration is read yet."""
     if snapshot.gguf is not None:
         return _open_gguf(snapshot.gguf)
@@ -262,10 +262,10 @@ def _open(snapshot: Snapshot, offline: bool) -> _Opened:
     store = cache(partial(open_store, snapshot, offline))
     if snapshot.adapter is not None and "vocab_size" in config:
         config["vocab_size"] = rows_of_vocabulary(store(), config["vocab_size"])
-    return _Opened(config, store, partial(load_tokenizer, snapshot.model_name, snapshot.tokenizer, config))
+    return _OpenFiles(config, store, partial(load_tokenizer, snapshot.model_name, snapshot.tokenizer, config))
 
 
-def _open_gguf(path: Path) -> _Opened:
+def _open_gguf(path: Path) -> _OpenFiles:
     # Which other checkpoints need not wait for.
     from attncli.checkpoints.tensors.gguf import Gguf
     from attncli.checkpoints.tensors.gguf_file import GgufFile
@@ -273,7 +273,7 @@ def _open_gguf(path: Path) -> _Opened:
     from attncli.engines.numpy.gguf_config import config_of
 
     file = GgufFile(path)
-    return _Opened(config_of(file), partial(Gguf, file), partial(tokenizer_of, file))
+    return _OpenFiles(config_of(file), partial(Gguf, file), partial(tokenizer_of, file))
 
 
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenizer, int]:

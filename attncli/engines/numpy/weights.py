@@ -80,7 +80,7 @@ class Weights:
         return to_float32(self._store.read(self._expected(name, (length,))))
 
     def matrix(self, name: str, *shape: int) -> Shaped[np.ndarray, "F E"]:
-        """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `functions.linear`."""
+        """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `ops.linear`."""
         return self._store.read(self._expected(name, shape))
 
     def prepare(self, names: Iterable[str]) -> None:

@@ -127,7 +127,8 @@ class Checkpoint:
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return what the queries and the keys of a sentence are; see `attncli.engines.source.OpenModel.tokens`."""
         self.check_target(target)
-        return self._sides(self.encoder.encode(text, pair, target))
+        sentence = self.encoder.encode(text, pair, target)
+        return sentence.query_tokens, sentence.tokens
 
     def _all_notes(self) -> tuple[str, ...]:
         config = self.part.config
@@ -248,7 +249,7 @@ class Checkpoint:
         source = self._provenance()
         traces = []
         for one, own in zip(sentences, recorded.traces(), strict=True):
-            tokens = self._sides(one)
+            tokens = one.query_tokens, one.tokens
             layers = tuple(self._with_positions(layer, *tokens) for layer in own)
             notes = one.notes
             if self.request.mask is None:
@@ -258,10 +259,6 @@ class Checkpoint:
             sides = (*tokens, layers, one.text, one.pair, one.target)
             traces.append(Trace(source, *sides, notes, one.generated))
         return traces
-
-    def _sides(self, sentence: EncodedInput) -> tuple[Tokens, Tokens]:
-        """Return what the queries and the keys of a sentence are."""
-        return sentence.query_tokens, sentence.tokens
 
     def _with_positions(self, layer: LayerTrace, query_tokens: Tokens, key_tokens: Tokens) -> LayerTrace:
         """Return a layer that says what its keys are, where they are not the tokens."""

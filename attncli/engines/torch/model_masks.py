@@ -18,7 +18,7 @@ from attncli.engines.torch.expected_masks import selected_keys
 from attncli.engines.torch.kv_prefill import continued, encoder_inputs
 from attncli.engines.torch.recorder import PaddedBatch, Span
 from attncli.engines.torch.run_recorded import run
-from attncli.engines.torch.weightless_model import blank_model, skip_products
+from attncli.engines.torch.weightless_model import SkipProducts, blank_model
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.recognition import recognise_plane
 from attncli.text import visible
@@ -98,7 +98,7 @@ class BlankCheckpoint(Checkpoint):
         side = pad or self.encoder.tokenizer.padding_side
         padding = self._padding()
         batch = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions)
-        with skip_products():
+        with SkipProducts():
             recorded = self._recorded(batch, past)
         text_end, target_end = batch.whole.text.stop, batch.whole.target.stop
         filled = [

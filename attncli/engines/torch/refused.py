@@ -31,6 +31,7 @@ _REFUSED = {
     "pp_formulanet": _PICTURE,
     "prophetnet": f"{_NO_WEIGHTS} predicts several tokens at once, in streams that attend to each other",
     "reformer": f"{_NO_WEIGHTS} hashes tokens into buckets, in rounds whose outputs are mixed",
+    "speech-encoder-decoder": _SOUND,
     "t5gemma2": "attends to both of its texts in one softmax; give a text model",
     "udop": _PICTURE,
     "vilt": _PICTURE,

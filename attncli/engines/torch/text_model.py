@@ -107,12 +107,8 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
     if inner is not None:
         _check_types(name, inner)
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
-    needed = None
-    if config.is_encoder_decoder and _hears(config, main_input):
-        needed = _SOUND
-    elif config.is_encoder_decoder and not getattr(inner, "is_encoder_decoder", True):
-        needed = _READ.get(main_input, _PICTURE)
-    if needed is not None:
+    needed = _READ.get(main_input, _PICTURE)
+    if config.is_encoder_decoder and (needed == _SOUND or not getattr(inner, "is_encoder_decoder", True)):
         raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
     if inner is not None:
         part = _tower(name, config, inner)
@@ -195,11 +191,6 @@ def _tower(name: str, config: Any, inner: Any) -> TextModel:
     )
 
 
-def _hears(config: Any, main_input: str) -> bool:
-    """Return whether what a model reads first is a sound."""
-    return _READ.get(main_input) == _SOUND or config.model_type == "speech-encoder-decoder"
-
-
 def _class_of(config: Any) -> type | None:
     """Return the class that a configuration names, or that transformers has for it."""
     named = (getattr(transformers, str(each), None) for each in config.architectures or ())
@@ -225,7 +216,7 @@ def on_meta(model_class: Any, config: Any, attention: str, **more: Any) -> Any:
         return build(
             config,
             attn_implementation=attention,
-            experts_implementation="eager",  # grouped products are none that `weightless_model.skip_products` knows
+            experts_implementation="eager",  # grouped products are none that `weightless_model.SkipProducts` knows
             dtype=torch.float32,
             **more,
         )

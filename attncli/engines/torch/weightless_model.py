@@ -7,8 +7,6 @@ of its activations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +31,7 @@ _PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addm
 
 
 def blank_model(name: str, part: TextModel, options: LoadOptions) -> Any:
-    """Build a checkpoint's model from its configuration alone; its part at `part.path` runs inside `skip_products`.
+    """Build a checkpoint's model from its configuration alone; its part at `part.path` runs inside `SkipProducts`.
 
     Raises:
         LoadError: the configuration does not make a model.
@@ -70,14 +68,9 @@ def _fill(module: torch.nn.Module) -> None:
             module._buffers[name] = torch.zeros_like(buffer, device="cpu")
 
 
-@contextmanager
-def skip_products() -> Iterator[None]:
-    """Let products with a blank parameter be zeros of the right shape, without being computed."""
-    with _SkipProducts():
-        yield
+class SkipProducts(TorchFunctionMode):
+    """Lets products with a blank parameter be zeros of the right shape, without being computed."""
 
-
-class _SkipProducts(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See torch.overrides."""
         kwargs = kwargs or {}

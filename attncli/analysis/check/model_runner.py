@@ -64,7 +64,7 @@ class CapturedLayer:
     beside: str = "pad"
 
 
-class Probe:
+class ModelRunner:
     """A loaded checkpoint, to be run in several ways."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
