@@ -116,7 +116,7 @@ def test_a_killed_run_is_gone_on_with(attn: Run, tmp_path: Path) -> None:
     run = ["inspect", "--file", corpus, "--show", "metrics"]
     program = [sys.executable, "-m", "attncli", *map(str, run), "-o", f"{tmp_path}/out/", "--jobs", "2"]
     process = subprocess.Popen(program, start_new_session=True)
-    while process.poll() is None and not (tmp_path / "out" / PART).exists():
+    while process.poll() is None and not (tmp_path / "out" / f"_{PART}.json").exists():
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

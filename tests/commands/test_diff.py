@@ -107,7 +107,6 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
     ("arguments", "code", "said"),
     [
         (["one"], 2, "one sentence to compare; give two, or one and two checkpoints: -m A -m B"),
-        (["one", "two", "three"], 2, "more than two sentences to compare; give two"),
         (["one", "two", "three and four"], 2, "more than two sentences to compare; give two"),
         (["one", "-m", "a", "-m", "b", "-m", "c"], 2, "--model is given 3 times; give it once, or twice"),
         (["--from", "a.safetensors"], 2, "--from is given once; give it twice"),
