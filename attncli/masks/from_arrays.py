@@ -11,7 +11,6 @@ import numpy as np
 from attncli.errors import InputError, UsageError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Expression, Pad, leaves, with_lengths
-from attncli.masks.files import StoredMask, read_array
 from attncli.masks.function import FUNCTION
 from attncli.masks.mask_grid import is_file
 from attncli.masks.notation import MOST
@@ -20,6 +19,8 @@ from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
+
+    from attncli.masks.files import StoredMask
 
 
 def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
@@ -57,6 +58,8 @@ def read_lengths(text: str) -> Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"]:
         InputError: the file cannot be read, or holds something else.
     """
     if is_file(text):
+        from attncli.masks.files import read_array
+
         return lengths_of(read_array(Path(text)).values, f"--lengths {visible(text)}")
     numbers = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) <= len(str(MOST)) for part in numbers):
@@ -94,6 +97,8 @@ def as_stored(array: Any, name: str) -> StoredMask:
     Raises:
         InputError: it holds no numbers.
     """
+    from attncli.masks.files import StoredMask
+
     torch = sys.modules.get("torch")  # who holds tensors has imported it
     if torch is not None and isinstance(array, torch.Tensor):
         return StoredMask(to_numpy(array), str(array.dtype).removeprefix("torch."))
