@@ -60,6 +60,10 @@ def open_checkpoint(
     """
     chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
 
+    if mask is not None:  # a mistake in it is said before anything is looked for
+        from attncli.masks.parser import parse
+
+        parse(mask, states_true=False)
     snapshot = resolve(model, chosen, for_writing=generate > 0)
     engine, name = chosen.engine, visible(snapshot.name)
     is_gguf = snapshot.gguf is not None

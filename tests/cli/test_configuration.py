@@ -204,7 +204,6 @@ def test_the_docs_list_them() -> None:
         # What programs read has all digits.
         ({"precision": "2"}, ["-F", "tsv"], {}),
         ({"precision": "2"}, ["-o", "out.JSONL"], {}),
-        ({"precision": "2"}, ["--resume", "-o", "out.tsv"], {}),
         ({"precision": "2"}, ["-o", "out.svg"], {"precision": 2}),
         ({"precision": "2"}, ["-o", "/dev/null"], {"precision": 2}),
         ({"precision": "2"}, ["-o", "out.txt"], {"precision": 2}),

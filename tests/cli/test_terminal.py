@@ -84,7 +84,7 @@ def test_an_error_that_nobody_watches_is_one_line_even_where_colour_is_forced() 
 def test_a_note_is_no_error_and_a_bad_sentence_stands_above_the_bar() -> None:
     plain = {"NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "80"}
     shown = on_terminal("tokens", "time", "flies", **plain)[2]
-    assert shown.startswith("\x1b[1mattn:\x1b[0m 2 words were taken as one sentence")
+    assert shown.startswith("\x1b[1mattn:\x1b[0m 2 words were taken as a sentence each")
     code, _, shown = on_terminal("tokens", "-", stdin="time\n \nflies\n", **plain)
     assert code == 5
     # Where the bar is drawn, its line is cleared before the error is written, from the beginning of a line.

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from running import program
-from signalled import ATTN, ended
+from signalled import ATTN, STOPPED, ended
 
 # At every import a copy of the process gets a Ctrl-C, and the process goes on. It imports nothing of its own; before
 # those that are named nothing can be settled, and nothing else may be imported.
@@ -41,7 +40,6 @@ finally:
 
 pytestmark = pytest.mark.usefixtures("signals_arrive")
 
-STOPPED = re.compile(r"attn: stopped after \d+( of \d+)? sentences?\n")
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 WRITTEN = ["json", "jsonl", "svg", "parquet"]
 
