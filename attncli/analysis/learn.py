@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.analysis.cell import AttentionRow
 from attncli.analysis.why import explain
-from attncli.engines.toy import ToyLayer, Weights
+from attncli.engines.toy import ToyLayer, ToyWeights
 from attncli.errors import InputError
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token
@@ -66,7 +66,7 @@ class Walk:
     lesson: Lesson
     trace: Trace
     embedded: Float[np.ndarray, "K E"]
-    weights: Weights
+    weights: ToyWeights
     rows: tuple[AttentionRow, ...]
 
     @property

@@ -30,8 +30,8 @@ model_option = partial(Option, rich_help_panel="Model")
 toy_option = partial(Option, rich_help_panel="Toy layer (without --model)")
 choice_option = partial(Option, rich_help_panel="What to look at")
 derived_option = partial(Option, rich_help_panel="Numbers made of weights")
-view_option = partial(Option, rich_help_panel="View")
-output_option = partial(Option, rich_help_panel="Output")
+view_option = partial(Option, rich_help_panel="ViewOptions")
+output_option = partial(Option, rich_help_panel="OutputOptions")
 size_option = partial(Option, rich_help_panel="Size")
 
 # --- what is read -----------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ NoSpecial = Annotated[bool, choice_option("--no-special", help="Do not add the t
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Chat(Options):
+class ChatOptions(Options):
     """Whether a checkpoint's chat template is put around a sentence: the fields of `LoadOptions`."""
 
     chat: Annotated[
@@ -97,7 +97,7 @@ class Chat(Options):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Texts(Options):
+class TextOptions(Options):
     """Which sentences, and a second text in the sequence of each."""
 
     text: Annotated[
@@ -115,7 +115,7 @@ class Texts(Options):
     )
     pair: Pair = None
     no_special: NoSpecial = False
-    prompt: Chat = Chat()
+    prompt: ChatOptions = ChatOptions()
 
     @property
     def are_words(self) -> bool:
@@ -151,7 +151,7 @@ class Texts(Options):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Sentences(Texts):
+class Sentences(TextOptions):
     """The same, and the text whose queries attend to them."""
 
     target: Target = None
@@ -425,7 +425,7 @@ FailOn = Annotated[
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class View(Options):
+class ViewOptions(Options):
     """Which rows, columns and parts of a trace are shown, and how."""
 
     query: Annotated[
@@ -508,7 +508,7 @@ _FILE_OR_FOLDER = output_option(
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Output(Options):
+class OutputOptions(Options):
     """Where what is shown goes, and in which format."""
 
     color: Color = None
@@ -580,7 +580,7 @@ class Output(Options):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Rows(Output):
+class Rows(OutputOptions):
     """Where what has rows goes."""
 
     format_: Annotated[
@@ -590,14 +590,14 @@ class Rows(Output):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Traces(Output):
+class Traces(OutputOptions):
     """Where traces go, sentence by sentence or in parts."""
 
     output: Annotated[str | None, _FILE_OR_FOLDER] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Beside(Output):
+class StderrOutput(OutputOptions):
     """Where what is said of a program goes, whose standard output is its own."""
 
     format_: Annotated[Literal["table", "json", "tsv"] | None, _FORMAT] = None
@@ -605,14 +605,14 @@ class Beside(Output):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Document(Output):
+class Document(OutputOptions):
     """Where what is one document goes."""
 
     format_: Annotated[Literal["table", "json", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Picture(Output):
+class Picture(OutputOptions):
     """Where what is only drawn goes."""
 
     format_: Annotated[Literal["table", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None

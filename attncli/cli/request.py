@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typer import Context
 
     from attncli.cli.environment import Environment
-    from attncli.cli.options import Derive, Request, Texts
+    from attncli.cli.options import Derive, Request, TextOptions
     from attncli.corpus.jobs import TraceJob, TraceTask
     from attncli.corpus.protocol import Result
     from attncli.engines.source import CorpusItem, Source
@@ -178,7 +178,7 @@ def traces_of(
     return raise_on_failure(numbered, is_alone(request.computed.sentences, request.from_))
 
 
-def is_alone(texts: Texts, saved: Path | None) -> bool:
+def is_alone(texts: TextOptions, saved: Path | None) -> bool:
     """Return whether there can be one sentence only, which need not be named by its number."""
     return saved is not None or texts.is_one or (texts.text != ["-"] and len(texts.text or ()) == 1)
 
@@ -194,7 +194,7 @@ def refuse_beside_saved(names: Iterable[str]) -> None:
         raise UsageError(f"{option} does not apply to --from, whose attention is already computed; drop one of them")
 
 
-def check_chat(texts: Texts, target: str | None = None) -> None:
+def check_chat(texts: TextOptions, target: str | None = None) -> None:
     """Raise UsageError, before anything is loaded, for a second text beside a chat."""
     if texts.prompt.chat:
         from attncli.encoding.chat import refuse_beside_chat

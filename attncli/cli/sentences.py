@@ -13,10 +13,10 @@ from attncli.errors import InputError, UsageError, raise_on_failure
 from attncli.text import plural, visible
 
 if TYPE_CHECKING:
-    from attncli.cli.options import Texts
+    from attncli.cli.options import TextOptions
 
 
-def sentences(given: Texts, environment: Environment, *, may_be_words: bool = True) -> Iterator[CorpusItem]:
+def sentences(given: TextOptions, environment: Environment, *, may_be_words: bool = True) -> Iterator[CorpusItem]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
 
     Args:
@@ -53,13 +53,13 @@ def sentences(given: Texts, environment: Environment, *, may_be_words: bool = Tr
     return (CorpusItem(number, text) for number, text in enumerate(texts, start=1))
 
 
-def texts_of(given: Texts, environment: Environment, *, may_be_words: bool = True) -> Iterator[str]:
+def texts_of(given: TextOptions, environment: Environment, *, may_be_words: bool = True) -> Iterator[str]:
     """Yield the sentences up to the first bad one, which raises its error; see `sentences`."""
     items = sentences(given, environment, may_be_words=may_be_words)
     return (text for _, text in raise_on_failure((one.number, one.text) for one in items))
 
 
-def say_how_taken(given: Texts, environment: Environment, may_be_words: bool = True) -> None:
+def say_how_taken(given: TextOptions, environment: Environment, may_be_words: bool = True) -> None:
     """Say what may not have been meant so: words without quotes, and the name of a file or a model that is a text."""
     if given.are_words and may_be_words:
         environment.note(f"{len(given.text or ())} words were taken as a sentence each; quotes make them one")
@@ -91,7 +91,7 @@ def _model_among(texts: Sequence[str]) -> str | None:
     return None
 
 
-def last_number(given: Texts) -> int | None:
+def last_number(given: TextOptions) -> int | None:
     """Return the number of the last sentence or empty line, if there is a quick way to know."""
     if given.file is None:
         return len(given.text) if given.text and given.text != ["-"] else None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attncli.corpus.remote import File, filesystem, is_url, translate_file_errors, without_password
+from attncli.corpus.remote import SentenceFile, filesystem, is_url, translate_file_errors, without_password
 from attncli.errors import InputError, require
 from attncli.text import visible
 
@@ -20,7 +20,7 @@ _WILDCARD = re.compile(r"[*?[]")
 _URL_WILDCARD = re.compile(r"[*[]")  # in a URL a question mark begins what is asked of a server
 
 
-def find_files(place: str) -> tuple[File, ...]:
+def find_files(place: str) -> tuple[SentenceFile, ...]:
     """Return the files of a place, sorted: itself, or those of a folder and of those within, or those of a glob.
 
     Files and folders whose names begin with `.` or `_` are left out, unless they are named.
@@ -29,7 +29,7 @@ def find_files(place: str) -> tuple[File, ...]:
         InputError: there is none, or that cannot be said.
         LoadError: what would look is not installed.
     """
-    found = list(_remote(place)) if is_url(place) else [File(path) for path in _local(place)]
+    found = list(_remote(place)) if is_url(place) else [SentenceFile(path) for path in _local(place)]
     if not found:
         is_glob = (_URL_WILDCARD if is_url(place) else _WILDCARD).search(place)
         what = ("no file fits {}" if is_glob else "the folder {} holds no file").format(
@@ -85,19 +85,19 @@ def _is_included(within: str, pattern: str) -> bool:
     return any(map(_is_hidden, pattern.split("/"))) or not any(map(_is_hidden, within.split("/")))
 
 
-def _remote(url: str) -> Iterator[File]:
+def _remote(url: str) -> Iterator[SentenceFile]:
     """Yield the files of a URL."""
     address, _, query = url.partition("?")
     is_glob = _URL_WILDCARD.search(address) and not url.lower().startswith("http")
     folder, pattern = _split_glob(address, _URL_WILDCARD) if is_glob else (address, "")
     root = folder + ("?" + query if query else "")
-    with translate_file_errors(File(folder, root)):
+    with translate_file_errors(SentenceFile(folder, root)):
         system, path = filesystem(root)
         if not pattern and _is_file(system, path):
-            yield File(path, root)
+            yield SentenceFile(path, root)
             return
         for found in _found(system, path.rstrip("/"), pattern):
-            yield File(found, root)
+            yield SentenceFile(found, root)
 
 
 def _is_file(system: FileSystem, path: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attncli.corpus.glob import find_files
-from attncli.corpus.remote import File, without_password
+from attncli.corpus.remote import SentenceFile, without_password
 from attncli.engines.source import CorpusItem
 from attncli.errors import NO_METADATA, Failure, InputError, Metadata, UsageError
 from attncli.text import plural, visible
@@ -38,7 +38,7 @@ class SentenceReader:
     """
 
     place: str
-    files: tuple[File, ...]
+    files: tuple[SentenceFile, ...]
     column: str | None = None
     whole: bool = False
     chat: bool = False
@@ -69,13 +69,13 @@ class SentenceReader:
             if self.whole and kind != "text":
                 raise UsageError(f"--whole does not apply to {visible(file.name)}, which is {kind}; drop it")
 
-    def kind(self, file: File) -> Kind:
+    def kind(self, file: SentenceFile) -> Kind:
         """Return what is in a file, by its ending; what has no other is text."""
         kind = _KINDS.get(file.ending, "text")
         is_chat = self.chat and (file.ending == ".json" or (kind == "JSON Lines" and self.column is None))
         return "messages" if is_chat else kind
 
-    def _is_whole(self, file: File) -> bool:
+    def _is_whole(self, file: SentenceFile) -> bool:
         return self.whole or (self.kind(file) == "messages" and file.ending == ".json")
 
     @property
@@ -130,7 +130,7 @@ class SentenceReader:
             pass
         return None
 
-    def _sentences_of(self, file: File) -> Iterator[CorpusItem]:
+    def _sentences_of(self, file: SentenceFile) -> Iterator[CorpusItem]:
         """Yield the sentences of a file, also the empty ones, and a failure in the place of what cannot be read."""
         number = 0
         kept: Metadata = {"file": file.name} if len(self.files) > 1 else NO_METADATA
@@ -143,7 +143,7 @@ class SentenceReader:
                 raise
             yield _with_file(CorpusItem(number + 1, Failure(str(error))), kept)
 
-    def _read(self, file: File) -> Iterator[CorpusItem]:
+    def _read(self, file: SentenceFile) -> Iterator[CorpusItem]:
         """Yield the sentences of a file by its kind.
 
         Raises:

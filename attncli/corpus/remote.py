@@ -22,7 +22,7 @@ _CHUNK = 2**22  # bytes of a remote file that are asked for at a time
 _TIMEOUT = 5  # that a host is waited for; left to themselves, some clients try again for 15 minutes
 
 
-class File(NamedTuple):
+class SentenceFile(NamedTuple):
     """A file of a corpus.
 
     Attributes:
@@ -107,7 +107,7 @@ def without_password(place: str) -> str:
 
 
 @contextmanager
-def translate_file_errors(file: File) -> Iterator[None]:
+def translate_file_errors(file: SentenceFile) -> Iterator[None]:
     """Say in one sentence what keeps a file from being read.
 
     Raises:

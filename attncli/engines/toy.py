@@ -120,9 +120,9 @@ class ToyLayer:
         return vocabulary, keys if target is None else vocabulary.encode(target, None), keys
 
     @cached_property
-    def weights(self) -> Weights:
+    def weights(self) -> ToyWeights:
         """The weights of the layer, the same for every sentence."""
-        return Weights.draw(self.options)
+        return ToyWeights.draw(self.options)
 
     def embedded(self, tokens: Tokens, size: int) -> Float[np.ndarray, "T E"]:
         """Return what the projections of some tokens are made of, out of a vocabulary of that size."""
@@ -133,7 +133,7 @@ class ToyLayer:
         return embedded
 
 
-class Weights(NamedTuple):
+class ToyWeights(NamedTuple):
     """The weights of the layer, which a real model learns and which are drawn here.
 
     Attributes:
@@ -145,7 +145,7 @@ class Weights(NamedTuple):
     out: Linear | None
 
     @classmethod
-    def draw(cls, options: ToyOptions) -> Weights:
+    def draw(cls, options: ToyOptions) -> ToyWeights:
         """Return those of a layer, drawn in the order that the module states."""
         draws = RNGS[options.rng](options.seed)
         width = options.d_model

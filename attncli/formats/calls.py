@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, Span, Track
+from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, StepRange, Track
 from attncli.formats.answers import dumped
 from attncli.formats.rows import escaped
 
@@ -52,7 +52,7 @@ def write_call_rows(calls: Calls) -> str:
     lines = ["\t".join(COLUMNS)]
     for track in calls.tracks:
         codes = ",".join(dict.fromkeys(one.finding.code for one in track.all_noticed))
-        sizes: list[Span] = list(track.sizes[1:])
+        sizes: list[StepRange] = list(track.sizes[1:])
         names = str(track.place), track.place.function, track.place.module or "", track.api, str(track.calls)
         lines.append("\t".join(map(escaped, (*names, *map(str, sizes), track.dtype, track.mask, codes))))
     return "".join(line + "\n" for line in lines)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LIBRARIES = ("pandas", "polars")
 
 
-class Texts(NamedTuple):
+class StringColumn(NamedTuple):
     """A column of texts, of which there are few.
 
     Attributes:
@@ -55,19 +55,19 @@ def framed(columns: Mapping[str, Any], library: str, *, nan_to_null: bool = Fals
     """Return columns as a data frame.
 
     Args:
-        columns: arrays, and `Texts`.
+        columns: arrays, and `StringColumn`.
         library: whose.
         nan_to_null: whether NaN says that there is no number, for which pandas has nothing else.
     """
     module = import_module(library)
     if library == "pandas":
         return module.DataFrame({
-            name: np.array(column.texts, object)[column.places] if isinstance(column, Texts) else column
+            name: np.array(column.texts, object)[column.places] if isinstance(column, StringColumn) else column
             for name, column in columns.items()
         })  # fmt: skip
     return module.DataFrame([
         module.Series(name, column.texts, dtype=module.String).gather(column.places)
-        if isinstance(column, Texts)
+        if isinstance(column, StringColumn)
         else module.Series(name, column, nan_to_null=nan_to_null)
         for name, column in columns.items()
     ])  # fmt: skip
@@ -92,7 +92,9 @@ def _heads_of(trace: Trace, view: View) -> Iterator[dict[str, Any]]:
 
             def same(value: int | str, count: int = rows * columns) -> Any:
                 return (
-                    Texts([value], np.zeros(count, int)) if isinstance(value, str) else np.full(count, value, np.int32)
+                    StringColumn([value], np.zeros(count, int))
+                    if isinstance(value, str)
+                    else np.full(count, value, np.int32)
                 )
 
             def flat(array: Any, wanted: Any = cells.of_columns) -> Any:
@@ -105,9 +107,9 @@ def _heads_of(trace: Trace, view: View) -> Iterator[dict[str, Any]]:
                 "kind": same(layer.kind),
                 "head": same(layer.head_label(index)),
                 "query": queries,
-                "query_token": Texts([token.text for token in cells.row_tokens], queries),
+                "query_token": StringColumn([token.text for token in cells.row_tokens], queries),
                 "key": keys,
-                "key_token": Texts([token.text for token in cells.column_tokens], keys),
+                "key_token": StringColumn([token.text for token in cells.column_tokens], keys),
                 **scores,
                 "allowed": flat(head.mask),
                 "norm" if layer.measure == "norms" else "weight": flat(head.weights),
@@ -116,10 +118,10 @@ def _heads_of(trace: Trace, view: View) -> Iterator[dict[str, Any]]:
 
 def _joined(parts: Sequence[Any]) -> Any:
     """Return the same column of several heads as one."""
-    if not isinstance(parts[0], Texts):
+    if not isinstance(parts[0], StringColumn):
         return np.concatenate(parts)
     places = {text: place for place, text in enumerate(dict.fromkeys(text for part in parts for text in part.texts))}
-    return Texts(
+    return StringColumn(
         list(places),
         np.concatenate([np.array([places[text] for text in part.texts])[part.places] for part in parts]),
     )
@@ -130,7 +132,7 @@ def columns_of_heads(report: HeadReport) -> dict[str, Any]:
 
     def column(values: list[Any]) -> Any:
         if values and isinstance(values[0], str):
-            return Texts(values, np.arange(len(values)))
+            return StringColumn(values, np.arange(len(values)))
         return np.array([np.nan if value is None else value for value in values])
 
     return {name: column(values) for name, values in head_columns(report).items()}

@@ -34,7 +34,7 @@ class InputHint(NamedTuple):
     who: Literal["embedding", "configuration", "both"] = "embedding"
 
 
-class Listener(Protocol):
+class HintListener(Protocol):
     """Who takes what inputs say, of the thread that runs."""
 
     def tell(self, told: InputHint) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch.nn import Embedding
 
 from attncli.files import to_numpy
-from attncli.recording.input_hint import InputHint, Listener
+from attncli.recording.input_hint import HintListener, InputHint
 from attncli.recording.readers.reader import may_look
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _Says = Callable[["Int[np.ndarray, 'B T']"], Iterator["InputHint"]]
 class Inputs(threading.local):
     """The modules that run in a thread, and what they are given: it is told to a listener."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: HintListener) -> None:
         self._listener = listener
         self._running: list[tuple[torch.nn.Module, tuple[int, int]]] = []
         self._tables: WeakKeyDictionary[torch.nn.Module, _Says] = WeakKeyDictionary()

@@ -22,7 +22,7 @@ _QUERIES = re.compile(rf"{_BEFORE}(?:q|qs|query|queries){_AFTER}", re.IGNORECASE
 _KEYS = re.compile(rf"{_BEFORE}(?:k|ks|key|keys){_AFTER}", re.IGNORECASE)
 
 
-class _Made(NamedTuple):
+class _Projection(NamedTuple):
     storage: StorageWeakRef
     layer: ref[torch.nn.Module]
 
@@ -31,12 +31,12 @@ class Projected:
     """What linear layers gave last, as long as it lives."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[int, _Made] = OrderedDict()
+        self._made: OrderedDict[int, _Projection] = OrderedDict()
 
     def put(self, output: torch.Tensor, layer: torch.nn.Module) -> None:
         """Remember what a layer gave."""
         storage = output.untyped_storage()
-        self._made[storage._cdata] = _Made(StorageWeakRef(storage), ref(layer))  # type: ignore[no-untyped-call]
+        self._made[storage._cdata] = _Projection(StorageWeakRef(storage), ref(layer))  # type: ignore[no-untyped-call]
         if len(self._made) > _MOST:
             self._made.popitem(last=False)
 

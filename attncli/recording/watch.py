@@ -27,7 +27,7 @@ from attncli.recording.call_site import Names, is_in_compiled_region, user_line
 from attncli.recording.detach import has_nan
 from attncli.recording.hooks import on_every_module
 from attncli.recording.import_hook import when_imported
-from attncli.recording.input_hint import Listener
+from attncli.recording.input_hint import HintListener
 from attncli.recording.input_metadata import Inputs
 from attncli.recording.lineage import Lineage
 from attncli.recording.losses import Loss
@@ -36,7 +36,7 @@ from attncli.recording.notes import Notes
 from attncli.recording.projections import Projected
 from attncli.recording.readers.flash_xformers import Fused
 from attncli.recording.readers.flex import Flex
-from attncli.recording.readers.linear import Linear
+from attncli.recording.readers.linear import LinearReader
 from attncli.recording.readers.mha import Mha, forward_of, is_fused
 from attncli.recording.readers.objective import Objective
 from attncli.recording.readers.origins import Origins
@@ -62,7 +62,7 @@ _WITHOUT_NUMBERS = (
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 _MOST_LINEAGES = 1024  # of calls, which a loss may come from
 
-READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective, Linear)
+READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective, LinearReader)
 
 
 class Enough(Exception):  # noqa: N818  # nothing went wrong
@@ -139,7 +139,7 @@ def watching(
     notes: Notes | None = None,
     on_loss: Callable[[Loss], None] | None = None,
     on_late: Callable[[CallSite, Finding], None] | None = None,
-    listener: Listener | None = None,
+    listener: HintListener | None = None,
 ) -> Iterator[Watch]:
     """Tell every attention that runs inside.
 

@@ -43,7 +43,7 @@ def test_maps_are_drawn_with_the_same_choices_everywhere(name: str, taken: Any) 
     types = get_type_hints(Drawable.plot, localns={"Figure": object, "Iterable": Iterable})
     assert texts_of(types[name]) == set(taken)
     of_command = {"ramp": options.Ramp, "colormap": options.Colormap}.get(name)
-    assert set(choices_of(options.View, name) if of_command is None else texts_of(of_command)) == set(taken)
+    assert set(choices_of(options.ViewOptions, name) if of_command is None else texts_of(of_command)) == set(taken)
 
 
 def test_every_lesson_can_be_asked_for() -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attncli.cli.datasets import provenance
-from attncli.cli.options import Inspection, View
+from attncli.cli.options import Inspection, ViewOptions
 
 Run = Callable[..., Any]
 PART = "part-00000-00000.parquet"
@@ -29,7 +29,7 @@ def test_what_numbers_depend_on_is_said() -> None:
     def given(**said: Any) -> Any:
         return lambda: iter(said.items())
 
-    request, view = Inspection.__new__(Inspection), View.__new__(View)
+    request, view = Inspection.__new__(Inspection), ViewOptions.__new__(ViewOptions)
     object.__setattr__(request, "said", given(model="demo", file="x", top_keys=3, query=["a", "b"], device="cpu"))
     object.__setattr__(view, "said", given(ramp="log", no_special=True))
     assert provenance("inspect", request, view) == {

@@ -21,7 +21,7 @@ def names(kind: Any) -> set[str]:
 
 
 def test_the_groups_are_the_options_of_the_sources() -> None:
-    chat = names(options.Chat)
+    chat = names(options.ChatOptions)
     assert names(options.Load) | chat == names(LoadOptions)
     assert names(options.Engine) | chat == names(EngineOptions)
     assert names(options.Toy) | {"offline"} == names(ToyOptions)

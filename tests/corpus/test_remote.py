@@ -11,7 +11,7 @@ from corpora import EXPECTED, IDS, PACK, TEXTS, bad, read, texts, zstd
 from servers import serving
 
 from attncli.corpus.read import SentenceReader
-from attncli.corpus.remote import File
+from attncli.corpus.remote import SentenceFile
 from attncli.errors import Failure, InputError
 
 LINES = b"".join(b"line number %d\n" % number for number in range(1, 20_001))
@@ -118,9 +118,9 @@ def test_a_scheme_that_nobody_knows_is_said() -> None:
 
 
 def test_names_are_shown_without_passwords_and_with_the_numbers_of_odd_bytes() -> None:
-    assert File("bucket/a.txt", "s3://key:secret@bucket?region=x").name == "s3://bucket/a.txt"
+    assert SentenceFile("bucket/a.txt", "s3://key:secret@bucket?region=x").name == "s3://bucket/a.txt"
     assert (
-        File("https://me:secret@host/a.txt?token=1", "https://me:secret@host/a.txt?token=1").name
+        SentenceFile("https://me:secret@host/a.txt?token=1", "https://me:secret@host/a.txt?token=1").name
         == "https://host/a.txt"
     )
-    assert File(os.fsdecode(b"a\xff.txt")).name == "a\\xff.txt"
+    assert SentenceFile(os.fsdecode(b"a\xff.txt")).name == "a\\xff.txt"

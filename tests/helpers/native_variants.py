@@ -25,7 +25,7 @@ from attncli.checkpoints.tensors.safetensors_store import Shards
 from attncli.engines.numpy import forward
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.ragged_batch import TokenIds
-from attncli.engines.numpy.weights import Weights
+from attncli.engines.numpy.weights import ModelWeights
 from attncli.trace.layer import LayerTrace
 
 EXACT = 1e-5  # the largest difference that counts as the same, relative to the largest number of the array above 1
@@ -281,7 +281,7 @@ def native_model(folder: Path) -> forward.Model:
     """Open the model of a checkpoint in the native engine."""
     spec = model_spec(ConfigReader(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
     store = Shards(CheckpointFolder(Path(folder)))
-    return forward.Model(spec, Weights(str(folder), store, spec.prefixes, spec.embedding.tokens.name + ".weight"))
+    return forward.Model(spec, ModelWeights(str(folder), store, spec.prefixes, spec.embedding.tokens.name + ".weight"))
 
 
 def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) -> Row:

@@ -45,7 +45,7 @@ from attncli.engines.numpy import parallel
 from attncli.engines.numpy.families import FAMILIES, model_spec
 from attncli.engines.numpy.ops import ACTIVATIONS, gelu, linear
 from attncli.engines.numpy.ragged_batch import TokenIds
-from attncli.engines.numpy.weights import Weights
+from attncli.engines.numpy.weights import ModelWeights
 from attncli.engines.torch import memory
 from attncli.errors import LoadError, NotExposedError, UsageError
 
@@ -141,14 +141,14 @@ def test_a_spec_names_the_tensors_that_are_read_whole_up_to_a_layer(
     read: set[str] = set()
 
     def noting(reader: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(self: Weights, name: str, *shape: int) -> Any:
+        def noted(self: ModelWeights, name: str, *shape: int) -> Any:
             read.add(name)
             return reader(self, name, *shape)
 
         return noted
 
-    for reader in (Weights.vector, Weights.matrix):
-        monkeypatch.setattr(Weights, reader.__name__, noting(reader))
+    for reader in (ModelWeights.vector, ModelWeights.matrix):
+        monkeypatch.setattr(ModelWeights, reader.__name__, noting(reader))
     model = native_model(plain(family))
     for last, values in product(range(len(model.spec.layers)), (True, False)):
         read.clear()
@@ -504,7 +504,7 @@ def test_a_matrix_is_multiplied_as_it_is_stored(
     stored = torch.randn(*((24, 7) if is_transposed else (7, 24)), generator=torch.Generator().manual_seed(0)).to(kind)
     save_file({"w.weight": stored}, tmp_path / "model.safetensors")
     store = Shards(CheckpointFolder(tmp_path))
-    weight = Weights("tiny", store, ("", "model."), "w.weight").matrix("w.weight", *stored.shape)
+    weight = ModelWeights("tiny", store, ("", "model."), "w.weight").matrix("w.weight", *stored.shape)
     x = torch.randn(5, 24, generator=torch.Generator().manual_seed(1))
     found = linear(x.numpy(), weight.T if is_transposed else weight, None)
     wide = stored.double().T if is_transposed else stored.double()

@@ -22,7 +22,7 @@ from attncli.recording.readers import transformers as interface
 
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
 
-Arguments = interface._Arguments
+Arguments = interface._AttentionArguments
 
 
 def without(*names: str) -> Callable[..., Arguments]:

@@ -10,7 +10,7 @@ import numpy as np
 from attncli.analysis.calls.expectations import Expectations
 from attncli.analysis.calls.makers import with_makers
 from attncli.analysis.calls.rows import named
-from attncli.analysis.calls.steps import Beside, Taken, padding_of
+from attncli.analysis.calls.steps import CallContext, Taken, padding_of
 from attncli.errors import AttnError
 from attncli.masks.alibi import bias_heads, slopes
 from attncli.masks.audit import audit_allowed, word_queries
@@ -118,12 +118,12 @@ class UnexpectedError(AssertionError):
             yield f"and {len(places) - _MOST_LINES} more"
 
 
-def findings_against(calls: Sequence[Beside], expected: Expectations) -> list[tuple[Finding, ...]]:
+def findings_against(calls: Sequence[CallContext], expected: Expectations) -> list[tuple[Finding, ...]]:
     """Return what each call of a step does otherwise than an expression says; see `wrong_against`."""
     return [tuple(one.finding for one in wrong) for wrong in wrong_against(calls, expected)]
 
 
-def wrong_against(calls: Sequence[Beside], expected: Expectations) -> Iterator[list[Wrong]]:
+def wrong_against(calls: Sequence[CallContext], expected: Expectations) -> Iterator[list[Wrong]]:
     """Yield what each call of a step does otherwise than is expected at its place.
 
     Args:
@@ -145,7 +145,7 @@ def wrong_against(calls: Sequence[Beside], expected: Expectations) -> Iterator[l
         yield [Wrong(each.call, one, own) for one in _findings(each.call, own)]
 
 
-def _with_padding(expected: Expression, beside: Beside, calls: Sequence[Beside]) -> Expression | None:
+def _with_padding(expected: Expression, beside: CallContext, calls: Sequence[CallContext]) -> Expression | None:
     """Return what is expected of a call, with the padding of its batch; None where nobody knows that."""
     mask = beside.call.mask
     if mask is None or not any(_is_untold(leaf) for leaf in leaves(expected)):
@@ -159,7 +159,7 @@ def _is_untold(leaf: Expression) -> bool:
 
 
 def _tokens(
-    expected: Expression, mask: CallMask, beside: Beside, calls: Sequence[Beside]
+    expected: Expression, mask: CallMask, beside: CallContext, calls: Sequence[CallContext]
 ) -> Bool[np.ndarray, "B K"] | None:
     """Return which keys of a call are tokens; None where nobody knows."""
     batch, _, queries, keys = mask.shape

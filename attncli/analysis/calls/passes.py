@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.analysis.calls.objective import answered
-from attncli.analysis.calls.steps import Beside, Taken
+from attncli.analysis.calls.steps import CallContext, Taken
 from attncli.analysis.calls.tracks import Track
 from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
@@ -54,7 +54,7 @@ class Pass:
     """
 
     tracks: list[Track] = field(default_factory=list)
-    calls: list[Beside] = field(default_factory=list)
+    calls: list[CallContext] = field(default_factory=list)
     lineages: list[Lineage | None] = field(default_factory=list)
     taken: int = 0
     pending: list[_Pending] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Pass:
         self.tracks.append(track)
         self.lineages.append(lineage)
         prompt = None if taken.mask is None else self._prompt(taken.place, taken.mask.shape)
-        self.calls.append(Beside(taken, self._told if prompt is None else (*self._told, prompt)))
+        self.calls.append(CallContext(taken, self._told if prompt is None else (*self._told, prompt)))
         self.taken += 1
 
     def _prompt(self, place: CallSite, shape: tuple[int, int, int, int]) -> InputHint | None:
@@ -153,7 +153,7 @@ class Step(NamedTuple):
     """The calls of a step, and the modules that made them."""
 
     tracks: tuple[Track, ...]
-    calls: tuple[Beside, ...]
+    calls: tuple[CallContext, ...]
 
     @property
     def key(self) -> tuple[tuple[int, ...], ...]:

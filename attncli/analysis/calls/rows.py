@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, Span, Track, mask_said
+from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, StepRange, Track, mask_said
 from attncli.errors import NotExposedError
 from attncli.masks.findings import Finding
 from attncli.recording.call import Api, CallSite
@@ -60,7 +60,7 @@ class Row:
         return self.tracks[0].dtype
 
     @property
-    def sizes(self) -> tuple[Span, Span, Span, Span]:
+    def sizes(self) -> tuple[StepRange, StepRange, StepRange, StepRange]:
         """Batch rows, heads, queries and keys: the least and the most."""
         return self.tracks[0].sizes
 

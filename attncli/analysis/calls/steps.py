@@ -53,7 +53,7 @@ class Taken(NamedTuple):
         return 0 if self.mask is None else self.mask.size
 
 
-class Beside(NamedTuple):
+class CallContext(NamedTuple):
     """A call, and what inputs of modules say of its batch.
 
     Attributes:
@@ -64,7 +64,7 @@ class Beside(NamedTuple):
     call: Taken
     told: tuple[InputHint, ...] = ()
 
-    def with_told(self, told: InputHint) -> Beside:
+    def with_told(self, told: InputHint) -> CallContext:
         """Return the call with one more thing that is said of it."""
         return self._replace(told=(*self.told, told))
 
@@ -98,7 +98,7 @@ class Padding(NamedTuple):
     told: InputHint | None = None
 
 
-def padding_of(calls: Sequence[Beside], beside: Beside) -> list[Padding]:
+def padding_of(calls: Sequence[CallContext], beside: CallContext) -> list[Padding]:
     """Return what is known of the padding of a call, the surest first.
 
     It is known from the encoder whose output it attends to, else from numbers of words, else from the first mask of
@@ -118,7 +118,7 @@ def padding_of(calls: Sequence[Beside], beside: Beside) -> list[Padding]:
     return []
 
 
-def findings_of_step(calls: Sequence[Beside]) -> list[tuple[Finding, ...]]:
+def findings_of_step(calls: Sequence[CallContext]) -> list[tuple[Finding, ...]]:
     """Return what is wrong with each of the calls beside the others."""
     found: list[list[Finding]] = [[] for _ in calls]
     for own, beside in zip(found, calls, strict=True):
@@ -132,7 +132,7 @@ def findings_of_step(calls: Sequence[Beside]) -> list[tuple[Finding, ...]]:
     return [tuple(own) for own in found]
 
 
-def _padding(calls: Sequence[Beside], beside: Beside, mask: CallMask) -> Iterator[Finding]:
+def _padding(calls: Sequence[CallContext], beside: CallContext, mask: CallMask) -> Iterator[Finding]:
     """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
     own, place, known = mask.rule.tokens, beside.call.place, padding_of(calls, beside)
     if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in beside.call.findings):
@@ -172,7 +172,7 @@ def _who(padding: Padding, place: CallSite) -> str:
     return "the encoder hides whose output it is given" if is_encoded else "the words have"
 
 
-def _is_sure(calls: Sequence[Beside], mask: CallMask, place: CallSite, padding: Padding) -> bool:
+def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padding: Padding) -> bool:
     """Return whether padding that is seen is that of this very call, and nobody means to see it.
 
     What has as many keys may be another sequence: it is that of the words in the layers of the first call after them
@@ -195,7 +195,7 @@ def _is_sure(calls: Sequence[Beside], mask: CallMask, place: CallSite, padding: 
     return first.place.module == place.module or _are_layers(calls, first.place, place)
 
 
-def _are_layers(calls: Sequence[Beside], one: CallSite, other: CallSite) -> bool:
+def _are_layers(calls: Sequence[CallContext], one: CallSite, other: CallSite) -> bool:
     """Return whether two modules are layers of one stack, in one pass: their names differ by one number.
 
     Where the line that called the one called the other too, what called it elsewhere is another pass.

@@ -18,7 +18,7 @@ NOTHING_EXPECTED = "no expectation"  # of a place, where there are expectations 
 _ONE_SIDED = ("causal", "window", "dilated")  # rules that hide later keys
 
 
-class Span(NamedTuple):
+class StepRange(NamedTuple):
     """The least and the most of a number that varies over calls."""
 
     least: int
@@ -85,7 +85,7 @@ class Track:
     shape: tuple[int, int, int, int]
     expected: str | None = None
     calls: int = 0
-    sizes: tuple[Span, Span, Span, Span] = (Span(0, 0),) * 4
+    sizes: tuple[StepRange, StepRange, StepRange, StepRange] = (StepRange(0, 0),) * 4
     rules: Counter[str] = field(default_factory=Counter)
     later: int = 0
     masks: set[str] = field(default_factory=set)
@@ -94,10 +94,10 @@ class Track:
 
     def count(self, call: AttentionCall, taken: Taken) -> None:
         """Take in a call."""
-        spans = [Span(size, size) for size in call.shape]
+        spans = [StepRange(size, size) for size in call.shape]
         if self.calls:
             pairs = zip(self.sizes, call.shape, strict=True)
-            spans = [Span(min(span.least, size), max(span.most, size)) for span, size in pairs]
+            spans = [StepRange(min(span.least, size), max(span.most, size)) for span, size in pairs]
         self.sizes = (spans[0], spans[1], spans[2], spans[3])
         self.calls += 1
         rule = f"{NOT_READ}{taken.unread}" if taken.mask is None else taken.mask.name

@@ -31,7 +31,7 @@ Model = Annotated[
 def check(
     environment: Environment,
     load: options.Load,
-    prompt: options.Chat,
+    prompt: options.ChatOptions,
     output: options.Document,
     text: Texts = None,
     file: options.File = None,
@@ -67,7 +67,7 @@ def check(
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
     codes = parse_fail_on(fail_on)
     chosen = output.chosen()
-    given = options.Texts(text, file, column, prompt=prompt)
+    given = options.TextOptions(text, file, column, prompt=prompt)
     check_chat(given, target)
     texts = list(texts_of(given, environment)) if any((text, file, column)) else []
     with status(environment, f"checking {model}"):

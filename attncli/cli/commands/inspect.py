@@ -77,7 +77,7 @@ def inspect(
     context: typer.Context,
     environment: Environment,
     request: options.Inspection,
-    view: options.View,
+    view: options.ViewOptions,
     derive: options.Derive,
     output: options.Traces,
     colormap: options.Colormap = None,
@@ -108,7 +108,7 @@ def inspect(
         raise typer.Exit(ExitCode.INPUT)
 
 
-def _view(given: options.View) -> View:
+def _view(given: options.ViewOptions) -> View:
     from attncli.text import names_in
     from attncli.trace.selection import RowRange
     from attncli.trace.view import PARTS, View
@@ -306,7 +306,7 @@ def _emit(results: Iterable[tuple[int, Any]], run: _Run, stream: IO[str]) -> Non
         stream.flush()
 
 
-def _check_page(view: options.View, run: _Run) -> None:
+def _check_page(view: options.ViewOptions, run: _Run) -> None:
     from attncli.formats.page import check_page
 
     for name, _ in (*run.derive.said(), *view.said()):

@@ -305,7 +305,7 @@ class _How(NamedTuple):
     environment: Environment
     command: str
     title: str
-    output: options.Output
+    output: options.OutputOptions
     colormap: str = "viridis"
     tokens: Sequence[str] | None = None
 

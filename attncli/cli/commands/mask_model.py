@@ -24,7 +24,7 @@ def model(
     model: Annotated[str, Argument(metavar="MODEL", help="A checkpoint's folder or its name on the hub.")],
     text: Annotated[list[str], Argument(metavar="TEXT", help="Sentences; several are one padded batch.")],
     hub: options.Hub,
-    prompt: options.Chat,
+    prompt: options.ChatOptions,
     output: options.Document,
     pad: Annotated[
         Literal["left", "right"] | None,
@@ -61,7 +61,7 @@ def model(
     from attncli.trace.selection import Indices
 
     chosen = output.chosen()
-    say_how_taken(options.Texts(text), environment)
+    say_how_taken(options.TextOptions(text), environment)
     if prompt.chat:
         refuse_beside_chat(pair, target)
     with status(environment, f"loading {model}"):

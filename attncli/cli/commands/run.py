@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def run(
     environment: Environment,
-    output: options.Beside,
+    output: options.StderrOutput,
     program: Annotated[
         list[str] | None,
         Argument(
@@ -137,7 +137,7 @@ def _left_out(calls: Calls) -> list[str]:
     return [f"no attention was seen; looked for {LOOKED_FOR}"]
 
 
-def _write(calls: Calls, output: options.Beside, chosen: str, aside: Environment) -> None:
+def _write(calls: Calls, output: options.StderrOutput, chosen: str, aside: Environment) -> None:
     if chosen != "table":
         from attncli.formats.calls import write_call_rows, write_calls
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class _Tokenizing(Options):
     """Whose tokens are wanted: what a vocabulary or a checkpoint's tokenizer makes, or what was saved."""
 
-    texts: options.Texts
+    texts: options.TextOptions
     hub: options.Hub
     jobs: options.Jobs = None
     vocab: options.Vocab = None
@@ -50,7 +50,7 @@ def tokens(
     context: typer.Context,
     environment: Environment,
     asked: _Tokenizing,
-    output: options.Output,
+    output: options.OutputOptions,
     hide_special: Annotated[
         bool, options.choice_option("--hide-special", help="Leave the special tokens out of the view.")
     ] = False,
@@ -131,7 +131,7 @@ def _draw(
     found: Iterable[tuple[int, Tokenization]],
     choice: Choice,
     chosen: str,
-    output: options.Output,
+    output: options.OutputOptions,
 ) -> None:
     from attncli.render.tokens import tokens_parts
 

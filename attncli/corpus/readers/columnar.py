@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.corpus.readers.jsonl import conversation_of, no_such_column
 from attncli.corpus.readers.text import MAX_BYTES, decode, read_lines
-from attncli.corpus.remote import File
+from attncli.corpus.remote import SentenceFile
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, require
 from attncli.text import plural, visible
@@ -80,7 +80,7 @@ def _column_index(header: Sequence[str], name: str, column: str) -> int:
 # --- Parquet -----------------------------------------------------------------------------------------------
 
 
-def read_parquet(file: File, column: str, chat: bool = False) -> Iterator[CorpusItem]:
+def read_parquet(file: SentenceFile, column: str, chat: bool = False) -> Iterator[CorpusItem]:
     """Yield the text of each row of a Parquet file in bounded memory, or with `chat` its messages; see `read_csv`."""
     name = visible(file.name)
     with _open_parquet(file) as table:
@@ -96,14 +96,14 @@ def read_parquet(file: File, column: str, chat: bool = False) -> Iterator[Corpus
             yield CorpusItem(number, null if text is None else text)
 
 
-def count_rows(file: File) -> int:
+def count_rows(file: SentenceFile) -> int:
     """Return how many rows a Parquet file says it has."""
     with _open_parquet(file) as table:
         return int(table.metadata.num_rows)
 
 
 @contextmanager
-def _open_parquet(file: File) -> Iterator[ParquetFile]:
+def _open_parquet(file: SentenceFile) -> Iterator[ParquetFile]:
     """Open a Parquet file, of which little is held in memory at a time."""
     require("a Parquet file", "pyarrow")
     from pyarrow.parquet import ParquetFile

@@ -24,7 +24,7 @@ from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model
 from attncli.engines.numpy.ragged_batch import TokenIds
-from attncli.engines.numpy.weights import Weights
+from attncli.engines.numpy.weights import ModelWeights
 from attncli.errors import AttnError, InputError, UsageError
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
@@ -84,7 +84,7 @@ class NativeCheckpoint:
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(spec.layers), last)
         store = files.store()
         self._form = store.form
-        weights = Weights(model, store, spec.prefixes, spec.embedding.tokens.name + ".weight")
+        weights = ModelWeights(model, store, spec.prefixes, spec.embedding.tokens.name + ".weight")
         self.model = Model(spec, weights)
         expected = set(spec.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}

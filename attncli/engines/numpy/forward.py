@@ -16,7 +16,7 @@ from attncli.engines.numpy import parallel
 from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, Residual
 from attncli.engines.numpy.ops import linear, rotated
 from attncli.engines.numpy.ragged_batch import Group, GroupHeads, RaggedBatch, TokenIds
-from attncli.engines.numpy.weights import Weights
+from attncli.engines.numpy.weights import ModelWeights
 from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.trace.layer import LayerTrace, LazyArray, stages_of
 
@@ -49,7 +49,7 @@ class Model:
     """
 
     spec: ModelSpec
-    weights: Weights
+    weights: ModelWeights
 
     @cached_property
     def batch_tokens(self) -> int:

@@ -146,7 +146,7 @@ class HeadSpec:
     width: int
 
 
-class Attention(NamedTuple):
+class AttentionSpec(NamedTuple):
     """The attention of one layer.
 
     Attributes:
@@ -193,7 +193,7 @@ class ModelSpec(NamedTuple):
     feed_forward: FeedForward
     attention_residual: Residual
     feed_forward_residual: Residual
-    layers: tuple[Attention, ...]
+    layers: tuple[AttentionSpec, ...]
     is_parallel: bool = False
     softcap: float | None = None
     tower: str | None = None

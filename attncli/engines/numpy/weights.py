@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attncli.checkpoints.tensors import Store
 
 
-class Weights:
+class ModelWeights:
     """A checkpoint's tensors, by their names without a prefix.
 
     Args:

@@ -19,7 +19,7 @@ from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.lineage import lineage
 from attncli.recording.projections import swapped
 from attncli.recording.readers.heads import split_findings
-from attncli.recording.readers.origins import Output
+from attncli.recording.readers.origins import AttentionOutput
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
 from attncli.recording.readers.scale_checks import of_fused
 
@@ -40,7 +40,7 @@ class Flex(Reader):
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not is_of_nothing(*args[:3]):
             call = _call(self.context, result[0], *args, **kwargs)
-            self.context.origins.put(result[0], Output(call.place))
+            self.context.origins.put(result[0], AttentionOutput(call.place))
             self.context.emit(call)
 
 

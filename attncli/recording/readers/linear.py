@@ -10,7 +10,7 @@ from attncli.recording.readers.origins import has_values
 from attncli.recording.readers.reader import Reader, ThreadContext
 
 
-class Linear(Reader):
+class LinearReader(Reader):
     """Remembers what linear layers gave."""
 
     def __init__(self, context: ThreadContext) -> None:

@@ -41,7 +41,7 @@ class Factor(NamedTuple):
     is_split: bool = False
 
 
-class Output(NamedTuple):
+class AttentionOutput(NamedTuple):
     """The output of an attention."""
 
     place: CallSite
@@ -287,7 +287,7 @@ class Lost:
     """What came of scores in ways that are not followed."""
 
 
-Origin = Factor | Output | Scores | Weights | Lost
+Origin = Factor | AttentionOutput | Scores | Weights | Lost
 
 
 class Origins:

@@ -65,7 +65,7 @@ class Mask(NamedTuple):
     is_vacuous: bool = False
 
 
-class Reading(NamedTuple):
+class ScoresReading(NamedTuple):
     """What values say of a call, and of others of its kind.
 
     Attributes:
@@ -90,7 +90,7 @@ class Reading(NamedTuple):
         return any(mask.is_applied and not mask.is_before for mask in self.masks)
 
 
-def read(points: Points, is_training: bool | None) -> Reading:
+def read(points: Points, is_training: bool | None) -> ScoresReading:
     """Return what the values of a call say.
 
     Args:
@@ -110,7 +110,7 @@ class _Call:
         self.numbers = axes.q.factor.numbers, axes.k.factor.numbers
         self.before, self.after = points.changes[:before], points.changes[before:]
 
-    def read(self) -> Reading:
+    def read(self) -> ScoresReading:
         """Return what was found."""
         reading = self._scores()
         self._weights()
@@ -126,17 +126,17 @@ class _Call:
 
     # --- scores ---------------------------------------------------------------------------------------------
 
-    def _scores(self) -> Reading:
+    def _scores(self) -> ScoresReading:
         points = self.points
         received = points.scores
         if points.origin.received is None and points.weights is not None:
             received = points.weights.float().log()  # a softmax changes nothing but a shift of each row
         if received is None or points.q is None or points.k is None:
             self.unread.append("tensors that were changed before they met the values")
-            return Reading(None)
+            return ScoresReading(None)
         if any(change.name in _MIXING for change in self.before):
             self.unread.append(_MIXED)
-            return Reading(None)
+            return ScoresReading(None)
         self._cut = cut = _Cut(received.shape)
         q, k, y = (cut(each).float() for each in (points.q, points.k, received))
         keys = k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1)
@@ -170,7 +170,7 @@ class _Call:
         if sinks is None and any(change.name == "beside" for change in points.changes):
             self.unread.append(_BESIDE)
         self._masks(added, hidden, below, flat, y, cap)
-        return Reading(scale, softcap, sinks=sinks)
+        return ScoresReading(scale, softcap, sinks=sinks)
 
     def _added(self) -> tuple[list[tuple[int, Tensor, float]], float | None, float | None]:
         """Return what was added to the scores, with its factors; the scale by numbers; and a soft cap."""

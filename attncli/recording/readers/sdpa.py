@@ -13,7 +13,7 @@ from attncli.recording.lineage import lineage
 from attncli.recording.nested_tensors import longest, own_tokens, padded
 from attncli.recording.projections import swapped
 from attncli.recording.readers.heads import split_findings
-from attncli.recording.readers.origins import Output
+from attncli.recording.readers.origins import AttentionOutput
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
 from attncli.recording.readers.scale_checks import of_fused
 
@@ -29,7 +29,7 @@ class Sdpa(Reader):
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if (call := _call(self.context, result, *args, **kwargs)) is not None:
-            self.context.origins.put(result, Output(call.place))
+            self.context.origins.put(result, AttentionOutput(call.place))
             self.context.emit(call)
 
 

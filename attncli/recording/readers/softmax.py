@@ -21,6 +21,7 @@ from attncli.recording.readers.contraction import PRODUCTS, Contraction, contrac
 from attncli.recording.readers.heads import is_split, merged, split_heads
 from attncli.recording.readers.origins import (
     UNKNOWN,
+    AttentionOutput,
     Change,
     Factor,
     Held,
@@ -29,7 +30,6 @@ from attncli.recording.readers.origins import (
     Move,
     Number,
     Operand,
-    Output,
     Product,
     Scores,
     Weights,
@@ -211,7 +211,7 @@ class Softmax(Reader):
         if call is not None:
             met.has_met = True
             self._find(met)
-            self._origins.put(result, Output(call.place))
+            self._origins.put(result, AttentionOutput(call.place))
             self.context.emit(call)
             for other in weights.others:
                 if other.met is not None and not other.met.has_met:
@@ -232,7 +232,7 @@ class Softmax(Reader):
         source, origin = min(found, key=lambda each: _rank(each[1]))
         if isinstance(origin, Factor):
             self._origins.put(result, self._factor(name, inputs, arguments, result))
-        elif isinstance(origin, Output):
+        elif isinstance(origin, AttentionOutput):
             self._of_output(name, source, origin, result)
         elif isinstance(origin, Lost):
             self._origins.put(result, origin if name not in _ENDING and result.ndim > 2 else None)
@@ -331,7 +331,7 @@ class Softmax(Reader):
             return first._replace(numbers=first.numbers if is_same else (UNKNOWN,))
         return None
 
-    def _of_output(self, name: str, source: Tensor, output: Output, result: Tensor) -> None:
+    def _of_output(self, name: str, source: Tensor, output: AttentionOutput, result: Tensor) -> None:
         """Follow an output until it has other axes, and see whether its heads are put together by a view alone."""
         if name in _COPIES:
             self._origins.put(result, output)
@@ -448,7 +448,7 @@ def _are_values(found: Contraction, origin: Any) -> bool:
 
 def _rank(origin: Any) -> tuple[int, int]:
     """Return which of several origins a result has: of scores those whose factors are alike, as of queries and keys."""
-    kinds = (Weights, Scores, Lost, Output, Factor)
+    kinds = (Weights, Scores, Lost, AttentionOutput, Factor)
     product = origin.product if isinstance(origin, Scores) else None
     is_other = product is not None and (product.left.ndim != product.right.ndim or not product.is_of_pairs)
     return next(i for i, kind in enumerate(kinds) if isinstance(origin, kind)), int(is_other)

@@ -42,7 +42,7 @@ class UnknownTensorError(NotExposedError):
 
 
 @dataclass(frozen=True)
-class _Arguments:
+class _AttentionArguments:
     """What a module hands to its attention function.
 
     Attributes:
@@ -149,7 +149,7 @@ class InterfaceReader:
     _kinds: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
     _replaced: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)
 
-    def attend(self, handed: _Arguments) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def attend(self, handed: _AttentionArguments) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute one layer's attention, and emit it if it is asked for."""
         _check_known(handed)
         is_wanted = self.wants(handed.module)
@@ -164,7 +164,7 @@ class InterfaceReader:
         self.emit(handed.module, used.to_call(output, torch.cat(sums, dim=-1) if sums else None))
         return output, weights
 
-    def _with_mask(self, handed: _Arguments) -> _Arguments:
+    def _with_mask(self, handed: _AttentionArguments) -> _AttentionArguments:
         """Return arguments with the mask that applies: the user's, or the model's own and the keys that were chosen."""
         chosen = handed.chosen
         if self.mask is None:
@@ -180,7 +180,7 @@ class InterfaceReader:
         return replace(handed, mask=self._replaced[cells])
 
     def _eager(
-        self, used: _Arguments, sums: list[torch.Tensor] | None = None
+        self, used: _AttentionArguments, sums: list[torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Call the model's own eager function, on as many rows at a time as are cheap to hold.
 
@@ -212,7 +212,7 @@ class InterfaceReader:
             return outputs[0], weights
         return torch.cat(outputs, dim=1), None
 
-    def _sdpa_or_eager(self, used: _Arguments) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _sdpa_or_eager(self, used: _AttentionArguments) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute a layer that is not emitted, with the fused kernel where that gives the same result."""
         drops = any(used.more.get(name) is not None for name in _NOT_IN_SDPA) or hasattr(used.module, "sinks")
         kind = self._mask_kind(used.mask)
@@ -261,7 +261,7 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute one layer's attention `[B, Q, H, Dv]`, and its weights where they are whole."""
-    return _current.get().attend(_Arguments(module, query, key, value, attention_mask, scaling, kwargs))
+    return _current.get().attend(_AttentionArguments(module, query, key, value, attention_mask, scaling, kwargs))
 
 
 def _boolean_mask(
@@ -279,7 +279,7 @@ def _boolean_mask(
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
 
 
-def _check_known(handed: _Arguments) -> None:
+def _check_known(handed: _AttentionArguments) -> None:
     """Raise NotExposedError for what a module hands to its attention function and no LayerTrace can say."""
     if unknown := [name for name, each in handed.more.items() if name not in _KNOWN and _holds_tensor(each)]:
         raise UnknownTensorError(
@@ -292,13 +292,13 @@ def _holds_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (isinstance(value, list | tuple) and any(map(_holds_tensor, value)))
 
 
-def _check_followed(used: _Arguments, weights: torch.Tensor, allowed: torch.Tensor) -> None:
+def _check_followed(used: _AttentionArguments, weights: torch.Tensor, allowed: torch.Tensor) -> None:
     """Raise NotExposedError if a query attends to a forbidden key although it has allowed ones."""
     if (weights * (~allowed & allowed.any(dim=-1, keepdim=True))).any():
         raise NotExposedError(f"{type(used.module).__name__} does not follow --mask; its mask cannot be replaced")
 
 
-def _intersect(handed: _Arguments, chosen: torch.Tensor) -> torch.Tensor:
+def _intersect(handed: _AttentionArguments, chosen: torch.Tensor) -> torch.Tensor:
     """Return a mask that forbids the keys that were not chosen as well."""
     mask = handed.mask
     if mask is None:

@@ -20,7 +20,7 @@ from attncli.recording.readers.heads import SPLIT
 from attncli.recording.readers.layout import Axes, Points, compact
 from attncli.recording.readers.origins import Factor, Weights
 from attncli.recording.readers.reader import ThreadContext
-from attncli.recording.readers.scores import HIDES_NOTHING, Mask, Reading, read
+from attncli.recording.readers.scores import HIDES_NOTHING, Mask, ScoresReading, read
 
 _MOST_KINDS = 1024  # of calls that are known
 
@@ -29,7 +29,7 @@ class WrittenOut:
     """The attention of a thread that is written out."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], tuple[int, Reading]] = {}
+        self._known: dict[tuple[Any, ...], tuple[int, ScoresReading]] = {}
 
     def call(
         self,
@@ -94,7 +94,7 @@ class WrittenOut:
             lineage=Lineage.of(axes.q.operation, axes.k.operation, operation(result)),
         )
 
-    def _reading(self, kind: tuple[Any, ...], points: Points, is_training: bool | None) -> Reading:
+    def _reading(self, kind: tuple[Any, ...], points: Points, is_training: bool | None) -> ScoresReading:
         """Return what the values say; of a kind of calls that is known, what those of an earlier one said."""
         count, reading = self._known.get(kind, (0, None))
         if reading is None or _is_looked_at(count) or _hide_now(reading, points):
@@ -111,7 +111,7 @@ def _is_looked_at(count: int) -> bool:
     return count < 2 or (count & (count - 1) == 0 and count.bit_length() % 2 == 1)
 
 
-def _hide_now(reading: Reading, points: Points) -> bool:
+def _hide_now(reading: ScoresReading, points: Points) -> bool:
     """Return whether a mask hides something now that hid nothing when values were looked at."""
     for mask in reading.masks:
         tensor = points.changes[mask.change].tensor if mask.is_vacuous and mask.change is not None else None

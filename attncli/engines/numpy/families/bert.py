@@ -7,7 +7,7 @@ from functools import partial
 
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy.model_spec import (
-    Attention,
+    AttentionSpec,
     Embedding,
     FeedForward,
     LookupTable,
@@ -71,7 +71,7 @@ def bert(
         ),
         attention_residual=Residual(post_norm="attention.output.LayerNorm"),
         feed_forward_residual=Residual(post_norm="output.LayerNorm"),
-        layers=(Attention((hidden // heads) ** -0.5, Atom("full")),) * fields.layers("num_hidden_layers", 12),
+        layers=(AttentionSpec((hidden // heads) ** -0.5, Atom("full")),) * fields.layers("num_hidden_layers", 12),
     )
 
 
@@ -110,7 +110,7 @@ def distilbert(fields: ConfigReader) -> ModelSpec:
         ),
         attention_residual=Residual(post_norm="sa_layer_norm"),
         feed_forward_residual=Residual(post_norm="output_layer_norm"),
-        layers=(Attention((hidden // heads) ** -0.5, Atom("full")),) * fields.layers("n_layers", 6),
+        layers=(AttentionSpec((hidden // heads) ** -0.5, Atom("full")),) * fields.layers("n_layers", 6),
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.engines.numpy.model_spec import (
-    Attention,
+    AttentionSpec,
     Embedding,
     FeedForward,
     HeadSpec,
@@ -155,7 +155,9 @@ def decoder(
         attention_residual=residuals[0],
         feed_forward_residual=residuals[1],
         layers=tuple(
-            Attention(scale, masks[kind], rope_of_kind[kind] if rotary_layers is None or rotary_layers[layer] else None)
+            AttentionSpec(
+                scale, masks[kind], rope_of_kind[kind] if rotary_layers is None or rotary_layers[layer] else None
+            )
             for layer, kind in enumerate(kinds)
         ),
         softcap=softcap,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attncli.checkpoints.config_reader import ConfigReader
 from attncli.engines.numpy.model_spec import (
-    Attention,
+    AttentionSpec,
     Embedding,
     FeedForward,
     LookupTable,
@@ -47,7 +47,9 @@ def gpt2(fields: ConfigReader) -> ModelSpec:
         ),
         attention_residual=Residual(before="ln_1"),
         feed_forward_residual=Residual(before="ln_2"),
-        layers=tuple(Attention(scale / (layer + 1) if by_layer else scale, Atom("causal")) for layer in range(layers)),
+        layers=tuple(
+            AttentionSpec(scale / (layer + 1) if by_layer else scale, Atom("causal")) for layer in range(layers)
+        ),
     )
 
 
@@ -58,7 +60,7 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
     theta, part = fields.number("rotary_emb_base", 10_000.0), fields.number("rotary_pct", 0.25)
     has_bias = fields.get("attention_bias", True, among=(True, False))
     rope = read_rope(fields, hidden // heads, positions, theta, part)
-    attention = Attention((hidden // heads) ** -0.5, Atom("causal"), rope)
+    attention = AttentionSpec((hidden // heads) ** -0.5, Atom("causal"), rope)
     return ModelSpec(
         prefix="gpt_neox.",
         layer="layers.{}.",

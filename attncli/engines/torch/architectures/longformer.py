@@ -90,7 +90,7 @@ _CHOOSERS: Mapping[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
 # --- the band ------------------------------------------------------------------------------------------------------
 
 
-class _Map(NamedTuple):
+class _BandMap(NamedTuple):
     """One map for each head, with a row for every query and a column for every key; see `softmax_call`."""
 
     scores: torch.Tensor
@@ -152,7 +152,7 @@ def read_bands(
 
 def _band(
     module: Any, options: Mapping[str, Any], softmax: Sequence[tuple[torch.Tensor, torch.Tensor]], returned: Any
-) -> tuple[_Map, Sequence[Proof]]:
+) -> tuple[_BandMap, Sequence[Proof]]:
     """Return the map of a band `[B, T, H, G + 2w + 1]`, w keys to each side after the keys that every token sees.
 
     Those G tokens see every key in their turn: their rows come from a second softmax `[B·H, G, T]`, with queries, keys
@@ -176,7 +176,7 @@ def _band(
     q, k, v, output = projected("query") / module.head_dim**0.5, projected("key"), projected("value"), returned
     output = _heads(output, heads)
     if not everywhere:
-        return _Map(*_placed(scores, weights, keys), q, k, v, output), ()
+        return _BandMap(*_placed(scores, weights, keys), q, k, v, output), ()
     chosen = [row.nonzero()[:, 0] for row in options["is_index_global_attn"]]
     for number, own in enumerate(chosen):
         keys[number, :, :seen_by_all] = -1
@@ -192,14 +192,14 @@ def _band(
     errors = (computed - output).abs().amax(dim=(1, 2, 3)).tolist()
     largest = max(float(v.abs().max()), float(own_v.abs().max()), 1.0)
     proofs = [Proof(error, _MODULE, magnitude=largest) for error in errors]
-    return _Map(scores, weights), proofs
+    return _BandMap(scores, weights), proofs
 
 
 _MODULE = "what its attention module gave"
 _BANDED = ("LEDEncoderSelfAttention", "LongformerSelfAttention")
 
 
-def _cut(whole: _Map, tokens: int) -> _Map:
+def _cut(whole: _BandMap, tokens: int) -> _BandMap:
     """Return a map without the positions that fill the last block; its last column is what lies outside of them.
 
     Raises:
@@ -208,7 +208,7 @@ def _cut(whole: _Map, tokens: int) -> _Map:
     if bool((whole.scores[:, :, :tokens, tokens:] > FORBIDDEN).any()):
         raise NotExposedError("a token attends to positions that are no tokens")
     cells = (cells[:, :, :tokens, :tokens] for cells in whole[:2])
-    cut = _Map(*cells, *(None if array is None else array[:, :, :tokens] for array in whole[2:]))
+    cut = _BandMap(*cells, *(None if array is None else array[:, :, :tokens] for array in whole[2:]))
     if cut.v is None or cut.output is None:
         return cut
     # A query that sees no key at all, as padding does, has weights for the positions that are cut off.
