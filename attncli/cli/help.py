@@ -119,7 +119,7 @@ ENVIRONMENT = {
     "XDG_CONFIG_HOME": "the folder that holds attncli/attncli.toml; see attn config --help. Default: ~/.config",
     "HF_HOME": "the folder of the hub's local cache and token. Default: ~/.cache/huggingface",
     "HF_HUB_CACHE": "the folder of the hub's local cache alone. Default: hub in HF_HOME",
-    "HF_HUB_ETAG_TIMEOUT": "seconds in which the hub has to answer something. Default: 5",
+    "HF_HUB_ETAG_TIMEOUT": "seconds in which the hub has to answer something. Default: 10",
     "HF_HUB_OFFLINE": "1: use the local cache only, as --offline does",
     "HF_TOKEN": "the token for checkpoints of the hub that are not open to everybody",
 }
