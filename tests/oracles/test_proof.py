@@ -53,7 +53,7 @@ LEFT_OUT = [
 def test_what_our_function_leaves_out_fails_the_proof_the_check_and_the_conformance(
     name: str, left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interface, "_Arguments", without(left_out))
+    monkeypatch.setattr(interface, "_AttentionArguments", without(left_out))
     row = conform(name, tmp_path)  # that it is exact with all it is handed is test_conformance's to say
     assert not row.difference <= EXACT
     assert row.trace is not None
