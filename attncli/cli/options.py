@@ -30,8 +30,8 @@ model_option = partial(Option, rich_help_panel="Model")
 toy_option = partial(Option, rich_help_panel="Toy layer (without --model)")
 choice_option = partial(Option, rich_help_panel="What to look at")
 derived_option = partial(Option, rich_help_panel="Numbers made of weights")
-view_option = partial(Option, rich_help_panel="ViewOptions")
-output_option = partial(Option, rich_help_panel="OutputOptions")
+view_option = partial(Option, rich_help_panel="View")
+output_option = partial(Option, rich_help_panel="Output")
 size_option = partial(Option, rich_help_panel="Size")
 
 # --- what is read -----------------------------------------------------------------------------------------
