@@ -13,7 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -43,6 +43,7 @@ from attncli.recording.readers.origins import Origins
 from attncli.recording.readers.reader import Handler, ModuleHandler, Reader, is_of_nothing, may_look
 from attncli.recording.readers.sdpa import Sdpa
 from attncli.recording.readers.softmax import Softmax
+from attncli.recording.readers.windows import WindowReader
 from attncli.recording.replaced import BUILTIN, as_torch_runs
 from attncli.recording.unfollowed import Unfollowed
 
@@ -62,7 +63,7 @@ _WITHOUT_NUMBERS = (
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 _MOST_LINEAGES = 1024  # of calls, which a loss may come from
 
-READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective, LinearReader)
+READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective, LinearReader, WindowReader)
 
 
 class Enough(Exception):  # noqa: N818  # nothing went wrong
@@ -296,10 +297,12 @@ class _Thread(TorchFunctionMode):
         self._is_here = False  # in the stack of modes
         self.origins, self.projected = Origins(), Projected()
         self._known = self.origins.known
+        self.windows: dict[int, int] = {}
         self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
         readers = [reader(self) for reader in READERS]
         self._attention = {each for reader in readers if reader.is_attention for each in reader.functions}
         self._handlers = _handlers([reader.functions for reader in readers])
+        self._wants = {function: wants for reader in readers for function, wants in reader.wants.items()}
         self._follows = next((reader.follows for reader in readers if reader.follows is not None), None)
         self._begins = {function: begins for reader in readers for function, begins in reader.begins.items()}
         self._wanted = {*self._handlers, *self._begins, *watch.making.functions}
@@ -355,6 +358,8 @@ class _Thread(TorchFunctionMode):
         if func in self._making.functions and self._making.wants(func, args) and may_look():
             self._quietly(self._making.take, func, args, kwargs, result)
         handler = self._handlers.get(func)
+        if func in self._wants and not self._wants[func](args, result):
+            handler = None
         if handler is None and _is_operator(func):
             handler = self._operators
         if not is_followed and (begins := self._begins.get(func)) is not None:
@@ -421,6 +426,8 @@ class _Thread(TorchFunctionMode):
         if not all(call.shape) or (call.q is not None and is_of_nothing(call.q)):
             return
         call = self._making.named(call, self._watch.start) if call.masks or call.ignored_masks else call
+        if (windows := self.windows.get(call.shape[0])) is not None:
+            call = replace(call, windows=windows)
         if call.lineage is not None:
             self.calls.append(call.lineage)
         kind = call.device.partition(":")[0]

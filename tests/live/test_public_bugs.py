@@ -120,7 +120,7 @@ BUGS = [
     Bug("alibi_sign", "causal & alibi(4)", "bias", "bias"),
     Bug("alibi_slopes", "causal & alibi(4)", "", "bias", is_harmful=False),
     Bug("swin_nomask", None, "", ""),
-    Bug("swin_order", None, "", ""),
+    Bug("swin_order", None, "batch", "batch"),
     Bug("mask_and_causal", "causal & docs(6,4)", "backend", "backend"),
     Bug("softprompt", "pad", "padding-side", "padding-side"),
     Bug("all_masked_wrong", "pad", "pad", "missing"),
@@ -238,8 +238,8 @@ def test_the_wrong_twin_is_found(bug: Bug, programs: dict[str, Callable[..., Any
 def test_so_many_are_found() -> None:
     harmful = [bug for bug in BUGS if bug.is_harmful]
     assert len(harmful) == 65
-    assert sum(bool(bug.alone) for bug in harmful) >= 52
-    assert sum(bool(bug.held) for bug in harmful) >= 58
+    assert sum(bool(bug.alone) for bug in harmful) >= 53
+    assert sum(bool(bug.held) for bug in harmful) >= 59
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=named)

@@ -26,10 +26,21 @@ UNSEEN = {
     "[3, 4, 3, 4, 16] at FILE:LINE",
     "copied_band": "1 softmax is not shown, as attn could not follow it from scores to values: "
     "[3, 4, 12, 12] at FILE:LINE",
+    "multiplied_by_hand": "1 softmax is not shown, as attn could not follow it from scores to values: "
+    "[3, 4, 12, 12] at FILE:LINE",
     "stacked_weights": "3 softmaxes are not shown, as attn could not follow them from scores to values: "
     "[4, 12, 12] at FILE:LINE",
 }
-OTHERS = ["softclamped", "logged", "adapted", "linear", "linear_of_as_many_words_as_numbers", "matched", "experts"]
+OTHERS = [
+    "softclamped",
+    "logged",
+    "adapted",
+    "linear",
+    "linear_of_as_many_words_as_numbers",
+    "matched",
+    "experts",
+    "gated",
+]
 Program = Callable[[], list[torch.Tensor]]
 
 

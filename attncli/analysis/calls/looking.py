@@ -14,6 +14,7 @@ from attncli.analysis.calls.laid import wrongly_laid
 from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, read
 from attncli.analysis.calls.passes import Pass
 from attncli.analysis.calls.steps import Taken
+from attncli.analysis.calls.windows import findings_of_windows
 from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.detach import Memory, copied
 from attncli.recording.input_hint import InputHint
@@ -84,7 +85,7 @@ class Looking:
         told = here.tokens(call.shape[0], call.shape[3] if past.written is None else past.written)
         asking = here.tokens(call.shape[0], call.shape[2])
         digests = told and told.digest, asking and asking.digest
-        key = (*facts, call.findings, len(unused), masks, past, digests)
+        key = (*facts, call.windows, call.findings, len(unused), masks, past, digests)
         return self._taken.get(key, lambda: self._look(call, reads, unused, masks, past, told, asking)), after
 
     def _look(
@@ -108,6 +109,7 @@ class Looking:
             *wrongly_laid(call, mask),
             *findings_of(call, mask, reads, unused, past.is_grown, asking and asking.values.astype(bool)),
             *findings_of_heads(call),
+            *findings_of_windows(call, mask),
         )
         sees_later = mask.rule.expression is None and mask.sees_later
         return Taken(call.place, mask, reads, found, sees_later=sees_later, unused=unused)

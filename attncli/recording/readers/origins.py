@@ -283,8 +283,14 @@ class Met:
         self.lost: CallSite | None = None
 
 
-class Lost:
-    """What came of scores in ways that are not followed."""
+class Lost(NamedTuple):
+    """What came of queries and keys in ways that are not followed.
+
+    Attributes:
+        is_unsummed: whether it holds the product of each query and each key, whose sum over the width is the scores.
+    """
+
+    is_unsummed: bool = False
 
 
 Origin = Factor | AttentionOutput | Scores | Weights | Lost

@@ -59,11 +59,13 @@ class ThreadContext(Protocol):
         origins: of its tensors.
         calls: what the last attention was computed from, where autograd records it.
         projected: what linear layers gave.
+        windows: how many windows of a picture follow one another in a batch of so many rows.
     """
 
     origins: Origins
     calls: deque[Lineage]
     projected: Projected
+    windows: dict[int, int]
 
     def place(self) -> CallSite:
         """Return where the program stands."""
@@ -98,6 +100,7 @@ class Reader:
 
     Attributes:
         functions: what takes the calls of which function of torch.
+        wants: which calls of some of these functions it takes, by arguments and result; all of the others.
         follows: what takes the calls of any function that is given a tensor whose origin is known,
         begins: and of these functions, if this says of arguments and result that an origin begins here.
         modules: what takes the modules that have which forward.
@@ -107,6 +110,7 @@ class Reader:
     """
 
     functions: Mapping[Callable[..., Any], Handler] = {}
+    wants: Mapping[Callable[..., Any], Begins] = {}
     follows: Handler | None = None
     begins: Mapping[Callable[..., Any], Begins] = {}
     modules: Mapping[Callable[..., Any], ModuleHandler] = {}

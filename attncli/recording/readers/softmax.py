@@ -8,7 +8,7 @@ counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -94,7 +94,7 @@ class Softmax(Reader):
         names = (*PRODUCTS, *_SOFTMAX, *_TIMES, *_VIEWS)
         self._names = {function: name for name in names for function in spelled(name)}  # also of a program's own
         self.begins = {function: _always for name in (*PRODUCTS, *_SOFTMAX) for function in spelled(name)}
-        self.begins |= {function: _has_number for name in _TIMES for function in spelled(name)}
+        self.begins |= {function: _may_begin for name in _TIMES for function in spelled(name)}
         self.begins |= {function: _may_split for name in _VIEWS for function in spelled(name)}
 
     def _seen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -172,7 +172,8 @@ class Softmax(Reader):
         origin = self._origins.get(tensor)
         if isinstance(origin, Lost):
             others = [each for i, each in enumerate(weights.shape) if i not in (0, axis)]
-            if not is_log and weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
+            is_of_pairs = weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1
+            if is_of_pairs and not is_log and not origin.is_unsummed:
                 self.context.lose(tuple(weights.shape))
         elif isinstance(origin, Weights):
             self._origins.put(weights, origin._replace(is_second=True))
@@ -225,6 +226,9 @@ class Softmax(Reader):
 
     def _went_on(self, name: str, inputs: list[Tensor], arguments: _Arguments, result: Tensor) -> None:
         """Let the origin of one of the inputs go on in a result."""
+        if name == "mul" and _is_of_all_pairs(inputs, result):
+            self._origins.put(result, Lost(is_unsummed=True))
+            return
         found = [(each, origin) for each in inputs if (origin := self._origins.get(each)) is not None]
         if not found:
             self._begin_factor(name, inputs, arguments, result)
@@ -235,7 +239,9 @@ class Softmax(Reader):
         elif isinstance(origin, AttentionOutput):
             self._of_output(name, source, origin, result)
         elif isinstance(origin, Lost):
-            self._origins.put(result, origin if name not in _ENDING and result.ndim > 2 else None)
+            is_summed = name == "sum" and origin.is_unsummed and result.ndim == source.ndim - 1
+            goes_on = result.ndim > 2 and (is_summed or name not in _ENDING)
+            self._origins.put(result, Lost(origin.is_unsummed and not is_summed) if goes_on else None)
         elif isinstance(origin, Weights) and origin.scores is None:
             self._origins.put(result, origin if result.numel() == source.numel() else None)
         else:
@@ -476,9 +482,20 @@ def _always(*_: Any) -> bool:
     return True
 
 
-def _has_number(args: tuple[Any, ...], _: Any) -> bool:
-    """Return whether a product is one with a number."""
-    return len(args) == 2 and (not isinstance(args[1], Tensor) or not isinstance(args[0], Tensor) or args[1].ndim == 0)
+def _may_begin(args: tuple[Any, ...], result: Any) -> bool:
+    """Return whether a product is one with a number, or of all pairs."""
+    if len(args) != 2 or not isinstance(args[1], Tensor) or not isinstance(args[0], Tensor) or args[1].ndim == 0:
+        return len(args) == 2
+    return _is_of_all_pairs(args, result)
+
+
+def _is_of_all_pairs(factors: Sequence[Tensor], result: Tensor) -> bool:
+    """Return whether a product is one of each query and each key, whose sum over the width is the scores."""
+    if len(factors) != 2 or not factors[0].ndim == factors[1].ndim == result.ndim >= 4:
+        return False
+    one, other = (tuple(each.shape) for each in factors)
+    are_spread = all(any(a == 1 < b for a, b in zip(*shapes, strict=True)) for shapes in ((one, other), (other, one)))
+    return are_spread and one[-1] == other[-1] > 1
 
 
 def _may_split(args: tuple[Any, ...], result: Any) -> bool:

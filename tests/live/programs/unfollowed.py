@@ -181,7 +181,23 @@ class StackedWeights(Heads):
         return torch.stack(weights) @ v  # <-
 
 
+class MultipliedByHand(Heads):
+    """Each query times each key, number by number, and a sum over the width."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = (q.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1) * HEAD**-0.5
+        return scores.softmax(dim=-1) @ v  # <-
+
+
 # Softmaxes of no attention, or of one that is shown.
+
+
+class Gated(Heads):
+    """Numbers of each pair of words, of which a softmax over the numbers is a gate."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        gates = (q[:, :, :, None] * k[:, :, None]).softmax(dim=-1)
+        return (gates * v[:, :, None]).mean(3)
 
 
 class Logged(Heads):
@@ -292,6 +308,14 @@ def blocks():
 
 def copied_band():
     return run(CopiedBand)
+
+
+def multiplied_by_hand():
+    return run(MultipliedByHand)
+
+
+def gated():
+    return run(Gated)
 
 
 def stacked_weights():
