@@ -45,15 +45,6 @@ def keys_joined_and_dropped() -> Iterator[Tensor]:
         yield F.scaled_dot_product_attention(key, keys, keys)
 
 
-def hidden_states_joined() -> Iterator[Tensor]:
-    """A memory of hidden states, which keys are made of anew."""
-    weight, states = drawn(WIDTH, WIDTH), drawn(1, 1, WIDTH)
-    while True:
-        states = torch.cat([states, states[:, -1:] @ weight * 0.1], dim=1)
-        keys = states[:, -PAST:] @ weight
-        yield F.scaled_dot_product_attention(states[:, -1:] / 2, keys, keys)
-
-
 def slots_assigned() -> Iterator[Tensor]:
     """A cache of a fixed size, of which a slot is assigned."""
     keys, step = torch.zeros(1, 2, PAST, WIDTH) * 1.0, 0
@@ -61,23 +52,6 @@ def slots_assigned() -> Iterator[Tensor]:
         keys[:, :, step % PAST] = drawn(1, 2, WIDTH) * 0.5
         step += 1
         yield attended(drawn(1, 2, 1, WIDTH), keys, keys)
-
-
-def slots_copied() -> Iterator[Tensor]:
-    """A cache of a fixed size, into which is copied by an index."""
-    keys, step = torch.zeros(1, 2, PAST, WIDTH), 0
-    while True:
-        keys.index_copy_(2, torch.tensor([step % PAST]), drawn(1, 2, 1, WIDTH) * 0.5)
-        step += 1
-        yield F.scaled_dot_product_attention(drawn(1, 2, 1, WIDTH), keys, keys)
-
-
-def stacked() -> Iterator[Tensor]:
-    """Keys in a list, which is stacked whenever they are needed."""
-    keys: list[Tensor] = []
-    while True:
-        keys = [*keys[-PAST:], drawn(1, WIDTH) * 0.5]
-        yield attended(drawn(1, 1, WIDTH), torch.stack(keys, 1), torch.stack(keys, 1))
 
 
 def by_einsum() -> Iterator[Tensor]:
@@ -100,13 +74,6 @@ def multiplied() -> Iterator[Tensor]:
         yield F.scaled_dot_product_attention(x, x, x)
 
 
-def multiplied_in_place() -> Iterator[Tensor]:
-    x = drawn(1, 4, WIDTH) * 1.0
-    while True:
-        x *= 0.999
-        yield attended(x, x, x)
-
-
 def multiplied_by_parts_of_a_table() -> Iterator[Tensor]:
     """Factors of one element, each a view of a tensor that nothing else holds."""
     x = drawn(1, 4, WIDTH)
@@ -115,26 +82,11 @@ def multiplied_by_parts_of_a_table() -> Iterator[Tensor]:
         yield attended(x, x, x)
 
 
-def gated() -> Iterator[Tensor]:
-    """A factor for each row, as a norm has it."""
-    x = drawn(1, 4, WIDTH)
-    while True:
-        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1)
-        yield x
-
-
 def residual() -> Iterator[Tensor]:
     x = drawn(1, 4, WIDTH)
     while True:
         x = x + attended(x, x, x) * 0.1
         yield x
-
-
-def doubled() -> Iterator[Tensor]:
-    x = drawn(1, 4, WIDTH) * 0.5
-    while True:
-        x = (x + x) * 0.5
-        yield attended(x, x, x)
 
 
 def averaged() -> Iterator[Tensor]:
@@ -158,13 +110,6 @@ def scores_and_values() -> tuple[Tensor, Tensor]:
     return x @ x.mT / math.sqrt(WIDTH), x
 
 
-def scores_scaled() -> Iterator[Tensor]:
-    scores, _ = scores_and_values()
-    while True:
-        scores = scores * 0.999
-        yield scores.softmax(-1)
-
-
 def biases_added() -> Iterator[Tensor]:
     scores, _ = scores_and_values()
     while True:
@@ -181,13 +126,6 @@ def cells_assigned() -> Iterator[Tensor]:
         yield scores
 
 
-def columns_joined() -> Iterator[Tensor]:
-    scores, _ = scores_and_values()
-    while True:
-        scores = torch.cat([scores, drawn(1, 1, 4, 1)], -1)
-        yield scores
-
-
 def weights_added() -> Iterator[Tensor]:
     """Maps of every step, summed."""
     total = drawn(1, 1, 4, 4)
@@ -196,14 +134,6 @@ def weights_added() -> Iterator[Tensor]:
         weights = scores.softmax(-1)
         total = weights + total
         yield weights @ values
-
-
-def weights_doubled() -> Iterator[Tensor]:
-    scores, _ = scores_and_values()
-    weights = scores.softmax(-1)
-    while True:
-        weights = (weights + weights) * 0.5
-        yield weights
 
 
 def rows_kept() -> Iterator[Tensor]:
@@ -219,9 +149,9 @@ def rows_kept() -> Iterator[Tensor]:
 STYLES: dict[str, Endless] = {
     each.__name__: each
     for each in (
-        keys_joined, keys_joined_and_dropped, hidden_states_joined, slots_assigned, slots_copied, stacked, by_einsum,
-        multiplied, multiplied_in_place, multiplied_by_parts_of_a_table, gated, residual, doubled, averaged,
-        scores_scaled, biases_added, cells_assigned, columns_joined, weights_added, weights_doubled, rows_kept,
+        keys_joined, keys_joined_and_dropped, slots_assigned, by_einsum,
+        multiplied, multiplied_by_parts_of_a_table, residual, averaged,
+        biases_added, cells_assigned, weights_added, rows_kept,
     )
 }  # fmt: skip
 
