@@ -25,7 +25,7 @@ COMMANDS += [["mask", name] for name in ("show", "check", "diff", "convert", "mo
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_takes_both_and_not_together(path: list[str], attn: Run) -> None:
-    told = attn(*path, "--help").out
+    told = attn(*path, "--help-all").out
     assert "--quiet" in told
     assert "--verbose" in told
 
