@@ -66,7 +66,10 @@ def model(
         refuse_beside_chat(pair, target)
     with status(environment, f"loading {model}"):
         loading = checked_options(
-            model, dict(hub.said()) | dict(prompt.said()), LoadOptions, "a checkpoint that transformers runs"
+            model,
+            dict(hub.explicit_values()) | dict(prompt.explicit_values()),
+            LoadOptions,
+            "a checkpoint that transformers runs",
         )
         snapshot = resolve(model, loading)
         announce_import("attn mask model", snapshot)
