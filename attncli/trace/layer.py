@@ -7,7 +7,7 @@ the bias stay in their smallest exact form: a rule, booleans, or one array share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -39,38 +39,6 @@ class RowSource(Protocol):
 
     def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]], /) -> Float[np.ndarray, "Q K"]:
         """Return some query rows of one head, given the head and the rows."""
-
-
-class LazyArray:
-    """An array that is made when it is first read, of which the shape is known before.
-
-    NumPy takes it as an array: `numpy.asarray` makes it.
-
-    Args:
-        shape: of the array.
-        make: makes the array; what that raises, reading raises.
-    """
-
-    def __init__(self, shape: tuple[int, ...], make: Callable[[], Float[np.ndarray, " ..."]]) -> None:
-        self.shape = shape
-        self._make = make
-
-    @cached_property
-    def _array(self) -> Float[np.ndarray, " ..."]:
-        return self._make()
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, place: Any, /) -> Float[np.ndarray, " ..."]:
-        return self._array[place]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.array(self._array, dtype, copy=copy)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or a pickle, is the array: what it would be made of is a whole model."""
-        return np.asarray, (self._array,)
 
 
 class Stages:
@@ -296,7 +264,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
     kind: str
     q: Float[np.ndarray, "H Q D"] | None
     k: Float[np.ndarray, "Hkv K D"] | None
-    v: Float[np.ndarray, "Hkv K Dv"] | LazyArray | None
+    v: Float[np.ndarray, "Hkv K Dv"] | None
     scale: float | None
     mask: Mask
     heads: tuple[int, ...]

@@ -51,7 +51,6 @@ def selected_keys(config: Any) -> int | None:
     """Return how many keys a query attends to where a layer selects keys by their content; None if none does."""
     blocks = getattr(config, "index_topk_blocks", None)
     counts = [getattr(config, name, None) for name in _BUDGETS]
-    counts = [count and architecture_of(config).selected_keys(config, count) for count in counts]
     counts.append(blocks and blocks * config.index_block_size)
     return min((count for count in counts if isinstance(count, int)), default=None)
 
@@ -104,14 +103,10 @@ def _differs(layer: LayerTrace, implied: ExpectedMask) -> bool:
     """Return whether a mask is not what is implied."""
     if isinstance(layer.mask, RuleMask) and layer.mask.expression == implied.expression:
         return False
-    if layer.query_tokens is not None:
-        return False  # what is implied is said of tokens
-    tokens = [key for key, token in enumerate(layer.key_tokens or ()) if token.is_token]
-    columns = tokens if layer.key_tokens is not None else slice(None)
-    rule = RuleMask(implied.expression, layer.num_queries, len(tokens) or layer.num_keys, layer.num_heads)
+    rule = RuleMask(implied.expression, layer.num_queries, layer.num_keys, layer.num_heads)
     heads = list(range(layer.num_heads))
     for rows in row_blocks(np.arange(layer.num_queries), layer.num_keys):
-        allowed, expected = layer.mask.rows(heads, rows)[..., columns], rule.rows(heads, rows)
+        allowed, expected = layer.mask.rows(heads, rows), rule.rows(heads, rows)
         if ((allowed ^ expected) if implied.is_exact else (allowed & ~expected)).any():
             return True
     return False
@@ -144,7 +139,6 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> ExpectedMask:
     if is_causal is None:
         return ExpectedMask(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
-    is_exact &= architecture_of(config).is_exact
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
     is_exact &= "indexed" not in layer_type
