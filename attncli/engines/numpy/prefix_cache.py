@@ -90,7 +90,7 @@ class CachedPass:
         """
         embedded = _same_tokens(self.sentence, sentence)
         is_whole = embedded == len(sentence.ids) == len(self.sentence.ids)
-        is_same = self.mask == mask and (looks_back or is_whole) and (mask is None or not files_of(mask))
+        is_same = (mask is None or not files_of(mask)) and self.mask == mask and (looks_back or is_whole)
         rows = {layer: embedded if is_same or layer == 0 else 0 for layer in self.states}
         return {layer: state.first(rows[layer]) for layer, state in self.states.items() if rows[layer]}
 
