@@ -21,7 +21,6 @@ from attncli.masks.expressions import Mask, RuleMask
 from attncli.text import plural
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.selection import Indices
-from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -255,8 +254,6 @@ class LayerTrace(Displayed, Tabular, Drawable):
         scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are derived.
         weights: as the softmax gave them, `[H, Q, K]`, or what `derived` says; None where they follow from the scores.
         derived: what stands in the place of weights; None where it is what a model computes.
-        query_tokens: what its queries are, where they are other positions than the trace's tokens; None where not.
-        key_tokens: likewise of its keys.
         whole: the trace that it was taken from by `Trace.layer`, whose tokens name what it shows.
     """
 
@@ -279,8 +276,6 @@ class LayerTrace(Displayed, Tabular, Drawable):
     scores: Float[np.ndarray, "H Q K"] | None = None
     weights: RowSource | None = None
     derived: Derived | None = None
-    query_tokens: Tokens | None = None
-    key_tokens: Tokens | None = None
     whole: LayerOwner | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -352,11 +347,6 @@ class LayerTrace(Displayed, Tabular, Drawable):
         assert self.weights is not None
         heads, queries, keys = self.weights.shape
         return heads, queries, keys
-
-    @property
-    def has_own_positions(self) -> bool:
-        """Whether its queries or its keys are other positions than the trace's tokens."""
-        return self.query_tokens is not None or self.key_tokens is not None
 
     @property
     def capture(self) -> str:
