@@ -206,7 +206,7 @@ class Layer:
         q, k = rest.split_heads(query), rest.split_heads(key)
         if (rope := self._spec.layers[self.index].rope) is not None:
             angles = rope.angles(group.tokens)[past:]
-            q, k = rotated(q, angles, rope.length), rotated(k, angles, rope.length)
+            q, k = rotated(q, angles), rotated(k, angles)
         return GroupHeads(group, q, k, rest.split_heads(value))
 
     def _trace(

@@ -26,7 +26,6 @@ from attncli.engines.torch.configuration import (
     other_layers,
     start_id,
 )
-from attncli.engines.torch.expected_masks import implied_masks, mask_notes
 from attncli.engines.torch.generation import Writer, check_causal, check_no_future
 from attncli.engines.torch.recorder import RecordRequest
 from attncli.engines.torch.run_recorded import run
@@ -93,7 +92,6 @@ class Checkpoint:
         own = whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
         self.notes = self._all_notes()
-        self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
         self.encoder = InputEncoder(
             name=model,
             tokenizer=own_tokenizer,
@@ -120,7 +118,6 @@ class Checkpoint:
         other.request = replace(self.request, layers=chosen, mask=expression)
         other._check_attention()
         other.notes = other._all_notes()
-        other.unseen = dict(self.unseen)  # each of them complains for itself
         return other
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
@@ -248,13 +245,10 @@ class Checkpoint:
         traces = []
         for one, own in zip(sentences, recorded.traces(), strict=True):
             tokens = one.query_tokens, one.tokens
-            notes = one.notes
-            if self.request.mask is None:
-                notes += mask_notes(own, self.unseen)
             if one.generated:
                 check_no_future(self.name, own, one.generated)
             sides = (*tokens, own, one.text, one.pair, one.target)
-            traces.append(Trace(source, *sides, notes, one.generated))
+            traces.append(Trace(source, *sides, one.notes, one.generated))
         return traces
 
     def _provenance(self) -> Provenance:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from attncli.attention import row_blocks
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.configuration import layer_types, sides
 from attncli.engines.torch.recorder import Sublayer
-from attncli.masks.expressions import And, Atom, Expression, RuleMask
-from attncli.text import layers_named
-from attncli.trace.layer import LayerTrace
+from attncli.masks.expressions import And, Atom, Expression
 
 # What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
 _BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
@@ -78,38 +73,6 @@ def implied_masks(model: Any) -> dict[Sublayer, ExpectedMask]:
 def _of_layer(config: Any, layer: int) -> Any:
     """Return the configuration that a layer has of its own, where they differ; one and the same where not."""
     return config.per_layer_config[layer] if layer < config.num_hidden_layers else config
-
-
-def mask_notes(layers: Sequence[LayerTrace], implied: dict[Sublayer, ExpectedMask]) -> tuple[str, ...]:
-    """Return a sentence for the layers whose mask is another one than the configuration implies.
-
-    Args:
-        layers: of one sentence.
-        implied: the masks that are expected; those of layers that are complained of are taken out.
-    """
-    differing: dict[tuple[str, str], list[int]] = {}
-    for layer in layers:
-        sublayer = layer.layer, layer.kind
-        if sublayer in implied and _differs(layer, implied[sublayer]):
-            differing.setdefault((str(implied.pop(sublayer).expression), layer.kind), []).append(layer.layer)
-    return tuple(
-        f"{layers_named(which, None if kind == 'self' else kind)}: the mask is not {expected}, which the configuration "
-        "implies; `attn check` says where they differ"
-        for (expected, kind), which in differing.items()
-    )
-
-
-def _differs(layer: LayerTrace, implied: ExpectedMask) -> bool:
-    """Return whether a mask is not what is implied."""
-    if isinstance(layer.mask, RuleMask) and layer.mask.expression == implied.expression:
-        return False
-    rule = RuleMask(implied.expression, layer.num_queries, layer.num_keys, layer.num_heads)
-    heads = list(range(layer.num_heads))
-    for rows in row_blocks(np.arange(layer.num_queries), layer.num_keys):
-        allowed, expected = layer.mask.rows(heads, rows), rule.rows(heads, rows)
-        if ((allowed ^ expected) if implied.is_exact else (allowed & ~expected)).any():
-            return True
-    return False
 
 
 def _is_causal(model: Any, modules: Any) -> bool | None:
