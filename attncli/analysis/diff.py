@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair, alignments, chosen_rows, layer_pairs, not_compared
-from attncli.analysis.derive.layer import check_tokens
 from attncli.analysis.metrics import counted_rows
 from attncli.analysis.statistics import RunningMoments
 from attncli.analysis.warnings import warnings_of
@@ -175,7 +174,6 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
     """
     for trace in (first, second):
         trace.check_recorded("diff")
-        check_tokens(trace.layers, "diff compares the attention")
     of_queries, of_keys = alignments(first, second)
     if not of_queries.pairs or not of_keys.pairs:
         raise InputError("the two share no token, so there is nothing to compare")

@@ -314,7 +314,7 @@ def heads(
         if unused := [name for name, value in arguments.items() if value is not None]:
             raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
         return survey([texts], view)
-    source = open_source(layers=layers, values=False, **options)
+    source = open_source(layers=layers, **options)
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
     is_alone = isinstance(texts, str)
     return survey(

@@ -60,14 +60,12 @@ class Task:
         default_layers: which are computed where `--layer` does not say.
         layers: which are needed, whatever `--layer` says.
         generate: how many tokens the model writes.
-        values: whether V is going to be read; see `open_source`.
     """
 
     make: TraceTask[Any]
     default_layers: str
     layers: Indices | None = None
     generate: int | None = None
-    values: bool = True
 
 
 def results_of(
@@ -153,7 +151,6 @@ def build_job(request: Request, task: Task, load: dict[str, Any]) -> TraceJob[An
         "mask": computed.mask,
         "special": not computed.sentences.no_special,
         "generate": task.generate or 0,
-        "values": task.values,
         **dict(computed.sentences.prompt.explicit_values()),
         **dict(computed.toy.explicit_values()),
         **load,
@@ -168,12 +165,11 @@ def traces_of(
     only: str | None = None,
     *,
     texts: Iterable[CorpusItem] | None = None,
-    values: bool = True,
 ) -> Iterator[tuple[int, Trace]]:
     """Yield the numbered traces up to the first bad sentence, which raises its error; computed in this process."""
     from attncli.corpus.jobs import Identity
 
-    results = results_of(environment, request, Task(Identity(), default_layers, values=values), only=only, texts=texts)
+    results = results_of(environment, request, Task(Identity(), default_layers), only=only, texts=texts)
     numbered = ((result.number, result.value) for result in results)
     return raise_on_failure(numbered, is_alone(request.computed.sentences, request.from_))
 

@@ -51,7 +51,7 @@ def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
         dtype: what the model computes in.
     """
     expected = layer.implied.expression
-    whole, own = _subject(layer, slice(layer.tokens)), _subject(layer, layer.keys)
+    whole, own = _subject(layer, slice(None)), _subject(layer, layer.keys)
     yield from _received(layer, own)
     for finding in [*audit(own, expected, own.size), *audit_fills(whole, dtype)]:
         if not layer.implied.is_exact and finding.code in ("missing", "varies"):
@@ -122,7 +122,7 @@ def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
 def _weighed(finding: Finding, layer: CapturedLayer, cells: Bool[np.ndarray, "#H Q K"]) -> Finding:
     """Return a finding about cells with the weight that they get in the head that gives them most."""
     most, worst = -1.0, 0
-    columns = slice(layer.tokens) if cells.shape[-1] == layer.tokens else layer.keys
+    columns = slice(None) if cells.shape[-1] == layer.trace.num_keys else layer.keys
     for head in range(layer.trace.num_heads):
         where = cells[head if len(cells) > 1 else 0]
         rows = np.flatnonzero(where.any(axis=-1))

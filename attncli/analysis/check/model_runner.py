@@ -49,7 +49,6 @@ class CapturedLayer:
         dtypes: of that mask and of the queries.
         sums: of the weights that the model itself computed, for every row.
         beside: what the other columns are: `pad` or `document`.
-        tokens: how many of the columns are tokens of the batch; behind them are keys that were made of several.
     """
 
     trace: LayerTrace
@@ -60,7 +59,6 @@ class CapturedLayer:
     mask: Any
     dtypes: tuple[str, str] | None
     sums: Float[np.ndarray, "H Q"]
-    tokens: int
     beside: str = "pad"
 
 
@@ -142,8 +140,7 @@ class ModelRunner:
                 mask = masks[id(values), own]
                 dtypes = _named(values.dtype), call.dtype
         has_mask = call.weight_sums is None or mask is not None
-        tokens = recorded.batch.whole.of(place[1])[1].stop
-        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums, tokens)
+        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums)
 
     # --- in one way and another ---
 

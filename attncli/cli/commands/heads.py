@@ -202,7 +202,7 @@ def _measured(
     results = results_of(
         environment,
         request,
-        Task(HeadMetricsTask(View(queries=queries), wanted.induction), "all", values=False),
+        Task(HeadMetricsTask(View(queries=queries), wanted.induction), "all"),
         texts=twice,
         jobs=jobs_of(context, request.jobs),
     )

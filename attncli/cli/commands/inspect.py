@@ -171,20 +171,6 @@ def _refuse_contradictions(run: _Run) -> None:
         check_parquet(path)
 
 
-def _reads_values(run: _Run) -> bool:
-    """Return whether V is certain or likely to be read: by what is shown, made of it or saved, or by a single row."""
-    from attncli.formats import DRAWN
-
-    view = run.view
-    if run.save is not None or run.derive.norms:
-        return True
-    if run.is_figure:
-        return False
-    if view.show is None:
-        return run.chosen in DRAWN and (bool(view.queries) or view.span is not None)
-    return not view.show.isdisjoint({"v", "output"})
-
-
 def _task(run: _Run) -> Task:
     """Return what is made of the traces that are asked for: to be drawn, or their pieces of a format."""
     from attncli.cli.request import Task, derivation_of
@@ -192,7 +178,7 @@ def _task(run: _Run) -> Task:
 
     derivation, layers = derivation_of(run.derive, run.request)
     task = RenderTask(derivation, run.view, run.form, run.save)
-    return Task(task, "0", layers, run.request.generate, _reads_values(run))
+    return Task(task, "0", layers, run.request.generate)
 
 
 def _jobs(context: typer.Context, run: _Run) -> int | None:

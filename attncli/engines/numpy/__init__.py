@@ -65,7 +65,6 @@ class NativeCheckpoint:
         kind: str | None,
         mask: str | None,
         special: bool,
-        values: bool,
         options: EngineOptions,
     ) -> None:
         check_options(options)
@@ -100,8 +99,7 @@ class NativeCheckpoint:
             truncate=options.truncate,
             rows=spec.embedding.tokens.rows,
         ).with_chat(options)
-        weights.prepare(spec.read_whole(last, values))
-        self._values = values
+        weights.prepare(spec.read_whole(last))
         self._prefix_cache: PrefixCache | None = None
         self._source = Provenance(
             "pretrained",
@@ -186,7 +184,7 @@ class NativeCheckpoint:
         inputs = [TokenIds(each.inputs["input_ids"], each.inputs.get("token_type_ids")) for each in pack]
         found = None
         try:
-            what = self.layers, self.heads, self.mask, self._values
+            what = self.layers, self.heads, self.mask
             if self._prefix_cache is not None and len(pack) == 1:
                 found = [self._prefix_cache.record(self.model, inputs[0], *what)]
             else:
@@ -213,7 +211,7 @@ class NativeCheckpoint:
             yield self._traced(sentence, layers)
 
     def _traced(self, sentence: EncodedInput, layers: Sequence[LayerTrace]) -> Trace | UnsupportedError:
-        arrays = (array for each in layers for array in (each.q, each.k, each.v) if isinstance(array, np.ndarray))
+        arrays = (array for each in layers for array in (each.q, each.k, each.v) if array is not None)
         if not all(map(_is_finite, arrays)):
             return UnsupportedError("some of its numbers are not finite")
         found = {each.layer: each for each in layers}

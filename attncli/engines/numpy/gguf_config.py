@@ -118,17 +118,15 @@ def _decoder(architecture: str, config: Mapping[str, Any], fields: ConfigReader,
 def _rotated(architecture: str, fields: ConfigReader, file: GgufFile, width: int) -> dict[str, Any]:
     """Return what a configuration says of its rotary embeddings."""
     theta = fields.number("rope.freq_base", 10_000.0)
-    kind = fields.get("rope.scaling.type", "none", among=("none", "linear", "yarn"))
+    kind = fields.get("rope.scaling.type", "none", among=("none", "linear"))
     factor = fields.get("rope.scaling.factor", 1.0)
     fields.get("rope.scaling.finetuned", None)  # how the model was trained
-    trained = fields.get("rope.scaling.original_context_length", None)
+    fields.get("rope.scaling.original_context_length", None)  # likewise
     rotated: dict[str, Any] = {"rope_theta": theta}
     if FREQUENCIES in file.shapes:
         rotated["rope_scaling"] = _stretched(file, theta, width)
     elif kind != "none":
         rotated["rope_scaling"] = {"rope_type": kind, "factor": factor}
-        if kind == "yarn":
-            rotated["rope_scaling"]["original_max_position_embeddings"] = trained
     if architecture == "gemma3":
         rotated["rope_local_base_freq"] = fields.number("rope.freq_base_swa", 10_000.0)
     return rotated
