@@ -69,8 +69,9 @@ def _loaded(files: CheckpointFolder, options: dict[str, Any]) -> Any:
     """Return the tokenizer that transformers makes without mistral-common, whether that is installed or not."""
     from transformers import AutoTokenizer, TokenizersBackend
 
+    is_alone = "tokenizer.json" not in files and not options["trust_remote_code"]
     for name in files.sizes:
-        check_vocabulary(files.path / name, read_sentencepiece, is_alone="tokenizer.json" not in files)
+        check_vocabulary(files.path / name, read_sentencepiece, is_alone=is_alone)
     tokenizer = AutoTokenizer.from_pretrained(files.path, mistral_format=False, **options)
     if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
         return TokenizersBackend.from_pretrained(files.path, **options)

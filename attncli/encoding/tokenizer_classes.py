@@ -78,12 +78,14 @@ class TokenizerClass(NamedTuple):
         model: the kind of vocabulary it takes.
         tokens: its special tokens where the checkpoint names none.
         build: sets it up, given the tokenizer in tokenizer.json; None takes that one as it is.
+        extra: its special tokens without a name, where the checkpoint names none.
         has_segments: whether the model is told which of two texts a token belongs to.
     """
 
     model: Any
     tokens: Mapping[str, str | None]
     build: Callable[[Tokenizer, Settings], Pipeline] | None
+    extra: tuple[str, ...] = ()
     has_segments: bool = False
 
 
@@ -157,7 +159,7 @@ def _gemma(_: Tokenizer, settings: Settings) -> Pipeline:
 
 
 def _xlm_roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
-    if loaded.id_to_token(3) != settings.token("unk_token"):  # where this class supposes it
+    if loaded.id_to_token(3) != settings.token("unk_token"):  # where this class supposes it; CamemBERT's looks for it
         raise UnsupportedError("its unknown token is not the fourth piece")
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
     splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=True)]
@@ -201,11 +203,13 @@ _ROBERTA_TOKENS = _LLAMA_TOKENS | {
 _GEMMA_TOKENS = {f"{name}_token": f"<{name}>" for name in ("unk", "bos", "eos", "pad", "mask")}
 _GPT2_TOKENS = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
 _QWEN2_TOKENS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
+_NOT_USED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 _BERT = TokenizerClass(models.WordPiece, _BERT_TOKENS, _bert, has_segments=True)
 
 PLAIN = TokenizerClass(None, {}, None)
 CLASSES = {
     "BertTokenizer": _BERT,
+    "CamembertTokenizer": TokenizerClass(models.Unigram, _ROBERTA_TOKENS, _xlm_roberta, extra=_NOT_USED),
     "DistilBertTokenizer": _BERT._replace(has_segments=False),
     "ElectraTokenizer": _BERT,
     "GPT2Tokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS | {"pad_token": None}, _gpt2),

@@ -71,7 +71,7 @@ def check_vocabulary(
                 _check_charsmap(base64.b64decode(table.replace(b"\\/", b"/")))
             if path.name == "tokenizer_config.json" or _LONG.search(content):
                 _check_json(json.loads(content))
-        elif path.suffix in (".model", ".spm", ".tiktoken"):
+        elif path.suffix in (".model", ".spm"):
             content = read_file(path, MOST_TEXT)
             if not _TIKTOKEN.match(content):
                 _check_sentencepiece(read_sentencepiece(content) if read_sentencepiece else None)

@@ -233,9 +233,11 @@ class LoraStore:
         Either may have been saved without the head that the other has on top, so that names differ in how they begin.
         """
         found = by_end.get(_end(tensor), [])
-        # Two towers may have layers of one name.
-        nearest = [name for name in found if f".{name}".endswith(f".{tensor}") or f".{tensor}".endswith(f".{name}")]
-        found = [tensor] if tensor in found else nearest or (found if _is_in_layer(tensor) else [])
+        same = [name for name in found if f".{name}".endswith(f".{tensor}") or f".{tensor}".endswith(f".{name}")]
+        if not same and _is_in_layer(tensor):  # two towers may have layers of one name
+            shared = {name: len({*name.split(".")} & {*tensor.split(".")}) for name in found}
+            same = [name for name in found if shared[name] == max(shared.values())]
+        found = [tensor] if tensor in found else same
         if len(found) > 1:
             raise self._misfit(tensor, f"which may be {visible(found[0])} or {visible(found[1])} of its base")
         if found and found[0] in taken:
