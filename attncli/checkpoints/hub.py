@@ -204,8 +204,9 @@ def translate_hub_errors(name: str, part: str, offline: bool = False) -> Iterato
     except AttnError:
         raise
     except Exception as error:  # of the client, and of what lies below it
-        why = dict.fromkeys(first_sentence(each) for each in (error, error.__cause__) if each is not None)
-        raise not_found(name, part, offline, "; ".join(why)) from None
+        # The client has then looked into the local cache, and says no more.
+        is_unreachable = type(error).__name__ == "LocalEntryNotFoundError" and error.__cause__
+        raise not_found(name, part, offline, first_sentence(error.__cause__ if is_unreachable else error)) from None
 
 
 def not_found(name: str, part: str, offline: bool, why: str | None = None) -> LoadError:

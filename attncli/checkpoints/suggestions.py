@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
 from attncli.checkpoints.checkpoint_folder import ADAPTER, CONFIG, DEMO, MOST_ENTRIES, hub_cache
-from attncli.text import did_you_mean, visible
+from attncli.text import visible
 
 _CONFIGS = (CONFIG, ADAPTER)
 
@@ -27,5 +28,8 @@ def nearby(name: str) -> str:
     with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
         found = sorted(os.path.join(folder, entry.name) for entry in islice(entries, MOST_ENTRIES))
     here = [one for one in found if one.endswith(".gguf") or any(Path(one, file).is_file() for file in _CONFIGS)]
-    names = (visible(each) for each in (DEMO, *here, *cached_models()) if each != name)
-    return did_you_mean(visible(name), names)
+    # A model of the hub is often called by the last part of its name.
+    by_end = {model.rpartition("/")[2].lower(): model for model in cached_models()}
+    table = by_end | {each.lower(): each for each in (DEMO, *here, *by_end.values())}
+    near = [table[each] for each in get_close_matches(name.lower(), table, n=1)]
+    return f"; did you mean '{visible(near[0])}'?" if near and near[0] != name else ""

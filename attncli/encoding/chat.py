@@ -194,17 +194,18 @@ class Chat:
     def _render(self, messages: list[Message]) -> RenderedChat:
         """Return what a template writes, and which characters are the messages'.
 
-        It is rendered once more with a mark before and after each content, within its blanks, for many templates strip
-        contents. What it wrote without the marks has to be what it wrote at first.
+        It is rendered once more with a mark before and after each content, and what it wrote without the marks has to
+        be what it wrote at first. Many templates strip contents: there the marks stand within the blanks.
         """
         text = self.render([message._asdict() for message in messages])
         if not any(mark in written for mark in _MARKS for written in (text, *(each.content for each in messages))):
-            marked = [message._replace(content=_marked(message.content)) for message in messages]
-            with suppress(TemplateError):
-                again = self.render([message._asdict() for message in marked])
-                spans = _spans(again)
-                if spans is not None and again.translate(dict.fromkeys(map(ord, _MARKS))) == text:
-                    return RenderedChat(text, spans)
+            for strips in (False, True):
+                marked = [message._replace(content=_marked(message.content, strips)) for message in messages]
+                with suppress(TemplateError):
+                    again = self.render([message._asdict() for message in marked])
+                    spans = _spans(again)
+                    if spans is not None and again.translate(dict.fromkeys(map(ord, _MARKS))) == text:
+                        return RenderedChat(text, spans)
         return RenderedChat(text, None)
 
     def mark_special(
@@ -227,8 +228,8 @@ class Chat:
         return Tokens([replace(token, special=token.id in controls) for token in tokens]), (note,)
 
 
-def _marked(content: str) -> str:
-    bare = content.strip()
+def _marked(content: str, strips: bool) -> str:
+    bare = content.strip() if strips else content
     before = content.index(bare) if bare else len(content)
     return content[:before] + _MARKS[0] + bare + _MARKS[1] + content[before + len(bare) :]
 

@@ -11,7 +11,7 @@ import torch
 from adapters import save_adapter
 from hub import Hub
 from peft import LoraConfig
-from running import Ran, program
+from running import Ran
 from safetensors.torch import load_file, save_file
 from small_checkpoints import hub_cache
 
@@ -120,7 +120,7 @@ def test_weights_that_are_not_read_are_refused_with_the_files_that_are_there(
     for name in files:
         if name != "config.json":
             written(folder / name, "")
-    for engine in ("auto", "native", "transformers"):
+    for engine in ("native", "transformers"):
         ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
         assert (ran.code, ran.out) == (3, "")
         assert words in ran.err, engine
@@ -137,21 +137,6 @@ def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     said = json.loads((folder / "adapter_config.json").read_text())
     written(folder / "adapter_config.json", said | {"base_model_name_or_path": "some/base"})
     return folder
-
-
-def test_an_adapter_and_its_base_in_the_local_cache_are_read_there(
-    adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
-) -> None:
-    hub_cache(tmp_path, "some/lora", str(adapter))
-    environment = hub_cache(tmp_path, "some/base", tiny_llama)
-    native = attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path))
-    by_transformers = program(
-        "inspect", TEXT, "-m", "some/lora", "--engine", "transformers", "-F", "json", env=environment
-    )
-    for shown in (native.out, by_transformers.stdout):
-        said = json.loads(shown)["source"]
-        assert (said["model"], said["adapter"], said["base"]) == ("some/lora", "LORA", "some/base")
-    assert attn("tokens", TEXT, "-m", "some/lora", HF_HOME=str(tmp_path)).code == 0
 
 
 def test_an_adapter_whose_base_is_not_there_says_which(adapter: Path, tmp_path: Path, attn: Run) -> None:

@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("name", "said"),
     [
         ("minilm", "MiniLM"),
-        ("all-MiniLM-L6-v2", MINILM),
+        ("all-minilm-l6-v2", MINILM),
         ("./my_llama", "./my-llama"),
         ("runs/checkpoint-50", "runs/checkpoint-500"),
         ("tiny.gguf", "tiny.Q4.gguf"),
