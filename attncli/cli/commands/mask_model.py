@@ -142,7 +142,7 @@ def _draw(
                 is_one = queries == keys[mask.past :] or all(token.is_token for token in (*mask.queries, *mask.keys))
                 view = MaskView(palette, shown.width, [""] * mask.past + queries, keys, is_one)
                 pools[view.pool(subject)] = None
-                yield from view.shown([subject])
+                yield from view.shown(subject)
 
     shown.show(renderables(), title)
     return [pool for pool in pools if pool != (1, 1)]
