@@ -27,13 +27,14 @@ from attncli.masks.expressions import (
     atoms_named,
     batch_rows,
     conjuncts,
+    is_padding,
     leaves,
     map_leaves,
 )
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.masks.intrinsic_checks import LAID_ALONG_QUERIES, WHAT_BECOMES, intrinsic_findings
-from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows, materialise
+from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
 from attncli.masks.notation import MOST
 from attncli.masks.recognition import Shape, rule_of, shape_of
 
@@ -80,8 +81,8 @@ def _mistakes(subject: MaskGrid, expected: Expression) -> Iterator[_Mistake]:
             changed = _with(expected, Atom("window", (width,)), Atom("window", (width + step,)))
             yield _Mistake(of_cells, hint, changed, subject)
     if queries == keys:
-        if any(map(_is_pad, leaves(expected))):
-            along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if _is_pad(leaf) else leaf)
+        if any(map(is_padding, leaves(expected))):
+            along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if is_padding(leaf) else leaf)
             yield _Mistake(("broadcast",), LAID_ALONG_QUERIES, along, subject)
         hint = "the mask is the transpose of what is expected: queries and keys are swapped"
         yield _Mistake(("shape",), hint, expected, subject._replace(allowed=subject.allowed.swapaxes(1, 2)))
@@ -170,10 +171,6 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
         return
     if _is_misshapen(subject, size):
         expected = None  # it says nothing of a mask of another size
-    if subject.is_padding and expected is not None and not _is_of_keys(expected, subject):
-        message = f"key padding is the same for every query, and {expected} is not: what says it is another mask"
-        yield Finding("shape", "error", message)
-        expected = None
     if expected is not None:
         yield from _varies(subject, expected)
         yield from _cells(subject, expected)
@@ -207,20 +204,13 @@ def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: 
     yield from audit(subject, expected, subject.size)
 
 
-def _is_of_keys(expected: Expression, subject: MaskGrid) -> bool:
-    """Return whether an expectation is the same for every query, over as many queries as there are keys."""
-    keys = subject.allowed.shape[2]
-    cells = materialise(expected, MaskSize(keys, keys, 0), subject.heads)
-    return bool((cells == cells[..., :1, :]).all())
-
-
 def word_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
     """Return the queries whose cells have to be as expected; it broadcasts to the cells.
 
     They are those that stand at no padding of their batch row: nobody reads what the others give, so they may see
     nothing, themselves, each other or everything. Where all stand at padding, they are no queries of these positions.
     """
-    pads = [leaf for leaf in leaves(expected) if _is_pad(leaf)]
+    pads = [leaf for leaf in leaves(expected) if is_padding(leaf)]
     if not pads or grid.total_queries == 1 or grid.past + grid.total_queries != grid.keys:
         return np.ones((1, 1), bool)
     tokens = reduce(operator.and_, (pad.allowed(grid)[..., 0, :] for pad in pads))
@@ -237,10 +227,6 @@ class _AlongQueries(NamedTuple):
         """See `Expression.allowed`."""
         keys = self.pad.allowed(grid._replace(queries=np.zeros((1, 1), int)))
         return np.broadcast_to(keys[..., 0, grid.i[:, 0], None], (*keys.shape[:-2], len(grid.queries), grid.keys))
-
-
-def _is_pad(leaf: Expression) -> bool:
-    return isinstance(leaf, Pad) or (isinstance(leaf, Atom) and leaf.name == "pad")
 
 
 def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarray, " ..."]]:

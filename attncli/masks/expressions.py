@@ -229,6 +229,11 @@ def atoms_named(name: str, parts: Iterable[Expression]) -> list[Atom]:
     return [part for part in parts if isinstance(part, Atom) and part.name == name]
 
 
+def is_padding(part: Expression) -> bool:
+    """Return whether a part of an expression hides padding: `pad`, with numbers or without."""
+    return isinstance(part, Pad) or (isinstance(part, Atom) and part.name == "pad")
+
+
 def map_leaves(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
     """Return the expression with `change` of every atom and file in its place."""
     if isinstance(expression, And | Or):
