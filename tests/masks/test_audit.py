@@ -61,16 +61,6 @@ def test_a_healthy_mask_has_no_finding_in_any_convention(tmp_path: Path, text: s
         assert set(found(tmp_path, stacked, text)) == (set() if is_known else {"ambiguous"})
 
 
-@given(allowed=st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=4, max_size=4))
-@settings(max_examples=60)
-def test_a_mask_is_always_as_it_says_itself(tmp_path_factory: pytest.TempPathFactory, allowed: list[Any]) -> None:
-    folder = tmp_path_factory.mktemp("mask")
-    path = folder / "expected.npy"
-    np.save(path, np.array(allowed))
-    findings = found(folder, np.array(allowed), f"file('{path}')", reader="sdpa")
-    assert all(finding.severity == "note" for finding in findings.values())
-
-
 # --- planted mistakes ----------------------------------------------------------------------------------------
 
 

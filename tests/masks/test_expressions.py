@@ -1,6 +1,5 @@
 """Mask expressions: how they combine and are written, the parser against hostile text, and masks in files."""
 
-import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -418,54 +417,6 @@ def test_a_mask_of_the_wrong_shape_is_refused_with_both_shapes(tmp_path: Path, s
         RuleMask(parse(str(path)), 2, 3, heads=3).rows([0], np.arange(0))
     assert f"has shape {list(shape)}; expected [queries, keys] = [2, 3]" in str(refused.value)
     assert "with 3 heads" in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("mask.csv", "1,0\n1", "cannot be read"),
-        ("mask.csv", "a,b", "cannot be read: could not convert string to float: 'a'"),
-        ("mask.csv", "1,\x1b[31m", r"could not convert string to float: '\x1b[31m'"),
-        ("mask.csv", "", "holds float64 of shape [0]; expected booleans"),
-        ("mask.csv", "1,0.25", "holds the values 0.25, 1…"),
-        ("mask.npy", "1,0", "cannot be read"),
-        ("mask.npy", "", "cannot be read"),
-    ],
-)
-def test_a_file_that_holds_no_mask_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
-    path = tmp_path / name
-    path.write_text(content)
-    with pytest.raises(InputError) as refused:
-        cells(str(path), 2, 2)
-    assert name in str(refused.value)
-    assert message in str(refused.value)
-
-
-@pytest.mark.parametrize("values", [np.zeros((0, 2)), np.zeros((2, 2), complex), np.zeros((2, 2), "S1"), np.zeros(())])
-def test_an_array_that_is_no_mask_is_refused(tmp_path: Path, values: np.ndarray) -> None:
-    with pytest.raises(InputError, match="expected booleans, 0/1 or additive floats"):
-        read(written(tmp_path / "mask.npy", values))
-
-
-def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, np.array(ALLOWED))
-    whole, path = buffer.getvalue(), tmp_path / "mask.npy"
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"mask\.npy cannot be read"):
-            read(path)
-    path.write_bytes(whole)
-    assert read(path).tolist() == ALLOWED
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_archive_under_the_name_of_an_array_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "mask.npy"
-    with path.open("wb") as stream:
-        np.savez(stream, mask=np.array(ALLOWED))
-    with pytest.raises(InputError):
-        read(path)
 
 
 def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:

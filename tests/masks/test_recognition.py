@@ -12,23 +12,15 @@ from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.parser import parse
 from attncli.masks.recognition import Rule, recognise_plane, rule_of
 
-RULES = [
-    "full", "causal", "window(3)", "causal & chunk(4)", "band(2,2)", "band(1,3)",
-    "causal & pad(left=2)", "causal & pad(right=3)", "window(2) & pad(left=3)", "pad(left=1)", "pad(right=2)",
-    "causal & chunk(3) & pad(right=2)", "band(2,1) & pad(right=3)",
-]  # fmt: skip
+PADDED = ["causal & pad(right=3)", "window(2) & pad(left=3)", "pad(left=1)", "causal & chunk(3) & pad(right=2)"]
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_mask_is_told_from_its_cells(rule: str) -> None:
-    cells = materialise(parse(rule), MaskSize(9, 9, 0))[0]
-    assert str(recognise_plane(cells, 0)) == rule
-
-
-@pytest.mark.parametrize("rule", ["full", "causal", "window(3)", "causal & pad(left=2)"])
-def test_a_mask_after_a_past_is_told_too(rule: str) -> None:
-    cells = materialise(parse(rule), MaskSize(3, 9, 6))[0]
-    assert str(recognise_plane(cells, 6)) == rule
+@pytest.mark.parametrize(
+    ("rule", "past"), [*((rule, 0) for rule in PADDED), ("full", 6), ("window(3)", 6), ("causal & pad(left=2)", 6)]
+)
+def test_a_mask_with_padding_or_after_a_past_is_told_from_its_cells(rule: str, past: int) -> None:
+    cells = materialise(parse(rule), MaskSize(9 - past, 9, past))[0]
+    assert str(recognise_plane(cells, past)) == rule
 
 
 def test_what_follows_no_rule_has_none() -> None:
@@ -105,7 +97,7 @@ def test_each_rule_is_told_by_its_name(name: str) -> None:
     assert (reproduced(rule) == whole).all()
 
 
-@pytest.mark.parametrize("name", ["full", "causal", "window(3)", "chunk(5)", "causal & docs(3,2,7)", "prefix(4)"])
+@pytest.mark.parametrize("name", ["full", "causal", "causal & docs(3,2,7)", "prefix(4)"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_padding_of_each_row_is_told(name: str, side: str) -> None:
     lengths = (9, 12, 12, 10)
@@ -224,31 +216,6 @@ def test_a_query_after_a_cache_is_told_by_its_padding() -> None:
     assert rule_of(tokens, (2, 4, 1, 5)).text == "pad(left) (row 1 of 2)"
     assert rule_of(np.ones((1, 1, 1, 5), bool), (2, 4, 1, 5)).text == "full"
     assert rule_of(np.arange(5)[None, None, None] < 1, (1, 4, 1, 5)).text == "causal, aligned top-left"
-
-
-names = st.sampled_from([name for name in BY_HAND if "band(0" not in name])
-
-
-@given(data=st.data(), keys=st.integers(1, 12), side=st.sampled_from(["left", "right", "none"]))
-@settings(max_examples=300, deadline=None)
-def test_any_rule_with_any_padding_is_reproduced(data: st.DataObject, keys: int, side: str) -> None:
-    queries = data.draw(st.integers(1, keys))
-    past = keys - queries
-    lengths = data.draw(st.lists(st.integers(1, keys), min_size=1, max_size=4))
-    tokens = np.array([[j < n if side == "right" else j >= keys - n for j in range(keys)] for n in lengths])
-    if side == "none":
-        tokens[:] = True
-    heads = [loops(BY_HAND[name], queries, keys, past) for name in data.draw(st.lists(names, min_size=1, max_size=2))]
-    cells = np.stack(heads)[None] & tokens[:, None, None]
-    whole = np.broadcast_to(cells, (len(lengths), len(heads), queries, keys))
-    if not whole.any(axis=(2, 3)).all():
-        return  # a mask that hides everything has no rule
-    rule = rule_of(cells, whole.shape)
-    if any(variant.expression is None for variant in rule.variants):
-        # Of two rules side by side each is told by itself; what no rule gives is what padding left of one.
-        assert side != "none" or keys < 12
-        return
-    assert (reproduced(rule) == whole).all()
 
 
 @given(data=st.data())
