@@ -46,13 +46,6 @@ WRITTEN = {
 }
 
 
-# A mask whose meaning depends on who reads it is right for one of them alone.
-RIGHT_FOR: dict[Convention, str] = {
-    "attend": "ok as scaled_dot_product_attention reads it; nn.MultiheadAttention reads True as masked",
-    "masked": "ok as nn.MultiheadAttention reads it; scaled_dot_product_attention reads True as attend",
-}
-
-
 class Reading(NamedTuple):
     """What the values of a mask mean, and how that is known.
 

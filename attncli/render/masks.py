@@ -15,7 +15,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.masks.comparison import Comparison, summary
-from attncli.masks.conventions import RIGHT_FOR, WRITTEN
+from attncli.masks.conventions import WRITTEN
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
@@ -271,8 +271,7 @@ def checked(
     if comparison is not None:
         names = (comparison.names[0], "expected")
         yield _difference(replace(comparison, names=names), palette, room)
-    convention = subject.reading and subject.reading.convention
-    yield Text(RIGHT_FOR[convention] if not findings and convention in RIGHT_FOR else tally(findings))
+    yield Text(tally(findings))
 
 
 def _glyphs(width: int, palette: Palette) -> list[tuple[str, Style | None]]:
