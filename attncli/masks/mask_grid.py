@@ -302,12 +302,6 @@ def open_pair(one: str, other: str, options: GridOptions) -> tuple[MaskGrid, Mas
     return opened[one], opened[other]
 
 
-def is_broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Return whether arrays of these shapes can be compared cell by cell, heads and batch rows repeated."""
-    pairs = zip(reversed(shape), reversed(other), strict=False)
-    return all(1 in pair or pair[0] == pair[1] for pair in pairs)
-
-
 def grid_of_expression(expression: Expression, size: MaskSize, heads: int = 1) -> MaskGrid:
     """Lay an expression over positions.
 

@@ -73,23 +73,16 @@ class Rule:
         text: in words and as expressions, such as `causal & pad (rows 0, 3 of 4)`.
         variants: the rules that it consists of: one, or one for each kind of head or batch row.
         shape: `(B, H, Q, K)` of the attention.
-        density: the share of cells that are allowed.
     """
 
     text: str
     variants: tuple[RuleVariant, ...]
     shape: Shape
-    density: float
 
     @property
     def expression(self) -> Expression | None:
         """What all heads and batch rows follow; None where they differ, or follow no rule."""
         return self.variants[0].expression if len(self.variants) == 1 else None
-
-    @property
-    def past(self) -> int:
-        """How many keys stand before the first query, as the expression needs it."""
-        return self.variants[0].past
 
     @property
     def varies(self) -> Literal["rows", "heads"] | None:
@@ -106,11 +99,6 @@ class Rule:
         for variant in self.variants:
             tokens[list(variant.rows)] |= variant.tokens
         return tokens
-
-    @property
-    def lengths(self) -> tuple[int, ...] | None:
-        """How many tokens each batch row has; None where there is no padding."""
-        return None if self.tokens.all() else tuple(self.tokens.sum(axis=1).tolist())
 
     @cached_property
     def padded(self) -> tuple[int, ...]:
@@ -141,7 +129,7 @@ def rule_of(
         variants += [variant._replace(heads=alike) for variant in of_rows]
     variants = _without_names(variants)
     density = float(np.count_nonzero(cells) / cells.size)
-    return Rule(_rule_text(variants, shape, before, density), tuple(variants), shape, density)
+    return Rule(_rule_text(variants, shape, before, density), tuple(variants), shape)
 
 
 def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
