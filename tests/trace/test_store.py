@@ -528,15 +528,9 @@ def test_the_library_raises_what_the_program_says(attn: Run, tmp_path: Path) -> 
 # --- options that do not apply -----------------------------------------------------------------------------
 
 
-OPTIONS = (
-    "time flies; -; --file sentences.txt; --whole; --pair fruit; --target fruit; --no-special; --model bert; "
-    "--dtype float16; --device cpu; --offline; --trust-remote-code; --mask causal; "
-    "--d-model 8; --num-heads 2; --d-k 2; --d-v 2; --init zeros; --project qk; --positions none; --scale none; "
-    "--seed 0; --rng numpy; --vocab words; --vocab-size 9; --out-proj; --no-out-proj"
+@pytest.mark.parametrize(
+    "options", ["time flies", "-", "--file sentences.txt", "--model bert", "--mask causal", "--d-k 2", "--no-out-proj"]
 )
-
-
-@pytest.mark.parametrize("options", OPTIONS.split("; "))
 def test_an_option_that_does_not_apply_to_a_saved_trace_is_refused(attn: Run, saved: Path, options: str) -> None:
     ran = attn("inspect", "--from", saved, *options.split())
     assert (ran.code, ran.out) == (2, "")
