@@ -140,7 +140,7 @@ def _masks(_: typer.Context) -> Tables:
     An expression is made of the atoms below, with & (and), | (or), ~ (not) and parentheses. i is the position of the
     query, j that of the key; both count from 0.
 
-    none is full. A file that ends in .npy, .npz, .safetensors, .pt, .json or .csv may stand in place of an expression:
+    none is full. A file that ends in .npy, .safetensors, .pt or .csv may stand in place of an expression:
     True or 1 = may attend; or additive, 0 and −inf.
 
     Examples:

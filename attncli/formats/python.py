@@ -74,7 +74,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
         case LabelledMask():
             from attncli.render.masks import MaskView
 
-            return None if result.subject.is_ambiguous else MaskView(palette, _ROOM).shown([result.subject])
+            return None if result.subject.is_ambiguous else MaskView(palette, _ROOM).shown(result.subject)
         case Tokenization():
             from attncli.render.tokens import tokens_parts
 

@@ -140,7 +140,7 @@ def _draw(
                 queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
                 view = MaskView(palette, shown.width, queries, keys)
                 pools[view.pool(subject)] = None
-                yield from view.shown([subject])
+                yield from view.shown(subject)
 
     shown.show(renderables(), title)
     return [pool for pool in pools if pool != (1, 1)]

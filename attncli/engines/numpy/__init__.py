@@ -228,7 +228,7 @@ def _parse_mask(mask: str | None) -> Expression | None:
         return None
     from attncli.masks.parser import parse
 
-    return parse(mask, states_true=False)
+    return parse(mask)
 
 
 def _check_target(target: str | None) -> None:
