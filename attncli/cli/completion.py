@@ -46,9 +46,11 @@ def script(shell: str) -> str:
 
 
 def offer_values(annotations: Iterable[Any]) -> None:
-    """Set what completes the values of a command's parameters."""
+    """Set what completes the values of a command's parameters; those that `--help` leaves out are offered too."""
     for annotation in annotations:
         for info in get_args(annotation)[1:]:
+            if isinstance(info, ParameterInfo):
+                info.hidden = False
             if isinstance(info, ParameterInfo) and info.metavar:
                 info.autocompletion = _completer(info.metavar)
 
@@ -143,8 +145,8 @@ def _model(ctx: Context) -> str:
     """Return the checkpoint on the line, or the one that the option is set to elsewhere; or nothing."""
     from attncli.cli.config import deciding, settings
 
-    if (given := ctx.params.get("model")) is not None:
-        return given if isinstance(given, str) else next(iter(given), "")
+    if (model := ctx.params.get("model")) is not None:
+        return model if isinstance(model, str) else next(iter(model), "")
     try:
         setting = deciding(settings()).get("model")
     except UsageError:

@@ -70,7 +70,7 @@ class RenderTask:
         self.view.check(derived)
         if self.save is not None:
             trace.save(self.save)
-        value = derived if self.form is None else part_of(self.form)(number, derived, self.view)
+        value = derived if self.form is None else part_of(self.form, number, derived, self.view)
         return value, warnings_of(derived, self.view)
 
 
@@ -198,7 +198,7 @@ class TokenizeTask:
         tokens.shown(self.choice)  # refused here, before anything is written
         if self.form is None:
             return Result(number, tokens, tokens.notes)
-        from attncli.formats.tokens import part_of
+        from attncli.formats import part_of
 
         return Result(number, part_of(self.form, number, tokens, self.choice), tokens.notes)
 
@@ -230,13 +230,13 @@ class TokenizeJob:
         return partial(self._results, tokenizer)
 
     def _results(self, tokenizer: Tokenizer, batch: Batch) -> Iterator[Result[Any]]:
-        for number, text, kept in batch.sentences:
+        for number, text, metadata in batch.sentences:
             if isinstance(text, Failure):
                 yield Result(number, text)
                 continue
             try:
                 tokens = tokenizer.tokenize(text, self.pair)
             except InputError as error:
-                yield Result(number, Failure(str(error), kept=kept))
+                yield Result(number, Failure(str(error), kept=metadata))
                 continue
-            yield self.task(number, replace(tokens, kept=kept) if kept else tokens)
+            yield self.task(number, replace(tokens, kept=metadata) if metadata else tokens)
