@@ -14,7 +14,7 @@ import attncli
 from attncli.analysis.calls.calls import Calls
 
 FOLDER = Path(__file__).parent / "programs"
-MIXED = "talking_heads talking_heads_in_evaluation convolved_heads re_attention normalized_heads evolving_heads".split()
+MIXED = "talking_heads talking_heads_in_evaluation convolved_heads normalized_heads evolving_heads".split()
 # What is said of a program: of how many softmaxes, and of what shape.
 UNSEEN = {
     "band": "1 softmax is not shown, as attn could not follow it from scores to values: [12, 12, 7] at FILE:LINE",
@@ -27,6 +27,8 @@ UNSEEN = {
     "copied_band": "1 softmax is not shown, as attn could not follow it from scores to values: "
     "[3, 4, 12, 12] at FILE:LINE",
     "multiplied_by_hand": "1 softmax is not shown, as attn could not follow it from scores to values: "
+    "[3, 4, 12, 12] at FILE:LINE",
+    "re_attention": "1 softmax is not shown, as attn could not follow it from scores to values: "
     "[3, 4, 12, 12] at FILE:LINE",
     "stacked_weights": "3 softmaxes are not shown, as attn could not follow them from scores to values: "
     "[4, 12, 12] at FILE:LINE",

@@ -78,7 +78,6 @@ TWICE = {
     "in two steps": lambda: sdpa(q * 2 * (ROOT / 2), k, v),
     "of a product": lambda: sdpa(q @ W * ROOT, k, v),
     "before heads are apart": lambda: sdpa((drawn(B, T, H * D) * ROOT).view(B, T, H, D).transpose(1, 2), k, v),
-    "before rotary": lambda: sdpa(rotary(q * ROOT), rotary(k), v),
     "after rotary": lambda: sdpa(rotary(q) * ROOT, rotary(k), v),
     "a scale that is said": lambda: sdpa(q * ROOT, k, v, scale=ROOT),
     "grouped heads": lambda: sdpa(q * ROOT, k[:, :2], v[:, :2], enable_gqa=True),

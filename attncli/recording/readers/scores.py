@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,14 +33,15 @@ _FILLS = ("masked_fill", "where", *_ZEROS)
 _MIXING = ("mixed", "linear", "conv1d", "conv2d", "layer_norm", "batch_norm", "group_norm", "rms_norm")
 
 _CHANGED = "what was done to the scores"
+_BETWEEN = "tensors that were changed before they met the values"
 _MIXED = "the mixing of heads"
+_AFTERWARDS = "what was done to the weights"
 _OF_HEADS = "a factor of each head"
 _BESIDE = "what is beside the scores"
-_OTHERS = "what is added to the weights"
 _FACTOR = "a factor of the weights"
 _NORMALISED = "the normalisation of the weights"
 # What is not read, and hides no key.
-HIDES_NOTHING = (_OF_HEADS, _OTHERS, _FACTOR, _NORMALISED)
+HIDES_NOTHING = (_OF_HEADS, _BESIDE, _FACTOR, _NORMALISED)
 
 
 class Mask(NamedTuple):
@@ -74,15 +75,13 @@ class ScoresReading(NamedTuple):
         masks: in the order in which they apply.
         findings: what is wrong.
         unread: what is not understood.
-        sinks: see AttentionCall.
     """
 
     scale: float | None
-    softcap: float | None = None
-    masks: tuple[Mask, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    unread: tuple[str, ...] = ()
-    sinks: Tensor | None = None
+    softcap: float | None
+    masks: tuple[Mask, ...]
+    findings: tuple[Finding, ...]
+    unread: tuple[str, ...]
 
     @property
     def is_normalised_again(self) -> bool:
@@ -97,12 +96,19 @@ def read(points: Points, is_training: bool | None) -> ScoresReading:
         points: the call.
         is_training: see AttentionCall.
     """
-    return _Call(points, is_training).read()
+    call, origin = _Call(points), points.origin
+    scale, softcap = call.read_scores()
+    call.read_weights()
+    if origin.dropout and origin.in_dropout and is_training is False:
+        message = f"{origin.dropout:g} of the weights are dropped by a module in training mode"
+        call.findings.append(Finding("dropout", "note", message))
+    found, unread = tuple(dict.fromkeys(call.findings)), tuple(dict.fromkeys(call.unread))
+    return ScoresReading(scale, softcap, tuple(call.masks), found, unread)
 
 
 class _Call:
-    def __init__(self, points: Points, is_training: bool | None) -> None:
-        self.points, self.is_training, self.tensors = points, is_training, points.tensors
+    def __init__(self, points: Points) -> None:
+        self.points, self.tensors = points, [points.tensor(change) for change in points.changes]
         self.findings: list[Finding] = []
         self.unread: list[str] = []
         self.masks: list[Mask] = []
@@ -110,67 +116,46 @@ class _Call:
         self.numbers = axes.q.factor.numbers, axes.k.factor.numbers
         self.before, self.after = points.changes[:before], points.changes[before:]
 
-    def read(self) -> ScoresReading:
-        """Return what was found."""
-        reading = self._scores()
-        self._weights()
-        if self.points.origin.is_second:
-            message = "a second softmax is taken of the weights of a first, nearly even ones"
-            self.findings.append(Finding("after-softmax", "error", message))
-        origin = self.points.origin
-        if origin.dropout and origin.in_dropout and self.is_training is False:
-            message = f"{origin.dropout:g} of the weights are dropped by a module in training mode"
-            self.findings.append(Finding("dropout", "note", message))
-        found, unread = tuple(dict.fromkeys(self.findings)), tuple(dict.fromkeys(self.unread))
-        return reading._replace(masks=tuple(self.masks), findings=found, unread=unread)
-
     # --- scores ---------------------------------------------------------------------------------------------
 
-    def _scores(self) -> ScoresReading:
+    def read_scores(self) -> tuple[float | None, float | None]:
+        """Take what was done before the softmax; return the scale and a soft cap, None where there is none."""
         points = self.points
-        received = points.scores
-        if points.origin.received is None and points.weights is not None:
-            received = points.weights.float().log()  # a softmax changes nothing but a shift of each row
-        if received is None or points.q is None or points.k is None:
-            self.unread.append("tensors that were changed before they met the values")
-            return ScoresReading(None)
+        if points.scores is None or points.q is None or points.k is None:
+            self.unread.append(_BETWEEN)
+            return None, None
         if any(change.name in _MIXING for change in self.before):
             self.unread.append(_MIXED)
-            return ScoresReading(None)
-        self._cut = cut = _Cut(received.shape)
-        q, k, y = (cut(each).float() for each in (points.q, points.k, received))
-        keys = k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1)
-        x = _matmul(q, keys.mT).expand(y.shape)
+            return None, None
+        if any(change.name == "sink" for change in self.before):
+            self.unread.append(_BESIDE)
+        self._cut = cut = _Cut(points.scores.shape)
+        q, k, y = (cut(each).float() for each in (points.q, points.k, points.scores))
+        x = _matmul(q, k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1).mT).expand(y.shape)
         added, number, cap = self._added()
-        total = sum((cut(tensor).float() * factor for _, tensor, factor in added), y.new_zeros(1, 1, 1, 1)).expand(
-            y.shape
-        )
+        total = y.new_zeros(y.shape)
+        for _, tensor, factor in added:
+            total = total + cut(tensor).float() * factor
         below, is_far = total <= _HIDDEN, total.abs() >= -_HIDDEN
         visible = (y > FORBIDDEN_BELOW) & y.isfinite() & x.isfinite() & ~is_far
         rest = y - total.masked_fill(is_far, 0)
-        fit, flat = _Fit(x, rest, visible, _tolerance(points.axes.product.dtype, received.dtype)), visible & False
-        scale, softcap = fit.scale, None
-        if scale is None and (filled := _filled(rest, visible)) is not None:
+        flat, softcap = visible & False, None
+        fit = _Fit(x, rest, visible, _tolerance(points.axes.product.dtype, points.scores.dtype))
+        if fit.scale is None and (filled := _filled(rest, visible)) is not None:
             flat, fit = filled, _Fit(x, rest, visible & ~filled, fit.tolerance)
-            scale = fit.scale
-        if scale is None and cap:
+        if fit.scale is None and cap:
             capped = cap * (rest / cap).clamp(-1 + 1e-6, 1 - 1e-6).atanh()
             inside = visible & ~flat & (rest.abs() < abs(cap) * 0.999)
             fit, rest, softcap = _Fit(x, capped, inside, 20 * fit.tolerance), capped, cap
-            scale = fit.scale
-        hidden, sinks = y <= FORBIDDEN_BELOW, None
+        scale, hidden = fit.scale, y <= FORBIDDEN_BELOW
         if scale is None:
             self.unread.append(_OF_HEADS if fit.has_scale_of_each_head() else _CHANGED)
         else:
             scale = number if number is not None and math.isclose(scale, number, rel_tol=2e-3) else scale
             hidden |= visible & ~flat & (rest - x * scale - fit.shift(scale) < _HIDDEN)
             self._scale(scale, q, k)
-            if points.sinks is not None and not cut.is_cut:
-                sinks = points.sinks.float() - fit.shift(scale)
-        if sinks is None and any(change.name == "beside" for change in points.changes):
-            self.unread.append(_BESIDE)
-        self._masks(added, hidden, below, flat, y, cap)
-        return ScoresReading(scale, softcap, sinks=sinks)
+        self._masks(added, hidden, below, flat, y)
+        return scale, softcap
 
     def _added(self) -> tuple[list[tuple[int, Tensor, float]], float | None, float | None]:
         """Return what was added to the scores, with its factors; the scale by numbers; and a soft cap."""
@@ -193,22 +178,19 @@ class _Call:
         return [each for each in added if each[1].stride(-1)], number, cap
 
     def _masks(
-        self, added: list[tuple[int, Tensor, float]], hidden: Tensor, below: Tensor, flat: Tensor, y: Tensor, cap: Any
+        self, added: list[tuple[int, Tensor, float]], hidden: Tensor, below: Tensor, flat: Tensor, y: Tensor
     ) -> None:
         """Take the masks that were added, those that scores were filled by, and those that hide nothing."""
         points, weights = self.points, None
         if points.weights is not None and points.axes.wrong is None:
             weights = self._cut(points.weights).float()
-            if self.after and points.met is not None and points.met.shape == points.weights.shape:
+            if self.after:
                 weights = weights.masked_fill(self._cut(points.met) == 0, 0)  # what was masked later is no weight
         everything = hidden | below
         for index, tensor, factor in added:
             forbidden = (self._cut(tensor).float() * factor <= FORBIDDEN_BELOW).expand(y.shape)
             is_idle = weights is not None and _has_weight(forbidden, weights, ~everything)
-            if is_idle and cap is not None:
-                why = "a mask is added before the tanh of the soft cap, which leaves masked keys a weight"
-                self.findings.append(_no_mask(why))
-            elif is_idle:
+            if is_idle:
                 self.unread.append(_CHANGED)
             elif _is_boolean(tensor):
                 kind = "booleans are" if tensor.dtype == torch.bool else "a mask of 0 and 1 is"
@@ -276,39 +258,30 @@ class _Call:
 
     # --- weights --------------------------------------------------------------------------------------------
 
-    def _weights(self) -> None:
+    def read_weights(self) -> None:
         """Take the axis of the softmax, and what was done to weights since."""
-        points, weights, met = self.points, self.points.weights, self.points.met
-        if points.origin.others or met is None:
-            self.unread.append(_OTHERS)
-        if weights is None or points.origin.others:
+        weights, met, over = self.points.weights, self.points.met, self.points.axes.wrong
+        if any(change.name in _MIXING for change in self.after):
+            self.unread.append(_MIXED)
+        if weights is None:
             return
-        is_again = met is not None and met.shape == weights.shape and bool(self.after) and _sums_to_one(met, -1)
-        over = points.axes.wrong
-        if points.origin.received is None and not _sums_to_one(weights, -1):
-            if _sums_to_one(weights, -2):
-                over = "the queries"
-            else:
-                self.unread.append(_NORMALISED)
+        is_again = bool(self.after) and _sums_to_one(met)
         if over is not None and is_again:
             self.unread.append(_NORMALISED)
         elif over is not None:
-            self.findings.append(_wrong_axis(over, points.axes.keys_are_left and over == "the queries"))
-        if any(change.name in _MIXING for change in self.after):
-            self.unread.append(_MIXED)
-        elif (
-            met is not None and met.shape == weights.shape and self.after and not points.origin.dropout and over is None
-        ):
+            self.findings.append(_wrong_axis(over, self.points.axes.keys_are_left and over == "the queries"))
+        elif self.after and not self.points.origin.dropout and _MIXED not in self.unread:
             self._met(weights, met, is_again)
 
     def _met(self, weights: Tensor, met: Tensor, is_again: bool) -> None:
         zero, live = met == 0, weights > _NO_WEIGHT
         lost = zero & live & ~zero.all(-1, keepdim=True)
-        kept = live & ~zero
-        ratio = (met / weights)[kept]
-        is_same = not ratio.numel() or bool((ratio - 1).abs().max() < 0.02)
+        factor = (met / weights).masked_fill(zero | ~live, math.nan)
+        is_same = not bool(((factor - 1).abs() > 0.02).any())
         if bool(lost.any()) and (is_same or is_again) and _is_structured(lost, ~live | zero.all(-1, keepdim=True)):
             self._masked_late(is_again)
+        elif bool(((factor - factor.nanmean(-1, keepdim=True)).abs() > 0.02 * factor.abs()).any()):
+            self.unread.append(_AFTERWARDS)
         elif not is_same or bool(lost.any()):
             self.unread.append(_FACTOR)
 
@@ -447,12 +420,11 @@ def _is_boolean(values: Tensor) -> bool:
     return _is_binary(values)
 
 
-def _sums_to_one(weights: Tensor, axis: int) -> bool:
-    """Return whether weights sum to 1 along an axis, where there are any."""
-    sums = weights.float().sum(axis)
-    return bool(((sums - 1).abs() < 2e-2).logical_or(sums == 0).logical_or(sums.isnan()).all()) and bool(
-        (weights >= 0).logical_or(weights.isnan()).all()
-    )
+def _sums_to_one(weights: Tensor) -> bool:
+    """Return whether weights of queries sum to 1, where there are any."""
+    sums = weights.float().sum(-1)
+    is_one = ((sums - 1).abs() < 2e-2) | (sums == 0) | sums.isnan()
+    return bool(is_one.all()) and bool(((weights >= 0) | weights.isnan()).all())
 
 
 def _idle(name: str, fill: float) -> Finding:

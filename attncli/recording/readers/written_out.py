@@ -32,33 +32,26 @@ class WrittenOut:
         self._known: dict[tuple[Any, ...], tuple[int, ScoresReading]] = {}
 
     def call(
-        self,
-        context: ThreadContext,
-        weights: Weights,
-        found: Contraction,
-        result: Tensor,
-        values: Factor,
-        is_beside: bool = False,
+        self, context: ThreadContext, weights: Weights, found: Contraction, result: Tensor, values: Factor
     ) -> AttentionCall | None:
         """Return the attention of weights that met another tensor; None where this is none.
 
         Args:
             context: the thread.
             weights: where they come from.
-            found: the product; its left factor is the weights, if these are not beside others.
+            found: the product; its left factor is the weights.
             result: of it.
             values: what is known of the other tensor.
-            is_beside: whether the weights are beside others that they were added to.
         """
         axes = Axes.of(weights, found)
         if axes is None:
             return None
-        points = Points(axes, weights, found, result, is_beside)
+        points = Points(axes, weights, found, result)
         place, is_training = context.place(), context.is_training()
         kind = (
             place, axes.order, axes.wrong, axes.keys_are_left, axes.shape[1], axes.shape[2] == 1, result.dtype,
-            weights.is_second, weights.before, weights.dropout, weights.in_dropout, is_training, is_beside,
-            len(axes.scores.moves), *((change.name, change.is_first, change.ndim) for change in points.changes),
+            weights.before, weights.dropout, weights.in_dropout, is_training,
+            *((each.name, each.is_first, None if each.tensor is None else each.tensor.ndim) for each in points.changes),
         )  # fmt: skip
         reading = self._reading(kind, points, is_training)
         findings = list(reading.findings)
@@ -82,7 +75,6 @@ class WrittenOut:
             ignored_masks=tuple(argument for mask, argument in masks if not mask.is_applied),
             scale=reading.scale,
             softcap=reading.softcap,
-            sinks=reading.sinks,
             dropout=weights.dropout,
             is_training=is_training,
             scores=points.scores,
@@ -123,7 +115,7 @@ def _hide_now(reading: ScoresReading, points: Points) -> bool:
 def _argument(mask: Mask, points: Points) -> MaskArgument | None:
     """Return a mask as this call has it."""
     if mask.change is None:
-        hidden = points.met == 0 if not mask.is_before and points.met is not None else _forbidden(points)
+        hidden = _forbidden(points) if mask.is_before else points.met == 0
         return None if hidden is None else MaskArgument(mask.name, compact(hidden), "masked")
     change = points.changes[mask.change]
     values = points.tensor(change)

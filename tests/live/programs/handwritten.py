@@ -299,15 +299,6 @@ def renormalized(q, k, v):
 
 
 @trained(batch=2)
-def difference_of_two(q, k, v):
-    """As the differential transformer has it."""
-    (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
-    one = (q1 @ k1.mT * (HEAD / 2) ** -0.5).masked_fill(FUTURE, float("-inf")).softmax(dim=-1)
-    other = (q2 @ k2.mT * (HEAD / 2) ** -0.5).masked_fill(FUTURE, float("-inf")).softmax(dim=-1)
-    return (one - 0.2 * other) @ v
-
-
-@trained(batch=2)
 def heads_last(q, k, v):
     """Scores as `[B, Q, K, H]`, so that the softmax is not over the last axis."""
     scores = torch.einsum("bhqd,bhkd->bqkh", q, k) / math.sqrt(HEAD)
