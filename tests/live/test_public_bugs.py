@@ -180,7 +180,7 @@ def watched(run: Run, expect: str | None = None, place: str | None = None) -> tu
     """The calls of a program, held against an expression, what it computed, and what is drawn after it."""
     calls = Calls(expect, place=place)
     torch.manual_seed(0)
-    with watching(calls.take, on_loss=calls.learn, on_late=calls.notice, listener=calls):
+    with watching(calls.take, notes=calls.notes, on_loss=calls.learn, on_late=calls.notice, listener=calls):
         tensors = run()
     calls.finish()
     return calls, [*tensors, torch.get_rng_state()]

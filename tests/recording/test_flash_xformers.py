@@ -10,6 +10,7 @@ from flash_stand_in import flash_attn_forward, looped, rows
 from torch import Tensor
 
 from attncli.recording.call import AttentionCall, CallSite
+from attncli.recording.projections import Projected
 from attncli.recording.readers import flash_xformers
 from attncli.recording.readers.flash_xformers import Fused
 from attncli.recording.readers.origins import Origins
@@ -32,12 +33,15 @@ class Recorder:
 
     def __init__(self, calls: list[AttentionCall]) -> None:
         self.emit = calls.append
-        self.origins = Origins()
+        self.origins, self.projected = Origins(), Projected()
 
     def place(self) -> CallSite:
         return CallSite("model.py", 1, "attend", None)
 
     def is_training(self) -> None:
+        return None
+
+    def module(self) -> None:
         return None
 
     def note(self, text: str) -> None:
@@ -57,9 +61,10 @@ def is_proven(call: AttentionCall) -> None:
         assert layer.proof.max_abs_error < 1e-5
 
 
-@pytest.mark.parametrize("keys", [LENGTH, LENGTH + 3])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [(-1, -1), (2, -1), (1, 1)])
+@pytest.mark.parametrize(
+    ("keys", "causal", "window"),
+    [(LENGTH, False, (-1, -1)), (LENGTH + 3, True, (-1, -1)), (LENGTH + 3, True, (2, -1)), (LENGTH, False, (1, 1))],
+)
 def test_flash_attn(seen: list[AttentionCall], keys: int, causal: bool, window: tuple[int, int]) -> None:
     q, k = drawn(BATCH, LENGTH, HEADS, WIDTH), drawn(BATCH, keys, GROUPS, WIDTH)
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625]) if causal else None

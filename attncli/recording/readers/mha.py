@@ -12,9 +12,9 @@ fast path, it does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from inspect import Signature, signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.findings import Finding
-from attncli.recording.call import AttentionCall, CallSite, MaskArgument
-from attncli.recording.lineage import Lineage, lineage
+from attncli.recording.call import AttentionCall, MaskArgument
+from attncli.recording.lineage import lineage
 from attncli.recording.nested_tensors import longest, own_tokens, padded
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
 
@@ -32,6 +32,7 @@ _nn, _functions = torch._C._nn, torch._C._VariableFunctions
 
 _NAMES = ("attn_mask", "key_padding_mask")
 _INPUTS = ("query", "key", "value")
+_OWN_KEYS = ("bias_k", "bias_v", "add_zero_attn")
 _FUNCTION = signature(F.multi_head_attention_forward)
 _MODULE, _LAYER = signature(nn.MultiheadAttention.forward), signature(nn.TransformerEncoderLayer.forward)
 
@@ -97,38 +98,47 @@ def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     return [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """The parameters of an attention, wherever they were kept."""
+class _Layer(NamedTuple):
+    """The parameters of an attention, wherever they were kept.
+
+    Attributes:
+        num_heads: H.
+        weights: of the projections of queries, keys and values.
+        biases: likewise.
+        added: which keys that are no tokens it adds to those of the tokens, in words; None where it adds none.
+    """
 
     num_heads: int
-    weights: tuple[Tensor, Tensor, Tensor]
-    biases: tuple[Tensor | None, Tensor | None, Tensor | None]
-    bias_k: Tensor | None
-    bias_v: Tensor | None
-    add_zero_attn: bool
-    static_k: Tensor | None = None
-    static_v: Tensor | None = None
+    weights: Sequence[Tensor]
+    biases: Sequence[Tensor | None]
+    added: str | None
 
-    @property
-    def extra_keys(self) -> int:
-        return (self.bias_k is not None) + self.add_zero_attn
+    @classmethod
+    def of(cls, num_heads: int, packed: Tensor | None, bias: Tensor | None, apart: Any, own: Any) -> _Layer:
+        """Return parameters.
 
-    def project(self, x: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q, k and v as `[B, H, T, D]`, with the keys that are no token, of three `[B, T, E]`."""
-        parameters = zip(x, self.weights, self.biases, strict=True)
-        q, k, v = (_nn.linear(each, weight, bias) for each, weight, bias in parameters)
-        batch = len(q)
-        if self.bias_k is not None and self.bias_v is not None:
-            k, v = (
-                _functions.cat((each, bias.expand(batch, 1, -1)), 1)
-                for each, bias in ((k, self.bias_k), (v, self.bias_v))
-            )
-        q, k, v = (each.view(batch, each.shape[1], self.num_heads, -1).transpose(1, 2) for each in (q, k, v))
-        k = k if self.static_k is None else self.static_k.view(batch, self.num_heads, *self.static_k.shape[1:])
-        v = v if self.static_v is None else self.static_v.view(batch, self.num_heads, *self.static_v.shape[1:])
-        if self.add_zero_attn:
-            k, v = (_nn.pad(each, (0, 0, 0, 1)) for each in (k, v))
+        Args:
+            num_heads: H.
+            packed: the weights of all three projections in one; None where they are apart.
+            bias: of all three.
+            apart: the weights of the three.
+            own: by their names, what it adds to the keys of the tokens or takes in place of them.
+        """
+        added = ", ".join(name for name, each in own.items() if isinstance(each, Tensor) or each) or None
+        weights = apart if packed is None else packed.chunk(3)
+        return cls(num_heads, weights, (None, None, None) if bias is None else bias.chunk(3), added)
+
+    @classmethod
+    def of_module(cls, module: nn.MultiheadAttention) -> _Layer:
+        """Return those of a module."""
+        apart = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
+        own = {name: getattr(module, name) for name in _OWN_KEYS}
+        return cls.of(module.num_heads, module.in_proj_weight, module.in_proj_bias, apart, own)
+
+    def project(self, x: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q, k and v as `[B, H, T, D]` of three `[B, T, E]`."""
+        projected = (_nn.linear(*each) for each in zip(x, self.weights, self.biases, strict=True))
+        q, k, v = (each.view(*each.shape[:2], self.num_heads, -1).transpose(1, 2) for each in projected)
         return q, k, v
 
 
@@ -136,40 +146,56 @@ def _of_module(
     context: ThreadContext, module: nn.MultiheadAttention, result: tuple[Tensor, Tensor | None], given: dict[str, Any]
 ) -> AttentionCall:
     """Return the call of a module, by the arguments of its forward."""
-    axis = 0 if module.batch_first else 1
-    has_hint = given["is_causal"] and not _takes_fast_path(module, given, result[0])
-    return _call(
-        context,
-        _parameters(module),
-        [batch_first(given[name], axis) for name in _INPUTS],
-        _masks(module.num_heads, given["attn_mask"], given["key_padding_mask"]),
-        output=batch_first(result[0], axis),
-        weights=None if given["average_attn_weights"] or not given["need_weights"] else result[1],
-        replaces_mask=has_hint and given["key_padding_mask"] is None and not given["need_weights"],
-        is_unheeded=given["is_causal"] and given["attn_mask"] is None,
-        dropout=module.dropout if module.training else 0.0,
-        is_training=module.training,
-        lineage=lineage(given["query"], given["key"], result[0]),
+    is_hint = given["is_causal"] and not _takes_fast_path(module, given, result[0])
+    dropout = module.dropout if module.training else 0.0
+    call = _of_arguments(
+        context, _Layer.of_module(module), 0 if module.batch_first else 1, result, given, is_hint, dropout
     )
+    is_unheeded = given["is_causal"] and given["attn_mask"] is None
+    return replace(call, is_training=module.training, findings=(_UNHEEDED,) * is_unheeded)
 
 
 def _of_function(context: ThreadContext, result: tuple[Tensor, Tensor | None], given: dict[str, Any]) -> AttentionCall:
     """Return the call of the function, by its arguments."""
     packed = None if given["use_separate_proj_weight"] else given["in_proj_weight"]
     apart = given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"]
-    projections = _projections(packed, given["in_proj_bias"], apart)
-    own = (given[name] for name in ("bias_k", "bias_v", "add_zero_attn", "static_k", "static_v"))
+    own = {name: given[name] for name in (*_OWN_KEYS, "static_k", "static_v")}
+    layer = _Layer.of(given["num_heads"], packed, given["in_proj_bias"], apart, own)
+    dropout = given["dropout_p"] if given["training"] else 0.0
+    call = _of_arguments(context, layer, 1, result, given, given["is_causal"], dropout)
+    return replace(call, is_training=given["training"])
+
+
+def _of_arguments(
+    context: ThreadContext,
+    layer: _Layer,
+    axis: int,
+    result: tuple[Tensor, Tensor | None],
+    given: dict[str, Any],
+    is_hint: bool,
+    dropout: float,
+) -> AttentionCall:
+    """Return the call of a module or the function, by the arguments that they have in common.
+
+    Args:
+        context: where.
+        layer: the parameters.
+        axis: of the batch.
+        result: what it gave.
+        given: the arguments.
+        is_hint: whether `is_causal` was said, on a path that may heed it.
+        dropout: of this call.
+    """
+    has_weights = given["need_weights"] and not given["average_attn_weights"] and not dropout
     return _call(
         context,
-        _Layer(given["num_heads"], *projections, *own),
-        [batch_first(given[name], 1) for name in _INPUTS],
-        _masks(given["num_heads"], given["attn_mask"], given["key_padding_mask"]),
-        output=batch_first(result[0], 1),
-        weights=None if given["average_attn_weights"] or not given["need_weights"] else result[1],
-        replaces_mask=given["is_causal"] and given["key_padding_mask"] is None and not given["need_weights"],
-        is_unheeded=False,
-        dropout=given["dropout_p"] if given["training"] else 0.0,
-        is_training=given["training"],
+        layer,
+        [batch_first(given[name], axis) for name in _INPUTS],
+        _masks(layer.num_heads, given["attn_mask"], given["key_padding_mask"]),
+        output=batch_first(result[0], axis),
+        weights=result[1] if has_weights else None,
+        replaces_mask=is_hint and given["key_padding_mask"] is None and not given["need_weights"],
+        dropout=dropout,
         lineage=lineage(given["query"], given["key"], result[0]),
     )
 
@@ -191,19 +217,15 @@ def _of_layer(context: ThreadContext, module: nn.TransformerEncoderLayer, given:
 
     def normed(x: Tensor) -> Tensor:
         norm = module.norm1
+        if not module.norm_first:
+            return x
         return _functions.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
-    return _call(
-        context,
-        _parameters(module.self_attn),
-        (src, src, src),
-        tuple(masks),
-        prepared=normed if module.norm_first else None,
-        is_unheeded=given["is_causal"] and given["src_mask"] is None,
-        is_training=module.training,
-        place=place._replace(module=f"{place.module}.self_attn" if place.module else "self_attn"),
-        findings=tuple(findings),
-    )
+    if given["is_causal"] and given["src_mask"] is None:
+        findings.append(_UNHEEDED)
+    call = _call(context, _Layer.of_module(module.self_attn), (src, src, src), tuple(masks), normed)
+    name = f"{place.module}.self_attn" if place.module else "self_attn"
+    return replace(call, place=place._replace(module=name), findings=tuple(findings), is_training=module.training)
 
 
 def _call(
@@ -211,17 +233,10 @@ def _call(
     layer: _Layer,
     x: Sequence[Tensor],
     given: tuple[MaskArgument, ...],
-    *,
-    output: Tensor | None = None,
+    prepared: Callable[[Tensor], Tensor] = lambda x: x,
     weights: Tensor | None = None,
-    prepared: Callable[[Tensor], Tensor] | None = None,
     replaces_mask: bool = False,
-    is_unheeded: bool = False,
-    dropout: float = 0.0,
-    is_training: bool | None = None,
-    place: CallSite | None = None,
-    findings: tuple[Finding, ...] = (),
-    lineage: Lineage | None = None,
+    **parts: Any,
 ) -> AttentionCall:
     """Return a call of what all ways in have in common.
 
@@ -230,51 +245,36 @@ def _call(
         layer: the parameters.
         x: the inputs of the three projections, `[B, T, E]`.
         given: the masks.
-        output: after the output projection, `[B, Q, E]`.
-        weights: of each head.
         prepared: what becomes of the inputs before they are projected.
+        weights: of each head.
         replaces_mask: whether `is_causal` takes the place of `attn_mask`.
-        is_unheeded: whether `is_causal` was said, and nothing is causal.
-        dropout: of this call.
-        is_training: see AttentionCall.
-        place: where, if it is not where the context is.
-        findings: what was seen already.
-        lineage: see AttentionCall.
+        parts: other attributes of AttentionCall.
     """
     query, key, _ = x
     autocast = _autocast(query.device.type)
 
     def project() -> tuple[Tensor, Tensor, Tensor]:
-        dense = map(padded, x)
-        q, k, v = dense if prepared is None else map(prepared, dense)
+        dense = [prepared(padded(each)) for each in x]
         # Not kept: without gradients as here, a cast weight would be kept for the program, too.
         with torch.autocast(query.device.type, autocast, enabled=autocast is not None, cache_enabled=False):
-            return layer.project((q, k, v))
+            return layer.project(dense)
 
-    keys = longest(key) if layer.static_k is None else layer.static_k.shape[1]
     if query.is_nested:
         given = (own_tokens(key), *given)
-    if layer.extra_keys:
-        given = tuple(mask._replace(values=_nn.pad(mask.values, (0, layer.extra_keys))) for mask in given)
-    if weights is not None and weights.dim() == 3:
-        weights = weights[None]
     return AttentionCall(
         api="mha",
-        place=place or context.place(),
-        shape=(query.size(0), layer.num_heads, longest(query), keys + layer.extra_keys),
+        place=context.place(),
+        shape=(query.size(0), layer.num_heads, longest(query), longest(key)),
         dtype=str(autocast or query.dtype).removeprefix("torch."),
         device=str(query.device),
-        project=project,
+        project=project if layer.added is None else None,
         masks=() if replaces_mask else given,
         ignored_masks=given if replaces_mask else (),
         is_causal=replaces_mask,
         scale=(layer.weights[0].shape[0] // layer.num_heads) ** -0.5,
-        dropout=dropout,
-        is_training=is_training,
-        weights=None if dropout else weights,
-        output=output,
-        findings=(*findings, _UNHEEDED) if is_unheeded else findings,
-        lineage=lineage,
+        weights=weights[None] if weights is not None and weights.dim() == 3 else weights,
+        unsupported=layer.added,
+        **parts,
     )
 
 
@@ -296,17 +296,6 @@ def _taken_for_booleans(name: str, count: int) -> Finding:
         count,
         advice="call torch.backends.mha.set_fastpath_enabled(False), or hand over what forbids alone",
     )
-
-
-def _parameters(module: nn.MultiheadAttention) -> _Layer:
-    apart = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
-    projections = _projections(module.in_proj_weight, module.in_proj_bias, apart)
-    return _Layer(module.num_heads, *projections, module.bias_k, module.bias_v, module.add_zero_attn)
-
-
-def _projections(packed: Tensor | None, bias: Tensor | None, apart: Any) -> tuple[Any, Any]:
-    """Return the weights and the biases of queries, keys and values, which are one parameter or three."""
-    return apart if packed is None else packed.chunk(3), (None, None, None) if bias is None else bias.chunk(3)
 
 
 def _masks(
