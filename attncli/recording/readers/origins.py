@@ -150,7 +150,7 @@ class Change(NamedTuple):
     Attributes:
         name: of the function, without what says that it is in place.
         other: the tensor or the number that it was done with; None where there is none, or several.
-        is_first: whether scores or weights are the first argument.
+        is_first: whether scores or weights are the first argument; of `where`, those that stay where it is True.
         axes: those of the product, as they were moved by then.
     """
 
@@ -184,13 +184,11 @@ class Scores(NamedTuple):
         product: where it came from.
         axes: of the product, as they moved since.
         changes: of its numbers since; of more than a few it is only known that there were some.
-        has_sink: whether its last axis has one more column, which is no key.
     """
 
     product: Product
     axes: Tensor
     changes: tuple[Change, ...] = ()
-    has_sink: bool = False
 
     @property
     def is_raised(self) -> bool:
@@ -201,8 +199,6 @@ class Scores(NamedTuple):
         """Return it with numbers that changed."""
         if len(self.changes) >= _MOST_CHANGES:
             return self
-        if isinstance(other, Tensor):
-            other = None if self.has_sink and other.numel() > 1 else other
         held = Held(other) if isinstance(other, Tensor) else other
         return self._replace(changes=(*self.changes, Change(name, held, is_first, self.axes)))
 
@@ -216,8 +212,8 @@ class Weights(NamedTuple):
         before: how many of the changes were before the softmax.
         axes: of the product, as they were moved then.
         axis: of these, that the softmax is over.
-        received: what the softmax took, without a sink.
-        given: what it gave, likewise.
+        received: what the softmax took.
+        given: what it gave.
         dropout: the probability with which weights are dropped since.
         in_dropout: whether the module that did was in training mode.
     """

@@ -9,7 +9,6 @@ that the values are not summed over. Tensors that the program added, or filled b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -17,10 +16,9 @@ from torch import Tensor
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.conventions import Convention
-from attncli.masks.findings import Finding, Severity
+from attncli.masks.findings import Finding
 from attncli.recording.readers.layout import Points
-from attncli.recording.readers.origins import Change
-from attncli.recording.readers.scale_checks import is_root, no_scale, scaled_twice, wrong_scale
+from attncli.recording.readers.scale_checks import no_scale, scaled_twice, wrong_scale
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _matmul = torch._C._VariableFunctions.matmul
@@ -37,11 +35,10 @@ _BETWEEN = "tensors that were changed before they met the values"
 _MIXED = "the mixing of heads"
 _AFTERWARDS = "what was done to the weights"
 _OF_HEADS = "a factor of each head"
-_BESIDE = "what is beside the scores"
 _FACTOR = "a factor of the weights"
 _NORMALISED = "the normalisation of the weights"
 # What is not read, and hides no key.
-HIDES_NOTHING = (_OF_HEADS, _BESIDE, _FACTOR, _NORMALISED)
+HIDES_NOTHING = (_OF_HEADS, _FACTOR)
 
 
 class Mask(NamedTuple):
@@ -49,11 +46,10 @@ class Mask(NamedTuple):
 
     Attributes:
         name: of the operation that laid it on.
-        change: its place among the changes; None where the values of scores or weights alone say what is hidden.
+        change: its place among the changes; None where the values of scores alone say what is hidden.
         convention: what its values mean.
         factor: what they were multiplied with since.
         is_applied: whether it hides anything; if it does not, it was meant to.
-        is_before: whether it was laid on before the softmax.
         is_vacuous: whether it hid nothing in this call.
     """
 
@@ -62,7 +58,6 @@ class Mask(NamedTuple):
     convention: Convention
     factor: float = 1.0
     is_applied: bool = True
-    is_before: bool = True
     is_vacuous: bool = False
 
 
@@ -82,11 +77,6 @@ class ScoresReading(NamedTuple):
     masks: tuple[Mask, ...]
     findings: tuple[Finding, ...]
     unread: tuple[str, ...]
-
-    @property
-    def is_normalised_again(self) -> bool:
-        """Whether weights were masked, and their rows normalised again."""
-        return any(mask.is_applied and not mask.is_before for mask in self.masks)
 
 
 def read(points: Points, is_training: bool | None) -> ScoresReading:
@@ -127,8 +117,6 @@ class _Call:
         if any(change.name in _MIXING for change in self.before):
             self.unread.append(_MIXED)
             return None, None
-        if any(change.name == "sink" for change in self.before):
-            self.unread.append(_BESIDE)
         self._cut = cut = _Cut(points.scores.shape)
         q, k, y = (cut(each).float() for each in (points.q, points.k, points.scores))
         x = _matmul(q, k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1).mT).expand(y.shape)
@@ -180,56 +168,49 @@ class _Call:
     def _masks(
         self, added: list[tuple[int, Tensor, float]], hidden: Tensor, below: Tensor, flat: Tensor, y: Tensor
     ) -> None:
-        """Take the masks that were added, those that scores were filled by, and those that hide nothing."""
-        points, weights = self.points, None
-        if points.weights is not None and points.axes.wrong is None:
-            weights = self._cut(points.weights).float()
-            if self.after:
-                weights = weights.masked_fill(self._cut(points.met) == 0, 0)  # what was masked later is no weight
-        everything = hidden | below
-        for index, tensor, factor in added:
-            forbidden = (self._cut(tensor).float() * factor <= FORBIDDEN_BELOW).expand(y.shape)
-            is_idle = weights is not None and _has_weight(forbidden, weights, ~everything)
-            if is_idle:
-                self.unread.append(_CHANGED)
-            elif _is_boolean(tensor):
-                kind = "booleans are" if tensor.dtype == torch.bool else "a mask of 0 and 1 is"
-                self.findings.append(Finding(
-                    "added-bool", "error", f"{kind} added to the scores: 1 is a small bias, and nothing is masked",
-                    advice="use masked_fill, or add 0 and -inf",
-                ))  # fmt: skip
-            self.masks.append(Mask("added", index, "additive", factor, is_applied=not is_idle))
-        is_idle = weights is not None and _has_weight(flat, weights, ~everything)
-        self._fills(hidden if is_idle else hidden | flat, below, flat if is_idle else flat & False, y)
-
-    def _fills(self, hidden: Tensor, below: Tensor, idle: Tensor, y: Tensor) -> None:
-        """Take the masks that scores were filled by.
+        """Take the masks that were added, those that scores were filled by, and those that hide nothing.
 
         Args:
+            added: what was added, with its factors.
             hidden: what is hidden.
             below: by what was added.
-            idle: what is filled by a number that hides nothing.
+            flat: what is filled by a number that may hide nothing.
             y: the scores.
         """
-        covered, found, is_known = hidden & False, [], not bool(idle.any())
+        points, live = self.points, y < -math.inf
+        if points.weights is not None and points.axes.wrong is None:
+            live = (self._cut(points.weights) > _NO_WEIGHT) & ~(hidden | below).all(-1, keepdim=True)
+            live &= self._cut(points.met) != 0  # what was masked later is no weight
+        for index, bias, factor in added:
+            if _is_boolean(bias):
+                self.findings.append(_added_boolean(bias.dtype))
+            forbidden = self._cut(bias).float() * factor <= FORBIDDEN_BELOW
+            is_idle = bool((forbidden & live).any())
+            self.unread += [_CHANGED] * is_idle
+            self.masks.append(Mask("added", index, "additive", factor, is_applied=not is_idle))
+        idle = flat & live
+        idle = flat if bool((idle.any(-1) & ~(hidden | below | flat).all(-1)).any()) else flat & False
+        covered, is_known = below, not bool(idle.any())
         fills = [(index, change) for index, change in enumerate(self.before) if change.name in _FILLS]
+        found = []
         for index, change in sorted(fills, key=lambda each: each[1].name in _ZEROS):
             tensor = self.tensors[index]
             if tensor is None or (change.name in _ZEROS and not _is_binary(tensor)):
                 continue
-            for hides, convention in _ways(change, self._cut(tensor) != 0):
-                hides = hides.expand(y.shape)
-                if bool((hides & ~(hidden | below | idle)).any()):
-                    continue
-                if not is_known and bool((hides & idle).any()):
-                    self.findings.append(_idle(change.name, float(y[hides & idle][0])))
-                    found.append(Mask(change.name, index, convention, is_applied=False))
-                    is_known = True
-                elif change.name not in _ZEROS or bool((hides & ~below & ~covered).any()):
-                    found.append(Mask(change.name, index, convention, is_vacuous=not bool(hides.any())))
-                    covered = covered | hides
-                break
-        if bool((hidden & ~below & ~covered).any()):
+            convention: Convention = "masked" if change.name == "masked_fill" or not change.is_first else "attend"
+            hides = ((self._cut(tensor) != 0) == (convention == "masked")).expand(y.shape)
+            if bool((hides & ~(hidden | flat | below)).any()):
+                continue
+            if not is_known and bool((hides & idle).any()):
+                self.findings.append(_idle(change.name, float(y[hides & idle][0])))
+                found.append(Mask(change.name, index, convention, is_applied=False))
+                is_known = True
+            elif change.name not in _ZEROS or bool((hides & ~covered).any()):
+                found.append(Mask(change.name, index, convention, is_vacuous=not bool(hides.any())))
+                covered = covered | hides
+        uncovered = (hidden if bool(idle.any()) else hidden | flat) & ~covered
+        is_known &= not bool((uncovered & (y > FORBIDDEN_BELOW)).any())
+        if bool(uncovered.any()):
             found = [*(mask for mask in found if not mask.is_applied), Mask("assigned", None, "masked")]
         if not is_known:
             self.unread.append("an assignment to a part of the scores")
@@ -238,23 +219,16 @@ class _Call:
     def _scale(self, scale: float, q: Tensor, k: Tensor) -> None:
         """Take what is wrong with the scale: √D twice, or none, as some models have it on purpose (T5)."""
         width, heads = q.shape[-1], self.points.axes.shape[1]
-        if width == 1:
-            return
         steps = [factor for change in self.before if (factor := change.factor) is not None]
         before = [float(each) for side in self.numbers for each in side]
-        wrong: Finding | None
-        if not steps and not before:
-            is_filled = any(change.name == "mul" for change in self.before)
-            wrong = no_scale(width) if math.isclose(scale, 1, rel_tol=1e-3) and not is_filled else None
-        elif (wrong := scaled_twice((*self.numbers, steps), width, "before the product and after it")) is None:
-            if sum(is_root(step, width) for step in steps) > 1:
-                # A layer's number may be the root of its width, and divide the scores on purpose.
-                severity: Severity = "note" if math.isqrt(width) ** 2 == width else "error"
-                wrong = Finding("unscaled", severity, f"the scores are divided by √{width} twice")
-            else:
-                numbers = [*steps, *before]
-                wrong = wrong_scale(scale * math.prod(before), numbers, heads, width, self.points.q, self.points.k)
-        self.findings += [] if wrong is None else [wrong]
+        wrong: Finding | None = None
+        if steps or before:
+            wrong = scaled_twice((*self.numbers, steps), width, "before the product and after it") or wrong_scale(
+                scale * math.prod(before), [*steps, *before], heads, width, self.points.q, self.points.k
+            )
+        elif math.isclose(scale, 1, rel_tol=1e-3) and all(change.name != "mul" for change in self.before):
+            wrong = no_scale(width)
+        self.findings += [] if wrong is None or width == 1 else [wrong]
 
     # --- weights --------------------------------------------------------------------------------------------
 
@@ -265,39 +239,28 @@ class _Call:
             self.unread.append(_MIXED)
         if weights is None:
             return
-        is_again = bool(self.after) and _sums_to_one(met)
-        if over is not None and is_again:
+        if self.after and _sums_to_one(met) and not torch.equal(met, weights):
             self.unread.append(_NORMALISED)
         elif over is not None:
             self.findings.append(_wrong_axis(over, self.points.axes.keys_are_left and over == "the queries"))
         elif self.after and not self.points.origin.dropout and _MIXED not in self.unread:
-            self._met(weights, met, is_again)
+            self._met(weights, met)
 
-    def _met(self, weights: Tensor, met: Tensor, is_again: bool) -> None:
+    def _met(self, weights: Tensor, met: Tensor) -> None:
         zero, live = met == 0, weights > _NO_WEIGHT
         lost = zero & live & ~zero.all(-1, keepdim=True)
         factor = (met / weights).masked_fill(zero | ~live, math.nan)
         is_same = not bool(((factor - 1).abs() > 0.02).any())
-        if bool(lost.any()) and (is_same or is_again) and _is_structured(lost, ~live | zero.all(-1, keepdim=True)):
-            self._masked_late(is_again)
-        elif bool(((factor - factor.nanmean(-1, keepdim=True)).abs() > 0.02 * factor.abs()).any()):
-            self.unread.append(_AFTERWARDS)
-        elif not is_same or bool(lost.any()):
-            self.unread.append(_FACTOR)
-
-    def _masked_late(self, is_again: bool) -> None:
-        names = [change.name for change in self.after if change.name in _FILLS]
-        name = {"mul": "multiplied"}.get(names[0], names[0]) if names else "weights"
-        self.masks.append(Mask(name, None, "masked", is_applied=is_again, is_before=False))
-        if is_again:
-            message = "the mask is laid on after the softmax, and rows are normalised again"
-            self.findings.append(Finding("after-softmax", "note", message))
-        else:
+        if is_same and bool(lost.any()) and _is_structured(lost, ~live | zero.all(-1, keepdim=True)):
             self.findings.append(Finding(
                 "after-softmax", "error",
                 "the mask is laid on after the softmax: masked keys have taken part in it, and rows do not sum to 1",
                 advice="lay the mask on the scores, before the softmax",
             ))  # fmt: skip
+        elif bool(((factor - factor.nanmean(-1, keepdim=True)).abs() > 0.02 * factor.abs()).any()):
+            self.unread.append(_AFTERWARDS)
+        elif not is_same or bool(lost.any()):
+            self.unread.append(_FACTOR)
 
 
 class _Cut:
@@ -391,21 +354,6 @@ def _is_structured(cells: Tensor, unknown: Tensor) -> bool:
     return not bool(((cells & ~later) | (others & later)).any())
 
 
-def _has_weight(forbidden: Tensor, weights: Tensor, allowed: Tensor) -> bool:
-    """Return whether a row that may attend to some keys has weight on others, which are forbidden.
-
-    A row whose other keys are hidden too is one of padding and may not attend to any.
-    """
-    heaviest = weights.masked_fill(~forbidden, 0).amax(-1)
-    return bool(((heaviest > _NO_WEIGHT) & (allowed & ~forbidden).any(-1)).any())
-
-
-def _ways(change: Change, mask: Tensor) -> Iterator[tuple[Tensor, Convention]]:
-    """Yield what a mask may hide, by what it is filled with: what is True, or what is not."""
-    ways: list[tuple[Tensor, Convention]] = [(mask, "masked"), (~mask, "attend")]
-    yield from ways if change.name == "masked_fill" else reversed(ways)
-
-
 def _is_binary(values: Tensor | None) -> bool:
     return values is not None and (values.dtype == torch.bool or bool(((values == 0) | (values == 1)).all()))
 
@@ -437,6 +385,14 @@ def _idle(name: str, fill: float) -> Finding:
 
 def _no_mask(message: str) -> Finding:
     return Finding("no-mask", "error", message, advice="set masked scores to -inf")
+
+
+def _added_boolean(dtype: torch.dtype) -> Finding:
+    kind = "booleans are" if dtype == torch.bool else "a mask of 0 and 1 is"
+    return Finding(
+        "added-bool", "error", f"{kind} added to the scores: 1 is a small bias, and nothing is masked",
+        advice="use masked_fill, or add 0 and -inf",
+    )  # fmt: skip
 
 
 def _wrong_axis(over: str, is_of_right: bool) -> Finding:

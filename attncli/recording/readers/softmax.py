@@ -170,8 +170,7 @@ class Softmax(Reader):
         elif isinstance(origin, Weights):
             self._went_on(ran, weights)
         elif isinstance(origin, Scores):
-            received, given = (each[..., :-1] if origin.has_sink else each for each in (tensor, weights))
-            own = Weights(origin, Met(), len(origin.changes), origin.axes, axis, Held(received), Held(given))
+            own = Weights(origin, Met(), len(origin.changes), origin.axes, axis, Held(tensor), Held(weights))
             self._origins.put(weights, own)
         elif weights.ndim > 2 and weights.shape[-1] == weights.shape[-2] > 1 and axis == weights.ndim - 1:
             self._origins.put(weights, Weights(None, Met()))
@@ -207,12 +206,10 @@ class Softmax(Reader):
             self._origins.put(result, Lost(is_unsummed=True))
             return
         found = [(each, origin) for each in inputs if (origin := self._origins.get(each)) is not None]
-        if not found:
-            self._begin_factor(ran, result)
-            return
-        source, origin = min(found, key=lambda each: _rank(each[1]))
+        source, origin = min(found, key=lambda each: _rank(each[1])) if found else (result, Factor())
         if isinstance(origin, Factor):
-            self._origins.put(result, self._factor(ran, result))
+            factor = self._factor(ran, result)
+            self._origins.put(result, factor if factor != Factor() else None)
         elif isinstance(origin, AttentionOutput):
             self._of_output(ran.name, source, origin, result)
         elif isinstance(origin, Lost):
@@ -233,14 +230,11 @@ class Softmax(Reader):
                     if isinstance(each, Scores | Weights):
                         self._lose(ran.name, each, result)
             elif isinstance(origin, Weights):
-                self._origins.put(result, self._weights(ran, origin._replace(scores=after)))
-
-    def _weights(self, ran: _Ran, weights: Weights) -> Weights:
-        """Return weights with the dropout that a function laid on them."""
-        if ran.name == "dropout" and ran.argument(2, "training", True) and ran.argument(1, "p", 0.5) > 0:
-            p = float(ran.argument(1, "p", 0.5))
-            return weights._replace(dropout=p, in_dropout=self.context.is_training())
-        return weights
+                weights = origin._replace(scores=after)
+                p = ran.argument(1, "p", 0.5) if ran.name == "dropout" and ran.argument(2, "training", True) else 0
+                if p > 0:
+                    weights = weights._replace(dropout=float(p), in_dropout=self.context.is_training())
+                self._origins.put(result, weights)
 
     def _lose(self, name: str, origin: Scores | Weights, result: Tensor) -> None:
         """Take scores or weights that are put elsewhere, or changed in number."""
@@ -266,33 +260,20 @@ class Softmax(Reader):
 
     # --- factors and outputs --------------------------------------------------------------------------------
 
-    def _begin_factor(self, ran: _Ran, result: Tensor) -> None:
-        """Follow a tensor that was multiplied with a number, or whose heads a view made."""
+    def _factor(self, ran: _Ran, result: Tensor) -> Factor:
+        """Return what is known of a tensor that was multiplied, or whose heads a view made or moved."""
         inputs = ran.tensors
-        if ran.name in ("mul", "div"):
-            number = ran.number
-            if number is not None and not (isinstance(number, float) and number == 1) and result.ndim > 1:
-                self._origins.put(result, Factor((number,)))
-        elif ran.name in _VIEWS and inputs:
+        first = next((own for each in inputs if (own := self._origins.factor(each)) != Factor()), Factor())
+        number = ran.number if ran.name in ("mul", "div") and result.ndim > 1 else None
+        if ran.name in _VIEWS and inputs:
             heads, split = split_heads(inputs[0].shape, result.shape), is_split(inputs[0].shape, result.shape)
-            if heads > 1 or (split and not is_learned(inputs[0])):
-                self._origins.put(result, Factor((), heads, split))
-
-    def _factor(self, ran: _Ran, result: Tensor) -> Factor | None:
-        """Return what is known of a factor that something was done to; None where it may be another tensor by now."""
-        inputs = ran.tensors
-        own = (self._origins.factor(each) for each in inputs)
-        first = next(each for each in own if each != Factor())
-        if ran.name in _KEEP_FACTORS:
-            is_view = ran.name in _VIEWS
-            heads = split_heads(inputs[0].shape, result.shape) if is_view else 1
-            split = first.is_split or (is_view and is_split(inputs[0].shape, result.shape))
+            split = first.is_split or (split and not is_learned(inputs[0]))
             return first._replace(heads=max(heads, first.heads), is_split=split)
-        number = ran.number if ran.name in ("mul", "div") else None
         if number is not None:
             return first._replace(numbers=several_numbers(first.numbers, (number,)))
-        is_other = ran.name in ("mul", "div", "add", "sub", "rsub", "cat", "stack")
-        return first._replace(numbers=(UNKNOWN,) * bool(first.numbers)) if is_other else None
+        if ran.name in ("mul", "div", "add", "sub", "rsub", "cat", "stack"):
+            return first._replace(numbers=(UNKNOWN,) * bool(first.numbers))
+        return first if ran.name in _KEEP_FACTORS else Factor()
 
     def _of_output(self, name: str, source: Tensor, output: AttentionOutput, result: Tensor) -> None:
         """Follow an output until it has other axes, and see whether its heads are put together by a view alone."""
@@ -349,14 +330,6 @@ def _gone_on(ran: _Ran, scores: Scores, source: Tensor, result: Tensor) -> Score
     before, after = source.shape, result.shape
     if before == after and ran.name not in _ORDERS:
         return scores if ran.name in _COPIES else _changed(ran, scores, source, result)
-    if ran.name == "cat":
-        first, *others = ran.args[0] if ran.args else ran.kwargs["tensors"]
-        is_last = ran.argument(1, "dim", 0) in (-1, len(after) - 1)
-        has_sink = first is source and is_last and len(others) == 1 and others[0].shape[-1] == 1 and not scores.has_sink
-        return scores.changed("sink")._replace(has_sink=True) if has_sink else None
-    if scores.has_sink:
-        is_cut = after == scores.axes.shape and result.data_ptr() == source.data_ptr()
-        return scores._replace(has_sink=False) if is_cut and ran.name in ("__getitem__", "narrow") else None
     if result.numel() != source.numel() or result is source:
         return None
     axes = _moved(ran, scores.axes, source)
@@ -383,6 +356,7 @@ def _changed(ran: _Ran, scores: Scores, source: Tensor, result: Tensor) -> Score
     other: Tensor | float | None = None
     if ran.name in ("where", "masked_fill") and others:
         other = next((each for each in others if each.dtype == torch.bool), others[0])
+        is_first = any(each is source for each in ran.args[:2])
     elif ran.name in ("tril", "triu"):
         ones = torch.ones(result.shape[-2:], dtype=torch.bool, device=result.device)
         other = getattr(ones, ran.name)(int(ran.argument(1, "diagonal", 0)))

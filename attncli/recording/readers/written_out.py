@@ -78,7 +78,7 @@ class WrittenOut:
             dropout=weights.dropout,
             is_training=is_training,
             scores=points.scores,
-            weights=points.met if reading.is_normalised_again else points.weights,
+            weights=points.weights,
             output=points.output,
             findings=tuple(findings),
             unsupported=" and ".join(reading.unread) or None,
@@ -115,7 +115,7 @@ def _hide_now(reading: ScoresReading, points: Points) -> bool:
 def _argument(mask: Mask, points: Points) -> MaskArgument | None:
     """Return a mask as this call has it."""
     if mask.change is None:
-        hidden = _forbidden(points) if mask.is_before else points.met == 0
+        hidden = _forbidden(points)
         return None if hidden is None else MaskArgument(mask.name, compact(hidden), "masked")
     change = points.changes[mask.change]
     values = points.tensor(change)
