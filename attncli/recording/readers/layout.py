@@ -40,7 +40,7 @@ class Axes(NamedTuple):
     def of(cls, weights: Weights, found: Contraction) -> Axes | None:
         """Return the axes of weights, the left factor of a product; None of what is no weights of queries on keys."""
         scores = weights.scores
-        if scores is None or len(found.summed) != 1 or scores.axes.shape != found.left.shape:
+        if len(found.summed) != 1 or scores.axes.shape != found.left.shape:
             return None
         product = scores.product
         places = {label: product.axis(scores.axes, index) for index, label in enumerate(found.first)}
@@ -61,7 +61,7 @@ class Axes(NamedTuple):
         outer = [*product.shared, *(label for label in own if label != queries)]
         order = tuple(map(product.out.index, (*outer, queries, keys)))
         batch, heads = _batch_and_heads(product, [size[label] for label in outer])
-        over = -1 if weights.axes is None else product.axis(weights.axes, weights.axis)
+        over = product.axis(weights.softmax.scores.axes, weights.softmax.axis)
         shape = batch, heads, size[queries], size[keys]
         return cls(product, q, k, order, shape, _wrong(over, order, size[keys]), places)
 
@@ -126,7 +126,6 @@ class Points:
     """
 
     def __init__(self, axes: Axes, weights: Weights, found: Contraction, result: Tensor) -> None:
-        assert weights.scores is not None
         self.axes, self.origin, self.changes = axes, weights, weights.scores.changes
         product = axes.product
         labels = [product.out[i] for i in axes.order]
@@ -135,7 +134,7 @@ class Points:
         self.k = self._factor(axes.k, [*product.shared, labels[-1], *width], len(width))
         self.v, self.output = self._values(found, result)
         self.met = axes.four(found.left.detach(), weights.scores.axes)
-        self.scores, self.weights = self._held(weights.received), self._held(weights.given)
+        self.scores, self.weights = self._held(weights.softmax.received), self._held(weights.softmax.given)
         if (
             self.weights is None
             and self.scores is not None
@@ -154,9 +153,8 @@ class Points:
         tensor = side.in_order(labels)
         return None if tensor is None else self.axes.with_heads(tensor.flatten(-widths))
 
-    def _held(self, held: Held | None) -> Tensor | None:
-        axes = self.origin.axes
-        return None if held is None or held.tensor is None or axes is None else self.axes.four(held.tensor, axes)
+    def _held(self, held: Held) -> Tensor | None:
+        return None if held.tensor is None else self.axes.four(held.tensor, self.origin.softmax.scores.axes)
 
     def _values(self, found: Contraction, result: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the values and the output."""

@@ -186,14 +186,12 @@ def _of_arguments(
         is_hint: whether `is_causal` was said, on a path that may heed it.
         dropout: of this call.
     """
-    has_weights = given["need_weights"] and not given["average_attn_weights"] and not dropout
     return _call(
         context,
         layer,
         [batch_first(given[name], axis) for name in _INPUTS],
         _masks(layer.num_heads, given["attn_mask"], given["key_padding_mask"]),
         output=batch_first(result[0], axis),
-        weights=result[1] if has_weights else None,
         replaces_mask=is_hint and given["key_padding_mask"] is None and not given["need_weights"],
         dropout=dropout,
         lineage=lineage(given["query"], given["key"], result[0]),
@@ -234,7 +232,6 @@ def _call(
     x: Sequence[Tensor],
     given: tuple[MaskArgument, ...],
     prepared: Callable[[Tensor], Tensor] = lambda x: x,
-    weights: Tensor | None = None,
     replaces_mask: bool = False,
     **parts: Any,
 ) -> AttentionCall:
@@ -246,7 +243,6 @@ def _call(
         x: the inputs of the three projections, `[B, T, E]`.
         given: the masks.
         prepared: what becomes of the inputs before they are projected.
-        weights: of each head.
         replaces_mask: whether `is_causal` takes the place of `attn_mask`.
         parts: other attributes of AttentionCall.
     """
@@ -272,7 +268,6 @@ def _call(
         ignored_masks=given if replaces_mask else (),
         is_causal=replaces_mask,
         scale=(layer.weights[0].shape[0] // layer.num_heads) ** -0.5,
-        weights=weights[None] if weights is not None and weights.dim() == 3 else weights,
         unsupported=layer.added,
         **parts,
     )

@@ -203,48 +203,48 @@ class Scores(NamedTuple):
         return self._replace(changes=(*self.changes, Change(name, held, is_first, self.axes)))
 
 
+class Weighing:
+    """A softmax that took scores.
+
+    Attributes:
+        scores: which.
+        axis: of theirs that it is over.
+        received: what it took.
+        given: what it gave.
+        has_met: whether its weights met values.
+        lost: where they were lost before; None where they were not.
+    """
+
+    def __init__(self, scores: Scores, axis: int, received: Held, given: Held) -> None:
+        self.scores, self.axis, self.received, self.given = scores, axis, received, given
+        self.has_met, self.lost = False, None  # type: tuple[bool, CallSite | None]
+
+
 class Weights(NamedTuple):
     """What a softmax made of scores, or what was made of that since.
 
     Attributes:
-        scores: where they come from, with what became of them since; None of a softmax of what nothing is known of.
-        met: what became of them.
-        before: how many of the changes were before the softmax.
-        axes: of the product, as they were moved then.
-        axis: of these, that the softmax is over.
-        received: what the softmax took.
-        given: what it gave.
+        softmax: it.
+        scores: what it took, with what became of them since.
         dropout: the probability with which weights are dropped since.
         in_dropout: whether the module that did was in training mode.
     """
 
-    scores: Scores | None
-    met: Met
-    before: int = 0
-    axes: Tensor | None = None
-    axis: int = -1
-    received: Held | None = None
-    given: Held | None = None
+    softmax: Weighing
+    scores: Scores
     dropout: float = 0.0
     in_dropout: bool | None = None
-
-
-class Met:
-    """What became of the weights of a softmax: whether they met values, and where they were lost."""
-
-    def __init__(self) -> None:
-        self.has_met = False
-        self.lost: CallSite | None = None
 
 
 class Lost(NamedTuple):
     """What came of queries and keys in ways that are not followed.
 
     Attributes:
-        is_unsummed: whether it holds the product of each query and each key, whose sum over the width is the scores.
+        stage: whether it is the product of each query and each key, whose sum over the width is the scores, `pairs`;
+            `scores`; or `weights`, which a softmax made of what nothing is known of.
     """
 
-    is_unsummed: bool = False
+    stage: str = "scores"
 
 
 Origin = Factor | AttentionOutput | Scores | Weights | Lost

@@ -38,7 +38,7 @@ _OF_HEADS = "a factor of each head"
 _FACTOR = "a factor of the weights"
 _NORMALISED = "the normalisation of the weights"
 # What is not read, and hides no key.
-HIDES_NOTHING = (_OF_HEADS, _FACTOR)
+HIDES_NOTHING = (_OF_HEADS, _FACTOR, _NORMALISED)
 
 
 class Mask(NamedTuple):
@@ -102,7 +102,7 @@ class _Call:
         self.findings: list[Finding] = []
         self.unread: list[str] = []
         self.masks: list[Mask] = []
-        before, axes = points.origin.before, points.axes
+        before, axes = len(points.origin.softmax.scores.changes), points.axes
         self.numbers = axes.q.factor.numbers, axes.k.factor.numbers
         self.before, self.after = points.changes[:before], points.changes[before:]
 
@@ -239,19 +239,23 @@ class _Call:
             self.unread.append(_MIXED)
         if weights is None:
             return
-        if self.after and _sums_to_one(met) and not torch.equal(met, weights):
+        is_again = bool(self.after) and _sums_to_one(met)
+        if over is not None and is_again:
             self.unread.append(_NORMALISED)
         elif over is not None:
             self.findings.append(_wrong_axis(over, self.points.axes.keys_are_left and over == "the queries"))
         elif self.after and not self.points.origin.dropout and _MIXED not in self.unread:
-            self._met(weights, met)
+            self._met(weights, met, is_again)
 
-    def _met(self, weights: Tensor, met: Tensor) -> None:
+    def _met(self, weights: Tensor, met: Tensor, is_again: bool) -> None:
         zero, live = met == 0, weights > _NO_WEIGHT
         lost = zero & live & ~zero.all(-1, keepdim=True)
         factor = (met / weights).masked_fill(zero | ~live, math.nan)
         is_same = not bool(((factor - 1).abs() > 0.02).any())
-        if is_same and bool(lost.any()) and _is_structured(lost, ~live | zero.all(-1, keepdim=True)):
+        is_late = bool(lost.any()) and _is_structured(lost, ~live | zero.all(-1, keepdim=True))
+        if is_late and is_again:
+            self.unread.append(_AFTERWARDS)
+        elif is_late and is_same:
             self.findings.append(Finding(
                 "after-softmax", "error",
                 "the mask is laid on after the softmax: masked keys have taken part in it, and rows do not sum to 1",

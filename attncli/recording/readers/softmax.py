@@ -25,11 +25,11 @@ from attncli.recording.readers.origins import (
     Factor,
     Held,
     Lost,
-    Met,
     Number,
     Operand,
     Product,
     Scores,
+    Weighing,
     Weights,
     has_values,
     is_learned,
@@ -133,6 +133,11 @@ class Softmax(Reader):
             if isinstance(origin, Weights):
                 self._meet(origin, each, result)
                 return
+            if isinstance(origin, Lost) and origin.stage == "weights":
+                if _are_values(each, self._origins.get(each.right)):
+                    self._origins.put(each.left, None)
+                    self.context.lose(tuple(each.left.shape))
+                return
             if isinstance(origin, Scores) and origin.product.is_of_pairs:
                 if origin.is_raised:
                     self.context.lose(tuple(each.left.shape))  # a softmax that is written out
@@ -165,34 +170,28 @@ class Softmax(Reader):
         if isinstance(origin, Lost):
             others = [each for i, each in enumerate(weights.shape) if i not in (0, axis)]
             is_of_pairs = weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1
-            if is_of_pairs and not origin.is_unsummed:
+            if is_of_pairs and origin.stage == "scores":
                 self.context.lose(tuple(weights.shape))
         elif isinstance(origin, Weights):
             self._went_on(ran, weights)
         elif isinstance(origin, Scores):
-            own = Weights(origin, Met(), len(origin.changes), origin.axes, axis, Held(tensor), Held(weights))
-            self._origins.put(weights, own)
+            self._origins.put(weights, Weights(Weighing(origin, axis, Held(tensor), Held(weights)), origin))
         elif weights.ndim > 2 and weights.shape[-1] == weights.shape[-2] > 1 and axis == weights.ndim - 1:
-            self._origins.put(weights, Weights(None, Met()))
+            self._origins.put(weights, Lost("weights"))
 
     def _meet(self, weights: Weights, found: Contraction, result: Tensor) -> None:
         """Take a product of weights with another tensor, which may be the values."""
-        met, other = weights.met, self._origins.get(found.right)
-        if weights.scores is None:
-            if _are_values(found, other) and not met.has_met:
-                met.has_met = True
-                self.context.lose(tuple(found.left.shape))
-            return
+        softmax = weights.softmax
         if _mixes_heads(weights.scores, found):
             self._lose("mixed", weights, result)
-        if met.has_met or isinstance(other, Weights):
+        if softmax.has_met or isinstance(self._origins.get(found.right), Weights):
             return
         begun = self._cost.clock()
         call = self._written.call(self.context, weights, found, result, self._origins.factor(found.right))
         if call is not None:
-            met.has_met = True
-            if met.lost is not None:
-                self.context.find(met.lost)
+            softmax.has_met = True
+            if softmax.lost is not None:
+                self.context.find(softmax.lost)
             self._origins.put(result, AttentionOutput(call.place))
             self.context.emit(call)
         self._cost.leave_out(begun)
@@ -203,7 +202,7 @@ class Softmax(Reader):
         """Let the origin of one of the inputs go on in a result."""
         inputs = ran.tensors
         if ran.name == "mul" and _is_of_all_pairs(inputs, result):
-            self._origins.put(result, Lost(is_unsummed=True))
+            self._origins.put(result, Lost("pairs"))
             return
         found = [(each, origin) for each in inputs if (origin := self._origins.get(each)) is not None]
         source, origin = min(found, key=lambda each: _rank(each[1])) if found else (result, Factor())
@@ -213,15 +212,12 @@ class Softmax(Reader):
         elif isinstance(origin, AttentionOutput):
             self._of_output(ran.name, source, origin, result)
         elif isinstance(origin, Lost):
-            is_summed = ran.name == "sum" and origin.is_unsummed and result.ndim == source.ndim - 1
+            is_summed = ran.name == "sum" and origin.stage == "pairs" and result.ndim == source.ndim - 1
             goes_on = result.ndim > 2 and (is_summed or ran.name not in _ENDING)
-            self._origins.put(result, Lost(origin.is_unsummed and not is_summed) if goes_on else None)
-        elif isinstance(origin, Weights) and origin.scores is None:
-            self._origins.put(result, origin if result.numel() == source.numel() else None)
+            self._origins.put(result, (Lost() if is_summed else origin) if goes_on else None)
         else:
             scores = origin.scores if isinstance(origin, Weights) else origin
-            assert scores is not None
-            several = {id(each.met) for _, each in found if isinstance(each, Weights)}
+            several = {each.softmax for _, each in found if isinstance(each, Weights)}
             is_sum = len(several) > 1 and ran.name in ("add", "sub")
             after = None if is_sum else _gone_on(ran, scores, source, result)
             self._origins.put(result, after)
@@ -239,12 +235,12 @@ class Softmax(Reader):
     def _lose(self, name: str, origin: Scores | Weights, result: Tensor) -> None:
         """Take scores or weights that are put elsewhere, or changed in number."""
         scores = origin.scores if isinstance(origin, Weights) else origin
-        if name in _ENDING or result.ndim < 3 or scores is None or not scores.product.is_of_pairs:
+        if name in _ENDING or result.ndim < 3 or not scores.product.is_of_pairs:
             return
         if isinstance(origin, Scores):
             self._origins.put(result, Lost())
-        elif origin.given is not None and not (origin.met.lost or origin.met.has_met):
-            origin.met.lost = self.context.lose(origin.given.shape)
+        elif not (origin.softmax.lost or origin.softmax.has_met):
+            origin.softmax.lost = self.context.lose(origin.softmax.given.shape)
 
     def _assigned(self, target: Tensor, value: Any) -> None:
         """Take what is written into a part of a tensor."""
@@ -255,7 +251,7 @@ class Softmax(Reader):
                     self._origins.put(each, Lost())
         elif isinstance(origin, Scores):
             self._origins.put(target, origin.changed("assigned"))
-        elif isinstance(origin, Weights) and origin.scores is not None:
+        elif isinstance(origin, Weights):
             self._origins.put(target, origin._replace(scores=origin.scores.changed("assigned")))
 
     # --- factors and outputs --------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class WrittenOut:
         place, is_training = context.place(), context.is_training()
         kind = (
             place, axes.order, axes.wrong, axes.keys_are_left, axes.shape[1], axes.shape[2] == 1, result.dtype,
-            weights.before, weights.dropout, weights.in_dropout, is_training,
+            len(weights.softmax.scores.changes), weights.dropout, weights.in_dropout, is_training,
             *((each.name, each.is_first, None if each.tensor is None else each.tensor.ndim) for each in points.changes),
         )  # fmt: skip
         reading = self._reading(kind, points, is_training)
