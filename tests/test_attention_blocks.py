@@ -16,8 +16,8 @@ import attncli
 from attncli import attention
 from attncli.analysis.metrics import head_metrics
 from attncli.formats import gathered, joined, part_of
+from attncli.formats.columns import CELLS
 from attncli.formats.numbers import as_numbers, rows_as_numbers
-from attncli.formats.rows import COLUMNS
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.render.heatmap import heatmap_of
@@ -109,8 +109,8 @@ def test_a_picture_of_blocks_is_that_of_the_whole(
 
 def written(name: str, traces: list[Trace], view: View) -> Iterator[str]:
     """Yield what a machine format is of some traces."""
-    parts = [(number, part_of(name)(number, trace, view)) for number, trace in enumerate(traces, start=1)]
-    return joined(name, parts, COLUMNS)
+    parts = [(number, part_of(name, number, trace, view)) for number, trace in enumerate(traces, start=1)]
+    return joined(name, parts, CELLS)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

@@ -160,7 +160,7 @@ def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
     """Print a command's help and end there; Typer would print what it is given, and a line end after it."""
     from attncli.cli.help import page_of, show
 
-    show(page_of(context), Environment())
+    show(page_of(context, is_whole=False), Environment())
     raise typer.Exit(code)
 
 

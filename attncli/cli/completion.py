@@ -46,9 +46,11 @@ def script(shell: str) -> str:
 
 
 def offer_values(annotations: Iterable[Any]) -> None:
-    """Set what completes the values of a command's parameters."""
+    """Set what completes the values of a command's parameters; those that `--help` leaves out are offered too."""
     for annotation in annotations:
         for info in get_args(annotation)[1:]:
+            if isinstance(info, ParameterInfo):
+                info.hidden = False
             if isinstance(info, ParameterInfo) and info.metavar:
                 info.autocompletion = _completer(info.metavar)
 

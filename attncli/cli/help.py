@@ -7,6 +7,7 @@ Markdown. There a list of choices is broken inside a word, and lines overflow wh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,26 +54,34 @@ def paragraphs_of(docstring: str) -> list[str]:
     return [purpose, *(["\n".join(["Examples:", *lines])] if lines else []), *notes]
 
 
-def page_of(context: typer.Context) -> Page:
-    """Return the page of a context's command."""
+def page_of(context: typer.Context, is_whole: bool = True) -> Page:
+    """Return the page of a context's command; one that is not whole has what most people need."""
     command: Any = context.command
     said = command.help or command.get_short_help_str(100)  # python -OO has no docstrings
     tables: Tables = {}
     if hasattr(command, "list_commands"):
         tables["Commands"] = [(name, command.purpose(name)) for name in command.list_commands(context)]
-    for parameter in command.get_params(context):
+    parameters = command.get_params(context)
+    hidden = [one for one in parameters if getattr(one, "hidden", False) and not one.is_eager]
+    for parameter in parameters:
+        if getattr(parameter, "hidden", False) and not is_whole:
+            continue
         title = parameter.rich_help_panel or ("Options" if parameter.param_type_name == "option" else "Arguments")
-        tables.setdefault(title, []).append(_row(parameter, context))
+        tables.setdefault(title, []).append(_row(parameter, context, is_whole))
+    if hidden and not is_whole:
+        tables["Options"].append(("    --help-all", f"Show every option: there are {len(hidden)} more."))
     ordered = sorted(tables, key=lambda title: [title.startswith(start) for start in _ORDER].index(True))
     usage = " ".join(command.collect_usage_pieces(context))
     return Page(context.command_path, usage, paragraphs_of(said), {title: tables[title] for title in ordered})
 
 
-def _row(parameter: Any, context: typer.Context) -> tuple[str, str]:
+def _row(parameter: Any, context: typer.Context, is_whole: bool) -> tuple[str, str]:
     if parameter.param_type_name == "argument":
         return parameter.metavar + "..." * (parameter.nargs == -1), parameter.help
+    parameter = copy(parameter)
+    parameter.hidden = False  # or there is no record
     name, text = parameter.get_help_record(context)
-    text = " ".join(text.split()).replace("[env var: ", "[env:")
+    text = " ".join((text if is_whole else parameter.help).split()).replace("[env var: ", "[env:")
     name, _, choices = name.partition(" <")  # <auto|always|never>, which cannot be wrapped
     if not choices:
         return name, text
@@ -102,7 +111,7 @@ def find_page(root: typer.Context, name: str) -> Page:
     commands = {inner.command_path.removeprefix("attn "): inner for inner in commands_of(root)}
     if name not in commands:
         raise UsageError(f"no topic or command '{visible(name)}'{did_you_mean(name, [*TOPICS, *commands])}")
-    return page_of(commands[name])
+    return page_of(commands[name], is_whole=False)
 
 
 # --- topics: what a function says and returns is a page, around the tables that the program itself works by ------

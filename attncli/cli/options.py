@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument, Context, Exit, Option
 
 from attncli.cli.groups import Options, choices_of
 from attncli.errors import UsageError
@@ -42,12 +42,12 @@ File = Annotated[
         "--file",
         "-f",
         metavar="PATH|URL",
-        help="Read the sentences from a file, a folder or a glob, one a line or a row; - is standard input.",
+        help="Read sentences from a file, a folder or a glob; - is standard input.",
     ),
 ]
 Column = Annotated[
     str | None,
-    input_option(metavar="NAME", help="The column of CSV, TSV and Parquet, or the field of JSON Lines. Default: text."),
+    input_option(metavar="NAME", help="The column or field that holds the sentence. Default: text."),
 ]
 Jobs = Annotated[
     str | None,
@@ -55,8 +55,7 @@ Jobs = Annotated[
         "--jobs",
         "-j",
         metavar="N|auto",
-        help="Processes that share many sentences. Default: auto, which is one for each core from sentence 512 on, of "
-        "attn tokens and the transformers engine 4,096.",
+        help="Processes that share many sentences. Default: auto.",
         envvar="ATTN_JOBS",
     ),
 ]
@@ -65,6 +64,7 @@ On = Annotated[
     model_option(
         metavar="ray|ray://HOST:PORT",
         help="Compute the parts of -o FOLDER/ on Ray: here, or on all machines of the cluster that this one is in.",
+        hidden=True,
     ),
 ]
 Pair = Annotated[str | None, input_option(metavar="TEXT", help="A second text in the same sequence.")]
@@ -79,7 +79,9 @@ From = Annotated[
     Path | None,
     input_option("--from", metavar="FILE", help="A saved trace, or a safetensors dump of q and k (v, mask, bias)."),
 ]
-NoSpecial = Annotated[bool, choice_option("--no-special", help="Do not add the tokenizer's special tokens.")]
+NoSpecial = Annotated[
+    bool, choice_option("--no-special", help="Do not add the tokenizer's special tokens.", hidden=True)
+]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -92,6 +94,7 @@ class ChatOptions(Options):
             "--chat",
             help="Read a sentence as a user's turn, through the checkpoint's chat template; of --file NAME.json, a "
             "list of messages.",
+            hidden=True,
         ),
     ] = False
 
@@ -110,9 +113,9 @@ class TextOptions(Options):
     ] = None
     file: File = None
     column: Column = None
-    whole: Annotated[bool, input_option("--whole", help="A file or standard input is one text, newlines and all.")] = (
-        False
-    )
+    whole: Annotated[
+        bool, input_option("--whole", help="A file or standard input is one text, newlines and all.", hidden=True)
+    ] = False
     pair: Pair = None
     no_special: NoSpecial = False
     prompt: ChatOptions = ChatOptions()
@@ -165,7 +168,7 @@ Model = Annotated[
         "--model",
         "-m",
         metavar="NAME_OR_FOLDER",
-        help="A checkpoint, also NAME@REVISION; demo is a small one in the box. Default: the toy layer.",
+        help="A checkpoint, or demo, which is built in. Default: the toy layer.",
         envvar="ATTN_MODEL",
     ),
 ]
@@ -181,6 +184,7 @@ Vocab = Annotated[
     toy_option(
         metavar="words|TOKENIZER",
         help="The words of the text, or a tokenizer.json, its folder or hub name. Default: words.",
+        hidden=True,
     ),
 ]
 
@@ -191,12 +195,14 @@ class Hub(Options):
 
     offline: Annotated[bool, model_option("--offline", help="Use the local cache only.", envvar="ATTN_OFFLINE")] = False
     trust_remote_code: Annotated[
-        bool, model_option("--trust-remote-code", help="Run the Python code that the checkpoint brings.")
+        bool, model_option("--trust-remote-code", help="Run the Python code that the checkpoint brings.", hidden=True)
     ] = False
     base: Annotated[
         str | None,
         model_option(
-            metavar="NAME_OR_FOLDER", help="The model under an adapter. Default: the one that the adapter names."
+            metavar="NAME_OR_FOLDER",
+            help="The model under an adapter. Default: the one that the adapter names.",
+            hidden=True,
         ),
     ] = None
 
@@ -210,6 +216,7 @@ class Load(Hub):
         model_option(
             help="Type of the weights. Default: float32 on the CPU, the checkpoint's own elsewhere.",
             envvar="ATTN_DTYPE",
+            hidden=True,
         ),
     ] = None
     device: Annotated[
@@ -219,11 +226,14 @@ class Load(Hub):
     device_map: Annotated[
         str | None,
         model_option(
-            metavar="auto", help="Spread the model over several devices, with accelerate.", envvar="ATTN_DEVICE_MAP"
+            metavar="auto",
+            help="Spread the model over several devices, with accelerate.",
+            envvar="ATTN_DEVICE_MAP",
+            hidden=True,
         ),
     ] = None
     truncate: Annotated[
-        bool, model_option("--truncate", help="Cut a text to the tokens that the model has positions for.")
+        bool, model_option("--truncate", help="Cut a text to the tokens that the model has positions for.", hidden=True)
     ] = False
 
 
@@ -234,8 +244,7 @@ class Engine(Load):
     engine: Annotated[
         Literal["auto", "native", "transformers", "verify"] | None,
         model_option(
-            help="What computes the model: native is NumPy, for the common families; auto is native where it gives the "
-            "same numbers; verify runs both and shows how far they are apart. Default: auto.",
+            help="What computes the model; verify runs both and compares. Default: auto.",
             envvar="ATTN_ENGINE",
         ),
     ] = None
@@ -253,42 +262,52 @@ class Toy(Options):
         toy_option(metavar="N", help="Number of heads. Default: 4; 1 with --project none.", envvar="ATTN_NUM_HEADS"),
     ] = None
     d_k: Annotated[
-        int | None, toy_option(metavar="N", help="Query and key width of a head. Default: d-model / num-heads.")
+        int | None,
+        toy_option(metavar="N", help="Query and key width of a head. Default: d-model / num-heads.", hidden=True),
     ] = None
-    d_v: Annotated[int | None, toy_option(metavar="N", help="Value width of a head. Default: d-model / num-heads.")] = (
-        None
-    )
+    d_v: Annotated[
+        int | None, toy_option(metavar="N", help="Value width of a head. Default: d-model / num-heads.", hidden=True)
+    ] = None
     init: Annotated[
         Literal["scaled", "normal", "uniform", "linear", "zeros"] | None,
-        toy_option(help="How the weights are drawn. Default: scaled, N(0, 1/d-model).", envvar="ATTN_INIT"),
+        toy_option(
+            help="How the weights are drawn. Default: scaled, N(0, 1/d-model).", envvar="ATTN_INIT", hidden=True
+        ),
     ] = None
     project: Annotated[
         Literal["qkv", "qk", "none"] | None,
-        toy_option(help="Which of Q, K, V are projected; the rest are the embeddings. Default: qkv."),
+        toy_option(help="Which of Q, K, V are projected; the rest are the embeddings. Default: qkv.", hidden=True),
     ] = None
     positions: Annotated[
         Literal["none", "sinusoidal"] | None,
-        toy_option(help="Position encoding added to the embeddings. Default: none.", envvar="ATTN_POSITIONS"),
+        toy_option(
+            help="Position encoding added to the embeddings. Default: none.", envvar="ATTN_POSITIONS", hidden=True
+        ),
     ] = None
     scale: Annotated[
-        str | None, toy_option(metavar="sqrt|none|NUMBER", help="What multiplies q·k. Default: sqrt, 1/√d-k.")
+        str | None,
+        toy_option(metavar="sqrt|none|NUMBER", help="What multiplies q·k. Default: sqrt, 1/√d-k.", hidden=True),
     ] = None
     seed: Annotated[
         int | None, toy_option(metavar="N", help="Seed of the weights. Default: 0.", envvar="ATTN_SEED")
     ] = None
     rng: Annotated[
         Literal["numpy", "torch"] | None,
-        toy_option(help="Whose random numbers; torch's reproduce notebooks. Default: numpy.", envvar="ATTN_RNG"),
+        toy_option(
+            help="Whose random numbers; torch's reproduce notebooks. Default: numpy.", envvar="ATTN_RNG", hidden=True
+        ),
     ] = None
     vocab: Vocab = None
     vocab_size: Annotated[
-        int | None, toy_option(metavar="N", help="Size of the vocabulary. Default: as many as there are words.")
+        int | None,
+        toy_option(metavar="N", help="Size of the vocabulary. Default: as many as there are words.", hidden=True),
     ] = None
     out_proj: Annotated[
         bool | None,
         toy_option(
             "--out-proj/--no-out-proj",
             help="Project the concatenated heads by W_o. Default: yes; no with --project none.",
+            hidden=True,
         ),
     ] = None
 
@@ -315,7 +334,7 @@ class Selection(Options):
     ] = None
     kind: Annotated[
         Literal["self", "encoder", "decoder", "cross"] | None,
-        choice_option(help="Only this kind of attention. Default: every kind that ran."),
+        choice_option(help="Only this kind of attention. Default: every kind that ran.", hidden=True),
     ] = None
 
 
@@ -366,7 +385,7 @@ class Inspection(Stream):
         input_option(
             min=1,
             metavar="N",
-            help="Let a causal model write N more tokens, greedily, and show the rows that predicted them.",
+            help="Let a causal model write N more tokens, and show their rows.",
         ),
     ] = None
 
@@ -381,11 +400,12 @@ Precision = Annotated[
         metavar="N",
         help="Digits after the point. Default: 4 in the table, all of them elsewhere.",
         envvar="ATTN_PRECISION",
+        hidden=True,
     ),
 ]
 Colormap = Annotated[
     Literal["viridis", "cividis", "gray"] | None,
-    view_option(help="Colours of the heat maps. Default: viridis.", envvar="ATTN_COLORMAP"),
+    view_option(help="Colours of the heat maps. Default: viridis.", envvar="ATTN_COLORMAP", hidden=True),
 ]
 Ramp = Annotated[
     Literal["sqrt", "linear", "log"] | None,
@@ -393,11 +413,12 @@ Ramp = Annotated[
         help="How colours grow with weights: with their square root, with themselves or with their logarithm. "
         "Default: log.",
         envvar="ATTN_RAMP",
+        hidden=True,
     ),
 ]
 Color = Annotated[
     Literal["auto", "always", "never"] | None,
-    view_option(help="Colour in the output. Default: auto, in a terminal unless NO_COLOR is set.", envvar="ATTN_COLOR"),
+    view_option(help="Colour the output. Default: auto, which is in a terminal.", envvar="ATTN_COLOR"),
 ]
 
 
@@ -417,6 +438,7 @@ FigureSize = Annotated[
         metavar="SIZE",
         help="How large a figure is: 3.3in, 84mm, 3.3inx2in. For pdf and png, and for svg, which becomes one. "
         "Default: 3.3in wide for one head, 6.9in for several.",
+        hidden=True,
     ),
 ]
 FailOn = Annotated[
@@ -434,8 +456,7 @@ class ViewOptions(Options):
             "--query",
             "-q",
             metavar="TOKEN",
-            help="Show this query row: a token or its index; or those of a slice: 500:520, -20:, :10. May be repeated. "
-            "Default: all.",
+            help="Show this query row: a token, an index or 500:520. May be repeated.",
         ),
     ] = None
     key: Annotated[
@@ -444,14 +465,17 @@ class ViewOptions(Options):
             "--key",
             "-k",
             metavar="TOKEN",
-            help="Show this key column: a token or its index. May be repeated. Default: all.",
+            help="Show this key column: a token or an index. May be repeated.",
         ),
     ] = None
     top_keys: Annotated[
         int | None, choice_option(min=1, metavar="N", help="Show only the N heaviest keys of each query.")
     ] = None
     hide_special: Annotated[
-        bool, choice_option("--hide-special", help="Compute with the special tokens, leave them out of the view.")
+        bool,
+        choice_option(
+            "--hide-special", help="Compute with the special tokens, leave them out of the view.", hidden=True
+        ),
     ] = False
     show: Annotated[
         str | None,
@@ -479,18 +503,20 @@ class Derive(Options):
     rollout: Annotated[
         bool,
         derived_option(
-            "--rollout", help="Attention through all layers up to --layer, which is the last one unless given."
+            "--rollout",
+            help="Attention through all layers up to --layer, which is the last one unless given.",
+            hidden=True,
         ),
     ] = False
     mean: Annotated[
         Literal["heads", "layers", "all"] | None,
-        derived_option(help="Average over the chosen heads, over layers (all unless --layer is given), or over both."),
+        derived_option(
+            help="Average over the chosen heads, over layers (all unless --layer is given), or over both.", hidden=True
+        ),
     ] = None
 
 
-_FORMAT = output_option(
-    "--format", "-F", help="What is written; attn help formats. Default: table, or what --output ends in."
-)
+_FORMAT = output_option("--format", "-F", help="The format. Default: table, or what --output ends in.")
 
 
 def _file_option(default: str) -> Any:
@@ -502,8 +528,7 @@ _FILE_OR_FOLDER = output_option(
     "--output",
     "-o",
     metavar="FILE|FOLDER/",
-    help="Write to a file, whose ending decides the format; or to a folder or bucket, a file for each 4,096 sentences "
-    "(Parquet, or -F jsonl, tsv, csv), which the same command goes on with. Default: standard output.",
+    help="Write to a file, whose ending decides the format, or to a folder of parts. Default: standard output.",
 )
 
 
@@ -520,6 +545,7 @@ class OutputOptions(Options):
             metavar="N",
             help="Cells in a line. Default: the terminal's; none in a pipe.",
             envvar="ATTN_WIDTH",
+            hidden=True,
         ),
     ] = None
     all_: Annotated[
@@ -621,13 +647,27 @@ class Picture(OutputOptions):
 Save = Annotated[Path | None, output_option(metavar="FILE.safetensors", help="Save the trace, for --from.")]
 
 
+def _show_every_option(context: Context, is_wanted: bool) -> None:
+    if is_wanted:
+        from attncli.cli.environment import Environment
+        from attncli.cli.help import page_of, show
+
+        show(page_of(context), Environment())
+        raise Exit
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Volume(Options):
-    """How much is said on stderr; every command takes it."""
+    """How much a run says on stderr, and how much its help: every command takes these."""
+
+    help_all: Annotated[
+        bool,
+        Option("--help-all", help="Show every option.", is_eager=True, hidden=True, callback=_show_every_option),
+    ] = False
 
     quiet: Annotated[
         bool, output_option("--quiet", help="On stderr, errors alone: no warnings, notes or progress.")
     ] = False
     verbose: Annotated[
-        bool, output_option("--verbose", "-v", help="Say on stderr what is loaded and run, how, and when.")
+        bool, output_option("--verbose", "-v", help="Say on stderr what is loaded and run, how, and when.", hidden=True)
     ] = False

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from attncli.cli.environment import Environment, complain
 from attncli.cli.progress import ProgressBar
@@ -12,7 +12,12 @@ from attncli.corpus.protocol import Result, Value
 from attncli.errors import Failure
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from typer import Context
+
+    from attncli.trace.tokenization import Choice
+    from attncli.trace.view import View
 
 _MAX_WARNINGS = 20  # different ones; a file of sentences may have one for each
 
@@ -99,3 +104,41 @@ class ResultStream(Generic[Value]):
                 self._warnings.add(warning)
                 if len(self._warnings) <= _MAX_WARNINGS:
                     self._environment.note(f"warning: {warning}")
+
+
+def write_results(
+    environment: Environment,
+    results: ResultStream[Any],
+    shown: View | Choice,
+    form: str,
+    path: Path | None,
+) -> None:
+    """Write results that are pieces of a machine format to a file, or to standard output.
+
+    Args:
+        environment: of the run.
+        results: the pieces of each sentence.
+        shown: what of each result is shown, which says what the columns of rows are.
+        form: the format.
+        path: of the file; see `check_parquet`.
+
+    Raises:
+        InputError: the file cannot be written.
+        UsageError: the format needs a file, or what writes it is not installed.
+    """
+    from attncli.formats import STREAMS, joined
+
+    types: Mapping[str, str] = {}
+    if form not in ("json", "jsonl"):
+        from attncli.formats.columns import types_of  # which imports NumPy
+
+        types = types_of(shown)
+    if form == "parquet":
+        from attncli.formats.parquet import check_parquet, write_parquet
+
+        write_parquet(results, types, check_parquet(path))
+        return
+    with environment.output(path, is_stream=form in STREAMS) as stream:
+        for piece in joined(form, results, types):
+            stream.write(piece)
+            stream.flush()

@@ -70,7 +70,7 @@ class RenderTask:
         self.view.check(derived)
         if self.save is not None:
             trace.save(self.save)
-        value = derived if self.form is None else part_of(self.form)(number, derived, self.view)
+        value = derived if self.form is None else part_of(self.form, number, derived, self.view)
         return value, warnings_of(derived, self.view)
 
 
@@ -198,7 +198,7 @@ class TokenizeTask:
         tokens.shown(self.choice)  # refused here, before anything is written
         if self.form is None:
             return Result(number, tokens, tokens.notes)
-        from attncli.formats.tokens import part_of
+        from attncli.formats import part_of
 
         return Result(number, part_of(self.form, number, tokens, self.choice), tokens.notes)
 

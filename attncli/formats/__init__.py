@@ -7,10 +7,11 @@ being computed. The other joins the pieces of all sentences, and failures, to on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import UsageError
 from attncli.files import is_stream_path
@@ -19,76 +20,106 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from attncli.errors import Failure
     from attncli.formats.pictures import Drawing
+    from attncli.trace.tokenization import Tokenization
     from attncli.trace.trace import Trace
-    from attncli.trace.view import View
 
-    Part = Callable[[int, Trace, View], Iterator[Any]]
     Parts = Iterable[tuple[int, Any | Failure]]
     PictureWriter = Callable[[Sequence[Drawing], str], Iterator[str]]
 
-# name: the function that makes a sentence's part of it, and the one that joins them; the name is also the ending of its
-# files. The parts of Parquet are tables, which `parquet.write_parquet` joins to a file.
-_WRITERS = {
-    "json": ("attncli.formats.json:document", "attncli.formats.answers:write_array"),
-    "jsonl": ("attncli.formats.json:document", "attncli.formats.answers:write_each"),
-    "tsv": ("attncli.formats.rows:tsv_rows", "attncli.formats.rows:write_tsv"),
-    "csv": ("attncli.formats.rows:csv_rows", "attncli.formats.rows:write_csv"),
-    "parquet": ("attncli.formats.parquet:tables", ""),
-}
 
-# What a terminal shows, as a file to hand to somebody.
-_PICTURES = {
-    "svg": "attncli.formats.pictures:write_svg",
-    "html": "attncli.formats.pictures:write_html",
-    "md": "attncli.formats.pictures:write_markdown",
-}
+class Format(NamedTuple):
+    """What a format can do.
 
-MEANINGS = {
-    "table": "what a terminal shows, for people; in a pipe without colour, nothing cut (.txt)",
-    "json": "one document with a schema, every digit of a float32; several sentences are an array",
-    "jsonl": "the same, one document a line, each written as soon as it is ready",
-    "tsv": "tidy rows with tabs, the header first: one row a cell, or a head",
-    "csv": "the same with commas, quoted where it must be",
-    "parquet": "the rows of tsv with types, to a file; needs the extra attncli[parquet]",
-    "svg": "the table as a picture",
-    "html": "the table as a page; of attn inspect, a page to look around in",
-    "md": "the table for a Markdown document",
-    "pdf": "of attn inspect, heat maps as a figure for a paper; else the table; needs the extra attncli[figures]",
-    "png": "the same in pixels, 300 to an inch",
-}
-FIGURES = frozenset({"pdf", "png"})  # bytes that are no text
-DRAWN = frozenset({"table", *_PICTURES, *FIGURES})
-DATASETS = ("parquet", "jsonl", "tsv", "csv")  # what a folder of parts may be of
-STREAMS = frozenset({"jsonl", "tsv", "csv"})  # whole lines at any moment, so an interrupted file is still of use
+    Attributes:
+        name: of it, which is also the ending of its files; `table` ends in .txt.
+        meaning: what it is, for people.
+        draws: what makes a text of what a terminal shows; empty is none.
+        is_drawn: whether it shows what a terminal does.
+        is_text: whether what is drawn is text.
+        is_stream: whether it is whole lines at any moment, so that an interrupted file is still of use.
+        is_part: whether a folder of parts may be of it.
+    """
+
+    name: str
+    meaning: str
+    draws: str = ""
+    is_drawn: bool = False
+    is_text: bool = True
+    is_stream: bool = False
+    is_part: bool = False
+
+
+_picture, _figure = partial(Format, is_drawn=True), partial(Format, is_drawn=True, is_text=False)
+_lines = partial(Format, is_stream=True, is_part=True)
+FORMATS = (
+    _picture("table", "what a terminal shows, for people; in a pipe without colour, nothing cut (.txt)"),
+    Format("json", "one document with a schema, every digit of a float32; several sentences are an array"),
+    _lines("jsonl", "the same, one document a line, each written as soon as it is ready"),
+    _lines("tsv", "tidy rows with tabs, the header first: one row a cell, or a head"),
+    _lines("csv", "the same with commas, quoted where it must be"),
+    Format("parquet", "the rows of tsv with types, to a file; needs the extra attncli[parquet]", is_part=True),
+    _picture("svg", "the table as a picture", "write_svg"),
+    _picture("html", "the table as a page; of attn inspect, a page to look around in", "write_html"),
+    _picture("md", "the table for a Markdown document", "write_markdown"),
+    _figure(
+        "pdf", "of attn inspect, heat maps as a figure for a paper; else the table; needs the extra attncli[figures]"
+    ),
+    _figure("png", "the same in pixels, 300 to an inch"),
+)
+MEANINGS = {each.name: each.meaning for each in FORMATS}
+FIGURES = frozenset(each.name for each in FORMATS if each.is_drawn and not each.is_text)
+DRAWN = frozenset(each.name for each in FORMATS if each.is_drawn)
+DATASETS = ("parquet", *(each.name for each in FORMATS if each.is_part and each.is_stream))
+STREAMS = frozenset(each.name for each in FORMATS if each.is_stream)
 
 _PIECE = 1_000_000  # characters
 
 
-def part_of(name: str) -> Part:
-    """Return what makes the part of a machine format that is a sentence's."""
-    return _found(_WRITERS[name][0])
+def part_of(form: str, number: int, result: Trace | Tokenization, shown: Any) -> Iterator[Any]:
+    """Return the pieces of a machine format that are a sentence's: texts, or tables of Parquet.
+
+    Args:
+        form: the format.
+        number: of the sentence.
+        result: what it has become.
+        shown: what of it is shown: a `View`, or the `Choice` of tokens.
+    """
+    if form in ("json", "jsonl"):
+        kind = "tokens" if type(result).__name__ == "Tokenization" else "json"
+        return import_module(f"attncli.formats.{kind}").document(number, result, shown)
+    from attncli.formats.columns import table_of
+
+    table = table_of(number, result, shown)
+    if form == "parquet":
+        from attncli.formats.parquet import arrow_tables
+
+        return arrow_tables(table)
+    from attncli.formats.rows import table_rows
+
+    return table_rows(table, form, getattr(shown, "precision", None))
 
 
-def joined(name: str, parts: Parts, columns: Iterable[str]) -> Iterator[str]:
+def joined(form: str, parts: Parts, types: Mapping[str, str]) -> Iterator[str]:
     """Yield a text in a machine format, given the parts of its sentences.
 
     Args:
-        name: of the format.
+        form: the format.
         parts: of each sentence, or why it has none.
-        columns: those of rows where no sentence has any.
+        types: the columns of rows where no sentence has any.
     """
-    join = _found(_WRITERS[name][1])
-    return join(parts) if name.startswith("json") else join(parts, columns)
+    if form in ("json", "jsonl"):
+        from attncli.formats.answers import write_array, write_each
+
+        return write_array(parts) if form == "json" else write_each(parts)
+    from attncli.formats.rows import joined_rows
+
+    return joined_rows(parts, types, form)
 
 
-def picture_writer(name: str) -> PictureWriter:
+def picture_writer(form: str) -> PictureWriter:
     """Return the writer of what is drawn, other than `table`."""
-    return _found(_PICTURES[name])
-
-
-def _found(place: str) -> Any:
-    module, function = place.split(":")
-    return getattr(import_module(module), function)
+    (draws,) = (each.draws for each in FORMATS if each.name == form)
+    return getattr(import_module("attncli.formats.pictures"), draws)
 
 
 def gathered(pieces: Iterable[str]) -> Iterator[str]:

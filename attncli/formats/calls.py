@@ -1,17 +1,14 @@
-"""The calls of a running program as a document, and as tidy rows."""
+"""The JSON document of the calls of a running program, schema `attncli.calls/1`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, StepRange, Track
+from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, Track
 from attncli.formats.answers import dumped
-from attncli.formats.rows import escaped
 
 if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
-
-COLUMNS = ("place", "function", "module", "api", "calls", "heads", "queries", "keys", "dtype", "mask", "findings")
 
 
 def write_calls(calls: Calls) -> str:
@@ -45,14 +42,3 @@ def _entry(track: Track) -> dict[str, Any]:
 
 def _finding(one: Noticed) -> dict[str, Any]:
     return one.finding.as_dict() | {"made_at": one.finding.made_at, "calls": one.calls}
-
-
-def write_call_rows(calls: Calls) -> str:
-    """Return a header and a row for each module at each place; findings are their codes, with commas."""
-    lines = ["\t".join(COLUMNS)]
-    for track in calls.tracks:
-        codes = ",".join(dict.fromkeys(one.finding.code for one in track.all_noticed))
-        sizes: list[StepRange] = list(track.sizes[1:])
-        names = str(track.place), track.place.function, track.place.module or "", track.api, str(track.calls)
-        lines.append("\t".join(map(escaped, (*names, *map(str, sizes), track.dtype, track.mask, codes))))
-    return "".join(line + "\n" for line in lines)

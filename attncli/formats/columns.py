@@ -1,23 +1,183 @@
-"""Results as columns of values, once; what writes rows (csv, tsv, Parquet, data frames) reads them here."""
+"""Results as columns of values, once: rows of csv and tsv, Parquet and data frames are written from these.
+
+A column of a block of rows is an array, a `StringColumn`, a list that may hold None, or one value that all rows share.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attncli.analysis.metric_names import NAMES
+from attncli.errors import Metadata
+from attncli.trace.tokenization import Choice, Tokenization
+from attncli.trace.top_keys import top_keys
 
 if TYPE_CHECKING:
+    from jaxtyping import Int
+
+    from attncli.analysis.calls.calls import Calls
     from attncli.analysis.heads import HeadReport
+    from attncli.trace.layer import HeadTrace
+    from attncli.trace.trace import Trace
+    from attncli.trace.view import Cells, View
 
-Columns = dict[str, list[Any]]
+# Each column with the name of its type in Parquet.
+CELLS = {
+    "sentence": "int64", "layer": "int32", "kind": "string", "head": "int32", "query": "int32", "query_token": "string",
+    "key": "int32", "key_token": "string", "score": "float32", "allowed": "bool_", "weight": "float32",
+}  # fmt: skip
+METRICS: dict[str, str] = {
+    "sentence": "int64", "layer": "int32", "kind": "string", "head": "int32", "queries": "int32", "keys": "int32",
+    **dict.fromkeys(NAMES, "float32"),
+}  # fmt: skip
+TOKENS = {
+    "sentence": "int64", "index": "int32", "id": "int32", "text": "string", "start": "int32", "end": "int32",
+    "special": "bool_", "segment": "int32", "word": "int32", "unknown": "bool_",
+}  # fmt: skip
+WORDS = {name: kind for name, kind in TOKENS.items() if name not in ("id", "word")} | {"pieces": "string"}
+CALLS = ("place", "function", "module", "api", "calls", "heads", "queries", "keys", "dtype", "mask", "findings")
+
+Block = Mapping[str, Any]
 
 
-def head_columns(report: HeadReport) -> Columns:
+class StringColumn(NamedTuple):
+    """A column of texts, of which there are few.
+
+    Attributes:
+        texts: each of them.
+        places: which of them stands in each row.
+    """
+
+    texts: Sequence[str]
+    places: Int[np.ndarray, " N"]
+
+
+class Table(NamedTuple):
+    """Columns of values.
+
+    Attributes:
+        types: of the columns, in order.
+        blocks: of rows, each with all columns; they are made as they are read.
+    """
+
+    types: Mapping[str, str]
+    blocks: Iterator[Block]
+
+
+def types_of(result: View | Choice) -> dict[str, str]:
+    """Return the columns of what a view shows of traces, or a choice of tokens, where there is no row."""
+    if isinstance(result, Choice):
+        return WORDS if result.words else TOKENS
+    return METRICS if result.is_of_metrics else CELLS
+
+
+def with_metadata(types: Mapping[str, str], metadata: Metadata) -> dict[str, str]:
+    """Return columns with those of what a file says of its sentence besides, behind its number."""
+    (first, kind), *others = types.items()
+    return {first: kind, **dict.fromkeys(metadata, "string"), **dict(others)}
+
+
+def table_of(number: int, result: Trace | Tokenization, shown: View | Choice) -> Table:
+    """Return the columns of a sentence: of its cells, of the metrics of its heads, or of its tokens.
+
+    Args:
+        number: of the sentence.
+        result: what it has become.
+        shown: what of it is shown.
+    """
+    if isinstance(result, Tokenization):
+        assert isinstance(shown, Choice)
+        return Table(with_metadata(types_of(shown), result.kept), iter([_tokens(number, result, shown)]))
+    assert not isinstance(shown, Choice)
+    types = types_of(shown)
+    if shown.is_of_metrics:
+        return Table(with_metadata(types, result.kept), iter([_metrics(number, result)]))
+    layer = result.layers[0]
+    # What is derived from several layers or heads has a text where these have a number.
+    for name, label in (("layer", layer.label), ("head", layer.head_label(layer.heads[0]))):
+        types = types | ({name: "string"} if isinstance(label, str) else {})
+    if layer.measure == "norms":
+        types = {"norm" if name == "weight" else name: kind for name, kind in types.items()}
+    return Table(with_metadata(types, result.kept), _cells(number, result, shown))
+
+
+def _cells(number: int, trace: Trace, view: View) -> Iterator[Block]:
+    """Yield the cells that are shown, a block of query rows of a head at a time."""
+    for layer in trace.layers:
+        cells = view.cells(trace, layer)
+        queries, keys = ([token.text for token in side] for side in (cells.row_tokens, cells.column_tokens))
+        for index in layer.heads:
+            for block in layer.head(index, cells.rows).blocks():
+                rows, columns = _places(block, cells, view)
+                of_queries, of_keys = np.array(block.queries)[rows], np.array(cells.columns)[columns]
+
+                def shown(values: Any, cells: Cells = cells, at: Any = (rows, columns)) -> Any:
+                    return values[:, cells.of_columns][at]
+
+                yield {
+                    "sentence": number,
+                    **trace.kept,
+                    "layer": layer.label,
+                    "kind": layer.kind,
+                    "head": layer.head_label(index),
+                    "query": of_queries,
+                    "query_token": StringColumn(queries, of_queries),
+                    "key": of_keys,
+                    "key_token": StringColumn(keys, of_keys),
+                    "score": None if "scores" in layer.missing else shown(block.scores),  # what is derived has none
+                    "allowed": shown(block.mask),
+                    "norm" if layer.measure == "norms" else "weight": shown(block.weights),
+                }
+
+
+def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the row and the column of each cell that is shown; of the heaviest keys, the heaviest first."""
+    if view.top_keys is None:
+        places = [np.arange(len(cells.columns))] * len(block.queries)
+    else:
+        places = [found for found, _ in top_keys(block, cells.of_columns, view.top_keys)]
+    return np.repeat(np.arange(len(places)), [len(found) for found in places]), np.concatenate(places)
+
+
+def _metrics(number: int, trace: Trace) -> Block:
+    """Return a row a head: the metrics of the sentence alone, as float32 with its own shortest digits."""
+    from attncli.analysis.metrics import trace_metrics
+
+    heads = [(layer, head) for layer in trace.layers for head in layer.heads]
+    values = [[None if value != value else float(str(value)) for value in row] for row in trace_metrics(trace).heads]
+    return {
+        "sentence": number,
+        **trace.kept,
+        "layer": [layer.label for layer, _ in heads],
+        "kind": [layer.kind for layer, _ in heads],
+        "head": [layer.head_label(head) for layer, head in heads],
+        "queries": [layer.num_queries for layer, _ in heads],
+        "keys": [layer.num_keys for layer, _ in heads],
+        **dict(zip(NAMES, map(list, zip(*values, strict=True)), strict=True)),
+    }
+
+
+def _tokens(number: int, tokenization: Tokenization, choice: Choice) -> Block:
+    tokens = list(tokenization.as_dicts(choice))
+    columns = {name: [token[name] for token in tokens] for name in types_of(choice) if name != "sentence"}
+    if choice.words:
+        columns["pieces"] = [" ".join(map(str, pieces)) for pieces in columns["pieces"]]
+    return {"sentence": number, **tokenization.kept, **columns}
+
+
+def head_table(report: HeadReport) -> Table:
     """Return a row a head; None is what is not defined.
 
     Over several sentences `METRIC_std` and `METRIC_count` of every metric follow the means. The columns of the label
     are those of the strongest one; `labels` are all of them.
     """
     heads, names = report.heads, report.names
-    columns: Columns = {name: [getattr(head, name) for head in heads] for name in ("layer", "kind", "head")}
+    columns: dict[str, list[Any]] = {
+        name: [getattr(head, name) for head in heads] for name in ("layer", "kind", "head")
+    }
     columns |= {name: [head.metrics[name] for head in heads] for name in names}
     if report.sentences > 1:
         columns |= {f"{name}_std": [head.std[name] for head in heads] for name in names}
@@ -26,10 +186,33 @@ def head_columns(report: HeadReport) -> Columns:
     columns["label"] = ["" if label is None else label.name for label in strongest]
     for name in ("score", "baseline", "gain"):
         columns[f"label_{name}"] = [None if label is None else getattr(label, name) for label in strongest]
-    return columns | {"labels": [";".join(label.name for label in head.labels) for head in heads]}
-
-
-def head_types(columns: Columns) -> dict[str, str]:
-    """Return the type of each column of `head_columns` in Parquet."""
+    columns["labels"] = [";".join(label.name for label in head.labels) for head in heads]
     types = {"layer": "int32", "head": "int32", **dict.fromkeys(("kind", "label", "labels"), "string")}
-    return {name: types.get(name, "int64" if name.endswith("_count") else "float64") for name in columns}
+    return Table(
+        {name: types.get(name, "int64" if name.endswith("_count") else "float64") for name in columns}, iter([columns])
+    )
+
+
+def call_table(calls: Calls) -> Table:
+    """Return a row for each module at each place of a program; findings are their codes, with commas."""
+    rows = [
+        (
+            str(track.place), track.place.function, track.place.module, track.api, track.calls,
+            *map(str, track.sizes[1:]), track.dtype, track.mask,
+            ",".join(dict.fromkeys(one.finding.code for one in track.all_noticed)),
+        )
+        for track in calls.tracks
+    ]  # fmt: skip
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(CALLS)}
+    return Table(dict.fromkeys(CALLS, "string"), iter([columns]))
+
+
+def is_shared(column: Any) -> bool:
+    """Return whether a column is one value that all rows share."""
+    return column is None or isinstance(column, str | int)
+
+
+def row_count(block: Block) -> int:
+    """Return how many rows a block has."""
+    column = next(column for column in block.values() if not is_shared(column))
+    return len(column.places if isinstance(column, StringColumn) else column)

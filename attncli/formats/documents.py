@@ -1,4 +1,4 @@
-"""The JSON documents of heads, why, diff, the checks and masks; and the tidy rows of heads."""
+"""The JSON documents of heads, why, diff, the checks and masks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.why import Explained
 from attncli.attention import row_blocks
 from attncli.formats.answers import array, dumped, opened
-from attncli.formats.columns import head_columns
 from attncli.formats.json import described
 from attncli.formats.numbers import matrix, number, proven
-from attncli.formats.rows import comma_separated
 from attncli.masks.alibi import biases
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
@@ -140,27 +138,6 @@ def _head_entry(report: HeadReport, head: HeadSummary, precision: int | None) ->
 
 
 _OF_LABELS = ("score", "baseline", "gain")
-
-
-def write_head_rows(report: HeadReport, comma: str, precision: int | None) -> str:
-    """Return a header and a row a head, see `head_columns`; what is not defined is an empty field.
-
-    Args:
-        report: the heads.
-        comma: what stands between two fields.
-        precision: digits after the point; None is all of them.
-    """
-    columns = head_columns(report)
-    join = comma_separated if comma == "," else comma.join
-    rows = zip(*columns.values(), strict=True)
-    lines = [list(columns), *([_head_field(value, precision) for value in row] for row in rows)]
-    return "".join(join(line) + "\n" for line in lines)
-
-
-def _head_field(value: str | float | None, precision: int | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.{precision}f}" if isinstance(value, float) and precision is not None else str(value)
 
 
 def write_why(trace: Trace, explained: Explained, precision: int | None) -> Iterator[str]:

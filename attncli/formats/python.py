@@ -108,13 +108,15 @@ def _part(result: object) -> _Part | None:
 def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any:
     """Return the rows of a result as a data frame; see `attncli.trace.display.Tabular`."""
     from attncli.analysis.heads import HeadReport
-    from attncli.formats.frames import columns_of, columns_of_heads, framed, library_of
+    from attncli.formats.columns import Table, head_table, table_of
+    from attncli.formats.frames import frame_of_table, library_of
 
     chosen = library_of(library)
     if isinstance(result, HeadReport):
-        return framed(columns_of_heads(result), chosen, nan_to_null=True)
+        return frame_of_table(head_table(result), chosen)
     part = _known(result)
-    return framed(columns_of(part.trace, part.view), chosen)
+    types, blocks = table_of(0, part.trace, part.view)
+    return frame_of_table(Table({name: kind for name, kind in types.items() if name != "sentence"}, blocks), chosen)
 
 
 def plotted(

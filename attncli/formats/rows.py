@@ -1,153 +1,119 @@
-"""Tidy rows, one a cell: the form that sort, awk and a data frame read."""
+"""Rows of tabs or commas, the header first: the form that sort, awk and a data frame read."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import NO_METADATA, Failure, Metadata
+from attncli.errors import NO_METADATA, Failure
 from attncli.formats import gathered
-from attncli.formats.metric_rows import METRIC_TYPES, metric_rows
+from attncli.formats.columns import Block, StringColumn, Table, is_shared, row_count, with_metadata
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
-from attncli.trace.layer import HeadTrace
-from attncli.trace.top_keys import Places, top_keys
-from attncli.trace.trace import Trace
-from attncli.trace.view import Columns, View
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
-
     from attncli.formats import Parts
 
-COLUMNS = (
-    "sentence", "layer", "kind", "head", "query", "query_token", "key", "key_token", "score", "allowed", "weight",
-)  # fmt: skip
+_PIECE = 2**12  # rows that are held as texts
+_FLAGS = {False: "false", True: "true"}
 
 
-Join = Callable[[Iterable[str]], str]  # fields to a line, without its end
+def table_rows(table: Table, form: str, precision: int | None = None) -> Iterator[str]:
+    """Yield the header, and then rows.
+
+    Args:
+        table: what they are of.
+        form: tsv, or csv, whose fields are quoted where they must be.
+        precision: digits after the point; None is all that the numbers have.
+    """
+    yield header(table.types, form)
+    yield from gathered(chain.from_iterable(_rows(block, form, precision) for block in table.blocks))
 
 
-def tsv_rows(number: int, trace: Trace, view: View) -> Iterator[str]:
-    """Yield the header, and then tab-separated rows."""
-    return _with_header(number, trace, view, "\t".join, "\t")
+def header(types: Iterable[str], form: str) -> str:
+    """Return the line of the columns' names."""
+    return _COMMAS[form].join(map(_FIELDS[form], types)) + "\n"
 
 
-def csv_rows(number: int, trace: Trace, view: View) -> Iterator[str]:
-    """Yield the header, and then comma-separated rows, quoted where they must be."""
-    return _with_header(number, trace, view, comma_separated, ",")
-
-
-def _with_header(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iterator[str]:
-    if view.is_of_metrics:
-        yield header(METRIC_TYPES, trace.kept, join)
-        kept = [field(value) for value in trace.kept.values()]
-        for first, *others in metric_rows(number, trace, view.precision):
-            yield join([str(first), *kept, *map(field, others)]) + "\n"
-        return
-    columns = (*COLUMNS[:-1], "norm") if trace.layers[0].measure == "norms" else COLUMNS
-    yield header(columns, trace.kept, join)
-    yield from gathered(_rows(number, trace, view, join, comma))
-
-
-def header(columns: Iterable[str], kept: Metadata, join: Join) -> str:
-    """Return the line of the columns' names, with what is kept of a sentence behind its number."""
-    number, *others = columns
-    return join([number, *map(escaped, kept), *others]) + "\n"
-
-
-def write_tsv(answers: Parts, columns: Sequence[str] = COLUMNS) -> Iterator[str]:
-    """Write tab-separated rows, the header first; see `write_csv`."""
-    return _written(answers, columns, "\t".join)
-
-
-def write_csv(answers: Parts, columns: Sequence[str] = COLUMNS) -> Iterator[str]:
-    """Write comma-separated rows, the header first.
+def joined_rows(answers: Parts, types: Mapping[str, str], form: str) -> Iterator[str]:
+    """Write the rows of sentences, the header once.
 
     Args:
         answers: of each sentence a header and rows, or why it has none.
-        columns: those of the header where no sentence has one.
+        types: the columns where no sentence has rows.
+        form: tsv or csv.
     """
-    return _written(answers, columns, comma_separated)
-
-
-def _written(answers: Parts, columns: Sequence[str], join: Join) -> Iterator[str]:
-    kept, is_begun = NO_METADATA, False
+    metadata, is_begun = NO_METADATA, False
     for _, answer in answers:
         if isinstance(answer, Failure):
-            kept = answer.kept
+            metadata = answer.kept
             continue
         pieces: Iterator[str] = iter(answer)
         opening = next(pieces)  # the first one says what is measured
-        yield from gathered(pieces if is_begun else chain([opening], pieces))
+        yield from pieces if is_begun else chain([opening], pieces)
         is_begun = True
     if not is_begun:  # no sentence could be read, and no error ended the stream
-        yield header(columns, kept, join)
+        yield header(with_metadata(types, metadata), form)
 
 
-def comma_separated(fields: Iterable[str]) -> str:
-    """Return fields as a line of CSV, without its end."""
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="").writerow(fields)
-    return stream.getvalue()
+def _rows(block: Block, form: str, precision: int | None) -> Iterator[str]:
+    """Yield the lines of a block, so many at a time."""
+    comma, as_field, count = _COMMAS[form], _FIELDS[form], row_count(block)
+    ready = {
+        name: column._replace(texts=[as_field(text) for text in column.texts])
+        if isinstance(column, StringColumn)
+        else column
+        for name, column in block.items()
+    }
+    for start in range(0, count, _PIECE):
+        rows = slice(start, min(start + _PIECE, count))
+        fields: list[Iterable[str]] = []
+        # What all rows share is joined once: there is a line a cell.
+        for are_shared, columns in groupby(ready.values(), is_shared):
+            if are_shared:
+                fields.append(repeat(comma.join(as_field(_text(value)) for value in columns), rows.stop - start))
+            else:
+                fields += [_texts(column, rows, as_field, precision) for column in columns]
+        yield "".join([comma.join(row) + "\n" for row in zip(*fields, strict=True)])
 
 
-def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iterator[str]:
-    """Yield the lines of one query row of one head at a time."""
-    kept = [field(value) for value in trace.kept.values()]
-    for layer in trace.layers:
-        cells = view.cells(trace, layer)
-        columns = cells.of_columns
-        # What repeats is joined once: there is a line a cell.
-        names = [f"{comma}{join((str(key), escaped(cells.column_tokens[key].text)))}{comma}" for key in cells.columns]
-        keys = np.array(names, object)
-        flags = {False: f"{comma}false{comma}", True: f"{comma}true{comma}"}
-        for index in layer.heads:
-            for block in layer.head(index, cells.rows).blocks():
-                heaviest = _heaviest(block, columns, view.top_keys)
-                rows = zip(block.queries.tolist(), heaviest, _scores(block), block.mask, block.weights, strict=True)
-                for query, own, scores, allowed, weights in rows:
-                    token = escaped(cells.row_tokens[query].text)
-                    place = (str(number), *kept, str(layer.label), layer.kind, str(layer.head_label(index)))
-                    start = join((*place, str(query), token))
-                    answers = zip(
-                        keys[own],
-                        repeat("", len(keys[own]))
-                        if scores is None
-                        else as_numbers(scores[columns][own], view.precision),
-                        allowed[columns][own].tolist(),
-                        as_numbers(weights[columns][own], view.precision),
-                        strict=True,
-                    )
-                    yield "".join([
-                        f"{start}{key}{score}{flags[may]}{weight}\n" for key, score, may, weight in answers
-                    ])  # fmt: skip
+def _texts(column: Any, rows: slice, as_field: Callable[[str], str], precision: int | None) -> Iterable[str]:
+    """Return the fields of a column in some rows."""
+    if isinstance(column, StringColumn):
+        return np.asarray(column.texts, object)[column.places[rows]]
+    values = column[rows]
+    if not isinstance(values, np.ndarray):
+        return [as_field(_text(value, precision)) for value in values]
+    if values.dtype == bool:
+        return map(_FLAGS.__getitem__, values.tolist())
+    return as_numbers(values, precision) if values.dtype.kind == "f" else map(str, values.tolist())
 
 
-def _scores(block: HeadTrace) -> Iterable[Float[np.ndarray, " K"] | None]:
-    """Return the scores of every row, or None for each where numbers are derived."""
-    return repeat(None, len(block.queries)) if "scores" in block.layer.missing else block.scores
-
-
-def _heaviest(head: HeadTrace, columns: Columns, most: int | None) -> Iterable[slice | Places]:
-    """Return which of the columns each query has a line for: all of them, or the heaviest ones, heaviest first."""
-    if most is None:
-        return [slice(None)] * len(head.queries)
-    return (places for places, _ in top_keys(head, columns, most))
-
-
-def field(value: Any) -> str:
-    """Return a value as a field, which is not yet quoted; what is not known is empty."""
-    if isinstance(value, str):
-        return escaped(value)
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _text(value: Any, precision: int | None = None) -> str:
+    """Return a value as a text; what is not known is empty."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return _FLAGS[value]
+    return f"{value:.{precision}f}" if precision is not None and isinstance(value, float) else str(value)
 
 
 def escaped(token: str) -> str:
     r"""Return a token without the characters that separate fields: `\t`, `\n` and `\\` as two characters each."""
     return visible(token.replace("\\", "\\\\"))
+
+
+def _quoted(token: str) -> str:
+    """Return a token as a field of CSV."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="").writerow([escaped(token), ""])  # alone, an empty one would have quotes
+    return stream.getvalue()[:-1]
+
+
+_COMMAS = {"tsv": "\t", "csv": ","}
+_FIELDS: dict[str, Callable[[str], str]] = {"tsv": escaped, "csv": _quoted}

@@ -16,6 +16,7 @@ import typer
 from readme import pages
 from rich.cells import cell_len
 from running import program
+from typer.core import TyperGroup
 from typer.main import get_command
 from whole_program import forked
 
@@ -70,15 +71,34 @@ def test_wide_and_unmeasured_lines_stay_readable() -> None:
 
 
 @every_command
-def test_a_page_has_every_option_with_its_default_values(path: tuple[str, ...], attn: Callable[..., Any]) -> None:
+def test_the_whole_page_has_every_option_with_its_default_values(
+    path: tuple[str, ...], attn: Callable[..., Any]
+) -> None:
     # A line of its own for each: names, and what follows them, are never cut.
-    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", attn(*path, "-h", COLUMNS="100").out).split())
+    arguments = [*path, "--help" if isinstance(COMMANDS[path], TyperGroup) else "--help-all"]
+    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", attn(*arguments, COLUMNS="100").out).split())
     for parameter in COMMANDS[path].params:
         for name in (*parameter.opts, *parameter.secondary_opts):
             assert parameter.param_type_name == "argument" or name in said, name
         assert parameter.envvar is None or f"[env:{parameter.envvar}" in said
         assert parameter.help
         assert parameter.help[-1] in ".)", parameter.help
+
+
+@every_command
+def test_help_shows_what_most_people_need(path: tuple[str, ...], attn: Callable[..., Any]) -> None:
+    lines = attn(*path, "--help", COLUMNS="100").out.splitlines()
+    listed = [line for line in lines if re.match(r"│ (-\w, |    )?--[a-z]", line)]
+    assert len(listed) <= 32, "30, --help and --help-all"
+    assert len(lines) <= 75
+    if found := re.search(r"--help-all +Show every option: there are (\d+) more", "\n".join(lines)):
+        whole = attn(*path, "--help-all", COLUMNS="100").out.splitlines()
+        more = [line for line in whole if re.match(r"│ (-\w, |    )?--[a-z]", line)]
+        assert len(more) == len(listed) + int(found[1])
+
+
+def test_help_of_inspect_is_a_page(attn: Callable[..., Any]) -> None:
+    assert len(attn("inspect", "--help", COLUMNS="100").out.splitlines()) <= 70
 
 
 @every_command

@@ -25,7 +25,7 @@ COMMANDS += [["mask", name] for name in ("show", "check", "diff", "convert", "mo
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_takes_both_and_not_together(path: list[str], attn: Run) -> None:
-    told = attn(*path, "--help").out
+    told = attn(*path, "--help-all").out
     assert "--quiet" in told
     assert "--verbose" in told
 
@@ -146,15 +146,11 @@ def test_verbose_says_which_engine_and_why(attn: Run, tiny_llama: str) -> None:
 
 
 def test_a_line_says_what_is_loaded_before_torch_is(tiny_llama: str) -> None:
-    for arguments in (
-        ("inspect", "-m", tiny_llama, "time flies", "--generate", "1", "-F", "jsonl"),
-        ("check", "-m", tiny_llama),
-    ):
-        _, data, shown = on_terminal(*arguments)
-        assert data
-        text = text_shown(shown)
-        assert text.index("importing torch and transformers") < text.index("loading the weights")
-        assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
+    _, data, shown = on_terminal("inspect", "-m", tiny_llama, "time flies", "--generate", "1", "-F", "jsonl")
+    assert data
+    text = text_shown(shown)
+    assert text.index("importing torch and transformers") < text.index("loading the weights")
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
 
 
 def test_a_line_says_which_tokenizer_is_loaded(tiny_llama: str) -> None:

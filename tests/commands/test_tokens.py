@@ -236,13 +236,13 @@ def test_a_stream_is_not_read_ahead(attn: Run, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sentences, "sentences", lines)
     from attncli.formats import tokens
 
-    written = tokens._document
+    written = tokens.document
 
     def document(*arguments: Any, **options: Any) -> Any:
         events.append("write")
         return written(*arguments, **options)
 
-    monkeypatch.setattr(tokens, "_document", document)
+    monkeypatch.setattr(tokens, "document", document)
     assert attn("tokens", "-F", "jsonl").code == 0
     assert events == ["read 1", "write", "read 2", "write", "read 3", "write"]
 

@@ -244,8 +244,8 @@ def test_other_files_are_the_same_each_time_whatever_the_user_has_set(form: str,
 
 
 def test_too_many_maps_for_a_size_are_refused() -> None:
-    with pytest.raises(UsageError, match="144 maps do not fit a figure of this size"):
-        figure_of(random_trace(12, 12, 3), size=Size.of("2inx1in"))
+    with pytest.raises(UsageError, match="24 maps do not fit a figure of this size"):
+        figure_of(random_trace(4, 6, 3), size=Size.of("1inx0.5in"))
     figure = figure_of(random_trace(12, 12, 3), size=Size.of("3.3in"))
     assert len(maps_in(figure)) == 144
 

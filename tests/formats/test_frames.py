@@ -12,7 +12,7 @@ import pytest
 
 import attncli
 from attncli.errors import UsageError
-from attncli.formats.rows import COLUMNS
+from attncli.formats.columns import CELLS
 
 Library = Literal["pandas", "polars"]
 LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
@@ -27,7 +27,7 @@ def test_a_row_is_a_cell(library: Library) -> None:
     trace = attncli.inspect("time flies time", num_heads=2)
     frame = trace.to_dataframe(library)
     assert type(frame).__module__.split(".")[0] == library
-    assert tuple(frame.columns) == tuple(name for name in COLUMNS if name != "sentence")
+    assert tuple(frame.columns) == tuple(name for name in CELLS if name != "sentence")
     tokens = [token.text for token in trace.key_tokens]
     heads = [trace.layer(0).head(index) for index in range(2)]
     assert rows_of(frame) == [

@@ -12,7 +12,7 @@ from attncli.corpus.protocol import Result
 from attncli.corpus.run import run
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure
-from attncli.formats.parquet import row_types
+from attncli.formats.columns import types_of
 from attncli.trace.trace import Derivation
 from attncli.trace.view import View
 
@@ -34,7 +34,7 @@ def sentences_of(count: int) -> Iterator[CorpusItem]:
 def toy_writer(folder: Path | str, view: View = METRICS, form: str = "parquet", **options: Any) -> ShardWriterJob:
     """Return the job that writes the toy layer's heads into a folder."""
     job = TraceJob(RenderTask(Derivation(), view, form), {"layers": "0", **options})
-    return ShardWriterJob(job, str(folder), form, row_types(view))
+    return ShardWriterJob(job, str(folder), form, types_of(view))
 
 
 def write(

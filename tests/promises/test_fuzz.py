@@ -130,7 +130,7 @@ def held(attn: Run, line: Line) -> Any:
     return ran
 
 
-@examples(1500)
+@examples(700)
 @given(line=lines(COMMANDS))
 def test_any_command_line_is_answered_or_refused(line: Line, attn: Run, folder: Path) -> None:
     before = names(folder)
@@ -143,7 +143,7 @@ def test_any_command_line_is_answered_or_refused(line: Line, attn: Run, folder: 
             hold(ran.code, path.read_text(encoding="utf-8"), "", form)
 
 
-@examples(1500)
+@examples(700)
 @given(
     sentences=st.lists(texts, min_size=1, max_size=3),
     form=st.sampled_from([*READERS, "jsonl", "tsv"]),
@@ -183,7 +183,7 @@ def is_sentence(line: bytes) -> bool:
         return False
 
 
-@examples(2000)
+@examples(900)
 @given(
     mask=masks,
     where=st.sampled_from([("mask", "show"), ("mask", "check"), ("mask", "check", "causal", "--expect"), ("inspect",)]),

@@ -58,7 +58,7 @@ def test_a_signal_at_any_moment_ends_quietly_and_leaves_nothing_half_written(tmp
         whole |= {file.name: file.read_bytes() for file in folder.iterdir()}
     drawn = random.Random(0)
     codes = []
-    for _ in range(40):
+    for _ in range(24):
         for file in folder.iterdir():
             file.unlink()
         ending, number = drawn.choice(sorted(arguments)), drawn.choice(SIGNALS)

@@ -80,7 +80,7 @@ def test_a_signal_while_a_checkpoint_is_loaded_and_run_ends_quietly(
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")  # a real checkpoint says nothing
     whole = result.read_bytes()
     drawn = random.Random(0)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM):
         code = 0
         while code == 0:
             result.unlink(missing_ok=True)

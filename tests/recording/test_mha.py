@@ -165,15 +165,13 @@ def test_every_path_of_an_encoder_is_read_whole(is_norm_first: bool, has_grad: b
     assert [call.place.module for call in calls] == ["layers.0.self_attn", "layers.1.self_attn"]
 
 
-def test_the_fast_path_of_a_layer_takes_a_bias_for_booleans() -> None:
+def test_a_bias_in_the_fast_path_of_a_layer_is_named_and_not_read() -> None:
+    """That path takes numbers for booleans."""
     layers = encoder().eval()
-    bias = torch.zeros(QUERIES, KEYS)
-    bias[:, 1] = 0.5
-    with torch.no_grad():
-        calls, attended, output = seen(lambda: layers(X, mask=bias))
-        torch.testing.assert_close(output, by_hand(layers, attended))
-    assert [finding.code for finding in calls[0].findings] == ["missing"]
-    assert [finding.count for finding in calls[0].findings] == [QUERIES]
+    calls: list[AttentionCall] = []
+    with torch.no_grad(), watching(calls.append):
+        layers(X, mask=torch.full((QUERIES, KEYS), 0.5))
+    assert {call.unsupported for call in calls} == {"the numbers of src_mask in the fast path"}
 
 
 def test_a_transformer_has_three_kinds_of_attention() -> None:

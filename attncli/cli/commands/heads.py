@@ -146,7 +146,8 @@ def heads(
     attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
     from attncli.formats import DRAWN
-    from attncli.formats.documents import write_head_rows, write_heads
+    from attncli.formats.columns import head_table
+    from attncli.formats.documents import write_heads
 
     wanted.check(request)
     if output.folder is not None:
@@ -165,14 +166,15 @@ def heads(
         with output.canvas(environment, chosen, "heads") as canvas:
             _draw(report, wanted, canvas, canvas.palette(colormap or "viridis"), precision)
     elif chosen == "parquet":
-        from attncli.formats.parquet import write_head_table
+        from attncli.formats.parquet import check_parquet, write_table
 
-        assert output.file is not None
-        write_head_table(report, output.file)
+        write_table(head_table(report), check_parquet(output.file))
     elif chosen == "json":
         environment.write([write_heads(report, precision)], output.file)
     else:
-        environment.write([write_head_rows(report, "\t" if chosen == "tsv" else ",", precision)], output.file)
+        from attncli.formats.rows import table_rows
+
+        environment.write(table_rows(head_table(report), chosen, precision), output.file)
     if failures:
         raise typer.Exit(ExitCode.INPUT)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -206,9 +206,9 @@ def _jobs(context: typer.Context, run: _Run) -> int | None:
 def _show(context: typer.Context, run: _Run) -> int:
     """Write what was asked for; return how many sentences were bad."""
     from attncli.cli.request import is_alone, results_of
-    from attncli.cli.results import ResultStream
+    from attncli.cli.results import ResultStream, write_results
     from attncli.cli.sentences import last_number
-    from attncli.formats import DRAWN, STREAMS
+    from attncli.formats import DRAWN
 
     path, texts = run.output.file, run.request.computed.sentences
     stream = ResultStream(
@@ -229,21 +229,15 @@ def _show(context: typer.Context, run: _Run) -> int:
         _write_figure(stream.values(), run)
     elif run.chosen in DRAWN:
         _draw(stream.values(), run)
-    elif run.chosen == "parquet":
-        from attncli.formats.parquet import row_types, write_parquet
-
-        assert path is not None
-        write_parquet(stream, row_types(run.view), path)
     else:
-        with run.environment.output(path, is_stream=run.chosen in STREAMS) as file:
-            _emit(stream, run, file)
+        write_results(run.environment, stream, run.view, run.chosen, path)
     return stream.failures
 
 
 def _write_folder(context: typer.Context, run: _Run, folder: str) -> int:
     """Write a dataset into a folder, or what is not there of it; return how many sentences were bad."""
     from attncli.cli.datasets import write_folder
-    from attncli.formats.parquet import row_types
+    from attncli.formats.columns import types_of
 
     return write_folder(
         context,
@@ -252,7 +246,7 @@ def _write_folder(context: typer.Context, run: _Run, folder: str) -> int:
         _task(run),
         folder=folder,
         form=run.chosen,
-        types=row_types(run.view),
+        types=types_of(run.view),
         made=run.made | {"--format": run.chosen},
         jobs=_jobs(context, run),
     )
@@ -295,15 +289,6 @@ def _write_figure(traces: Iterable[tuple[int, Trace]], run: _Run) -> None:
 
 def _title(trace: Trace) -> str:
     return " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
-
-
-def _emit(results: Iterable[tuple[int, Any]], run: _Run, stream: IO[str]) -> None:
-    from attncli.formats import joined
-    from attncli.formats.parquet import row_types
-
-    for piece in joined(run.chosen, results, row_types(run.view)):
-        stream.write(piece)
-        stream.flush()
 
 
 def _check_page(view: options.ViewOptions, run: _Run) -> None:

@@ -66,7 +66,7 @@ def tokens(
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
     from attncli.cli.request import is_alone
-    from attncli.cli.results import ResultStream
+    from attncli.cli.results import ResultStream, write_results
     from attncli.cli.sentences import last_number
     from attncli.corpus.jobs import TokenizeTask
     from attncli.formats import DRAWN
@@ -88,7 +88,7 @@ def tokens(
     if chosen in DRAWN:
         _draw(environment, stream.values(), choice, chosen, output)
     else:
-        _emit(environment, stream, choice, chosen, output.file)
+        write_results(environment, stream, choice, chosen, output.file)
     if stream.failures:
         raise typer.Exit(ExitCode.INPUT)
 
@@ -143,26 +143,3 @@ def _draw(
             is_empty = False
         if is_empty:
             raise InputError("there is nothing to draw: no sentence could be read")
-
-
-def _emit(
-    environment: Environment,
-    answers: Iterable[tuple[int, Any]],
-    choice: Choice,
-    chosen: str,
-    path: Path | None,
-) -> None:
-    from attncli.formats import STREAMS
-    from attncli.formats.tokens import joined, write_parquet
-
-    if chosen == "parquet":
-        from attncli.formats.parquet import check_parquet
-
-        check_parquet(path)
-        assert path is not None
-        write_parquet(answers, choice, path)
-        return
-    with environment.output(path, is_stream=chosen in STREAMS) as stream:
-        for piece in joined(chosen, answers, choice):
-            stream.write(piece)
-            stream.flush()

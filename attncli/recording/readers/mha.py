@@ -12,7 +12,6 @@ fast path, it does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from inspect import Signature, signature
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothin
 _nn, _functions = torch._C._nn, torch._C._VariableFunctions
 
 _NAMES = ("attn_mask", "key_padding_mask")
+_LAYER_MASKS = ("src_mask", "src_key_padding_mask")
 _INPUTS = ("query", "key", "value")
 _OWN_KEYS = ("bias_k", "bias_v", "add_zero_attn")
 _FUNCTION = signature(F.multi_head_attention_forward)
@@ -70,21 +70,103 @@ class Mha(Reader):
         }
 
     def _read_function(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if not is_of_nothing(*_tensors(args, kwargs)):
-            self.context.emit(_of_function(self.context, result, _named(_FUNCTION, args, kwargs)))
+        given = _named(_FUNCTION, args, kwargs)
+        packed = None if given["use_separate_proj_weight"] else given["in_proj_weight"]
+        apart = given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"]
+        own = {name: given[name] for name in (*_OWN_KEYS, "static_k", "static_v")}
+        layer = _Layer.of(given["num_heads"], packed, given["in_proj_bias"], apart, own)
+        dropout = given["dropout_p"] if given["training"] else 0.0
+        self._read(layer, given, 1, result[0], given["is_causal"], dropout=dropout, is_training=given["training"])
 
     def _read_module(
         self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        if not is_of_nothing(*_tensors(args, kwargs)):
-            self.context.emit(_of_module(self.context, module, result, _named(_MODULE, (module, *args), kwargs)))
+        given = _named(_MODULE, (module, *args), kwargs)
+        is_heeded = given["is_causal"] and not _takes_fast_path(module, given, result[0])
+        self._read(
+            _Layer.of_module(module), given, 0 if module.batch_first else 1, result[0], is_heeded,
+            dropout=module.dropout if module.training else 0.0, is_training=module.training,
+            findings=(_UNHEEDED,) if given["is_causal"] and given["attn_mask"] is None else (),
+        )  # fmt: skip
+
+    def _read(
+        self, layer: _Layer, given: dict[str, Any], axis: int, output: Tensor, is_heeded: bool, **parts: Any
+    ) -> None:
+        """Read what the module and the function are given alike; `axis` is that of the batch."""
+        inputs = [batch_first(given[name], axis) for name in _INPUTS]
+        replaces_mask = is_heeded and given["key_padding_mask"] is None and not given["need_weights"]
+        masks = _masks(layer.num_heads, given["attn_mask"], given["key_padding_mask"])
+        parts["lineage"] = lineage(given["query"], given["key"], output)
+        self._emit(layer, inputs, masks, replaces_mask, output=batch_first(output, axis), **parts)
 
     def _read_layer(
         self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        # Beside its fast path the layer calls its parts, and they were read.
-        if not called and not is_of_nothing(*_tensors(args, kwargs)):
-            self.context.emit(_of_layer(self.context, module, _named(_LAYER, (module, *args), kwargs)))
+        """Read a layer that took its fast path, which takes every mask for booleans: what is not 0 forbids."""
+        if called:  # beside its fast path the layer calls its parts, and they were read
+            return
+        given, norm = _named(_LAYER, (module, *args), kwargs), module.norm1
+        masks = _masks(module.self_attn.num_heads, given["src_mask"], given["src_key_padding_mask"], _LAYER_MASKS)
+        biases = [mask.name for mask in masks if _has_bias(mask)]
+        added = f"the numbers of {' and '.join(biases)} in the fast path" if biases else None
+
+        def normed(x: Tensor) -> Tensor:
+            if not module.norm_first:
+                return x
+            return _functions.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+        place = self.context.place()
+        self._emit(
+            _Layer.of_module(module.self_attn, added), [given["src"]] * 3, masks, prepared=normed,
+            place=place._replace(module=f"{place.module}.self_attn" if place.module else "self_attn"),
+            findings=(_UNHEEDED,) if given["is_causal"] and given["src_mask"] is None else (),
+            is_training=module.training,
+        )  # fmt: skip
+
+    def _emit(
+        self,
+        layer: _Layer,
+        inputs: list[Tensor],
+        masks: tuple[MaskArgument, ...],
+        replaces_mask: bool = False,
+        prepared: Callable[[Tensor], Tensor] = lambda x: x,
+        **parts: Any,
+    ) -> None:
+        """Emit a call.
+
+        Args:
+            layer: the parameters.
+            inputs: of the three projections, `[B, T, E]`.
+            masks: as they were handed over.
+            replaces_mask: whether `is_causal` takes their place.
+            prepared: what becomes of the inputs before they are projected.
+            parts: other attributes of AttentionCall.
+        """
+        if is_of_nothing(*inputs):
+            return
+        query, key, _ = inputs
+        autocast = _autocast(query.device.type)
+
+        def project() -> tuple[Tensor, Tensor, Tensor]:
+            # Not kept: without gradients as here, a cast weight would be kept for the program, too.
+            with torch.autocast(query.device.type, autocast, enabled=autocast is not None, cache_enabled=False):
+                return layer.project([prepared(padded(each)) for each in inputs])
+
+        masks = (own_tokens(key), *masks) if query.is_nested else masks
+        own = {"place": self.context.place(), **parts}
+        self.context.emit(AttentionCall(
+            api="mha",
+            shape=(query.size(0), layer.num_heads, longest(query), longest(key)),
+            dtype=str(autocast or query.dtype).removeprefix("torch."),
+            device=str(query.device),
+            project=project if layer.unread is None else None,
+            masks=() if replaces_mask else masks,
+            ignored_masks=masks if replaces_mask else (),
+            is_causal=replaces_mask,
+            scale=(layer.weights[0].shape[0] // layer.num_heads) ** -0.5,
+            unsupported=layer.unread,
+            **own,
+        ))  # fmt: skip
 
 
 def _named(parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -94,10 +176,6 @@ def _named(parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any])
     return bound.arguments
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    return [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
-
-
 class _Layer(NamedTuple):
     """The parameters of an attention, wherever they were kept.
 
@@ -105,172 +183,34 @@ class _Layer(NamedTuple):
         num_heads: H.
         weights: of the projections of queries, keys and values.
         biases: likewise.
-        added: which keys that are no tokens it adds to those of the tokens, in words; None where it adds none.
+        unread: what of it is not read, in words; None where all of it is.
     """
 
     num_heads: int
     weights: Sequence[Tensor]
     biases: Sequence[Tensor | None]
-    added: str | None
+    unread: str | None = None
 
     @classmethod
     def of(cls, num_heads: int, packed: Tensor | None, bias: Tensor | None, apart: Any, own: Any) -> _Layer:
-        """Return parameters.
-
-        Args:
-            num_heads: H.
-            packed: the weights of all three projections in one; None where they are apart.
-            bias: of all three.
-            apart: the weights of the three.
-            own: by their names, what it adds to the keys of the tokens or takes in place of them.
-        """
-        added = ", ".join(name for name, each in own.items() if isinstance(each, Tensor) or each) or None
+        """Return parameters, of which the weights are in one or `apart`; `own` are keys that are no tokens."""
+        unread = ", ".join(name for name, each in own.items() if isinstance(each, Tensor) or each) or None
         weights = apart if packed is None else packed.chunk(3)
-        return cls(num_heads, weights, (None, None, None) if bias is None else bias.chunk(3), added)
+        return cls(num_heads, weights, (None, None, None) if bias is None else bias.chunk(3), unread)
 
     @classmethod
-    def of_module(cls, module: nn.MultiheadAttention) -> _Layer:
+    def of_module(cls, module: nn.MultiheadAttention, unread: str | None = None) -> _Layer:
         """Return those of a module."""
         apart = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
         own = {name: getattr(module, name) for name in _OWN_KEYS}
-        return cls.of(module.num_heads, module.in_proj_weight, module.in_proj_bias, apart, own)
+        layer = cls.of(module.num_heads, module.in_proj_weight, module.in_proj_bias, apart, own)
+        return layer._replace(unread=unread or layer.unread)
 
     def project(self, x: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k and v as `[B, H, T, D]` of three `[B, T, E]`."""
         projected = (_nn.linear(*each) for each in zip(x, self.weights, self.biases, strict=True))
         q, k, v = (each.view(*each.shape[:2], self.num_heads, -1).transpose(1, 2) for each in projected)
         return q, k, v
-
-
-def _of_module(
-    context: ThreadContext, module: nn.MultiheadAttention, result: tuple[Tensor, Tensor | None], given: dict[str, Any]
-) -> AttentionCall:
-    """Return the call of a module, by the arguments of its forward."""
-    is_hint = given["is_causal"] and not _takes_fast_path(module, given, result[0])
-    dropout = module.dropout if module.training else 0.0
-    call = _of_arguments(
-        context, _Layer.of_module(module), 0 if module.batch_first else 1, result, given, is_hint, dropout
-    )
-    is_unheeded = given["is_causal"] and given["attn_mask"] is None
-    return replace(call, is_training=module.training, findings=(_UNHEEDED,) * is_unheeded)
-
-
-def _of_function(context: ThreadContext, result: tuple[Tensor, Tensor | None], given: dict[str, Any]) -> AttentionCall:
-    """Return the call of the function, by its arguments."""
-    packed = None if given["use_separate_proj_weight"] else given["in_proj_weight"]
-    apart = given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"]
-    own = {name: given[name] for name in (*_OWN_KEYS, "static_k", "static_v")}
-    layer = _Layer.of(given["num_heads"], packed, given["in_proj_bias"], apart, own)
-    dropout = given["dropout_p"] if given["training"] else 0.0
-    call = _of_arguments(context, layer, 1, result, given, given["is_causal"], dropout)
-    return replace(call, is_training=given["training"])
-
-
-def _of_arguments(
-    context: ThreadContext,
-    layer: _Layer,
-    axis: int,
-    result: tuple[Tensor, Tensor | None],
-    given: dict[str, Any],
-    is_hint: bool,
-    dropout: float,
-) -> AttentionCall:
-    """Return the call of a module or the function, by the arguments that they have in common.
-
-    Args:
-        context: where.
-        layer: the parameters.
-        axis: of the batch.
-        result: what it gave.
-        given: the arguments.
-        is_hint: whether `is_causal` was said, on a path that may heed it.
-        dropout: of this call.
-    """
-    return _call(
-        context,
-        layer,
-        [batch_first(given[name], axis) for name in _INPUTS],
-        _masks(layer.num_heads, given["attn_mask"], given["key_padding_mask"]),
-        output=batch_first(result[0], axis),
-        replaces_mask=is_hint and given["key_padding_mask"] is None and not given["need_weights"],
-        dropout=dropout,
-        lineage=lineage(given["query"], given["key"], result[0]),
-    )
-
-
-def _of_layer(context: ThreadContext, module: nn.TransformerEncoderLayer, given: dict[str, Any]) -> AttentionCall:
-    """Return the call inside a layer that took its fast path, by the arguments of its forward.
-
-    The path takes every mask for booleans: what is not 0 forbids.
-    """
-    place, names, src = context.place(), ("src_mask", "src_key_padding_mask"), given["src"]
-    masks, findings = [], []
-    for mask in _masks(module.self_attn.num_heads, given[names[0]], given[names[1]], names):
-        if mask.convention == "additive":
-            bias = (mask.values != 0) & (mask.values > FORBIDDEN_BELOW)
-            if bias.any():
-                findings.append(_taken_for_booleans(mask.name, int(bias.sum())))
-                mask = mask._replace(values=mask.values.bool(), convention="masked")
-        masks.append(mask)
-
-    def normed(x: Tensor) -> Tensor:
-        norm = module.norm1
-        if not module.norm_first:
-            return x
-        return _functions.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-
-    if given["is_causal"] and given["src_mask"] is None:
-        findings.append(_UNHEEDED)
-    call = _call(context, _Layer.of_module(module.self_attn), (src, src, src), tuple(masks), normed)
-    name = f"{place.module}.self_attn" if place.module else "self_attn"
-    return replace(call, place=place._replace(module=name), findings=tuple(findings), is_training=module.training)
-
-
-def _call(
-    context: ThreadContext,
-    layer: _Layer,
-    x: Sequence[Tensor],
-    given: tuple[MaskArgument, ...],
-    prepared: Callable[[Tensor], Tensor] = lambda x: x,
-    replaces_mask: bool = False,
-    **parts: Any,
-) -> AttentionCall:
-    """Return a call of what all ways in have in common.
-
-    Args:
-        context: where.
-        layer: the parameters.
-        x: the inputs of the three projections, `[B, T, E]`.
-        given: the masks.
-        prepared: what becomes of the inputs before they are projected.
-        replaces_mask: whether `is_causal` takes the place of `attn_mask`.
-        parts: other attributes of AttentionCall.
-    """
-    query, key, _ = x
-    autocast = _autocast(query.device.type)
-
-    def project() -> tuple[Tensor, Tensor, Tensor]:
-        dense = [prepared(padded(each)) for each in x]
-        # Not kept: without gradients as here, a cast weight would be kept for the program, too.
-        with torch.autocast(query.device.type, autocast, enabled=autocast is not None, cache_enabled=False):
-            return layer.project(dense)
-
-    if query.is_nested:
-        given = (own_tokens(key), *given)
-    return AttentionCall(
-        api="mha",
-        place=context.place(),
-        shape=(query.size(0), layer.num_heads, longest(query), longest(key)),
-        dtype=str(autocast or query.dtype).removeprefix("torch."),
-        device=str(query.device),
-        project=project if layer.added is None else None,
-        masks=() if replaces_mask else given,
-        ignored_masks=given if replaces_mask else (),
-        is_causal=replaces_mask,
-        scale=(layer.weights[0].shape[0] // layer.num_heads) ** -0.5,
-        unsupported=layer.added,
-        **parts,
-    )
 
 
 _UNHEEDED = Finding(
@@ -280,17 +220,6 @@ _UNHEEDED = Finding(
     "later key",
     advice="hand over the causal mask itself, as nn.Transformer.generate_square_subsequent_mask makes it",
 )
-
-
-def _taken_for_booleans(name: str, count: int) -> Finding:
-    return Finding(
-        "missing",
-        "error",
-        f"the fast path of nn.TransformerEncoderLayer takes {name} for booleans: {count} numbers that are to be added "
-        "forbid instead",
-        count,
-        advice="call torch.backends.mha.set_fastpath_enabled(False), or hand over what forbids alone",
-    )
 
 
 def _masks(
@@ -309,6 +238,10 @@ def _masks(
     return tuple(found)
 
 
+def _has_bias(mask: MaskArgument) -> bool:
+    return mask.convention == "additive" and bool(((mask.values != 0) & (mask.values > FORBIDDEN_BELOW)).any())
+
+
 def batch_first(tensor: Tensor, axis: int) -> Tensor:
     """Return `[B, T, E]` of a tensor whose batch is in this axis, or of one without a batch."""
     return tensor[None] if tensor.dim() == 2 else tensor.movedim(axis, 0) if axis else tensor
@@ -324,22 +257,22 @@ def _autocast(device: str) -> torch.dtype | None:
 def _takes_fast_path(module: nn.MultiheadAttention, given: dict[str, Any], output: Tensor) -> bool:
     """Return whether a module that ran took its fast path, by the conditions that `forward` states."""
     query, key, value = (given[name] for name in _INPUTS)
-    masks = (given["attn_mask"], given["key_padding_mask"])
     of_module = (
         not module.training
         and module.batch_first
         and module.num_heads % 2 == 0
+        and module.in_proj_weight is not None
         and module.in_proj_bias is not None
         and module.bias_k is None
         and not module.add_zero_attn
     )
-    of_inputs = query.dim() == 3 and query is key and key is value and query.dtype == module.in_proj_weight.dtype
     return (
-        torch.backends.mha.get_fastpath_enabled()
-        and of_module
-        and module.in_proj_weight is not None
-        and of_inputs
-        and not any(mask is not None and mask.is_floating_point() for mask in masks)
+        of_module
+        and query.dim() == 3
+        and query is key is value
+        and query.dtype == module.in_proj_weight.dtype
+        and not any(mask is not None and mask.is_floating_point() for mask in map(given.get, _NAMES))
+        and torch.backends.mha.get_fastpath_enabled()
         and not torch.is_autocast_enabled()
         and not output.requires_grad
     )
