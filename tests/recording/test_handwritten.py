@@ -83,43 +83,7 @@ def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 CAUSAL = torch.ones(Q, K, dtype=torch.bool).tril(K - Q)
 
 
-# Five public styles.
-
-
-class MinGpt(nn.Module):
-    """One projection for all three, a buffer of ones that is cut to the length, dropout on weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.c_attn, self.c_proj = nn.Linear(12, 36), nn.Linear(12, 12)
-        self.attn_dropout, self.resid_dropout = nn.Dropout(0.1), nn.Dropout(0.1)
-        self.register_buffer("bias", torch.tril(torch.ones(8, 8)).view(1, 1, 8, 8))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        b, t, c = x.size()
-        q, k, v = self.c_attn(x).split(12, dim=2)
-        k = k.view(b, t, H, c // H).transpose(1, 2)
-        q = q.view(b, t, H, c // H).transpose(1, 2)
-        v = v.view(b, t, H, c // H).transpose(1, 2)
-        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        att = att.masked_fill(self.bias[:, :, :t, :t] == 0, float("-inf"))
-        att = weights = F.softmax(att, dim=-1)
-        att = self.attn_dropout(att)
-        y = (att @ v).transpose(1, 2).contiguous().view(b, t, c)
-        return self.resid_dropout(self.c_proj(y)), weights
-
-
-def test_mingpt() -> None:
-    model, kept = MinGpt(), []
-    call = one(lambda: kept.append(model(torch.randn(B, 6, 12))[1]))
-    exact(call, kept[0])
-    assert [(given.name, given.convention) for given in call.masks] == [("masked_fill", "masked")]
-    assert (call.scale, call.dropout, call.is_training) == (0.5, 0.1, True)
-    assert call.place.function == "MinGpt.forward"
-    assert call.place.module == ""
-    assert call.scores is not None
-    assert torch.equal(call.scores.softmax(-1), kept[0])
-    right(call)
+# Public styles.
 
 
 def test_cross_attention_by_einsum() -> None:
@@ -601,24 +565,14 @@ def test_nothing_is_kept(qkv: tuple[torch.Tensor, ...]) -> None:
 
 def test_queries_that_are_the_keys(qkv: tuple[torch.Tensor, ...]) -> None:
     """A tensor that was followed before is both factors, itself or by two products."""
-    x = qkv[0] * 1.5
-    wide = torch.randn(D, D)
+    x, wide = qkv[0] * 1.5, torch.randn(D, D)
     right(one(lambda: (x * 0.5 @ x.mT).softmax(-1) @ x))
-
-    def itself() -> None:
-        y = x * 0.8
-        (y @ y.mT / 2).softmax(-1) @ y
 
     def projected() -> None:
         y = x * 0.8
-        q, k = y @ wide, y @ wide.T
-        weights = (q @ k.mT / 2).softmax(-1)
-        weights @ y
+        ((y @ wide) @ (y @ wide.T).mT / 2).softmax(-1) @ y
 
-    for program in (itself, projected):
-        call = one(program)
-        assert call.shape == (B, H, Q, Q)
-        assert call.weights is not None
-        assert call.q is not None
-        assert call.k is not None
-        assert torch.allclose(recomputed(call), call.weights.double(), atol=1e-6)
+    call = one(projected)
+    assert call.shape == (B, H, Q, Q)
+    assert call.weights is not None
+    assert torch.allclose(recomputed(call), call.weights.double(), atol=1e-6)

@@ -135,12 +135,7 @@ class Points:
         self.v, self.output = self._values(found, result)
         self.met = axes.four(found.left.detach(), weights.scores.axes)
         self.scores, self.weights = self._held(weights.softmax.received), self._held(weights.softmax.given)
-        if (
-            self.weights is None
-            and self.scores is not None
-            and axes.wrong is None
-            and "sink" not in {each.name for each in self.changes}
-        ):
+        if self.weights is None and self.scores is not None and axes.wrong is None:
             self.weights = _softmax(self.scores, -1)  # as it was before it was changed in place
 
     def tensor(self, change: Change) -> Tensor | None:

@@ -120,7 +120,7 @@ class _Call:
         self._cut = cut = _Cut(points.scores.shape)
         q, k, y = (cut(each).float() for each in (points.q, points.k, points.scores))
         x = _matmul(q, k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1).mT).expand(y.shape)
-        added, number, cap = self._added()
+        added, cap = self._added()
         total = y.new_zeros(y.shape)
         for _, tensor, factor in added:
             total = total + cut(tensor).float() * factor
@@ -139,31 +139,28 @@ class _Call:
         if scale is None:
             self.unread.append(_OF_HEADS if fit.has_scale_of_each_head() else _CHANGED)
         else:
-            scale = number if number is not None and math.isclose(scale, number, rel_tol=2e-3) else scale
+            usual = (1.0, q.shape[-1] ** -0.5)
+            scale = next((each for each in usual if math.isclose(scale, each, rel_tol=2e-3)), scale)
             hidden |= visible & ~flat & (rest - x * scale - fit.shift(scale) < _HIDDEN)
             self._scale(scale, q, k)
         self._masks(added, hidden, below, flat, y)
         return scale, softcap
 
-    def _added(self) -> tuple[list[tuple[int, Tensor, float]], float | None, float | None]:
-        """Return what was added to the scores, with its factors; the scale by numbers; and a soft cap."""
+    def _added(self) -> tuple[list[tuple[int, Tensor, float]], float | None]:
+        """Return what was added to the scores, with its factors, and a soft cap."""
         added: list[tuple[int, Tensor, float]] = []
-        number: float | None = 1.0
         cap: float | None = None
         for index, change in enumerate(self.before):
-            tensor, factor = self.tensors[index], -1.0 if change.name == "neg" else change.factor
-            is_negated = change.name == ("sub" if not change.is_first else "rsub")
-            factor = -1.0 if is_negated else factor
-            if factor is not None:
+            is_negated = change.name in ("neg", "sub" if not change.is_first else "rsub")
+            if (factor := -1.0 if is_negated else change.factor) is not None:
                 added = [(i, each, own * factor) for i, each, own in added]
-                number, cap = (None if each is None else each * factor for each in (number, cap))
-            elif change.name == "mul" and not _is_binary(tensor):
-                number = None
+                cap = None if cap is None else cap * factor
+            tensor = self.tensors[index]
             if change.name == "tanh":
                 cap = 1.0
             elif change.name in ("add", "sub", "rsub") and tensor is not None and tensor.shape[-1] > 1:
                 added.append((index, tensor, -1.0 if change.name == "sub" and change.is_first else 1.0))
-        return [each for each in added if each[1].stride(-1)], number, cap
+        return [each for each in added if each[1].stride(-1)], cap
 
     def _masks(
         self, added: list[tuple[int, Tensor, float]], hidden: Tensor, below: Tensor, flat: Tensor, y: Tensor
@@ -328,9 +325,8 @@ def _centred(values: Tensor, visible: Tensor) -> Tensor:
 
 
 def _tolerance(*dtypes: torch.dtype) -> float:
-    return (
-        max(30 * torch.finfo(dtype).eps if dtype in (torch.float16, torch.bfloat16) else 1e-3 for dtype in dtypes) / 4
-    )
+    halves = (torch.finfo(dtype).eps for dtype in dtypes if dtype in (torch.float16, torch.bfloat16))
+    return max(7.5 * max(halves, default=0), 2.5e-4)
 
 
 def _filled(scores: Tensor, visible: Tensor) -> Tensor | None:

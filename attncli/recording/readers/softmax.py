@@ -101,7 +101,7 @@ class Softmax(Reader):
         if name == "__get__":
             name = getattr(func.__self__, "__name__", "")  # type: ignore[attr-defined]
         name = name if name.endswith("__") else name.rstrip("_")
-        self._follow(_Ran(_NAMES.get(name, name), func, args, kwargs), result)
+        self._follow(_Ran(_NAMES.get(name, name), args, kwargs), result)
         if self._cost.is_too_much(begun):
             self._origins.end()
             self.context.note(_TOO_MUCH)
@@ -210,7 +210,10 @@ class Softmax(Reader):
             factor = self._factor(ran, result)
             self._origins.put(result, factor if factor != Factor() else None)
         elif isinstance(origin, AttentionOutput):
-            self._of_output(ran.name, source, origin, result)
+            if ran.name in _COPIES:
+                self._origins.put(result, origin)
+            elif ran.name in _VIEWS and (finding := merged(source, result, self.context.place)) is not None:
+                self.context.emit_late(origin.place, finding)
         elif isinstance(origin, Lost):
             is_summed = ran.name == "sum" and origin.stage == "pairs" and result.ndim == source.ndim - 1
             goes_on = result.ndim > 2 and (is_summed or ran.name not in _ENDING)
@@ -271,29 +274,19 @@ class Softmax(Reader):
             return first._replace(numbers=(UNKNOWN,) * bool(first.numbers))
         return first if ran.name in _KEEP_FACTORS else Factor()
 
-    def _of_output(self, name: str, source: Tensor, output: AttentionOutput, result: Tensor) -> None:
-        """Follow an output until it has other axes, and see whether its heads are put together by a view alone."""
-        if name in _COPIES:
-            self._origins.put(result, output)
-        elif name in _VIEWS:
-            finding = merged(source, result, self.context.place)
-            if finding is not None:
-                self.context.emit_late(output.place, finding)
-
 
 class _Ran:
     """A function that ran.
 
     Attributes:
         name: of the function, without what says that it is in place.
-        func: it.
         args: its arguments.
         kwargs: likewise.
         tensors: those among them that it took numbers of.
     """
 
-    def __init__(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.name, self.func, self.args, self.kwargs = name, func, args, kwargs
+    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.name, self.args, self.kwargs = name, args, kwargs
         self.tensors: list[Tensor] = []
         for each in (*args, *kwargs.values()):
             some = each if isinstance(each, tuple | list) else (each,)
@@ -334,16 +327,16 @@ def _gone_on(ran: _Ran, scores: Scores, source: Tensor, result: Tensor) -> Score
 
 def _moved(ran: _Ran, axes: Tensor, source: Tensor) -> Tensor | None:
     """Return the axes of scores after a function; None where it makes no view of them."""
-
-    def replaced(value: Any) -> Any:
-        return axes if value is source else value
-
+    # Not what the program may have put in the place of a function, which is not to be called by us.
+    method = getattr(torch._C.TensorBase, ran.name, None)
+    if method is None or not ran.args or ran.args[0] is not source:
+        return None
     try:
-        moved = ran.func(*map(replaced, ran.args), **{name: replaced(each) for name, each in ran.kwargs.items()})
+        moved = method(axes, *ran.args[1:], **ran.kwargs) if callable(method) else method.__get__(axes)
     except (RuntimeError, TypeError):
         return None
-    is_view = isinstance(moved, Tensor) and moved.is_meta
-    return moved if is_view and moved.untyped_storage()._cdata == axes.untyped_storage()._cdata else None
+    is_view = isinstance(moved, Tensor) and moved.untyped_storage()._cdata == axes.untyped_storage()._cdata
+    return moved if is_view else None
 
 
 def _changed(ran: _Ran, scores: Scores, source: Tensor, result: Tensor) -> Scores:
@@ -401,9 +394,8 @@ def _always(*_: Any) -> bool:
 
 def _may_begin(args: tuple[Any, ...], result: Any) -> bool:
     """Return whether a product is one with a number, or of all pairs."""
-    if len(args) != 2 or not isinstance(args[1], Tensor) or not isinstance(args[0], Tensor) or args[1].ndim == 0:
-        return len(args) == 2
-    return _is_of_all_pairs(args, result)
+    is_of_tensors = all(isinstance(each, Tensor) and each.ndim for each in args)
+    return len(args) == 2 and (not is_of_tensors or _is_of_all_pairs(args, result))
 
 
 def _is_of_all_pairs(factors: Sequence[Tensor], result: Tensor) -> bool:
@@ -418,9 +410,8 @@ def _is_of_all_pairs(factors: Sequence[Tensor], result: Tensor) -> bool:
 def _may_split(args: tuple[Any, ...], result: Any) -> bool:
     """Return whether a view may make heads, or put them into the batch."""
     before, after = args[0].shape if args else (), result.shape
-    return (
-        len(before) in (3, 4) and len(after) in (3, 4) and (split_heads(before, after) > 1 or is_split(before, after))
-    )
+    has_axes = len(before) in (3, 4) and len(after) in (3, 4)
+    return has_axes and (split_heads(before, after) > 1 or is_split(before, after))
 
 
 def _axis(dim: int | None, axes: int) -> int:
