@@ -102,8 +102,8 @@ class _Call:
         self.findings: list[Finding] = []
         self.unread: list[str] = []
         self.masks: list[Mask] = []
-        before, axes = len(points.origin.softmax.scores.changes), points.axes
-        self.numbers = axes.q.factor.numbers, axes.k.factor.numbers
+        before = len(points.origin.softmax.scores.changes)
+        self.numbers = points.q_side.factor.numbers, points.k_side.factor.numbers
         self.before, self.after = points.changes[:before], points.changes[before:]
 
     # --- scores ---------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class _Call:
         visible = (y > FORBIDDEN_BELOW) & y.isfinite() & x.isfinite() & ~is_far
         rest = y - total.masked_fill(is_far, 0)
         flat, softcap = visible & False, None
-        fit = _Fit(x, rest, visible, _tolerance(points.axes.product.dtype, points.scores.dtype))
+        fit = _Fit(x, rest, visible, _tolerance(points.product.dtype, points.scores.dtype))
         if fit.scale is None and (filled := _filled(rest, visible)) is not None:
             flat, fit = filled, _Fit(x, rest, visible & ~filled, fit.tolerance)
         if fit.scale is None and cap:
@@ -175,7 +175,7 @@ class _Call:
             y: the scores.
         """
         points, live = self.points, y < -math.inf
-        if points.weights is not None and points.axes.wrong is None:
+        if points.weights is not None and points.wrong is None:
             live = (self._cut(points.weights) > _NO_WEIGHT) & ~(hidden | below).all(-1, keepdim=True)
             live &= self._cut(points.met) != 0  # what was masked later is no weight
         for index, bias, factor in added:
@@ -215,7 +215,7 @@ class _Call:
 
     def _scale(self, scale: float, q: Tensor, k: Tensor) -> None:
         """Take what is wrong with the scale: √D twice, or none, as some models have it on purpose (T5)."""
-        width, heads = q.shape[-1], self.points.axes.shape[1]
+        width, heads = q.shape[-1], self.points.shape[1]
         steps = [factor for change in self.before if (factor := change.factor) is not None]
         before = [float(each) for side in self.numbers for each in side]
         wrong: Finding | None = None
@@ -231,7 +231,7 @@ class _Call:
 
     def read_weights(self) -> None:
         """Take the axis of the softmax, and what was done to weights since."""
-        weights, met, over = self.points.weights, self.points.met, self.points.axes.wrong
+        weights, met, over = self.points.weights, self.points.met, self.points.wrong
         if any(change.name in _MIXING for change in self.after):
             self.unread.append(_MIXED)
         if weights is None:
@@ -240,7 +240,7 @@ class _Call:
         if over is not None and is_again:
             self.unread.append(_NORMALISED)
         elif over is not None:
-            self.findings.append(_wrong_axis(over, self.points.axes.keys_are_left and over == "the queries"))
+            self.findings.append(_wrong_axis(over, self.points.keys_are_left and over == "the queries"))
         elif self.after and not self.points.origin.dropout and _MIXED not in self.unread:
             self._met(weights, met, is_again)
 

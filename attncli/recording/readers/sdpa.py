@@ -62,9 +62,9 @@ def _dense(
     """Return what a call with plain tensors consists of."""
     axes = max(query.ndim, key.ndim, value.ndim)
     has_heads = axes > 3 or enable_gqa
-    batch = torch.broadcast_shapes(*(  # type: ignore[no-untyped-call]
-        _with_heads(each, axes, has_heads).shape[:-3] for each in (query, key, value)
-    ))  # fmt: skip
+    batches = {_with_heads(each, axes, has_heads).shape[:-3] for each in (query, key, value)}
+    # It takes longer than all else here.
+    batch = batches.pop() if len(batches) == 1 else torch.broadcast_shapes(*batches)  # type: ignore[no-untyped-call]
 
     def four(tensor: torch.Tensor) -> torch.Tensor:
         return _in_four(_with_heads(tensor, axes, has_heads), batch)
