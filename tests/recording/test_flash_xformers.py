@@ -10,7 +10,6 @@ from flash_stand_in import flash_attn_forward, looped, rows
 from torch import Tensor
 
 from attncli.recording.call import AttentionCall, CallSite
-from attncli.recording.projections import Projected
 from attncli.recording.readers import flash_xformers
 from attncli.recording.readers.flash_xformers import Fused
 from attncli.recording.readers.origins import Origins
@@ -33,15 +32,12 @@ class Recorder:
 
     def __init__(self, calls: list[AttentionCall]) -> None:
         self.emit = calls.append
-        self.origins, self.projected = Origins(), Projected()
+        self.origins = Origins()
 
     def place(self) -> CallSite:
         return CallSite("model.py", 1, "attend", None)
 
     def is_training(self) -> None:
-        return None
-
-    def module(self) -> None:
         return None
 
     def note(self, text: str) -> None:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from attncli.recording.call import Api, AttentionCall
 from attncli.recording.lineage import lineage
-from attncli.recording.projections import swapped
 from attncli.recording.readers.heads import SPLIT
 from attncli.recording.readers.origins import AttentionOutput
 from attncli.recording.readers.reader import ThreadContext
@@ -33,7 +32,6 @@ def emit(
     findings = () if query.is_nested else (
         *of_fused(context.origins, query, key, scale, parts["shape"][1]),
         *((SPLIT,) if any(context.origins.factor(each).is_split for each in inputs) else ()),
-        *swapped(context.projected, context.module(), query, key),
     )  # fmt: skip
     context.origins.put(result, AttentionOutput(place))
     context.emit(AttentionCall(

@@ -14,7 +14,6 @@ from torch import Tensor
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.lineage import Lineage, operation
-from attncli.recording.projections import swapped
 from attncli.recording.readers.contraction import Contraction
 from attncli.recording.readers.heads import SPLIT
 from attncli.recording.readers.layout import Points, compact
@@ -56,8 +55,6 @@ class WrittenOut:
         findings = list(reading.findings)
         if any(each.is_split for each in (points.q_side.factor, points.k_side.factor, values)):
             findings.append(SPLIT)
-        if (q_side := points.q_side.tensor) is not None and (k_side := points.k_side.tensor) is not None:
-            findings += swapped(context.projected, context.module(), q_side, k_side)
         masks = [(mask, argument) for mask in reading.masks if (argument := _argument(mask, points)) is not None]
         batch, heads, *_ = points.shape
         q, k, v = points.q, points.k, points.v
