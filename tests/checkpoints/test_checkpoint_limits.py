@@ -87,13 +87,6 @@ def test_a_long_sentence_is_cut_and_that_is_said(attn: Run, folder: Folder) -> N
     assert ran.json["layers"] == expected.json["layers"]
 
 
-def test_a_sentence_that_just_fits_is_not_cut(attn: Run, folder: Folder) -> None:
-    for text in (" ".join(LONG.split()[:POSITIONS]), "w7"):
-        ran = attn("inspect", text, "--truncate", "-m", folder("llama"), "-F", "json", "--show", "tokens")
-        assert (ran.code, ran.err) == (0, "")
-        assert len(ran.json["key_tokens"]) == len(text.split())
-
-
 def test_without_truncate_a_long_sentence_is_refused_with_both_numbers_and_what_to_do(
     attn: Run, folder: Folder
 ) -> None:
@@ -222,22 +215,6 @@ def test_a_mask_arrives_at_every_kind_of_an_encoder_decoder(folder: Folder) -> N
             assert (stacked(layer)[:, :, :2] > 0).all()
         (cross,) = (layer for layer in masked(folder(name), "keys(0,2)", "1").trace(TEXT, None, TARGET).layers[2:])
         check_same(cross, trace.layer(1, "cross"))
-
-
-def test_a_mask_arrives_at_every_sentence_of_many(attn: Run, folder: Folder) -> None:
-    texts = [TEXT, "w9 w8", "w5 w6 w7 w8 w9 w10 w11 w12 w13"]
-    arguments = ("-m", folder("llama"), "-l", "all", "--mask", "window(2)", "--show", "weights,mask", "-F", "jsonl")
-    ran = attn("inspect", *texts, *arguments)
-    assert (ran.code, ran.err) == (0, "")
-    for line, text in zip(ran.out.splitlines(), texts, strict=True):
-        (alone,) = attn("inspect", text, *arguments).out.splitlines()
-        size = len(text.split())
-        allowed = np.tri(size, dtype=bool) & ~np.tri(size, k=-2, dtype=bool)
-        for layer, other in zip(json.loads(line)["layers"], json.loads(alone)["layers"], strict=True):
-            for head, same in zip(layer["heads"], other["heads"], strict=True):
-                assert head["mask"] == allowed.tolist()
-                assert (np.array(head["weights"])[~allowed] == 0).all()
-                np.testing.assert_allclose(head["weights"], same["weights"], rtol=0, atol=EXACT)
 
 
 def test_a_causal_mask_makes_an_encoder_blind_to_what_comes_after(folder: Folder) -> None:
@@ -382,20 +359,6 @@ def test_no_weight_is_computed_before_the_memory_is_checked(folder: Folder, monk
     assert not forward.called
 
 
-def test_a_system_that_does_not_say_what_is_free_lets_it_run(
-    attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "_available", lambda _: None)
-    ran = attn("inspect", TEXT, "-m", folder("llama"))
-    assert (ran.code, ran.err) == (0, "")
-    assert "llama" in ran.out
-
-
-def test_this_system_says_what_is_free_or_nothing() -> None:
-    free = memory._available(torch.device("cpu"))
-    assert free is None or 1e6 < free < 1e15
-
-
 @pytest.mark.parametrize("name", ["llama", "t5", "dbrx"])
 def test_the_estimate_grows_with_what_is_asked_for_and_is_larger_where_softmax_is_watched(name: str) -> None:
     config = tiny_model(name).config
@@ -415,14 +378,6 @@ def test_the_estimate_grows_with_what_is_asked_for_and_is_larger_where_softmax_i
     # Twice as long, four times the matrices.
     long, longer = (estimate(tokens=tokens, watched=True) for tokens in (50_000, 100_000))
     assert longer > 3.5 * long
-
-
-def test_memory_of_a_long_sentence_that_is_not_watched_is_less_than_one_matrix_of_a_head_in_each_head(
-    folder: Folder,
-) -> None:
-    config = opened(folder("llama"), "0").model.config
-    tokens = 20_000
-    assert memory.estimate(config, 4, 1, tokens, 1, False) < config.num_attention_heads * tokens**2 * 4
 
 
 # --- precision ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from inspect import Parameter, signature
 from time import perf_counter
 from typing import Any
@@ -210,24 +211,19 @@ class Checkpoint:
             sentences.append(sentence)
         if self.request.mask is not None or "attention_mask" not in self.parameters:
             limit = 1
-        for group in batch.groups([self._trace_size(sentence) for sentence in sentences]):
-            yield from self._batched(sentences[group], limit)
-        if failure is not None:
-            raise failure
-
-    def _batched(self, sentences: list[EncodedInput], limit: int) -> Iterator[Trace]:
-        """Yield the traces of sentences in order, which run in batches of at most so many tokens."""
-        done: dict[int, Trace] = {}
-        for some in batch.batches([one.inputs for one in sentences], limit):
-            done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
-        for index in range(len(sentences)):
-            yield done.pop(index)
-
-    def _trace_size(self, sentence: EncodedInput) -> float:
-        layers = len(self.request.layers) * (1 if sentence.target is None else len(self.kinds))
+        layers = len(self.request.layers) * (1 if target is None else len(self.kinds))
         # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
         # last bits, are not to depend on what ran before.
-        return memory.trace_size(self.model.config, _longest(sentence), layers, is_watched=True)
+        size_of = partial(memory.trace_size, self.model.config, layers=layers, is_watched=True)
+        done: dict[int, Trace] = {}
+        count = 0
+        for some in batch.batches([one.inputs for one in sentences], limit, size_of):
+            done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
+            while count in done:
+                yield done.pop(count)
+                count += 1
+        if failure is not None:
+            raise failure
 
     def _run(self, sentences: list[EncodedInput]) -> list[Trace]:
         """Return the traces of sentences that run side by side."""
