@@ -114,26 +114,6 @@ def test_a_pair_is_cut_at_its_longer_text_and_both_texts_stay(
     assert segments.count(0) == (2 if texts[0] == "w7 w7" else 62 if texts[1] == "w7 w7" else 32)
 
 
-def test_sentence_and_target_are_cut_each_for_itself(attn: Run, folder: Folder) -> None:
-    whole = ("--truncate", "-m", folder("bart"), "-F", "json", "--show", "tokens")
-    ran = attn("inspect", "w7 w8", "--target", LONG, *whole)
-    assert (len(ran.json["key_tokens"]), len(ran.json["query_tokens"])) == (2, POSITIONS)
-    assert ran.err == f"attn: warning: the target has 71 tokens and is cut to the 64 that {folder('bart')} reads\n"
-    ran = attn("inspect", LONG, "--target", "w7 w8", *whole)
-    assert (len(ran.json["key_tokens"]), len(ran.json["query_tokens"])) == (POSITIONS, 3)  # the start token first
-    assert "the sentence has 70 tokens" in ran.err
-    ran = attn("inspect", LONG, "--target", LONG, *whole)
-    assert ran.err.count("attn: warning: ") == ran.err.count("\n") == 2
-
-
-def test_special_tokens_have_room_in_a_sentence_that_is_cut(attn: Run, minilm: str) -> None:
-    ran = attn("inspect", "time " * 600, "--truncate", "-m", minilm, "-F", "json", "--show", "tokens")
-    assert ran.code == 0
-    assert "has 602 tokens and is cut to the 512" in ran.err
-    texts = [token["text"] for token in ran.json["key_tokens"]]
-    assert texts == ["[CLS]", *["time"] * 510, "[SEP]"]
-
-
 def test_of_several_sentences_the_long_ones_alone_are_cut(attn: Run, folder: Folder) -> None:
     texts = ["w7 w8", LONG, "w9", LONG + " w3"]
     ran = attn("inspect", *texts, "--truncate", "-m", folder("llama"), "-F", "jsonl", "--show", "tokens")
@@ -246,17 +226,6 @@ def ran(checkpoint: Checkpoint) -> Trace:
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_a_layer_alone_is_what_it_is_among_all(name: str, folder: Folder) -> None:
-    whole = ran(opened(folder(name), "all"))
-    for index in (1, 2):
-        layers = ran(opened(folder(name), str(index))).layers
-        expected = [layer for layer in whole.layers if layer.layer == index]
-        assert len(layers) == len(expected) > 0
-        for ours, theirs in zip(layers, expected, strict=True):
-            check_same(ours, theirs)
-
-
-@pytest.mark.parametrize("name", FAST)
 def test_the_fused_kernel_runs_where_it_drops_nothing_and_nowhere_else(name: str, folder: Folder, fused: Mock) -> None:
     ran(opened(folder(name), "2"))
     assert fused.called == FAST[name]
@@ -357,27 +326,6 @@ def test_no_weight_is_computed_before_the_memory_is_checked(folder: Folder, monk
     with pytest.raises(InputError, match="GB are free"):
         checkpoint.trace(TEXT)
     assert not forward.called
-
-
-@pytest.mark.parametrize("name", ["llama", "t5", "dbrx"])
-def test_the_estimate_grows_with_what_is_asked_for_and_is_larger_where_softmax_is_watched(name: str) -> None:
-    config = tiny_model(name).config
-
-    def estimate(batch: int = 1, tokens: int = 100, layers: int = 1, watched: bool = False, itemsize: int = 4) -> float:
-        return memory.estimate(config, itemsize, batch, tokens, layers, watched)
-
-    for watched in (False, True):
-        by_tokens = [estimate(tokens=tokens, watched=watched) for tokens in (1, 100, 1000, 1024, 1025, 5000, 50_000)]
-        assert by_tokens == sorted(by_tokens)
-        assert len(set(by_tokens)) == len(by_tokens)
-        assert estimate(watched=watched) < estimate(layers=2, watched=watched) < estimate(layers=9, watched=watched)
-        assert estimate(watched=watched) < estimate(batch=2, watched=watched)
-        assert estimate(itemsize=2, watched=watched) < estimate(watched=watched)
-    for tokens in (1, 100, 5000):
-        assert estimate(tokens=tokens) < estimate(tokens=tokens, watched=True)
-    # Twice as long, four times the matrices.
-    long, longer = (estimate(tokens=tokens, watched=True) for tokens in (50_000, 100_000))
-    assert longer > 3.5 * long
 
 
 # --- precision ---------------------------------------------------------------------------------------------

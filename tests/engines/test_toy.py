@@ -449,12 +449,6 @@ def test_torchs_random_state_on_an_accelerator_is_left_untouched(monkeypatch: py
     assert seeded == []
 
 
-def test_numpys_own_random_state_is_left_untouched() -> None:
-    before = np.random.get_state()[1].tolist()
-    attncli.inspect(SENTENCE, rng="numpy")
-    assert np.random.get_state()[1].tolist() == before
-
-
 def test_torchs_draws_do_not_depend_on_its_default_dtype() -> None:
     expected = attncli.inspect(SENTENCE, rng="torch").layer(0).q
     torch.set_default_dtype(torch.float64)
@@ -549,12 +543,6 @@ def test_a_tokenizer_file_gives_its_ids_without_its_padding_and_truncation(token
     close(trace.layer(0).inputs, embedded("numpy", 0, 32, "[CLS] time flies like an arrow [SEP]"))
 
 
-def test_a_folder_with_a_tokenizer_will_do(tokenizer_file: Path) -> None:
-    trace = attncli.inspect("time flies", vocab=str(tokenizer_file.parent), special=False, vocab_size=20)
-    assert trace.query_tokens.ids == [4, 5]
-    assert trace.source.details["vocab_size"] == 20
-
-
 def test_a_tokenizers_token_has_the_embedding_of_the_same_word_and_of_any_other_table(tokenizer_file: Path) -> None:
     trained = qkv("time flies", vocab=str(tokenizer_file))
     for word, arrays in qkv("flies of time").items():
@@ -574,11 +562,6 @@ def test_unknown_words_of_the_text_and_of_the_target_are_noted(tokenizer_file: P
     assert trace.key_tokens.ids == [4, 1, 6, 1]
     assert "lacks 'warps', read as [UNK]" in trace.notes[0]
     assert r"lacks '\x1b', 'odd', read as [UNK]" in trace.notes[1]
-
-
-def test_unknown_words_of_a_pair_are_noted(tokenizer_file: Path) -> None:
-    trace = attncli.inspect("time flies", pair="an odd arrow", vocab=str(tokenizer_file))
-    assert any("'odd'" in note for note in trace.notes)
 
 
 def test_what_a_unigram_vocabulary_lacks_is_noted(tmp_path: Path) -> None:
@@ -626,11 +609,6 @@ def test_a_name_that_is_not_in_the_cache_is_refused_offline(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LoadError, match="'nobody/nothing' is no file or folder here and not on the hub"):
         attncli.inspect("time", vocab="nobody/nothing", offline=True)
-
-
-def test_a_name_longer_than_any_file_is_refused() -> None:
-    with pytest.raises(LoadError):
-        attncli.inspect("time", vocab="x" * 5000, offline=True)
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
