@@ -80,7 +80,6 @@ _BROUGHT_BY = {
     "gguf": "attncli[gguf]",
     "sentencepiece": "attncli[sentencepiece]",
     "google.protobuf": "attncli[sentencepiece]",
-    "tiktoken": "attncli[tiktoken]",
     "jinja2": "attncli[chat]",
     "pyarrow": "attncli[parquet]",
     "textual": "attncli[explore]",
@@ -117,16 +116,13 @@ def require(what: str, *packages: str) -> None:
 
 
 Answer = TypeVar("Answer")
-Metadata = Mapping[str, str | int | float | bool | None]  # what a file says of a sentence besides, by names
+Metadata = Mapping[str, str]  # what is known of a sentence besides, by names: `file`, where there are several
 NO_METADATA: Metadata = {}
-_ENDLESS = (float("inf"), float("-inf"))
 
 
 def metadata_json(kept: Metadata) -> dict[str, Any]:
     """Return the metadata of a sentence as the members of a JSON document; none without any."""
-    # JSON has no other numbers than finite ones.
-    spelled = {name: None if value in _ENDLESS or value != value else value for name, value in kept.items()}
-    return {"kept": spelled} if kept else {}
+    return {"kept": dict(kept)} if kept else {}
 
 
 class Failure(NamedTuple):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 # How many bytes of a file are read whole, by what it holds; no real one comes near. Tensors are mapped.
-MOST_SETTINGS = 2**20  # a configuration file, a mask in Python, the config.json that a TAB looks into
-MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights, a mask in JSON or CSV
+MOST_SETTINGS = 2**20  # a configuration file, the config.json that a TAB looks into
+MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights, a mask in CSV
 MOST_PACKED = 2**31  # a mask in an archive
 
 

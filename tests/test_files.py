@@ -18,7 +18,7 @@ from signalled import ATTN
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow fruit flies like a banana"
-MASKS = ["npy", "npz", "pt", "safetensors", "json", "csv"]
+MASKS = ["npy", "pt", "safetensors", "csv"]
 VIEWS = ["json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md", "txt"]
 
 
@@ -91,8 +91,7 @@ def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Pa
     out = tmp_path / ("out.safetensors" if ending == "save" else f"out.{ending}")
     out.write_text("what was there")
     if ending in MASKS and ending not in VIEWS:
-        noise = np.random.default_rng(0).random((200, 200)) < 0.5  # npz is compressed
-        np.save(tmp_path / "mask.npy", noise)
+        np.save(tmp_path / "mask.npy", np.ones((200, 200), bool))
         arguments = ["mask", "convert", str(tmp_path / "mask.npy"), "--for", "sdpa", "--to", "sdpa", "-o", str(out)]
     else:
         # A page and a trace hold one sentence, whole.

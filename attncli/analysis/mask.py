@@ -22,7 +22,7 @@ from attncli.masks.mask_grid import (
     MaskSize,
     as_expression,
     check_past,
-    grids_of_expression,
+    grid_of_expression,
     is_file,
     read_grid,
     size_for,
@@ -50,14 +50,13 @@ def mask(
         attncli.mask(tensor, api="mha").check("causal & pad", lengths=[5, 2])
 
     Args:
-        given: an expression, such as `causal & window(4)`, or `file.py:function`; or an array, a tensor, nested lists
-            or the file of an array: `[Q, K]`, `[H, Q, K]` or `[B, H, Q, K]`, where axes may be 1, of booleans, 0/1 or
-            additive numbers.
+        given: an expression, such as `causal & window(4)`; or an array, a tensor, nested lists or the file of an
+            array: `[Q, K]`, `[H, Q, K]` or `[B, H, Q, K]`, where axes may be 1, of booleans, 0/1 or additive numbers.
         queries: of an expression, how many query rows; None is as many as keys, or what the expression says, or 8.
         keys: of an expression, how many key columns; None is as many as queries and those before them.
         past: how many keys stand before the first query; None is as many as there are more keys than queries.
         api: what reads an array: `sdpa`, to which True = attend; `mha` (`nn.MultiheadAttention`), to which True =
-            masked; `additive`, what is added to scores; None finds it out, or says that it is ambiguous.
+            masked; `additive`, what is added to scores; None is what makes it causal, or it is ambiguous.
         lengths: for `pad` without numbers in an expression: how many tokens each row of the batch has, or an attention
             mask `[B, K]` with 1 or True for a token.
         batch: whether the first axis of an array is the batch: `[B, K]` is key padding, `[B, Q, K]` a mask for each
@@ -79,7 +78,7 @@ def mask(
         if lengths is not None:
             expression = bind_lengths(expression, lengths)
         size = size_for(MaskSize(queries, keys, past), expression)
-        return LabelledMask(grids_of_expression(expression, size)[-1])
+        return LabelledMask(grid_of_expression(expression, size))
     if api is not None and api not in CONVENTIONS:
         raise UsageError(f"api {api!r}: expected {', '.join(CONVENTIONS)} or None")
     if queries is not None or keys is not None or lengths is not None:
@@ -151,7 +150,7 @@ class LabelledMask(Displayed):
         if lengths is not None:
             expected = bind_lengths(expected, lengths)
         subject = self.subject
-        if self._stored is not None:  # what is expected tells what True means, and how many rows the batch has
+        if self._stored is not None:  # what is expected tells how many rows the batch has
             subject = read_grid(subject.name, self._options, expected, self._stored)
         return [*audit(subject, expected, MaskSize()), *audit_fills(subject, None)]
 
@@ -166,9 +165,9 @@ class LabelledMask(Displayed):
         Raises:
             UsageError: there is no such function or type, or it is not known what True means in the array.
         """
-        for name, chosen, known in (("api", api, list(CONVENTIONS)), ("dtype", dtype, list(LEAST))):
-            if chosen not in known:
-                raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(known)}")
+        for name, chosen, allowed in (("api", api, list(CONVENTIONS)), ("dtype", dtype, list(LEAST))):
+            if chosen not in allowed:
+                raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(allowed)}")
         return encode_mask(self.allowed, api, dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool
 
     from attncli.analysis.cell import AttentionRow
 
@@ -36,8 +35,7 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
     # A word or a row of a rollout is made of several rows, whichever of them the view shows.
     view = View() if derivation is not None and (derivation.words or derivation.rollout) else view
     shown = [(layer, view.cells(trace.recorded, layer)) for layer in trace.recorded.layers]
-    for said_of in (_blind_rows, _overflowing_rows):
-        yield from _together((layer, said_of(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
+    yield from _together((layer, _blind_rows(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
 
 
 def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str]:
@@ -46,11 +44,10 @@ def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str
     layers = list({id(row.layer): row for row in rows}.values())
     for row in layers:
         yield from _unproven(trace, row.layer)
-    yield from _together((row.layer, said) for row in layers for said in _unknown(row))
-    for said_of in (_blind_rows, _overflowing_rows):
-        yield from _together(
-            (row.layer, said_of(row.layer, trace.sides(row.layer)[0], [row.query.index])) for row in layers
-        )
+    yield from _together((row.layer, message) for row in layers for message in _unknown(row))
+    yield from _together(
+        (row.layer, _blind_rows(row.layer, trace.sides(row.layer)[0], [row.query.index])) for row in layers
+    )
     yield from _together((row.layer, _unexplained(trace, row)) for row in rows)
 
 
@@ -99,44 +96,6 @@ def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> st
     row = int(rows[np.flatnonzero(blind[heads[0], rows])[0]])
     becomes = _softmax_of(layer, layer.heads[heads[0]], queries[row])
     return f"the mask leaves no key to query {named}; the softmax of such a row is {becomes}"
-
-
-def _overflowing_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> str:
-    """Name the rows whose scores overflow although q, k and bias are finite; empty if there are none."""
-    if not _can_overflow(layer):
-        return ""
-    heads = (layer.head(head, queries).blocks() for head in layer.heads)
-    odd = [[(~np.isfinite(block.scores) & block.mask).any(axis=-1) for block in blocks] for blocks in heads]
-    found = np.stack([np.concatenate(blocks) for blocks in odd])
-    if not found.any():
-        return ""
-    assert layer.q is not None
-    return (
-        f"the scores of query {_queries(layer, found, tokens, queries)} are too large for {layer.q.dtype}; what is "
-        "infinite there makes weights NaN or 0"
-    )
-
-
-def _can_overflow(layer: LayerTrace) -> bool:
-    """Return whether scores may be too large, by a bound that costs no more than to read queries and keys once."""
-    if layer.q is None or layer.k is None or layer.scale is None or layer.scores is not None:
-        return False
-    for size in (_length, _largest):  # the first one is sooner made, and nearly always small enough
-        sizes = [size(values) for values in (layer.q, layer.k, layer.bias) if values is not None]
-        bound = sizes[0] * sizes[1] * layer.q.shape[-1] * max(abs(layer.scale), 1.0) + sum(sizes[2:])
-        if not bound > float(np.finfo(layer.q.dtype).max):
-            return False
-    # What is infinite before it is multiplied is said where it was read.
-    return all(map(math.isfinite, sizes))
-
-
-def _length(values: Float[np.ndarray, " ..."]) -> float:
-    """Return the root of the sum of all squares, which no number is larger than; infinite where these are too large."""
-    return math.sqrt(np.vdot(values, values))
-
-
-def _largest(values: Float[np.ndarray, " ..."]) -> float:
-    return max(-float(values.min()), float(values.max()))
 
 
 def _softmax_of(layer: LayerTrace, head: int, query: int) -> str:

@@ -60,7 +60,7 @@ def open_checkpoint(
     if mask is not None:  # a mistake in it is said before anything is looked for
         from attncli.masks.parser import parse
 
-        parse(mask, states_true=False)
+        parse(mask)
     snapshot = resolve(model, chosen, for_writing=generate > 0)
     engine, name = chosen.engine, visible(snapshot.name)
     is_gguf = snapshot.gguf is not None

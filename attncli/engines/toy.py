@@ -56,7 +56,7 @@ class ToyLayer:
         self.options = ToyOptions(**options)
         layers.resolve(1, self.name)
         self.heads = heads.resolve(self.options.heads, self.name)
-        self.mask = None if mask is None else parse(mask, states_true=False)
+        self.mask = None if mask is None else parse(mask)
         self.kind = kind
         vocab, size = self.options.vocab, self.options.vocab_size
         self._vocabulary_of = open_vocabulary(vocab, special, self.options.offline, size)
@@ -109,7 +109,7 @@ class ToyLayer:
         """Return the layer under another mask; see `OpenModel.recording`."""
         layers.resolve(1, self.name)
         other = copy(self)
-        other.mask = None if mask is None else parse(mask, states_true=False)
+        other.mask = None if mask is None else parse(mask)
         return other
 
     def _read(self, text: str, pair: str | None, target: str | None) -> tuple[Vocabulary, Tokens, Tokens]:

@@ -16,7 +16,6 @@ from attncli.attention import row_blocks
 from attncli.formats.answers import array, dumped, opened
 from attncli.formats.json import described
 from attncli.formats.numbers import matrix, number, proven
-from attncli.masks.alibi import biases
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
 from attncli.trace.trace import Trace
@@ -67,7 +66,7 @@ def what_was_read(subject: MaskGrid) -> dict[str, Any]:
 
 
 def write_masks(subjects: Sequence[MaskGrid], more: Sequence[dict[str, Any]] | None = None) -> Iterator[str]:
-    """Yield one document for one mask; an array of them for two alignments, or masks that differ by head.
+    """Yield one document for one mask; an array of them for masks that differ by head.
 
     Args:
         subjects: the masks.
@@ -99,13 +98,7 @@ def _mask(subject: MaskGrid, plane: int, more: dict[str, Any]) -> Iterator[str]:
     blocks = row_blocks(np.arange(queries), keys)
     yield opened(members) + ', "mask": '
     yield from matrix((allowed[rows] for rows in blocks), None)
-    yield ', "bias": '
-    if subject.bias_heads is None:
-        yield "null"
-    else:
-        by_head = biases(subject.bias_heads, keys, subject.past)
-        yield from array(matrix(map(bias, blocks), None) for bias in by_head)
-    yield "}"
+    yield ', "bias": null}'
 
 
 def write_heads(report: HeadReport, precision: int | None) -> str:

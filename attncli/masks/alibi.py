@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,18 +31,6 @@ def slopes(heads: int) -> list[float]:
 def bias_heads(expression: Expression) -> int | None:
     """Return how many heads the bias of an expression has; None is no bias."""
     return next((bias.arguments[0] for bias in atoms_named("alibi", conjuncts(expression))), None)
-
-
-def biases(heads: int, keys: int, past: int) -> Iterator[Callable[[Int[np.ndarray, " R"]], Float[np.ndarray, "R K"]]]:
-    """Yield for each head what gives some query rows of its bias; all heads at once would fill the memory.
-
-    It is −slope · |i − j| for query position i and key position j; the paper has it for j ≤ i alone.
-    """
-
-    def rows(slope: float, queries: Int[np.ndarray, " R"]) -> Float[np.ndarray, "R K"]:
-        return -slope * np.abs(queries[:, None] + past - np.arange(keys)[None, :])
-
-    return (partial(rows, slope) for slope in slopes(heads))
 
 
 def slopes_in(

@@ -27,59 +27,76 @@ from attncli.masks.expressions import (
     atoms_named,
     batch_rows,
     conjuncts,
+    is_padding,
     leaves,
     map_leaves,
 )
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.masks.intrinsic_checks import LAID_ALONG_QUERIES, WHAT_BECOMES, intrinsic_findings
-from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows, materialise
+from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
 from attncli.masks.notation import MOST
 from attncli.masks.recognition import Shape, rule_of, shape_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-_FURTHEST = 8  # keys that a window is looked for to either side
-_MOST_WINDOWS = 8  # of an expectation whose windows are looked for; each is tried with all the others
+
+class _Mistake(NamedTuple):
+    """What could explain every wrong cell.
+
+    Attributes:
+        codes: the findings that it explains.
+        hint: what was done, in a sentence.
+        expression: what is then expected.
+        mask: of which mask.
+    """
+
+    codes: tuple[str, ...]
+    hint: str
+    expression: Expression
+    mask: MaskGrid
 
 
 def explained(subject: MaskGrid, expected: Expression, wrong: list[int]) -> dict[str, str]:
     """Return what explains the wrong cells, by the code of the finding that it belongs to.
 
-    Each is tried on the whole mask, the rows that are known to be wrong first, and named only where it explains
+    Each mistake is tried on the whole mask, the rows that are known to be wrong first, and named only where it explains
     every cell.
     """
-    for codes, hint, expression, mask in _explanations(subject, expected):
+    for codes, hint, expression, mask in _mistakes(subject, expected):
         if _is_laid_out(expression, mask, wrong):
             return dict.fromkeys(codes, hint)
     return {}
 
 
-def _explanations(
-    subject: MaskGrid, expected: Expression
-) -> Iterator[tuple[tuple[str, ...], str, Expression, MaskGrid]]:
-    """Yield the codes and the sentence of each mistake, and what holds of which mask where it was made."""
+def _mistakes(subject: MaskGrid, expected: Expression) -> Iterator[_Mistake]:
+    """Yield the mistakes that are often made."""
     queries, keys = subject.allowed.shape[1:]
-    for changed, hint in _other_windows(expected):
-        yield ("window", "missing", "leak"), hint, changed, subject
+    of_cells, causal = ("window", "missing", "leak"), Atom("causal")
+    windows = set(atoms_named("window", leaves(expected)))
+    for width, step in ((window.arguments[0], step) for window in windows for step in (1, -1) if len(windows) == 1):
+        if width + step:
+            hint = f"the window has {width + step} keys, not {width} ({step:+d})"
+            changed = _with(expected, Atom("window", (width,)), Atom("window", (width + step,)))
+            yield _Mistake(of_cells, hint, changed, subject)
     if queries == keys:
-        if any(map(_is_pad, leaves(expected))):
-            along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if _is_pad(leaf) else leaf)
-            yield ("broadcast",), LAID_ALONG_QUERIES, along, subject
+        if any(map(is_padding, leaves(expected))):
+            along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if is_padding(leaf) else leaf)
+            yield _Mistake(("broadcast",), LAID_ALONG_QUERIES, along, subject)
         hint = "the mask is the transpose of what is expected: queries and keys are swapped"
-        yield ("shape",), hint, expected, subject._replace(allowed=subject.allowed.swapaxes(1, 2))
-    if (causal := Atom("causal")) in leaves(expected):
+        yield _Mistake(("shape",), hint, expected, subject._replace(allowed=subject.allowed.swapaxes(1, 2)))
+    if causal in leaves(expected):
         later, earlier = Atom("band", (MOST, 1)), And((causal, Not(Atom("window", (1,)))))
-        for shifted, which in (
-            (later, "+1, a query sees the key after itself"),
-            (earlier, "-1, a query does not see itself"),
-        ):
-            yield ("leak", "missing"), f"the diagonal is shifted by {which}", _with(expected, causal, shifted), subject
+        hint = "the diagonal is shifted by "
+        yield _Mistake(
+            of_cells, hint + "+1, a query sees the key after itself", _with(expected, causal, later), subject
+        )
+        yield _Mistake(of_cells, hint + "-1, a query does not see itself", _with(expected, causal, earlier), subject)
     for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
         if past >= 0 and past != subject.past:
             hint = f"the mask is aligned {side} (past {past}), expected past {subject.past}"
-            yield ("shape",), hint, expected, subject._replace(past=past)
+            yield _Mistake(("shape",), hint, expected, subject._replace(past=past))
 
 
 def _is_laid_out(expression: Expression, subject: MaskGrid, wrong: list[int]) -> bool:
@@ -96,23 +113,6 @@ def _is_laid_out(expression: Expression, subject: MaskGrid, wrong: list[int]) ->
     return False
 
 
-def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
-    """Yield the expression with a window of it wider or narrower, then shifted, the smallest change first."""
-    windows = dict.fromkeys(atoms_named("window", leaves(expression)))
-    if len(windows) > _MOST_WINDOWS:
-        return
-    for window in windows:
-        width = window.arguments[0]
-        steps = [sign * size for size in range(1, _FURTHEST + 1) for sign in (1, -1)]
-        for step in steps:
-            if width + step > 0:
-                wider = Atom("window", (width + step,))
-                yield _with(expression, window, wider), f"the window has {width + step} keys, not {width} ({step:+d})"
-        for step in steps:
-            moved = Atom("band", (width - 1 - step, step))
-            yield _with(expression, window, moved), f"the window is shifted by {step:+d}"
-
-
 def _with(expression: Expression, old: Atom, new: Expression) -> Expression:
     """Return the expression with `new` wherever it says `old`."""
     return map_leaves(expression, lambda leaf: new if leaf == old else leaf)
@@ -124,9 +124,6 @@ _CODES = {
     "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad",
 }  # fmt: skip
 _ONE_SIDED = {"window", "dilated"}  # they forbid the future as well
-
-_ROUNDING = {"float16": 2**-10, "bfloat16": 2**-7}
-_SCORES_APART = 4.0
 
 _SAYS = {
     "leak": "attends to the future",
@@ -168,25 +165,22 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
     What is not known of these is not checked. Of a mask that could mean either, it is what is wrong whatever it means.
     """
     yield from _shape(subject, size)
-    yield from _ambiguous(subject)
+    if subject.reading is not None and subject.is_ambiguous:
+        yield Finding("ambiguous", "error", f"{subject.reading.why}; --for sdpa or --for mha decides")
+        yield from _varies(subject, None)
+        return
     if _is_misshapen(subject, size):
         expected = None  # it says nothing of a mask of another size
-    if subject.is_padding and expected is not None and not _is_of_keys(expected, subject):
-        message = f"key padding is the same for every query, and {expected} is not: what says it is another mask"
-        yield Finding("shape", "error", message)
-        expected = None
     if expected is not None:
         yield from _varies(subject, expected)
         yield from _cells(subject, expected)
         yield from _dead_rows(subject, expected)
         return
-    is_read = subject.reading is None or not subject.reading.is_ambiguous
     cells = subject.cells.reshape((1,) * (4 - subject.cells.ndim) + subject.cells.shape)
-    rule = rule_of(cells, shape_of(cells), subject.past) if is_read else None
-    if rule is None or rule.expression is None:  # rows with padding of their own follow one rule
+    rule = rule_of(cells, shape_of(cells), subject.past)
+    if rule.expression is None:  # rows with padding of their own follow one rule
         yield from _varies(subject, None)
-    if rule is not None:
-        yield from intrinsic_findings(cells, rule, subject.past, _becomes(subject))
+    yield from intrinsic_findings(cells, rule, subject.past)
 
 
 def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: Expression) -> Iterator[Finding]:
@@ -210,20 +204,13 @@ def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: 
     yield from audit(subject, expected, subject.size)
 
 
-def _is_of_keys(expected: Expression, subject: MaskGrid) -> bool:
-    """Return whether an expectation is the same for every query, over as many queries as there are keys."""
-    keys = subject.allowed.shape[2]
-    cells = materialise(expected, MaskSize(keys, keys, 0), subject.heads)
-    return bool((cells == cells[..., :1, :]).all())
-
-
 def word_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
     """Return the queries whose cells have to be as expected; it broadcasts to the cells.
 
     They are those that stand at no padding of their batch row: nobody reads what the others give, so they may see
     nothing, themselves, each other or everything. Where all stand at padding, they are no queries of these positions.
     """
-    pads = [leaf for leaf in leaves(expected) if _is_pad(leaf)]
+    pads = [leaf for leaf in leaves(expected) if is_padding(leaf)]
     if not pads or grid.total_queries == 1 or grid.past + grid.total_queries != grid.keys:
         return np.ones((1, 1), bool)
     tokens = reduce(operator.and_, (pad.allowed(grid)[..., 0, :] for pad in pads))
@@ -240,10 +227,6 @@ class _AlongQueries(NamedTuple):
         """See `Expression.allowed`."""
         keys = self.pad.allowed(grid._replace(queries=np.zeros((1, 1), int)))
         return np.broadcast_to(keys[..., 0, grid.i[:, 0], None], (*keys.shape[:-2], len(grid.queries), grid.keys))
-
-
-def _is_pad(leaf: Expression) -> bool:
-    return isinstance(leaf, Pad) or (isinstance(leaf, Atom) and leaf.name == "pad")
 
 
 def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarray, " ..."]]:
@@ -323,15 +306,6 @@ def _shape(subject: MaskGrid, size: MaskSize) -> Iterator[Finding]:
         yield Finding("shape", "error", message)
 
 
-def _ambiguous(subject: MaskGrid) -> Iterator[Finding]:
-    """Yield a finding if it is not known what True means: an error, or a note where one reading is nearer."""
-    reading = subject.reading
-    if reading is not None and (reading.is_ambiguous or reading.is_nearer):
-        severity: Severity = "note" if reading.is_nearer else "error"
-        message = f"read as True = {reading.convention}: {reading.why}" if reading.is_nearer else reading.why
-        yield Finding("ambiguous", severity, f"{message}; --for sdpa or --for mha decides")
-
-
 def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]:
     """Yield which heads, or batch rows, have another mask; where each batch row is expected to, only heads."""
     if subject.is_padding:
@@ -377,22 +351,8 @@ def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     for severity, some, addition in (("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected")):
         if some.size:
             who = "1 row is" if len(some) == 1 else f"{len(some)} rows are"
-            message = f"{who} fully masked{addition}: {_becomes(subject)}"
+            message = f"{who} fully masked{addition}: {WHAT_BECOMES}"
             yield Finding("dead-row", severity, message, len(some), rows=tuple(some[:MOST_CELLS].tolist()))
-
-
-def _becomes(subject: MaskGrid) -> str:
-    """Return what the APIs make of a fully masked row."""
-    fills = () if subject.reading is None else subject.reading.fills
-    if not fills:
-        return WHAT_BECOMES
-    if fills == (-np.inf,):
-        return "softmax over −inf gives NaN, scaled_dot_product_attention 0"
-    # A fill hides the scores in its own rounding where neighbouring numbers of its size are further apart than scores.
-    dtype = "" if subject.stored is None else subject.stored.dtype
-    if -max(fills) * _ROUNDING.get(dtype or "", 2**-23) < _SCORES_APART:
-        return f"{max(fills):g} added to every score of a row changes no weight: it attends as if nothing were masked"
-    return "adding this fill rounds every score away, so the row is uniform over all keys, which looks fine"
 
 
 _CLOSE = 1e-2  # −1e4 is −9984 in bfloat16

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.errors import InputError
-from attncli.masks.mask_grid import MaskGrid, is_broadcast
+from attncli.masks.mask_grid import MaskGrid
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -46,7 +46,10 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
         InputError: they are not of one size.
     """
     one, other = first.cells, second.cells
-    if one.shape[-2:] != other.shape[-2:] or not is_broadcast(one.shape, other.shape):
+    planes_fit = all(
+        1 in sides or sides[0] == sides[1] for sides in zip(one.shape[-3::-1], other.shape[-3::-1], strict=False)
+    )
+    if one.shape[-2:] != other.shape[-2:] or not planes_fit:
         shapes = " and ".join(f"{visible(subject.name)} is {list(subject.shape)}" for subject in (first, second))
         raise InputError(f"masks of different sizes cannot be compared: {shapes}")
     planes = tuple(range(max(one.ndim, other.ndim) - 2))

@@ -7,7 +7,8 @@ Three conventions are in use, and a mask read in the wrong one is wrong everywhe
 - `masked`: True forbids (`nn.MultiheadAttention`'s `attn_mask`, every `key_padding_mask`).
 
 Additive numbers tell themselves. Booleans and 0/1 do not: `[[1, 1, 1, 0]]` is a sentence of three tokens in one
-convention and one of one token in another. So they are read by what was stated, else by evidence, else not at all.
+convention and one of one token in another. So they are read by what was stated, else by causal structure, else not at
+all.
 """
 
 from __future__ import annotations
@@ -45,13 +46,6 @@ WRITTEN = {
 }
 
 
-# A mask whose meaning depends on who reads it is right for one of them alone.
-RIGHT_FOR: dict[Convention, str] = {
-    "attend": "ok as scaled_dot_product_attention reads it; nn.MultiheadAttention reads True as masked",
-    "masked": "ok as nn.MultiheadAttention reads it; scaled_dot_product_attention reads True as attend",
-}
-
-
 class Reading(NamedTuple):
     """What the values of a mask mean, and how that is known.
 
@@ -61,7 +55,6 @@ class Reading(NamedTuple):
         allowed: True = attend, in the shape of the values.
         fills: the numbers that an additive mask forbids with, the smallest first.
         is_ambiguous: whether nothing decided, and the convention is there only so that there is one.
-        is_nearer: whether it is no more than the less unlikely one of two readings.
     """
 
     convention: Convention
@@ -69,78 +62,54 @@ class Reading(NamedTuple):
     allowed: Bool[np.ndarray, "*P Q K"]
     fills: tuple[float, ...] = ()
     is_ambiguous: bool = False
-    is_nearer: bool = False
 
 
 def read_convention(
-    values: np.ndarray[Any, Any],
-    name: str,
-    reader: Reader | None = None,
-    past: int | None = None,
-    expected: Bool[np.ndarray, "*#P Q K"] | None = None,
-    says: str = "--expect",
-    is_padding: bool = False,
+    values: np.ndarray[Any, Any], name: str, reader: Reader | None = None, past: int | None = None
 ) -> Reading:
     """Read the values of a mask: find out what True, 0 and numbers mean, and which keys are allowed.
 
-    Booleans and 0/1 do not say what True means. The first of these decides that says something:
+    Numbers that are added tell themselves; floats that are 0.0 everywhere are some. Booleans and 0/1 do not say what
+    True means. `reader` decides; without it the one reading with causal structure, in which there are future cells and
+    none is allowed, three queries or more attend to their own positions, only those before all of them attend to
+    nothing (padding on the left), and some query attends to an earlier key. Otherwise it is ambiguous.
 
-    1. what was stated (`reader`);
-    2. what the mask should say (`expected`): the reading that is exactly that, else the one with fewer wrong cells;
-    3. causal structure: the one reading in which there are future cells and none is allowed, three queries or more
-       attend to their own positions, only those before all of them attend to nothing (padding on the left), and some
-       query attends to an earlier key;
-    4. of key padding masks, the one reading in which every row has a key: the longest row of a batch has no padding.
-
-    Otherwise it is ambiguous. No mask whose rows are all alike, and no padding of sentences that have a token, has
-    causal structure in its wrong reading; a mask has that lets a query attend to all that follows and not to itself.
-    Floats that are 0.0 everywhere are additive.
+    No mask whose rows are all alike, and no padding of sentences that have a token, has causal structure in its wrong
+    reading; a mask has that lets a query attend to all that follows and not to itself.
 
     Args:
         values: `[…, Q, K]`: booleans, 0/1 or additive numbers.
         name: of the mask, for errors.
         reader: what the mask is for, which says what True and 1 mean; None is to be found out.
         past: how many keys stand before the first query; None is as many as there are more keys than queries.
-        expected: what the mask should say; it broadcasts to the values, or they to it.
-        says: what `expected` is called.
-        is_padding: whether they say of each batch row which keys are padding.
 
     Raises:
         InputError: the values are those of no mask.
         UsageError: `reader` adds numbers, and the values are booleans or 0/1.
     """
+    if _is_zero(values):
+        return Reading("additive", "0.0 everywhere forbids nothing", values == 0)
     if _is_additive(values):
         return Reading("additive", "0 and very negative numbers", values == 0, _fills(values))
     if not _is_boolean(values):
-        raise InputError(_no_mask(values, name))
+        shown = ", ".join(f"{value:g}" for value in np.unique(values)[:5])
+        raise InputError(
+            f"{name} holds the values {shown}…; expected booleans, 0/1 (1 = attend) or an additive mask of "
+            "0 and −inf (or another very negative number)"
+        )
     is_true = values.view(bool) if values.itemsize == 1 else values.astype(bool)
-    if reader == "additive" and not _is_zero(values):
+    if reader == "additive":
         raise UsageError(f"--for additive does not apply to {name}, whose values are booleans, or 0 and 1")
+    convention: Convention | None
     if reader is not None:
-        return _as_read(is_true, CONVENTIONS[reader], f"--for {reader}")
-    wrong, cells = (0, 0) if expected is None else _wrong(is_true, expected)
-    only_so = f"only so is it what {says} says"
-    if _is_zero(values):
-        if cells and not wrong:
-            return _as_read(is_true, "attend", only_so)
-        return Reading("additive", "0.0 everywhere forbids nothing", ~is_true)
-    if cells and wrong in (0, cells):
-        return _as_read(is_true, "masked" if wrong else "attend", only_so)
-    if 2 * wrong != cells:
-        nearer: Convention = "attend" if 2 * wrong < cells else "masked"
-        fewer, more = sorted((wrong, cells - wrong))
-        why = f"nearer to {says}, from which {fewer} of {cells} cells differ, and {more} the other way"
-        return _as_read(is_true, nearer, why)._replace(is_nearer=True)
-    causal = _causal(is_true, values.shape[-1] - values.shape[-2] if past is None else past)
-    if causal is not None:
-        return _as_read(is_true, causal, "only so is it causal")
-    if is_padding and is_true.any(axis=-1).all() != (~is_true).any(axis=-1).all():
-        true: Convention = "attend" if is_true.any(axis=-1).all() else "masked"
-        return _as_read(is_true, true, "only so has every row a key")
-    why = "nothing in the cells tells True = attend from True = masked"
-    if cells:
-        why = f"half of the cells are not as {says} has them whatever True means; read as True = attend"
-    return Reading("attend", why, is_true, is_ambiguous=True)
+        convention, why = CONVENTIONS[reader], f"--for {reader}"
+    else:
+        before = values.shape[-1] - values.shape[-2] if past is None else past
+        convention, why = _causal(is_true, before), "only so is it causal"
+    if convention is None:
+        why = "nothing in the cells tells True = attend from True = masked"
+        return Reading("attend", why, is_true, is_ambiguous=True)
+    return Reading(convention, why, is_true if convention == "attend" else ~is_true)
 
 
 def read_added(values: np.ndarray[Any, Any]) -> Reading:
@@ -149,21 +118,6 @@ def read_added(values: np.ndarray[Any, Any]) -> Reading:
     fills = _fills(np.where(allowed, 0, values))
     has_bias = bool((values[allowed] != 0).any())  # which is added to the fill too, and makes many numbers of one
     return Reading("additive", "it is added to the scores", allowed, fills[:1] if has_bias else fills)
-
-
-def as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H Q K"]:
-    """Convert a mask of additive numbers, booleans or 0/1 (1 = attend) to booleans: True = attend.
-
-    Raises:
-        InputError: its values are none of these.
-    """
-    if values.dtype == bool:
-        return values
-    if _is_additive(values) or _is_zero(values):
-        return values == 0
-    if _is_boolean(values):
-        return values == 1
-    raise InputError(_no_mask(values, f"the mask {name}"))
 
 
 def encode_mask(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> np.ndarray[Any, Any]:
@@ -229,30 +183,8 @@ def _fills(values: np.ndarray[Any, Any]) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
-def _no_mask(values: np.ndarray[Any, Any], name: str) -> str:
-    shown = ", ".join(f"{value:g}" for value in np.unique(values)[:5])
-    return (
-        f"{name} holds the values {shown}…; expected booleans, 0/1 (1 = attend) or an additive mask of "
-        "0 and −inf (or another very negative number)"
-    )
-
-
-def _as_read(is_true: Bool[np.ndarray, "*P Q K"], true: Convention, why: str) -> Reading:
-    return Reading(true, why, is_true if true == "attend" else ~is_true)
-
-
-def _wrong(is_true: Bool[np.ndarray, "*#P Q K"], expected: Bool[np.ndarray, "*#P Q K"]) -> tuple[int, int]:
-    """Return how many cells are not as expected if True = attend, and how many there are."""
-    shape = np.broadcast_shapes(is_true.shape, expected.shape)
-    wrong, cells = 0, math.prod(shape)
-    for rows in row_blocks(np.arange(shape[-2]), cells // shape[-2]):
-        some = slice(rows[0], rows[-1] + 1)
-        wrong += int(np.count_nonzero(is_true[..., some, :] ^ expected[..., some, :]))
-    return wrong, cells
-
-
 def _causal(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> Literal["attend", "masked"] | None:
-    """Return the reading that has causal structure, as `read_convention` defines it, or None where neither has.
+    """Return the convention that has causal structure, as `read_convention` defines it, or None where neither has.
 
     In every mask that heads or batch rows have no future cell is allowed; the rest one of them has to show.
     """

@@ -8,7 +8,6 @@ ALiBi is among them, which forbids nothing: see `attncli.masks.alibi`.
 from __future__ import annotations
 
 import operator
-import shlex
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -126,12 +125,10 @@ class File(NamedTuple):
     Attributes:
         path: the file.
         mask: True = attend.
-        is_ambiguous: whether neither the file nor who named it says what True means.
     """
 
     path: str
     mask: Bool[np.ndarray, "*H Q K"]
-    is_ambiguous: bool = False
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
@@ -140,18 +137,6 @@ class File(NamedTuple):
             raise InputError(
                 f"the mask in {visible(self.path)} has shape {list(self.mask.shape)}; expected [queries, keys] = "
                 f"{list(expected)}, or [heads, queries, keys] with {grid.heads} heads"
-            )
-        if self.is_ambiguous:
-            stated = visible(str(self))
-            if '"' in self.path and "'" in self.path:  # which no expression can hold
-                how = "convert it by attn mask convert --for sdpa or --for mha"
-            else:
-                how = (
-                    f"write {shlex.quote(stated)} for the one, {shlex.quote('~' + stated)} for the other "
-                    "(attn mask show --for sdpa draws the one)"
-                )
-            raise UsageError(
-                f"{visible(self.path)}: nothing in the cells tells True = attend from True = masked; {how}"
             )
         return self.mask[..., grid.queries[:, 0], :]
 
@@ -222,7 +207,7 @@ class Pad(NamedTuple):
 
 
 def leaves(*expressions: Expression) -> Iterator[Expression]:
-    """Yield the atoms, files and functions of expressions, as they are written from left to right."""
+    """Yield the atoms and files of expressions, as they are written from left to right."""
     for expression in expressions:
         if isinstance(expression, And | Or):
             yield from leaves(*expression.sides)
@@ -244,8 +229,13 @@ def atoms_named(name: str, parts: Iterable[Expression]) -> list[Atom]:
     return [part for part in parts if isinstance(part, Atom) and part.name == name]
 
 
+def is_padding(part: Expression) -> bool:
+    """Return whether a part of an expression hides padding: `pad`, with numbers or without."""
+    return isinstance(part, Pad) or (isinstance(part, Atom) and part.name == "pad")
+
+
 def map_leaves(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """Return the expression with `change` of every atom, file and function in its place."""
+    """Return the expression with `change` of every atom and file in its place."""
     if isinstance(expression, And | Or):
         return type(expression)(tuple(map_leaves(side, change) for side in expression.sides))
     if isinstance(expression, Not):

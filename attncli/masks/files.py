@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
 import zipfile
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attncli.errors import InputError, LoadError, UsageError, require
-from attncli.files import MOST_PACKED, MOST_TEXT, Tensors, atomic_write, check_file
-from attncli.masks.conventions import Reading, as_allowed, read_convention
+from attncli.files import MOST_PACKED, MOST_TEXT, Tensors, atomic_write, check_file, to_numpy
 from attncli.masks.notation import ENDINGS
 from attncli.text import visible
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool
-
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
 _WITH_BFLOAT16 = (".safetensors", ".pt")
-_MOST = {".json": MOST_TEXT, ".csv": MOST_TEXT, ".npz": MOST_PACKED, ".pt": MOST_PACKED}  # the others are mapped
-_LARGEST = 2**31  # bytes that a mask may take which takes more than its file, as a small file can ask for any
-_BESIDE = 7  # bytes a cell that its readings, what is expected and their differences take besides
+_MOST = {".csv": MOST_TEXT, ".pt": MOST_PACKED}  # the others are mapped
+_LARGEST = 2**28  # bytes that a mask may take which takes more than its file, as a small file can ask for any
 
 
 class StoredMask(NamedTuple):
@@ -39,25 +32,6 @@ class StoredMask(NamedTuple):
 
     values: np.ndarray[Any, Any]
     dtype: str | None
-
-
-def read_mask(path: Path) -> Bool[np.ndarray, "*H Q K"]:
-    """Read a mask file whose True is stated to mean attend.
-
-    Args:
-        path: two axes `[Q, K]`, or three `[H, Q, K]`. Booleans and 0/1 say True = attend; floats that hold 0 and
-            very negative values are additive.
-
-    Raises:
-        InputError: there is no such file, or it holds no mask.
-    """
-    values = read_values(path, most_axes=3).values
-    return as_allowed(values, f"file {visible(str(path))}")
-
-
-def read_unstated(path: Path) -> Reading:
-    """Read a mask file of which nobody said what True means; see `read_mask`."""
-    return read_convention(read_values(path, most_axes=3).values, f"file {visible(str(path))}")
 
 
 def read_values(path: Path, most_axes: int = 4) -> StoredMask:
@@ -107,11 +81,6 @@ def _read(path: Path) -> StoredMask:
             # Mapped, so that a header that claims more than the file holds is refused before memory is taken.
             values = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
             return StoredMask(values, values.dtype.name)
-        case ".npz":
-            values = _unpacked(path)
-            return StoredMask(values, values.dtype.name)
-        case ".json":
-            return StoredMask(np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig")))), None)
         case ".csv":
             lines = [line.split(",") for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
             return StoredMask(np.array([[_csv_number(cell) for cell in line] for line in lines]), None)
@@ -125,38 +94,12 @@ def _read(path: Path) -> StoredMask:
     raise ValueError(f"its ending is none of {', '.join(ENDINGS)}")
 
 
-def _unpacked(path: Path) -> np.ndarray[Any, Any]:
-    with zipfile.ZipFile(path) as archive:
-        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-        member, headers = members[_the_mask(list(members))], np.lib.format
-        with archive.open(member) as stream:
-            is_first = headers.read_magic(stream) == (1, 0)
-            shape, _, dtype = (headers.read_array_header_1_0 if is_first else headers.read_array_header_2_0)(stream)
-        _check_size(shape, dtype.itemsize, path)
-        with archive.open(member) as stream:
-            return headers.read_array(stream, allow_pickle=False)
-
-
-def _check_size(shape: Sequence[int], itemsize: int, path: Path) -> None:
-    """Raise ValueError for a huge array in a small file, before it takes memory."""
-    cells = math.prod(shape)
-    if cells * itemsize > path.stat().st_size and cells * (itemsize + _BESIDE) > _LARGEST:
-        raise ValueError(f"it unpacks to {cells * itemsize} bytes; give a mask of this size as .npy")
-
-
 def _the_mask(names: list[str]) -> str:
     """Return which of several arrays is the mask: the only one, or the one that is called so."""
     named = names if len(names) == 1 else [name for name in _NAMES if name in names]
     if not named:
         raise ValueError(f"it holds {', '.join(names[:8]) or 'no array'}; expected one array, or one called mask")
     return named[0]
-
-
-def _json_numbers(value: Any) -> Any:
-    """Return nested lists with the infinities as numbers; JSON has none, and spells them as words."""
-    if isinstance(value, list):
-        return [_json_numbers(item) for item in value]
-    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def _csv_number(cell: str) -> float:
@@ -166,10 +109,9 @@ def _csv_number(cell: str) -> float:
 
 
 def _read_torch(path: Path) -> StoredMask:
-    with path.open("rb") as stream:  # a file that is not there is said so before torch says it at length
-        if zipfile.is_zipfile(stream):  # torch writes its parts as they are, and unpacks those that are not
-            with zipfile.ZipFile(stream) as archive:
-                _check_size([sum(member.file_size for member in archive.infolist())], 1, path)
+    if zipfile.is_zipfile(path):  # torch writes its parts as they are, and unpacks those that are not
+        with zipfile.ZipFile(path) as archive:
+            _check_size(sum(member.file_size for member in archive.infolist()), path)
     require(visible(str(path)), "torch")
     import torch
 
@@ -181,9 +123,14 @@ def _read_torch(path: Path) -> StoredMask:
         loaded = loaded[_the_mask([name for name, value in loaded.items() if isinstance(value, torch.Tensor)])]
     if not isinstance(loaded, torch.Tensor):
         raise ValueError(f"it holds a {type(loaded).__name__}, not a tensor")
-    dtype = str(loaded.dtype).removeprefix("torch.")
-    _check_size(loaded.shape, loaded.itemsize, path)  # one value can stand in many places
-    return StoredMask((loaded.float() if dtype == "bfloat16" else loaded).detach().numpy(), dtype)
+    _check_size(loaded.nbytes, path)  # one value can stand in many places
+    return StoredMask(to_numpy(loaded), str(loaded.dtype).removeprefix("torch."))
+
+
+def _check_size(size: int, path: Path) -> None:
+    """Raise ValueError for a huge array in a small file, before it takes memory."""
+    if size > max(path.stat().st_size, _LARGEST):
+        raise ValueError(f"it unpacks to {size} bytes; give a mask of this size as .npy")
 
 
 # --- writing -----------------------------------------------------------------------------------------------
@@ -210,17 +157,15 @@ def write_values(path: Path, values: np.ndarray[Any, Any], dtype: str) -> None:
         raise UsageError(f"--output {name}: .csv holds one matrix, the mask has {values.ndim} axes; use .npy")
     with atomic_write(path) as aside:
         # Through bytes: the libraries' own errors about a file do not say what the system said.
-        aside.write_bytes(_written(ending, values, dtype))
+        aside.write_bytes(_encode(ending, values, dtype))
 
 
-def _written(ending: str, values: np.ndarray[Any, Any], dtype: str) -> bytes | memoryview:
+def _encode(ending: str, values: np.ndarray[Any, Any], dtype: str) -> bytes | memoryview:
     """Return what a file of the values holds."""
     stream = BytesIO()
     match ending:
         case ".npy":
             np.save(stream, values)
-        case ".npz":
-            np.savez_compressed(stream, mask=values)
         case ".pt":
             require("a .pt file", "torch")
             import torch
@@ -229,8 +174,6 @@ def _written(ending: str, values: np.ndarray[Any, Any], dtype: str) -> bytes | m
             torch.save(tensor.bfloat16() if dtype == "bfloat16" else tensor, stream)
         case ".safetensors":
             return _safetensors(values, dtype)
-        case ".json":
-            stream.write(json.dumps(values.tolist()).encode() + b"\n")
         case ".csv":
             numbers = values.astype(int) if dtype == "bool" else values
             stream.writelines((",".join(map(str, row)) + "\n").encode() for row in numbers.tolist())

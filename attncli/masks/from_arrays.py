@@ -11,7 +11,6 @@ import numpy as np
 from attncli.errors import InputError, UsageError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Expression, Pad, leaves, with_lengths
-from attncli.masks.function import FUNCTION
 from attncli.masks.mask_grid import is_file
 from attncli.masks.notation import MOST
 from attncli.masks.parser import parse
@@ -41,9 +40,7 @@ def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
 
 def has_own_padding(mask: str) -> bool:
     """Return whether an expression says `pad` without numbers, which needs lengths."""
-    if is_file(mask) or FUNCTION.fullmatch(mask):
-        return False
-    return _has_pad(parse(mask, True, True, states_true=False, allow_rows=True))
+    return not is_file(mask) and _has_pad(parse(mask, allow_rows=True))
 
 
 def _has_pad(expression: Expression) -> bool:

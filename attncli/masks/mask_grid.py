@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError, UsageError
-from attncli.masks.alibi import bias_heads
 from attncli.masks.expressions import (
     Expression,
     Grid,
@@ -22,7 +20,6 @@ from attncli.masks.expressions import (
     leaves,
     with_lengths,
 )
-from attncli.masks.function import FUNCTION, load_function
 from attncli.masks.notation import ENDINGS, MOST
 from attncli.masks.parser import parse
 from attncli.text import visible
@@ -34,8 +31,7 @@ if TYPE_CHECKING:
     from attncli.masks.files import StoredMask
 
 _DEFAULT = 8  # positions, where nothing says how many
-_MOST_HEADS = 1024
-_MOST_CELLS = 2**31  # held at once, a byte each; a bias is made head by head, but written whole
+_MOST_CELLS = 2**31  # held at once, a byte each
 
 Lengths = Any  # of batch rows, as `with_lengths` takes them: `[B]` numbers of tokens, or `[B, K]` which keys are tokens
 
@@ -54,7 +50,7 @@ class MaskSize(NamedTuple):
     past: int | None = None
 
     def completed(self, fallback: int) -> MaskSize:
-        """Return the size with what follows from the sides that are known.
+        """Return the size with what follows from the sides that are known; the last query stands at the last key.
 
         Raises:
             UsageError: they contradict each other.
@@ -65,7 +61,7 @@ class MaskSize(NamedTuple):
         keys = queries + past if self.keys is None else self.keys
         if queries < 1:
             raise UsageError(f"--past {past} leaves no query among {keys} keys")
-        return MaskSize(queries, keys, self.past)
+        return MaskSize(queries, keys, max(keys - queries, 0) if self.past is None else self.past)
 
 
 def check_past(past: int | None) -> None:
@@ -78,7 +74,7 @@ def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
     """Return the size; where nobody gave one, that of a file or of the documents in the expressions."""
     if size.queries is None and size.keys is None:
         for file in files_of(*expressions):
-            return MaskSize(file.mask.shape[-2], file.mask.shape[-1], size.past)
+            return MaskSize(file.mask.shape[-2], file.mask.shape[-1], size.past).completed(_DEFAULT)
     lengths = [sum(documents.arguments) for documents in atoms_named("docs", leaves(*expressions))]
     lengths = lengths or [pad.longest for pad in leaves(*expressions) if isinstance(pad, Pad)]
     return size.completed(max(lengths, default=_DEFAULT))
@@ -99,7 +95,7 @@ class GridOptions(NamedTuple):
 
     Attributes:
         size: how many positions it is laid over.
-        reader: what a file is for, which says what True means there; None is to be found out.
+        reader: what a file is for, which says what True means there; None leaves it to its cells.
         lengths: what `pad` without numbers stands for, as `with_lengths` takes it.
         is_batch: whether the first axis of a file is the batch: `[B, K]` says which keys of each row are padding,
             `[B, Q, K]` is a mask for each row.
@@ -194,32 +190,24 @@ class MaskGrid(NamedTuple):
         if self.reading is not None and self.is_ambiguous:
             raise UsageError(f"{visible(self.name)}: {self.reading.why}; say it with --for sdpa or --for mha")
 
-    @property
-    def bias_heads(self) -> int | None:
-        """How many heads its bias has; None is no bias."""
-        return None if self.expression is None else bias_heads(self.expression)
-
 
 def is_file(mask: str) -> bool:
     """Return whether a mask is given as a file."""
     return mask.lower().endswith(ENDINGS)
 
 
-def as_expression(mask: str, allow_bias: bool = False, lengths: Lengths | None = None) -> Expression:
-    """Return what an expression, a file name or `file.py:function` says; a bare name does not state what True means.
+def as_expression(mask: str, lengths: Lengths | None = None) -> Expression:
+    """Return what an expression or a file name says.
 
     Args:
         mask: one of these.
-        allow_bias: whether an expression may hold a bias.
         lengths: what `pad` without numbers stands for, as `with_lengths` takes it.
 
     Raises:
         UsageError: it is none of them.
         InputError: a file cannot be read.
     """
-    if FUNCTION.fullmatch(mask):
-        return load_function(mask)
-    expression = parse(mask, True, allow_bias, states_true=False, allow_rows=True)
+    expression = parse(mask, allow_rows=True)
     return expression if lengths is None else with_lengths(expression, lengths)
 
 
@@ -232,9 +220,8 @@ def read_grid(
         name: its file, or what it is called.
         options: how it is read; without a past, there are as many keys before the first query as there are more keys
             than queries. Its size is not compared.
-        expected: what it should say, which tells what True means where it can be laid over so many positions. Three
-            axes have a batch where `expected` has the padding of as many rows, and for `nn.MultiheadAttention`, whose
-            first axis is the heads of the first row, then of the second.
+        expected: what it should say. Three axes have a batch where that has the padding of as many rows, and for
+            `nn.MultiheadAttention`, whose first axis is the heads of the first row, then of the second.
         stored: its values, two to four axes; None reads the file.
 
     Raises:
@@ -253,12 +240,8 @@ def read_grid(
     if rows is not None and 1 not in (rows, batch) and rows != batch:
         raise InputError(f"the mask {visible(name)} has {batch} batch rows, and the lengths are those of {rows}")
     past = max(keys - queries, 0) if options.size.past is None else options.size.past
-    wanted = None
-    if expected is not None and options.reader is None:
-        with suppress(InputError):  # whoever compares them says why it does not fit
-            wanted = materialise(expected, MaskSize(queries, keys, past), heads_of(shape))
     is_padding = options.is_batch and queries == heads_of(shape) == 1
-    reading = read_convention(stored.values, visible(name), options.reader, past, wanted, is_padding=is_padding)
+    reading = read_convention(stored.values, visible(name), options.reader, past)
     allowed = reading.allowed.reshape(-1, queries, keys)
     return MaskGrid(name, allowed, past, None, stored, reading, is_padding)
 
@@ -276,115 +259,58 @@ def _with_batch(values: np.ndarray[Any, Any], rows: int | None, options: GridOpt
     return values
 
 
-def open_masks(
-    mask: str,
-    options: GridOptions,
-    heads: int = 1,
-    allow_bias: bool = False,
-    reference: Expression | None = None,
-) -> list[MaskGrid]:
+def open_mask(mask: str, options: GridOptions, reference: Expression | None = None) -> MaskGrid:
     """Open a mask: read its file, or lay its expression over positions.
 
     Args:
-        mask: an expression, a file name or `file.py:function`.
+        mask: an expression or a file name.
         options: how it is read.
-        heads: how many heads an expression is asked for; one that reads a file of several has as many.
-        allow_bias: whether an expression may hold a bias.
         reference: what it is held against, whose size an expression takes that says none.
-
-    Returns:
-        One mask, or two where the alignment of an expression matters and was not chosen.
 
     Raises:
         UsageError: it is neither, or an option does not apply to it.
         InputError: a file cannot be read, or is not of this size.
     """
     options.check_file(mask)
-    if is_file(mask):
-        grid = read_grid(mask, options)
-        _, queries, keys = grid.allowed.shape
-        wanted = [options.size.queries or queries, options.size.keys or keys]
-        if wanted != [queries, keys]:
-            raise InputError(f"the mask in {visible(mask)} is [{queries}, {keys}]; expected [queries, keys] = {wanted}")
-        return [grid]
-    _check_heads(heads)
-    expression = as_expression(mask, allow_bias, options.lengths)
-    sizing = (expression,) if reference is None else (expression, reference)
-    return grids_of_expression(expression, size_for(options.size, *sizing), heads)
+    if not is_file(mask):
+        expression = as_expression(mask, options.lengths)
+        sizing = (expression,) if reference is None else (expression, reference)
+        return grid_of_expression(expression, size_for(options.size, *sizing))
+    grid = read_grid(mask, options)
+    _, queries, keys = grid.allowed.shape
+    wanted = [options.size.queries or queries, options.size.keys or keys]
+    if wanted != [queries, keys]:
+        raise InputError(f"the mask in {visible(mask)} is [{queries}, {keys}]; expected [queries, keys] = {wanted}")
+    return grid
 
 
 def open_pair(one: str, other: str, options: GridOptions) -> tuple[MaskGrid, MaskGrid]:
     """Open two masks of one size to compare them; where nothing else says it, one takes the size of the other.
 
-    Where nothing in the cells of one tells what True means, it is read as what is nearer to the other.
-
     Raises:
-        UsageError: one of them is no mask, an option applies to neither, or what True means remains open.
+        UsageError: one of them is no mask, an option applies to neither, or what True means is not known.
         InputError: a file cannot be read, or is not of this size.
     """
     options.check_file(one, other)
-    expressions = [as_expression(mask, False, options.lengths) for mask in (one, other) if not is_file(mask)]
+    expressions = [as_expression(mask, options.lengths) for mask in (one, other) if not is_file(mask)]
     size, opened = options.size, {}
     for mask in sorted((one, other), key=is_file, reverse=True):  # a file knows its size
         how = options._replace(size=size) if is_file(mask) else GridOptions(size, lengths=options.lengths)
-        opened[mask] = open_masks(mask, how, reference=expressions[-1] if expressions else None)[-1]
+        opened[mask] = open_mask(mask, how, expressions[-1] if expressions else None)
+        opened[mask].check_read()
         size = opened[mask].size
-    first, second = opened[one], opened[other]
-    if one == other:  # whatever True means there
-        return first, second
-    if first.is_ambiguous != second.is_ambiguous:
-        first, second = _read_beside(first, second), _read_beside(second, first)
-    for grid in (first, second):
-        grid.check_read()
-    return first, second
+    return opened[one], opened[other]
 
 
-def _read_beside(grid: MaskGrid, other: MaskGrid) -> MaskGrid:
-    """Return an ambiguous mask, read as what is nearer to another one; a mask that is not ambiguous as it is."""
-    if not grid.is_ambiguous or not is_broadcast(grid.shape, other.shape):
-        return grid
-    from attncli.masks.conventions import read_convention
-
-    assert grid.stored is not None
-    names = visible(grid.name), None, grid.past, other.cells, visible(other.name)
-    reading = read_convention(grid.stored.values, *names, is_padding=grid.is_padding)
-    # It is what was looked for, and no more than that, even where it is exactly the other one.
-    reading = reading._replace(is_nearer=not reading.is_ambiguous)
-    return grid._replace(allowed=reading.allowed.reshape(grid.allowed.shape), reading=reading)
-
-
-def is_broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Return whether arrays of these shapes can be compared cell by cell, heads and batch rows repeated."""
-    with suppress(ValueError):
-        np.broadcast_shapes(shape, other)
-        return True
-    return False
-
-
-def grids_of_expression(expression: Expression, size: MaskSize, heads: int = 1) -> list[MaskGrid]:
-    """Lay an expression over positions: one mask, or two where its alignment matters and was not chosen.
-
-    With more keys than queries the queries are the first positions (top-left, PyTorch's `is_causal`) or the last
-    ones (bottom-right, a KV cache).
+def grid_of_expression(expression: Expression, size: MaskSize, heads: int = 1) -> MaskGrid:
+    """Lay an expression over positions.
 
     Raises:
         InputError: the expression does not fit this many positions.
     """
-    assert size.queries is not None
-    assert size.keys is not None
-    biased = bias_heads(expression) or 0
-    _check_heads(biased)
-    _check_cells(1, biased, size.queries, size.keys)
-    pasts = [size.past] if size.past is not None else sorted({0, max(size.keys - size.queries, 0)})
-    if biased and batch_rows(expression):
-        raise UsageError("a bias is drawn beside one mask; write pad(right=n) in place of pad")
-    grids = []
-    for past in pasts:
-        allowed = materialise(expression, size._replace(past=past), heads)
-        planes = allowed.reshape(-1, size.queries, size.keys)
-        grids.append(MaskGrid(str(expression), planes, past, expression))
-    same = len(grids) == 2 and np.array_equal(grids[0].allowed, grids[1].allowed)
-    return grids[1:] if same and grids[1].bias_heads is None else grids
+    allowed = materialise(expression, size, heads)
+    planes = allowed.reshape(-1, *allowed.shape[-2:])
+    return MaskGrid(str(expression), planes, size.past or 0, expression)
 
 
 def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[np.ndarray, "*B #H Q K"]:
@@ -405,7 +331,10 @@ def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[
     assert size.keys is not None
     check_past(size.past)
     heads = _heads_for(expression, heads)
-    _check_cells(batch_rows(expression) or 1, heads, size.queries, size.keys)
+    count = (batch_rows(expression) or 1) * heads
+    if count * size.queries * size.keys > _MOST_CELLS:
+        masks = f"{count} masks of " if count > 1 else ""
+        raise InputError(f"{masks}{size.queries} × {size.keys} cells are too many to lay out; give a smaller size")
     allowed = None
     for block in row_blocks(np.arange(size.queries), size.keys):
         cells = expression.allowed(Grid(block[:, None], size.keys, size.past or 0, size.queries, heads))
@@ -414,19 +343,6 @@ def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[
         allowed[..., block, :] = cells
     assert allowed is not None
     return allowed
-
-
-def _check_heads(heads: int) -> None:
-    if heads > _MOST_HEADS:
-        raise InputError(f"{heads} heads are too many to lay out; give at most {_MOST_HEADS}")
-
-
-def _check_cells(rows: int, heads: int, queries: int, keys: int) -> None:
-    """Raise InputError for more cells than are laid out."""
-    if rows * heads * queries * keys > _MOST_CELLS:
-        of_planes, fewer = (f"{heads} heads of ", "fewer heads or ") if heads > 1 else ("", "")
-        of_planes = f"{rows} batch rows of {of_planes}" if rows > 1 else of_planes
-        raise InputError(f"{of_planes}{queries} × {keys} cells are too many to lay out; give {fewer}a smaller size")
 
 
 def grid_rows(expression: Expression, mask: MaskGrid, rows: Int[np.ndarray, " R"]) -> Grid:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MOST = 999_999_999  # the largest number in an expression, and of keys before the first query
-ENDINGS = (".npy", ".json", ".csv", ".npz", ".safetensors", ".pt")
+ENDINGS = (".npy", ".safetensors", ".pt", ".csv")
 
 
 class Notation(NamedTuple):
@@ -32,5 +32,5 @@ NOTATION = {
     "keys": Notation("keys(a,b)", "j is in a..b−1"),
     "queries": Notation("queries(a,b)", "i is in a..b−1"),
     "file": Notation('file("mask.npy")', "the file says so: True or 1 = may attend, or additive"),
-    "alibi": Notation("alibi(heads)", "always: a bias of −slope·|i−j|; in attn mask show and attn run --expect"),
+    "alibi": Notation("alibi(heads)", "always: a bias of −slope·|i−j|; in attn run --expect"),
 }

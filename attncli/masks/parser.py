@@ -9,13 +9,29 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import AttnError, UsageError
-from attncli.masks.expressions import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or, Pad
+from attncli.masks.expressions import (
+    ATOMS,
+    And,
+    Atom,
+    AtomKind,
+    Expression,
+    File,
+    Not,
+    Or,
+    Pad,
+    atoms_named,
+    conjuncts,
+)
 from attncli.masks.notation import ENDINGS, MOST
 from attncli.text import did_you_mean, visible
+
+if TYPE_CHECKING:
+    from attncli.masks.conventions import Reader, Reading
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
@@ -51,7 +67,7 @@ class MaskError(UsageError):
 def mistake_in(text: str) -> Mistake | None:
     """Return what is wrong with a mask of a source, in an expression or a file; None is nothing."""
     try:
-        parse(text, states_true=False)
+        parse(text)
     except MaskError as error:
         return error.mistake
     except AttnError as error:
@@ -59,49 +75,51 @@ def mistake_in(text: str) -> Mistake | None:
     return None
 
 
-def parse(
-    text: str, allow_files: bool = True, allow_bias: bool = False, states_true: bool = True, allow_rows: bool = False
-) -> Expression:
+def parse(text: str, allow_files: bool = True, allow_bias: bool = False, allow_rows: bool = False) -> Expression:
     """Parse a mask expression.
 
-    In `file("mask.npy")` it is stated that True = attend, and in `~file("mask.npy")` that True = masked.
+    In `file("mask.npy")` it is stated that True = attend, and in `~file("mask.npy")` that True = masked. The bare name
+    of a file states neither; see `attncli.masks.conventions`.
 
     Args:
         text: an expression, or a file that holds a mask (told by its ending); `none` is `full`.
         allow_files: whether it may name files, which are read at once.
         allow_bias: whether a bias may stand beside the mask, joined by `&`.
-        states_true: whether the bare name of a file states that True = attend too; else its cells decide, and a mask
-            whose cells do not is refused where it is laid over positions.
         allow_rows: whether `pad` may stand without numbers, for padding that each row of a batch has of its own.
 
     Raises:
         MaskError: it is not one; the message points at the character.
-        UsageError: it is neither one nor a file of a kind that holds a mask.
+        UsageError: it is neither one nor a file of a kind that holds a mask, or nothing says what True means there.
         InputError: a file it names cannot be read.
     """
     if not isinstance(text, str):
         raise UsageError("the mask is an expression such as 'causal & window(4)', or the name of a file")
     if allow_files and text.lower().endswith(ENDINGS):
-        return _file(text) if states_true else _bare_file(text)
+        return _bare_file(text)
     if allow_files and Path(text).suffix and os.path.isfile(text):
         *most, last = ENDINGS
         raise UsageError(f"a mask is not read from {visible(text)}; its ending says how: {', '.join(most)} or {last}")
     return _Parser(text, allow_files, allow_bias, allow_rows).whole()
 
 
-def _file(path: str) -> File:
-    from attncli.masks.files import read_mask
+def _read_file(path: str, reader: Reader | None) -> Reading:
+    from attncli.masks.conventions import read_convention
+    from attncli.masks.files import read_values
 
-    return File(path, read_mask(Path(path)))
+    return read_convention(read_values(Path(path), most_axes=3).values, f"the mask file {visible(path)}", reader)
 
 
 def _bare_file(path: str) -> Expression:
-    from attncli.masks.files import read_unstated
-
-    reading = read_unstated(Path(path))
+    reading = _read_file(path, None)
+    if reading.is_ambiguous:
+        stated = visible(str(File(path, reading.allowed)))
+        raise UsageError(
+            f"{visible(path)}: {reading.why}; write {shlex.quote(stated)} for the one, {shlex.quote('~' + stated)} for "
+            "the other (attn mask show --for sdpa draws the one)"
+        )
     if reading.convention == "masked":
         return Not(File(path, ~reading.allowed))
-    return File(path, reading.allowed, reading.is_ambiguous)
+    return File(path, reading.allowed)
 
 
 class _Parser:
@@ -111,7 +129,7 @@ class _Parser:
         self.text = text
         self.allow_files = allow_files
         self.allow_rows = allow_rows
-        self.bias_left = int(allow_bias)  # how many biases may still come
+        self.allow_bias = allow_bias
         self.bias_at: int | None = None
         self.position = 0
         self.depth = 0
@@ -120,15 +138,14 @@ class _Parser:
         expression = self.expression()
         if self.rest():
             raise self.error("expected & or | here")
+        if self.bias_at is not None and not atoms_named("alibi", conjuncts(expression)):
+            raise self.error("a bias forbids nothing; join it with & to the mask it stands beside", self.bias_at)
         return expression
 
     def expression(self) -> Expression:
-        bias_before = self.bias_at
         sides = [self.term()]
         while self.take("|"):
             sides.append(self.term())
-        if len(sides) > 1:
-            self.refuse_bias(bias_before)
         return sides[0] if len(sides) == 1 else Or(tuple(sides))
 
     def term(self) -> Expression:
@@ -143,9 +160,7 @@ class _Parser:
             raise self.error(f"more than {_DEEPEST} nested parentheses")
         node: Expression
         if self.take("~"):
-            bias_before = self.bias_at
             node = Not(self.factor())
-            self.refuse_bias(bias_before)
         elif self.take("("):
             node = self.expression()
             self.expect(")")
@@ -167,15 +182,15 @@ class _Parser:
             self.position = match.end()
             return Pad("left" if match["side"] == "left" else "right")
         if name not in ATOMS:
-            names = [atom for atom, kind in ATOMS.items() if self.bias_left or not kind.is_bias]
+            names = [atom for atom, kind in ATOMS.items() if self.allow_bias or not kind.is_bias]
             names += ["file"] if self.allow_files else []
             hint = did_you_mean(name, names) or f"; the masks are: {', '.join(names)}"
             raise self.error(f"unknown mask '{name}'{hint}", start)
         kind = ATOMS[name]
         if kind.is_bias:
-            self.bias_at, self.bias_left = start, self.bias_left - 1
-            if self.bias_left < 0:
-                raise self.error(f"{name} is a bias; attn mask show and attn run --expect take it, once", start)
+            if not self.allow_bias or self.bias_at is not None:
+                raise self.error(f"{name} is a bias; attn run --expect takes it, once", start)
+            self.bias_at = start
         positional: list[int] = []
         keywords: dict[str, int] = {}
         if self.take("("):
@@ -192,7 +207,7 @@ class _Parser:
         quoted = self.take_kind("string") if self.take("(") else None
         if quoted is None or not self.take(")"):
             raise self.error('file is written file("mask.npy")', start)
-        return _file(quoted[1:-1])
+        return File(quoted[1:-1], _read_file(quoted[1:-1], "sdpa").allowed)
 
     def argument(self, kind: AtomKind, positional: list[int], keywords: dict[str, int]) -> None:
         start = self.position
@@ -208,10 +223,6 @@ class _Parser:
             positional.append(int(digits))
         else:
             keywords[keyword] = int(digits)
-
-    def refuse_bias(self, before: int | None) -> None:
-        if self.bias_at != before:
-            raise self.error("a bias forbids nothing; join it with & to the mask it stands beside", self.bias_at)
 
     def rest(self) -> str:
         return self.text[self.position :].lstrip()

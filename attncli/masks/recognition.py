@@ -16,7 +16,19 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves, map_leaves
+from attncli.masks.expressions import (
+    And,
+    Atom,
+    Expression,
+    Grid,
+    Not,
+    Or,
+    Pad,
+    conjuncts,
+    is_padding,
+    leaves,
+    map_leaves,
+)
 from attncli.masks.padding import SEEN_BY_PADDING, ExceptionKind, RuleWithExceptions, exception_cells
 from attncli.text import as_ranges
 
@@ -27,7 +39,6 @@ Shape = tuple[int, int, int, int]  # B, H, Q, K
 _PLAIN = 3  # rules that come before all others: full, and those looked for at other alignments: causal, a window
 _MOST_PLACES = 64  # positions that `global` is tried with
 _MOST_DOCUMENTS = 4096
-_MOST_GAPS = 3  # between keys that are tokens, which are written as numbers
 _SAMPLED = 16  # rows that a rule is tried on before all others
 _MOST_VARIANTS = 3  # that are named
 _MOST_NUMBERS = 4  # of a list that is longer than twice as much
@@ -62,23 +73,16 @@ class Rule:
         text: in words and as expressions, such as `causal & pad (rows 0, 3 of 4)`.
         variants: the rules that it consists of: one, or one for each kind of head or batch row.
         shape: `(B, H, Q, K)` of the attention.
-        density: the share of cells that are allowed.
     """
 
     text: str
     variants: tuple[RuleVariant, ...]
     shape: Shape
-    density: float
 
     @property
     def expression(self) -> Expression | None:
         """What all heads and batch rows follow; None where they differ, or follow no rule."""
         return self.variants[0].expression if len(self.variants) == 1 else None
-
-    @property
-    def past(self) -> int:
-        """How many keys stand before the first query, as the expression needs it."""
-        return self.variants[0].past
 
     @property
     def varies(self) -> Literal["rows", "heads"] | None:
@@ -95,11 +99,6 @@ class Rule:
         for variant in self.variants:
             tokens[list(variant.rows)] |= variant.tokens
         return tokens
-
-    @property
-    def lengths(self) -> tuple[int, ...] | None:
-        """How many tokens each batch row has; None where there is no padding."""
-        return None if self.tokens.all() else tuple(self.tokens.sum(axis=1).tolist())
 
     @cached_property
     def padded(self) -> tuple[int, ...]:
@@ -130,7 +129,7 @@ def rule_of(
         variants += [variant._replace(heads=alike) for variant in of_rows]
     variants = _without_names(variants)
     density = float(np.count_nonzero(cells) / cells.size)
-    return Rule(_rule_text(variants, shape, before, density), tuple(variants), shape, density)
+    return Rule(_rule_text(variants, shape, before, density), tuple(variants), shape)
 
 
 def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
@@ -243,14 +242,8 @@ def _unpadded(expression: Expression | None) -> str:
         return ""
     if isinstance(expression, RuleWithExceptions):
         return f"{_unpadded(expression.inner)}, {expression.exception}"
-    parts = [part for part in conjuncts(expression) if not _is_padding(part)]
+    parts = [part for part in conjuncts(expression) if not is_padding(part)]
     return " & ".join(map(str, parts)) or "full"
-
-
-def _is_padding(part: Expression) -> bool:
-    if isinstance(part, Not):
-        return isinstance(part.inner, Atom) and part.inner.name == "keys"
-    return isinstance(part, Pad) or (isinstance(part, Atom) and part.name == "pad")
 
 
 def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: int) -> RuleVariant:
@@ -526,30 +519,16 @@ def _padded(rule: Expression, tokens: Bool[np.ndarray, "#B K"]) -> Expression:
     """Return the rule with its padding: in numbers where all rows agree and it is at the ends."""
     if tokens.all():
         return rule
-    lengths = tokens.sum(axis=1)
     pad: Expression = Pad(real=tokens)
-    if (tokens == tokens[:1]).all():
-        hidden = _hidden(tokens[0])
-        pad = hidden if hidden is not None else pad
+    lengths = tuple(tokens.sum(axis=1).tolist())
+    left, right = int(tokens[0].argmax()), int(tokens[0, ::-1].argmax())
+    if (tokens == tokens[:1]).all() and lengths[0] == tokens.shape[1] - left - right:
+        pad = Atom("pad", keywords=tuple((side, n) for side, n in (("left", left), ("right", right)) if n))
     elif (tokens[:, :-1] >= tokens[:, 1:]).all():
-        pad = Pad("right", tuple(lengths.tolist()))
+        pad = Pad("right", lengths)
     elif (tokens[:, :-1] <= tokens[:, 1:]).all():
-        pad = Pad("left", tuple(lengths.tolist()))
-    return pad if rule == Atom("full") else And((*conjuncts(rule), *conjuncts(pad)))
-
-
-def _hidden(tokens: Bool[np.ndarray, " K"]) -> Expression | None:
-    """Return what hides some keys from every query; None where they are too many to be written."""
-    edges = np.flatnonzero(np.diff(tokens.astype(np.int8), prepend=1, append=1))
-    runs = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-    if len(runs) > _MOST_GAPS or not tokens.any():
-        return None
-    left, right = (int(tokens[::step].argmax()) for step in (1, -1))
-    ends = tuple(end for end in (("left", left), ("right", right)) if end[1])
-    inside = runs[bool(left) : len(runs) - bool(right)]
-    parts: list[Expression] = [Atom("pad", keywords=ends)] if ends else []
-    parts += [Not(Atom("keys", run)) for run in inside]
-    return parts[0] if len(parts) == 1 else And(tuple(parts))
+        pad = Pad("left", lengths)
+    return pad if rule == Atom("full") else And((*conjuncts(rule), pad))
 
 
 def _at_one_end(tokens: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
@@ -635,15 +614,12 @@ def _scattered(
 
 
 def _before_a_window(places: Int[np.ndarray, " _"]) -> Iterator[Expression]:
-    """Yield a causal window beside the keys before it, given the keys that a late query sees."""
+    """Yield a causal window beside the first keys, given the keys that a late query sees."""
     start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
-    window, before = Atom("window", (len(places) - start,)), places[:start]
-    if window == Atom("window", (1,)):
-        return  # words, and a query of padding that sees itself
-    if before[-1] == len(before) - 1:
-        yield And((Atom("causal"), Or((window, Atom("keys", (0, len(before)))))))
-    if len(before) <= _MOST_PLACES:
-        yield And((Atom("causal"), Or((window, Atom("global", tuple(before.tolist()))))))
+    window = Atom("window", (len(places) - start,))
+    # A window of 1 is a query of padding that sees itself beside the words.
+    if window != Atom("window", (1,)) and places[start - 1] == start - 1:
+        yield And((Atom("causal"), Or((window, Atom("keys", (0, start))))))
 
 
 # --- in words -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Masks as pictures: one, two alignments side by side, where two differ, and what a check of one found."""
+"""Masks as pictures: one, where two differ, and what a check of one found."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.masks.alibi import biases, slopes
 from attncli.masks.comparison import Comparison, summary
-from attncli.masks.conventions import RIGHT_FOR, WRITTEN
+from attncli.masks.conventions import WRITTEN
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, grid, hstack, stack
 from attncli.render.findings import finding_lines, tally
-from attncli.render.heatmap import Extent, Heatmap, extent_of, heatmaps, pooling
-from attncli.render.legend import legend
+from attncli.render.heatmap import Heatmap, heatmaps, pooling
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.tables import Cell, wrap_cells
 from attncli.text import join_ranges, span
@@ -145,9 +143,6 @@ def _picture(title: str, allowed: Bool[np.ndarray, "Q K"], pool: tuple[int, int]
     return Heatmap(title, shares, shares > 0)
 
 
-_GAP = 4
-
-
 class MaskView(NamedTuple):
     """Where masks are drawn.
 
@@ -168,15 +163,12 @@ class MaskView(NamedTuple):
         """Cells in a line."""
         return self.width or COMFORTABLE
 
-    def shown(self, subjects: Sequence[MaskGrid]) -> Iterator[RenderableType]:
-        """Yield the pictures and the numbers of a mask, or of its two alignments."""
-        yield Text(self.palette.label(_headline(subjects)))
-        is_one = len(subjects) == 1
-        panels = [self._panel(subject, "" if is_one else _alignment(subject)) for subject in subjects]
-        is_wide = sum(panel.width for panel in panels) + _GAP * (len(panels) - 1) > self.room
-        yield stack(panels) if is_wide else hstack(panels, _GAP)
-        for subject in subjects:
-            yield from self._drawing(subject).facts(self.palette, self.room, "" if is_one else _alignment(subject))
+    def shown(self, subject: MaskGrid) -> Iterator[RenderableType]:
+        """Yield the pictures and the numbers of a mask."""
+        yield Text(self.palette.label(_headline(subject)))
+        drawing = self._drawing(subject)
+        yield drawing.picture(self.pool(subject), self.palette, self.room)
+        yield from drawing.facts(self.palette, self.room)
 
     def pool(self, subject: MaskGrid) -> tuple[int, int]:
         """Return how many rows and columns a drawn cell stands for."""
@@ -195,53 +187,20 @@ class MaskView(NamedTuple):
         labels = (named[position] if position < len(named) else "" for position in positions)
         return Axis(tuple(self.palette.shortened(label, LONGEST_LABEL) for label in labels), tuple(positions))
 
-    def _panel(self, subject: MaskGrid, title: str) -> Block:
-        drawing, pool = self._drawing(subject), self.pool(subject)
-        if subject.bias_heads is None:
-            parts = [drawing.picture(pool, self.palette, self.room)]
-        else:
-            pictures = list(_biases(subject, pool))
-            extent = extent_of(pictures)
-            scale, marks = Scale.up_to(extent.highest, "linear"), [*extent.mark_notes, mark_note(drawing.blind)]
-            drawn = heatmaps(
-                pictures, drawing.rows, drawing.columns, pool, self.palette, self.room, [scale] * len(pictures)
-            )
-            parts = [drawn, legend([scale], marks, self.palette, self.room)]
-        heading = [block([[Segment(self.palette.fit(title), BOLD)]])] if title else []
-        return stack([*heading, *parts])
-
 
 def pooling_note(pool: tuple[int, int], command: str) -> str:
     """Return what has to be said of a picture with fewer cells than the mask."""
     return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
 
 
-def _biases(subject: MaskGrid, pool: tuple[int, int]) -> Iterator[Heatmap]:
-    """Yield the size of the bias of each head, in the cells that the mask allows."""
-    heads = subject.bias_heads
-    assert heads is not None
-    allowed = subject.allowed[0]
-    for slope, rows_of in zip(slopes(heads), biases(heads, allowed.shape[1], subject.past), strict=True):
-        bias = rows_of(np.arange(len(allowed)))
-        whole = Heatmap(f"slope {slope:.3g}", -bias, allowed, Extent.of(-bias, allowed))
-        yield whole.pooled(*pool)
-
-
-def _headline(subjects: Sequence[MaskGrid]) -> str:
-    subject = subjects[0]
+def _headline(subject: MaskGrid) -> str:
     _, queries, keys = subject.allowed.shape
     text = f"{subject.name} · {queries} queries × {keys} keys"
-    if len(subjects) == 1 and subject.past:
+    if subject.past or queries < keys:
         text += f", past {subject.past}"
     if subject.stored is not None and subject.reading is not None:
         text += f" · {subject.stored.dtype or 'numbers'} {list(subject.stored.values.shape)}"
-    if subject.bias_heads is not None:
-        text += f" · bias −slope·|i−j| of {subject.bias_heads} heads, drawn as its size"
     return text
-
-
-def _alignment(subject: MaskGrid) -> str:
-    return f"bottom-right, past {subject.past}" if subject.past else "top-left, past 0"
 
 
 # Cells of a comparison: neither allows, both do, one does, and a pooled cell in which each does somewhere.
@@ -305,8 +264,7 @@ def checked(
     if comparison is not None:
         names = (comparison.names[0], "expected")
         yield _difference(replace(comparison, names=names), palette, room)
-    convention = subject.reading and subject.reading.convention
-    yield Text(RIGHT_FOR[convention] if not findings and convention in RIGHT_FOR else tally(findings))
+    yield Text(tally(findings))
 
 
 def _glyphs(width: int, palette: Palette) -> list[tuple[str, Style | None]]:
@@ -325,5 +283,4 @@ def _read_as(subject: MaskGrid) -> str:
     text = f"{subject.name} · {subject.stored.dtype or 'numbers'} {shape} · "
     if subject.reading.is_ambiguous:
         return text + "ambiguous"
-    text += WRITTEN[subject.reading.convention]
-    return text if subject.reading.is_nearer else f"{text} ({subject.reading.why})"  # a note says why it is nearer
+    return f"{text}{WRITTEN[subject.reading.convention]} ({subject.reading.why})"

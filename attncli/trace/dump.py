@@ -10,7 +10,7 @@ import numpy as np
 
 from attncli.errors import InputError
 from attncli.files import Tensors
-from attncli.masks.conventions import as_allowed
+from attncli.masks.conventions import read_convention
 from attncli.masks.expressions import ArrayMask, Atom, Mask, RuleMask, smallest
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
@@ -51,8 +51,9 @@ def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     cells = (heads_count, num_queries, num_keys)
     mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, heads_count)
     if "mask" in tensors.types:
-        allowed = as_allowed(tensors.read("mask"), "of the dump")
-        mask = smallest(checked_cells("mask", allowed.reshape((-1, *allowed.shape[-2:])), cells), heads_count)
+        values = tensors.read("mask")
+        allowed = read_convention(values.reshape((-1, *values.shape[-2:])), "the mask of the dump", "sdpa").allowed
+        mask = smallest(checked_cells("mask", allowed, cells), heads_count)
     if "bias" in arrays and np.isneginf(arrays["bias"]).any():
         # An infinite bias is a mask by another name.
         forbidden = np.isneginf(arrays["bias"])

@@ -73,9 +73,6 @@ def test_the_lengths_of_a_batch_may_be_numbers_or_a_mask_of_tokens() -> None:
     [
         ((LOWER, "casual"), {}, UsageError, "did you mean 'causal'"),
         ((LOWER, "causal"), {"api": "flash"}, UsageError, "api 'flash': expected sdpa, mha, additive or None"),
-        ((LOWER, "causal"), {"api": "additive"}, UsageError, "whose values are booleans"),
-        ((LOWER, "causal"), {"past": 10**12}, UsageError, "from 0 to"),
-        ((LOWER, "causal & pad"), {}, UsageError, r"lengths=\[5, 2\]"),
         ((LOWER, "causal"), {"lengths": [6]}, UsageError, "pad without numbers"),
         ((LOWER, "causal & pad"), {"lengths": [7]}, InputError, "7 tokens"),
         ((LOWER, "causal & pad"), {"lengths": "six"}, InputError, "lengths holds <U3"),
@@ -85,7 +82,6 @@ def test_the_lengths_of_a_batch_may_be_numbers_or_a_mask_of_tokens() -> None:
         (([1, 0],), {}, InputError, "two to four axes"),
         (([[1, 0], [1]],), {}, InputError, "its rows have different lengths"),
         (([["a"]],), {}, InputError, "expected booleans or numbers"),
-        ((torch.rand(3, 3),), {}, InputError, "holds the values"),
     ],
 )
 def test_what_is_no_mask_is_said_in_a_sentence(arguments: Any, options: Any, kind: type[AttnError], words: str) -> None:
@@ -149,14 +145,12 @@ def test_a_mask_says_in_a_line_what_it_is(tmp_path: Path) -> None:
         ("causall", {}, UsageError, "did you mean 'causal'"),
         ("causal", {"queries": 0}, UsageError, "queries is 0; expected 1 or more"),
         ("causal", {"queries": 2.5}, UsageError, "queries is 2.5; expected 1 or more"),
-        ("causal", {"keys": "8"}, UsageError, "keys is '8'; expected 1 or more"),
         ("causal", {"queries": True}, UsageError, "queries is True; expected 1 or more"),
         ("causal", {"past": -1}, UsageError, "past is -1; expected 0 or more"),
         ("causal", {"api": "mha"}, UsageError, "in an expression True = attend"),
         ("causal & pad", {}, UsageError, r"lengths=\[5, 2\]"),
         ("causal", {"lengths": [3]}, UsageError, "pad without numbers"),
         ("docs(3,2)", {"queries": 6}, InputError, "5"),
-        ("missing.npy", {}, InputError, "missing.npy"),
         (LOWER, {"queries": 6}, UsageError, "apply to an expression"),
     ],
 )

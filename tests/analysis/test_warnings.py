@@ -1,15 +1,9 @@
 """What a view warns about: rows without a key, by layer, kind and head."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from running import Ran
-from safetensors.numpy import save_file
 from traces import layer_of, tokens_of, trace_of
 
 from attncli.analysis.warnings import warnings_of
@@ -70,56 +64,6 @@ def test_layers_of_one_kind_with_the_same_rows_share_a_sentence() -> None:
     assert [said.split(": ")[0] for said in warned(*mixed)] == ["layers 0-1,4", "layer 2"]
     kinds = [blind(everywhere(1), layer, kind) for layer in (0, 1) for kind in ("decoder", "cross")]
     assert [said.split(": ")[0] for said in warned(*kinds)] == ["layers 0-1 (decoder)", "layers 0-1 (cross)"]
-
-
-@given(
-    size=st.sampled_from([1.0, 1e18, 1e19, 3e19, 1e30, 5e37]),
-    dtype=st.sampled_from([np.float32, np.float64]),
-    scale=st.sampled_from([1.0, 1e-30, 1e30]),
-    biased=st.booleans(),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=200)
-def test_a_row_of_too_large_scores_is_warned_about_whenever_there_is_one(
-    size: float, dtype: type[np.floating], scale: float, biased: bool, seed: int
-) -> None:
-    generator = np.random.default_rng(seed)
-    q, k = generator.standard_normal((2, HEADS, LENGTH, 2)).astype(dtype)
-    q[3, 4] *= dtype(size)
-    k[3, 5:] *= dtype(size)
-    bias = np.full((1, LENGTH, LENGTH), 3e38, dtype) if biased else None
-    layer = layer_of(q, k, mask="causal", scale=scale, bias=bias)
-    found, most = set(), float(np.finfo(dtype).max)
-    with np.errstate(all="ignore"):
-        for head in range(HEADS):
-            for row in range(LENGTH):
-                for key in range(row + 1):
-                    terms = q[head, row] * k[head, key]
-                    # Processors that multiply and add in one step keep a sum, of which others lose a part.
-                    assume(np.isfinite(terms).all() or abs(np.float64(q[head, row]) @ np.float64(k[head, key])) > most)
-                    score = sum(terms) * dtype(scale) + (bias[0, 0, 0] if bias is not None else 0)
-                    found |= set() if np.isfinite(score) else {row}
-    with np.errstate(over="ignore"):
-        said = [each for each in warned(layer) if "too large" in each]
-    assert len(said) == bool(found)
-    if 0 < len(found) <= 5:
-        assert all(f"{row} 'w{row}'" in said[0] for row in found)
-        assert f"too large for {np.dtype(dtype).name};" in said[0]
-
-
-@pytest.mark.parametrize("command", ["inspect", "heads", "why"])
-def test_every_command_that_shows_a_dump_warns_of_scores_that_overflow(
-    attn: Callable[..., Ran], tmp_path: Path, command: str
-) -> None:
-    vectors = np.ones((2, 3, 4), np.float32)
-    vectors[1, 1] = 3e30
-    save_file({"q": vectors, "k": vectors, "v": np.ones_like(vectors)}, tmp_path / "dump.safetensors")
-    ran = attn(command, "--from", tmp_path / "dump.safetensors", *(["-q", "1"] if command == "why" else []))
-    assert ran.code == 0
-    assert (
-        "attn: warning: layer 0: the scores of query 1 '1' in head 1 are too large for float32; what is infinite there "
-        "makes weights NaN or 0\n"
-    ) in ran.err
 
 
 def test_what_becomes_of_such_a_row_is_read_from_its_weights() -> None:

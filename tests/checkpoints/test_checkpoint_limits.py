@@ -99,7 +99,7 @@ def test_without_truncate_a_long_sentence_is_refused_with_both_numbers_and_what_
     refused(attn("inspect", "w7 w7", "--pair", LONG, "-m", folder("llama")), INPUT, "the sentence", *pair)
 
 
-@pytest.mark.parametrize("texts", [(LONG, "w7 w7"), ("w7 w7", LONG), (LONG, LONG)])
+@pytest.mark.parametrize("texts", [(LONG, "w7 w7"), (LONG, LONG)])
 def test_a_pair_is_cut_at_its_longer_text_and_both_texts_stay(
     texts: tuple[str, str], attn: Run, folder: Folder
 ) -> None:
@@ -130,10 +130,6 @@ def test_a_model_without_a_limit_cuts_nothing(attn: Run, folder: Folder) -> None
     assert len(ran.json["key_tokens"]) == 70
 
 
-def test_truncate_does_not_apply_to_the_toy_layer(attn: Run) -> None:
-    refused(attn("inspect", "time flies", "--truncate"), USAGE, "--truncate", "does not apply to the toy layer")
-
-
 # --- a mask in place of the model's own --------------------------------------------------------------------
 
 
@@ -146,15 +142,13 @@ def masked(folder: Path, mask: str, layers: str) -> Checkpoint:
 
 
 # What else there is to know of a key than where it stands: decoders, encoders, biases, sinks, windows, softcap.
-MASKED = ["llama", "gpt2", "bert", "t5", "mistral", "gemma2", "gpt_oss"]
+MASKED = ["llama", "bert", "t5", "gpt_oss"]
 
 
 MASKS = ["causal", "window(2)", "keys(1,4)", "full"]
 
 
-@pytest.mark.parametrize(
-    ("name", "mask"), [*zip(MASKED, 2 * MASKS, strict=False), ("llama", "full"), ("bert", "causal")]
-)
+@pytest.mark.parametrize(("name", "mask"), zip(MASKED, MASKS, strict=True))
 def test_a_mask_arrives_at_every_layer_and_head(name: str, mask: str, folder: Folder) -> None:
     trace = masked(folder(name), mask, "all").trace(TEXT)
     assert len(trace.layers) == 3
@@ -176,7 +170,7 @@ def test_a_mask_arrives_at_every_layer_and_head(name: str, mask: str, folder: Fo
 
 
 @pytest.mark.parametrize(
-    ("name", "mask"), [*((name, "keys(1,4)") for name in MASKED), ("bert", "causal"), ("t5", "causal")]
+    ("name", "mask"), [("llama", "keys(1,4)"), ("gemma2", "keys(1,4)"), ("bert", "causal"), ("t5", "causal")]
 )
 def test_a_mask_arrives_in_the_layers_that_nobody_asked_for_too(name: str, mask: str, folder: Folder) -> None:
     whole = masked(folder(name), mask, "all").trace(TEXT)
@@ -210,7 +204,7 @@ def test_a_causal_mask_makes_an_encoder_blind_to_what_comes_after(folder: Folder
 
 # --- layers that nobody asked for --------------------------------------------------------------------------
 
-FAST = {"llama": True, "bert": True, "mistral": True, "gemma2": False, "gpt_oss": False, "t5": False}
+FAST = {"llama": True, "bert": True, "gpt_oss": False, "t5": False}
 
 
 @pytest.fixture
@@ -256,7 +250,7 @@ def test_a_query_without_keys_is_the_same_below_as_above(folder: Folder, fused: 
 # --- where it runs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", [["auto"], ["cpu"], ["auto", "--device", "cpu"]], ids=" ".join)
+@pytest.mark.parametrize("where", [["auto"], ["cpu"]], ids=" ".join)
 def test_a_device_map_changes_no_number(where: list[str], attn: Run, folder: Folder) -> None:
     arguments = ("inspect", TEXT, "-m", folder("llama"), "-l", "0,2", "-F", "json", "--show", "q,k,v,weights")
     plain, mapped = attn(*arguments), attn(*arguments, "--device-map", *where)
@@ -295,7 +289,7 @@ def test_a_device_map_without_accelerate_says_how_to_install_it(
         open_source(model="no/such/checkpoint", device_map="auto")
 
 
-@pytest.mark.parametrize("where", ["moon", "", "cuda:99"])
+@pytest.mark.parametrize("where", ["moon", ""])
 def test_a_device_map_that_cannot_be_is_what_the_message_is_about(where: str, attn: Run, folder: Folder) -> None:
     ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", where)
     assert ran.code in (USAGE, LOAD)
@@ -328,10 +322,48 @@ def test_no_weight_is_computed_before_the_memory_is_checked(folder: Folder, monk
     assert not forward.called
 
 
+def test_a_system_that_does_not_say_what_is_free_lets_it_run(
+    attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_available", lambda _: None)
+    ran = attn("inspect", TEXT, "-m", folder("llama"))
+    assert (ran.code, ran.err) == (0, "")
+    assert "llama" in ran.out
+
+
+@pytest.mark.parametrize("name", ["llama", "dbrx"])
+def test_the_estimate_grows_with_what_is_asked_for_and_is_larger_where_softmax_is_watched(name: str) -> None:
+    config = tiny_model(name).config
+
+    def estimate(batch: int = 1, tokens: int = 100, layers: int = 1, watched: bool = False, itemsize: int = 4) -> float:
+        return memory.estimate(config, itemsize, batch, tokens, layers, watched)
+
+    for watched in (False, True):
+        by_tokens = [estimate(tokens=tokens, watched=watched) for tokens in (1, 100, 1000, 1024, 1025, 5000, 50_000)]
+        assert by_tokens == sorted(by_tokens)
+        assert len(set(by_tokens)) == len(by_tokens)
+        assert estimate(watched=watched) < estimate(layers=2, watched=watched) < estimate(layers=9, watched=watched)
+        assert estimate(watched=watched) < estimate(batch=2, watched=watched)
+        assert estimate(itemsize=2, watched=watched) < estimate(watched=watched)
+    for tokens in (1, 100, 5000):
+        assert estimate(tokens=tokens) < estimate(tokens=tokens, watched=True)
+    # Twice as long, four times the matrices.
+    long, longer = (estimate(tokens=tokens, watched=True) for tokens in (50_000, 100_000))
+    assert longer > 3.5 * long
+
+
+def test_memory_of_a_long_sentence_that_is_not_watched_is_less_than_one_matrix_of_a_head_in_each_head(
+    folder: Folder,
+) -> None:
+    config = opened(folder("llama"), "0").model.config
+    tokens = 20_000
+    assert memory.estimate(config, 4, 1, tokens, 1, False) < config.num_attention_heads * tokens**2 * 4
+
+
 # --- precision ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16"])
 def test_half_precision_says_so_and_is_proven_within_its_rounding(dtype: str, attn: Run, minilm: str) -> None:
     arguments = ("inspect", "time flies like an arrow", "-m", minilm, "--dtype", dtype, "-l", "all")
     table = attn(*arguments)
@@ -348,9 +380,7 @@ def test_half_precision_says_so_and_is_proven_within_its_rounding(dtype: str, at
             np.testing.assert_allclose(head["weights"], same["weights"], atol=5e-2)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("llama", "float16"), ("gpt2", "bfloat16"), ("t5", "bfloat16"), ("gpt_oss", "float16")]
-)
+@pytest.mark.parametrize(("name", "dtype"), [("t5", "bfloat16"), ("gpt_oss", "float16")])
 def test_half_precision_of_other_architectures_is_proven_too(name: str, dtype: str, folder: Folder) -> None:
     trace = open_source(model=str(folder(name)), layers="all", dtype=dtype).trace(TEXT)
     assert trace.source.dtype == dtype

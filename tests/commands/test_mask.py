@@ -1,8 +1,6 @@
 """`attn mask show`, `check`, `diff` and `convert` as a user runs them."""
 
 import io
-import json
-import pickle
 import shlex
 import tracemalloc
 import zipfile
@@ -15,7 +13,6 @@ import pytest
 import torch
 from imported import PROGRAM, imported_by
 from refusals import ESCAPE, INPUT, USAGE, left_in, raw, refused
-from torch.nn.attention.flex_attention import create_mask
 
 Run = Callable[..., Any]
 
@@ -29,19 +26,6 @@ def masks(folder: Path) -> Path:
     np.save("padding.npy", np.broadcast_to(np.arange(6) < 4, (6, 6)))
     np.save("heads.npy", np.stack([lower, lower, np.triu(lower, -1)]))
     np.save("additive.npy", np.where(lower, 0, -np.inf))
-    Path("mods.py").write_text(
-        "def sliding(b, h, q, kv):\n    return (q >= kv) & (q - kv < 3 + h)\n"
-        "def branching(b, h, q, kv):\n    return q >= kv and kv > 2\n"
-        "def counting(b, h, q, kv):\n    return q - kv\n"
-        "def capturing(b, h, q, kv):\n    return (document[q] == document[kv]) & (q >= kv)\n"
-        "def calling(b, h, q, kv):\n    return torch.where(q >= kv, document[q] == document[kv], False)\n"
-        "def mistaken(b, h, q, kv):\n    return torch.where(q >= kv, True, False, 0)\n"
-        "print('hello')\n"
-    )
-    Path("tensors.py").write_text(
-        "import torch\ndocument = torch.tensor([0, 0, 1, 1, 1])\n" + Path("mods.py").read_text()
-    )
-    Path("broken.py").write_text("raise SystemExit(3)\n")
     return folder
 
 
@@ -77,16 +61,15 @@ def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
     assert "fully masked rows  1: 4\n" in attn("mask", "show", "~queries(4,5)", "a b c d e", "--past", "3").out
 
 
-def test_both_alignments_are_drawn_where_they_differ_and_none_was_chosen(attn: Run) -> None:
-    both = attn("mask", "show", "causal", "--queries", "2", "--keys", "5").out
-    assert "top-left, past 0" in both
-    assert "bottom-right, past 3" in both
-    chosen = attn("mask", "show", "causal", "--queries", "2", "--keys", "5", "--past", "3").out
-    assert "top-left" not in chosen
-    same = attn("mask", "show", "pad(left=1)", "--queries", "2", "--keys", "5").out
-    assert "top-left" not in same
-    documents = attn("mask", "show", "causal", "--queries", "2", "--keys", "5", "-F", "json").json
-    assert [document["past"] for document in documents] == [0, 3]
+def test_the_last_query_stands_at_the_last_key_unless_a_past_is_chosen(attn: Run) -> None:
+    last = attn("mask", "show", "causal", "--queries", "2", "--keys", "5")
+    assert "2 queries × 5 keys, past 3\n" in last.out
+    assert "3 ████████ ·\n4 ██████████\n" in last.out
+    first = attn("mask", "show", "causal", "--queries", "2", "--keys", "5", "--past", "0")
+    assert "2 queries × 5 keys, past 0\n" in first.out
+    assert "0 ██ · · · ·\n1 ████ · · ·\n" in first.out
+    document = attn("mask", "show", "causal", "--queries", "2", "--keys", "5", "-F", "json").json
+    assert (document["past"], document["mask"][0]) == (3, [True, True, True, True, False])
 
 
 @pytest.mark.parametrize(
@@ -94,8 +77,6 @@ def test_both_alignments_are_drawn_where_they_differ_and_none_was_chosen(attn: R
     [
         (["--size", "3", "--past", "2"], 3, 5, 2),
         (["--keys", "5", "--past", "2"], 3, 5, 2),
-        (["--queries", "3", "--keys", "7", "--past", "2"], 3, 7, 2),
-        ([], 8, 8, 0),
         (["a b c d", "--past", "1"], 3, 4, 1),
     ],
 )
@@ -112,15 +93,8 @@ def test_documents_and_files_bring_their_size(attn: Run, masks: Path) -> None:
     assert attn("mask", "show", 'causal & file("leak.npy")', "-F", "json").json["queries"] == 6
 
 
-def test_a_bias_is_drawn_as_one(attn: Run) -> None:
-    ran = attn("mask", "show", "causal & alibi(2)", "--size", "4")
-    assert "slope 0.0625" in ran.out
-    assert "slope 0.00391" in ran.out
-    document = attn("mask", "show", "causal & alibi(2)", "--size", "3", "-F", "json").json
-    assert document["bias"][0] == [[0, -0.0625, -0.125], [-0.0625, 0, -0.0625], [-0.125, -0.0625, 0]]
-    assert document["mask"][0] == [True, False, False]
-    for text, place in (("causal | alibi(2)", 10), ("~alibi(2)", 2), ("alibi(2) & alibi(2)", 12), ("alibi", 1)):
-        refused(attn("mask", "show", text), USAGE, f"at character {place}")
+def test_a_bias_is_no_mask(attn: Run) -> None:
+    refused(attn("mask", "show", "causal & alibi(2)"), USAGE, "at character 10", "attn run --expect takes it")
     refused(attn("inspect", "time flies", "--mask", "causal & alibi(2)"), USAGE, "at character 10", "bias")
 
 
@@ -143,47 +117,15 @@ def test_heads_that_differ_are_drawn_one_by_one(attn: Run, masks: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_function_is_drawn(attn: Run, masks: Path) -> None:
-    ran = attn("mask", "show", "mods.py:sliding", "--size", "4", "-F", "json")
-    assert ran.json["mask"] == attn("mask", "show", "window(3)", "--size", "4", "-F", "json").json["mask"]
-    assert "hello" in ran.err  # standard output is data, whatever the file prints
-    heads = attn("mask", "show", "mods.py:sliding", "--size", "6", "--heads", "2", "-F", "json").json
-    assert [sum(map(sum, document["mask"])) for document in heads] == [15, 18]
-    assert attn("mask", "diff", "mods.py:sliding", "causal & window(3)", "--size", "9").code == 0
-    assert sorted(path.name for path in masks.iterdir() if path.is_dir()) == []  # no __pycache__ beside it
-
-
-@pytest.mark.parametrize("name", ["capturing", "calling"])
-def test_a_function_that_captures_a_tensor_is_drawn(attn: Run, masks: Path, name: str) -> None:
-    ran = attn("mask", "show", f"tensors.py:{name}", "--size", "5", "-F", "json")
-    document = torch.tensor([0, 0, 1, 1, 1])
-
-    def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        return (document[q] == document[kv]) & (q >= kv)
-
-    assert ran.json["mask"] == create_mask(mod, 1, 1, 5, 5, device="cpu")[0, 0].tolist()
-
-
-def test_a_bias_of_more_numbers_than_can_be_written_is_refused_before_the_first(attn: Run) -> None:
-    refused(attn("mask", "show", "alibi(1000)", "--size", "2000", "-F", "json"), INPUT, "1000 heads of 2000 × 2000")
-    document = attn(
-        "mask", "show", "causal & alibi(5)", "--queries", "2", "--keys", "1500", "--past", "3", "-F", "json"
-    )
-    distance = np.abs(np.arange(3, 5)[:, None] - np.arange(1500))
-    slopes = [0.25, 0.0625, 0.015625, 0.00390625, 0.5]
-    np.testing.assert_array_equal(document.json["bias"], [-slope * distance for slope in slopes])
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("width", [40, 200])
 @pytest.mark.parametrize(
     "arguments",
     [
         ["show", "causal & window(4)", "--size", "12"],
         ["show", "causal", "--queries", "9", "--keys", "30"],
-        ["show", "causal & alibi(8)", "--size", "24"],
         ["show", "band(40,3) & pad(left=3)", "--size", "300"],
         ["show", "heads.npy"],
-        ["diff", "leak.npy", "window(2)"],
+        ["diff", "leak.npy", "window(2)", "--for", "sdpa"],
         ["diff", "causal", "full", "--size", "500"],
         ["check", "leak.npy", "--expect", "causal & pad(right=1)"],
     ],
@@ -215,58 +157,53 @@ def test_a_large_mask_is_pooled_and_says_so(attn: Run) -> None:
 def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) -> None:
     healthy = attn("mask", "check", "causal.npy", "--expect", "causal")
     assert healthy.code == 0
-    assert "True = attend" in healthy.out
-    assert healthy.out.endswith(
-        "\nok as scaled_dot_product_attention reads it; nn.MultiheadAttention reads True as masked\n"
-    )
+    assert "True = attend, as scaled_dot_product_attention reads it (only so is it causal)" in healthy.out
+    assert healthy.out.endswith("\nok: nothing found\n")
     assert attn("mask", "check", "additive.npy", "--expect", "causal").out.endswith("\nok: nothing found\n")
     np.save("torch.npy", ~np.load("causal.npy"))
-    masked = attn("mask", "check", "torch.npy").out
-    assert masked.endswith(
-        "\nok as nn.MultiheadAttention reads it; scaled_dot_product_attention reads True as attend\n"
-    )
-    leaking = attn("mask", "check", "leak.npy", "--expect", "causal")
+    assert "True = masked, as nn.MultiheadAttention reads it (only so" in attn("mask", "check", "torch.npy").out
+    leaking = attn("mask", "check", "leak.npy", "--expect", "causal", "--for", "sdpa")
     assert leaking.code == 1
     assert "error  leak  attends to the future in 1 cell; cells (0,4)" in leaking.out
-    assert (
-        "note   ambiguous  read as True = attend: nearer to --expect, from which 1 of 36 cells differ, " in leaking.out
-    )
-    assert leaking.out.endswith("1 error, 1 note\n")
-    assert attn("mask", "check", "leak.npy", "--expect", "causal", "--fail-on", "pad,dead-row").code == 0
+    assert leaking.out.endswith("1 error\n")
+    for_sdpa = ["--expect", "causal", "--for", "sdpa"]
+    assert attn("mask", "check", "leak.npy", *for_sdpa, "--fail-on", "pad,dead-row").code == 0
     assert attn("mask", "check", "full", "--expect", "causal", "--size", "3").code == 1
     assert attn("mask", "check", "causal", "--expect", "window(8)").code == 0
     assert attn("mask", "check", "causal", "--expect", "causal.npy", "-F", "json").json["ok"] is True
     assert attn("mask", "check", "full", "--expect", "docs(5)", "-F", "json").json["ok"] is True
     heads = attn("mask", "check", "heads.npy", "--expect", "heads.npy")
     assert (heads.code, heads.out.splitlines()[-1]) == (0, "1 note")
-    against = attn("mask", "check", "heads.npy", "--expect", "mods.py:sliding", "--width", "80")
-    assert (against.code, "A only heads.npy: 6   B only expected: 9 " in against.out) == (1, True)
 
 
 def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path) -> None:
-    document = attn("mask", "check", "leak.npy", "--expect", "causal", "-F", "json").json
+    for_sdpa = ["--expect", "causal", "--for", "sdpa", "-F", "json"]
+    document = attn("mask", "check", "leak.npy", *for_sdpa).json
     assert document["schema"] == "attncli.findings/1"
     assert document["ok"] is False
-    nearer, finding = document["findings"]
-    assert (nearer["code"], nearer["severity"]) == ("ambiguous", "note")
-    assert finding.keys() == nearer.keys()
+    (finding,) = document["findings"]
     assert finding.pop("rows") == []
     assert finding == {
         "code": "leak", "severity": "error", "message": "attends to the future in 1 cell", "count": 1,
         "cells": [[0, 4]], "layer": None, "kind": None, "head": None, "advice": None,
     }  # fmt: skip
     assert attn("mask", "check", "causal.npy", "-F", "json").json["ok"] is True
-    ignored = attn("mask", "check", "leak.npy", "--expect", "causal", "--fail-on", "pad", "-F", "json")
+    ignored = attn("mask", "check", "leak.npy", *for_sdpa, "--fail-on", "pad")
     assert (ignored.code, ignored.json["ok"]) == (0, True)
 
 
 def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: Path) -> None:
-    ran = attn("mask", "check", "padding.npy")
-    assert ran.code == 1
-    assert "--for sdpa or --for mha decides" in ran.out
+    for expect in ([], ["--expect", "pad(right=2)"]):
+        ran = attn("mask", "check", "padding.npy", *expect)
+        assert ran.code == 1
+        assert "--for sdpa or --for mha decides" in ran.out
+        assert ran.out.endswith("1 error\n")
     assert attn("mask", "check", "padding.npy", "--for", "sdpa").code == 0
-    assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)").code == 0
+    assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--for", "sdpa").code == 0
     assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--for", "mha").code == 1
+    for other in ("pad(right=2)", "additive.npy"):
+        refused(attn("mask", "diff", "padding.npy", other), USAGE, "--for sdpa or --for mha")
+    assert attn("mask", "diff", "padding.npy", "pad(right=2)", "--for", "sdpa").code == 0
     refused(attn("mask", "show", "padding.npy"), USAGE, "padding.npy: nothing in the cells", "--for sdpa or")
     assert attn("mask", "show", "padding.npy", "--for", "mha", "-F", "json").json["density"] == pytest.approx(1 / 3)
     document = attn("mask", "check", "padding.npy", "-F", "json").json
@@ -294,30 +231,19 @@ def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks
         document = attn("mask", "check", name, "--expect", "ncausal.npy", "-F", "json").json
         assert (document["ok"], document["convention"], document["findings"]) == (True, convention, [])
     stated = attn("mask", "check", "causal.npy", "--expect", 'file("ncausal.npy")', "-F", "json").json
-    assert (stated["convention"], [finding["code"] for finding in stated["findings"]]) == ("masked", ["dead-row"])
+    assert (stated["convention"], stated["ok"]) == ("attend", False)
     for mask in ("full", "keys.npy"):
         ways = "write 'file(\"keys.npy\")' for the one, '~file(\"keys.npy\")' for the other"
         refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: nothing in the cells", ways)
 
 
 def test_what_is_advised_is_one_word_in_a_shell(attn: Run, folder: Path) -> None:
-    for name in ("it's.npy", "both'\".npy"):
-        np.save(name, np.broadcast_to(np.arange(3) > 0, (3, 3)))
+    np.save("it's.npy", np.broadcast_to(np.arange(3) > 0, (3, 3)))
     ran = attn("inspect", "a b c", "--mask", "it's.npy")
     refused(ran, USAGE, "it's.npy: nothing in the cells")
     advised = [word for word in shlex.split(ran.err.partition("write ")[2].partition(" (")[0]) if "file" in word]
     assert advised == ['file("it\'s.npy")', '~file("it\'s.npy")']
     assert all(attn("inspect", "a b c", "--mask", text).code == 0 for text in advised)
-    refused(attn("inspect", "a b c", "--mask", "both'\".npy"), USAGE, "attn mask convert --for sdpa or --for mha")
-
-
-def test_a_mask_is_read_by_the_other_one_of_a_difference(attn: Run, masks: Path) -> None:
-    np.save("kpm.npy", ~np.load("padding.npy"))
-    equal = attn("mask", "diff", "kpm.npy", "pad(right=2)")
-    assert (equal.code, equal.out) == (0, "equal: 36 cells\n")
-    assert "kpm.npy is read as True = masked: only so is it what pad(right=2) says; --for" in equal.err
-    refused(attn("mask", "diff", "kpm.npy", "padding.npy"), USAGE, "--for sdpa or --for mha")
-    assert attn("mask", "diff", "kpm.npy", "padding.npy", "--for", "mha").code == 1
 
 
 # --- batches -------------------------------------------------------------------------------------------------
@@ -357,34 +283,31 @@ def test_the_padding_of_each_row_is_drawn(attn: Run, batches: Path) -> None:
 def test_a_batch_is_checked_against_the_padding_of_each_row(attn: Run, batches: Path, lengths: str) -> None:
     expect = ["--expect", "causal & pad", "--lengths", lengths]
     for name in ("four.npy", "three.npy"):
-        assert attn("mask", "check", name, *expect).code == 0
+        assert attn("mask", "check", name, *expect, "--for", "sdpa").code == 0
     assert attn("mask", "check", "torch.npy", *expect, "--for", "mha").code == 0
-    assert attn("mask", "diff", "four.npy", "causal & pad", "--lengths", lengths).code == 0
+    assert attn("mask", "diff", "four.npy", "causal & pad", "--lengths", lengths, "--for", "sdpa").code == 0
     assert attn("mask", "check", "causal.npy", *expect).code == 0  # no word sees what follows it
     np.save("full.npy", np.ones((2, 1, 6, 6), bool))
-    wrong = attn("mask", "check", "full.npy", "--expect", "pad", "--lengths", lengths)
+    wrong = attn("mask", "check", "full.npy", "--expect", "pad", "--lengths", lengths, "--for", "sdpa")
     assert wrong.code == 1
     assert "error  pad  attends to padding in 11 cells, in batch rows 0-1; cells (0,2)" in wrong.out
 
 
 def test_key_padding_is_read_as_what_it_is(attn: Run, batches: Path) -> None:
-    expect = ["--expect", "pad", "--lengths", "6,2"]
     for name, convention in (("keys.npy", "attend"), ("padding.npy", "masked")):
-        for more in ([], expect, ["--for", {"attend": "sdpa", "masked": "mha"}[convention]]):
-            document = attn("mask", "check", name, "--batch", *more, "-F", "json").json
+        reader = ["--batch", "--for", {"attend": "sdpa", "masked": "mha"}[convention], "-F", "json"]
+        for more in ([], ["--expect", "pad", "--lengths", "6,2"]):
+            document = attn("mask", "check", name, *reader, *more).json
             assert (document["ok"], document["convention"], document["findings"]) == (True, convention, [])
-    out = attn("mask", "check", "padding.npy", "--batch").out
+    assert "--for sdpa or --for mha decides" in attn("mask", "check", "padding.npy", "--batch").out
+    out = attn("mask", "check", "padding.npy", "--batch", "--for", "mha").out
     assert "padding.npy · bool [2, 6], padding · True = masked" in out
-    assert out.endswith("ok as nn.MultiheadAttention reads it; scaled_dot_product_attention reads True as attend\n")
+    assert out.endswith("ok: nothing found\n")
     swapped = attn("mask", "check", "padding.npy", "--batch", "--for", "sdpa")
     assert (swapped.code, "True and False are swapped" in swapped.out) == (1, True)
-    causal = attn("mask", "check", "keys.npy", "--batch", "--expect", "causal & pad", "--lengths", "6,2", "-F", "json")
-    assert [finding["code"] for finding in causal.json["findings"]] == ["shape"]
-    np.save("unsure.npy", np.array([[1, 1, 0], [1, 0, 0]]))  # each reading gives every row a key
-    assert "ambiguous" in attn("mask", "check", "unsure.npy", "--batch").out
-    assert attn("mask", "convert", "padding.npy", "--batch", "--to", "sdpa", "-o", "out.npy").code == 0
+    assert attn("mask", "convert", "padding.npy", "--batch", "--for", "mha", "--to", "sdpa", "-o", "out.npy").code == 0
     np.testing.assert_array_equal(np.load("out.npy"), np.load("keys.npy")[:, None, None])
-    assert attn("mask", "convert", "keys.npy", "--batch", "--to", "mha", "-o", "out.npy").code == 0
+    assert attn("mask", "convert", "keys.npy", "--batch", "--for", "sdpa", "--to", "mha", "-o", "out.npy").code == 0
     np.testing.assert_array_equal(np.load("out.npy"), np.load("padding.npy"))
 
 
@@ -405,7 +328,7 @@ def test_a_mask_alone_shows_what_no_mask_should_say(attn: Run, folder: Path) -> 
 
 
 def test_a_difference_is_drawn_and_counted(attn: Run, masks: Path) -> None:
-    ran = attn("mask", "diff", "leak.npy", "causal & window(5)")
+    ran = attn("mask", "diff", "leak.npy", "causal & window(5)", "--for", "sdpa")
     assert ran.code == 1
     assert "2 of 36 cells differ, in 2 of 6 rows" in ran.out
     assert "A only leak.npy: 2   B only causal & window(5): 0" in ran.out
@@ -430,10 +353,8 @@ def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
     assert attn("mask", "convert", "out.pt", "--to", "mha", "-o", "out.csv").code == 0
     assert Path("out.csv").read_text().splitlines()[0] == "0,1,1,1,1,1"
     assert attn("mask", "diff", "out.csv", "causal").code == 0
-    assert attn("mask", "convert", "causal", "--size", "4", "--to", "sdpa", "-o", "out.json").code == 0
-    assert json.loads(Path("out.json").read_text())[1] == [True, True, False, False]
-    assert attn("mask", "convert", "heads.npy", "--to", "additive", "-o", "out.npz").code == 0
-    assert np.load("out.npz")["mask"].shape == (3, 6, 6)
+    assert attn("mask", "convert", "causal", "--size", "4", "--to", "sdpa", "-o", "out.npy").code == 0
+    assert np.load("out.npy").tolist() == np.tri(4, dtype=bool).tolist()
 
 
 # --- what a user gets wrong ----------------------------------------------------------------------------------
@@ -448,9 +369,6 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no size": (["show", "causal", "--size", "0"], USAGE, "--size"),
     "no query left": (["show", "causal", "--keys", "3", "--past", "3"], USAGE, "--past 3 leaves no query"),
     "too large": (["show", "causal", "--size", "999999999"], INPUT, "too many"),
-    "too many heads": (["show", "alibi(999999999)"], INPUT, "too many"),
-    "too many heads of a function": (["show", "causal", "--heads", "1000000000"], INPUT, "1000000000 heads are too"),
-    "heads of too many cells": (["show", "causal", "--heads", "999", "--size", "9999"], INPUT, "999 heads of 9999 ×"),
     "no such past": (["show", "causal", "--queries", "2", "--keys", "3", "--past", "9" * 20], USAGE, "from 0 to 999"),
     "a past near the last integer": (
         ["show", "causal", "--queries", "2", "--keys", "3", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999",
@@ -459,18 +377,12 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "a past of documents": (
         ["show", "docs(999999998)", "--queries", "2", "--keys", "3", "--past", "999999997"], INPUT, "999999999; make",
     ),
-    "a function of torch that fails": (["show", "tensors.py:mistaken"], INPUT, "where() takes"),
     "a reader of an expression": (["show", "causal", "--for", "sdpa"], USAGE, "--for sdpa applies"),
     "a reader of two expressions": (["diff", "causal", "full", "--for", "sdpa"], USAGE, "--for sdpa applies"),
     "another size than the file's": (["show", "causal.npy", "--size", "4"], INPUT, "[6, 6]"),
     "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .pdf, .png, .html, .md or .txt"),
     "an unknown ending": (["show", "causal", "-o", "mask.gif"], USAGE, "ending in"),
     "an ending of a difference": (["diff", "causal", "full", "-o", "mask.json"], USAGE, ".txt"),
-    "a function that branches": (["show", "mods.py:branching"], INPUT, "write & | ~ instead of and"),
-    "a function that counts": (["show", "mods.py:counting"], INPUT, "returns int64, not booleans"),
-    "a function that is not there": (["show", "mods.py:gone"], INPUT, "mods.py has no function 'gone'"),
-    "a file of functions that ends": (["show", "broken.py:mask"], INPUT, "broken.py fails: SystemExit"),
-    "a file of functions that is not there": (["show", "gone.py:mask"], INPUT, "gone.py cannot be read"),
     "a type of booleans": (
         ["convert", "causal.npy", "--to", "sdpa", "--dtype", "float16", "-o", "x.npy"], USAGE, "--dtype float16",
     ),
@@ -483,8 +395,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "lengths that are no numbers": (["show", "pad", "--lengths", "5,-2"], USAGE, "expected numbers such as 5,2"),
     "lengths in a mask": (["show", "pad", "--lengths", "heads.npy"], INPUT, "bool of shape [3, 6, 6]"),
     "lengths that are not there": (["show", "pad", "--lengths", "gone.npy"], INPUT, "gone.npy does not exist"),
-    "too many rows": (["show", "pad", "--lengths", "9," * 999 + "9", "--size", "9999"], INPUT, "1000 batch rows of 9"),
-    "a bias of rows": (["show", "pad & alibi(2)", "--lengths", "3,2"], USAGE, "write pad(right=n)"),
+    "too many rows": (["show", "pad", "--lengths", "9," * 999 + "9", "--size", "9999"], INPUT, "1000 masks of 9999"),
     "a batch of an expression": (["show", "causal", "--batch"], USAGE, "--batch applies to files"),
     "masks of two sizes": (["diff", "causal.npy", "docs(3,4)"], INPUT, "covers 7 positions"),
 }  # fmt: skip
@@ -495,7 +406,6 @@ def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, masks: Path, 
     arguments, code, words = BAD[name]
     before = left_in(masks)
     ran = attn("mask", *arguments)
-    ran.err = ran.err.removeprefix("hello\n")
     refused(ran, code, words)
     assert left_in(masks) == before
 
@@ -503,7 +413,7 @@ def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, masks: Path, 
 @pytest.mark.parametrize("command", ["show", "check", "diff", "convert"])
 def test_an_escape_sequence_is_shown_and_never_sent(attn: Run, folder: Path, command: str) -> None:
     more = {"diff": ["causal"], "convert": ["--to", "sdpa", "-o", "x.npy"]}.get(command, [])
-    for mask in (ESCAPE, f"{ESCAPE}.npy", f"{ESCAPE}.py:mask"):
+    for mask in (ESCAPE, f"{ESCAPE}.npy"):
         ran = attn("mask", command, mask, *more)
         refused(ran, ran.code)
         assert raw(ran.err) == set()
@@ -512,43 +422,9 @@ def test_an_escape_sequence_is_shown_and_never_sent(attn: Run, folder: Path, com
     assert raw(ran.out) == raw(ran.err) == set()
 
 
-class Trap:
-    """Unpickled, it leaves a file behind."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
-def traps(folder: Path, trap: Path) -> list[str]:
-    """Mask files that run code in whoever unpickles them."""
-    (folder / "pickle.npy").write_bytes(pickle.dumps(Trap(trap)))
-    objects = np.array([[Trap(trap)]], dtype=object)
-    np.save(folder / "objects.npy", objects, allow_pickle=True)
-    np.savez(folder / "objects.npz", mask=objects)
-    torch.save({"mask": Trap(trap)}, folder / "zip.pt")
-    (folder / "pickle.pt").write_bytes(pickle.dumps(Trap(trap)))
-    (folder / "text.pt").write_text("mask")
-    torch.save([torch.ones(2, 2)], folder / "list.pt")
-    torch.save({"a": torch.ones(2, 2), "b": torch.ones(2, 2)}, folder / "two.pt")
-    np.savez(folder / "two.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
-    (folder / "text.npz").write_text("mask")
-    (folder / "text.safetensors").write_text("mask")
-    (folder / "long.safetensors").write_bytes(b"\xff" * 8 + b"{}")
-    stream = io.BytesIO()
-    np.savez(stream, mask=np.ones((64, 64)))
-    (folder / "cut.npz").write_bytes(stream.getvalue()[:-200])
-    return sorted(path.name for path in folder.iterdir())
-
-
 def claims(folder: Path) -> dict[str, int]:
     """Small mask files that stand for large ones; by name the bytes that they ask for."""
     packed = io.BytesIO()
-    np.lib.format.write_array_header_1_0(packed, {"descr": "|b1", "fortran_order": False, "shape": (77_000, 77_000)})
-    with zipfile.ZipFile(folder / "claims.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("mask.npy", packed.getvalue() + bytes(2**20))
     torch.save(torch.zeros(1, 1, dtype=torch.bool).expand(2**16, 2**16), folder / "strides.pt")
     torch.save({"mask": torch.zeros(1, 1, dtype=torch.bfloat16).expand(2**15, 2**15)}, folder / "halves.pt")
     torch.save(torch.ones(2, 2), packed)
@@ -557,9 +433,7 @@ def claims(folder: Path) -> dict[str, int]:
             archive.writestr(part, whole.read(part))
         held = sum(part.file_size for part in archive.filelist[1:])
         archive.filelist[0].file_size = 3 * 10**9
-    np.savez_compressed(folder / "packed.npz", mask=np.zeros((16_385, 16_385), np.uint8))
-    npz = {"packed.npz": 16_385**2, "claims.npz": 77_000**2}
-    return npz | {"strides.pt": 2**32, "halves.pt": 2**31, "packed.pt": 3 * 10**9 + held}
+    return {"strides.pt": 2**32, "halves.pt": 2**31, "packed.pt": 3 * 10**9 + held}
 
 
 def test_a_small_file_that_stands_for_a_large_mask_is_refused_before_it_is_made(attn: Run, folder: Path) -> None:
@@ -573,21 +447,11 @@ def test_a_small_file_that_stands_for_a_large_mask_is_refused_before_it_is_made(
     assert attn("mask", "diff", "small.pt", "full").code == 0
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_nothing_in_a_file_is_executed(attn: Run, folder: Path, tmp_path: Path) -> None:
-    trap = tmp_path / "executed"
-    for name in traps(folder, trap):
-        refused(attn("mask", "check", name), INPUT, f"mask file {name} cannot be read")
-        refused(attn("inspect", "time flies", "--mask", name), INPUT, name)
-        assert not trap.exists(), name
-
-
 def test_neither_torch_nor_transformers_is_imported(masks: Path) -> None:
-    np.savez(masks / "mask.npz", mask=np.tri(3, dtype=bool))
     for arguments in (
         ["show", "causal & window(4)", "--size", "12"],
         ["show", "causal", "time flies"],
-        ["check", masks / "mask.npz", "--expect", "causal"],
+        ["check", masks / "causal.npy", "--expect", "causal"],
         ["diff", masks / "causal.npy", "causal"],
         ["--help"],
         ["show", "--help"],
@@ -598,7 +462,7 @@ def test_neither_torch_nor_transformers_is_imported(masks: Path) -> None:
 
 
 def test_a_file_that_is_no_mask_is_not_read_as_an_expression(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "mask.txt"
     assert "unknown mask" in attn("mask", "check", "mask.txt").err
-    path.write_text("1 0\n1 1\n")
-    refused(attn("mask", "check", path), USAGE, f"a mask is not read from {path}; its ending says how: .npy, .json")
+    for path in (tmp_path / "mask.txt", tmp_path / "mask.npz"):
+        path.write_text("1 0\n1 1\n")
+        refused(attn("mask", "check", path), USAGE, f"a mask is not read from {path}; its ending says how: .npy, .saf")

@@ -79,9 +79,8 @@ _wide = st.builds(
 )
 _files = st.sampled_from(
     [
-        *("mask.npy", "mask.json", "mask.csv", "mask.npz", "mask.safetensors", "mask.pt", 'file("mask.npy")'),
+        *("mask.npy", "mask.csv", "mask.safetensors", "mask.pt", 'file("mask.npy")'),
         *("missing.npy", 'causal & file("mask.csv")', "file('')", ".npy", "/.pt", "text.txt"),
-        *("module.py:allowed", ".py:x"),
     ]
 )
 masks = st.one_of(grammatical, grammatical, _mutated(), texts, _files, _deep | _wide)

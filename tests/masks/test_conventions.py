@@ -5,15 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from safetensors.torch import load_file
 
-from attncli.errors import UsageError
-from attncli.masks.audit import audit, audit_fills
-from attncli.masks.conventions import Reading, read_convention
-from attncli.masks.files import read_values
-from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, open_masks, open_pair, read_grid
+from attncli.errors import InputError, UsageError
+from attncli.masks.conventions import LEAST, Reader, encode_mask, read_convention
+from attncli.masks.files import read_values, write_values
+from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, open_pair
+from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
 
 KEYS = "pad(left=1)", "pad(right=2)", "pad(left=2,right=1)", "keys(1,3)", "full", "~full"
@@ -108,24 +110,6 @@ def test_padding_is_never_taken_for_something_else(allowed: np.ndarray, way: tup
 
 
 @given(
-    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5), side=st.sampled_from(["left", "right"]), way=untyped
-)
-@settings(max_examples=200)
-def test_key_padding_is_read_by_its_longest_row_or_called_ambiguous(lengths: list[int], side: str, way: Any) -> None:
-    tokens = np.array([[key < n if side == "right" else key >= 6 - n for key in range(6)] for n in lengths])
-    values = written(tokens, way)
-    reading = read_convention(values[:, None, None], "m", is_padding=True)
-    if is_zero_in_floats(values):
-        return
-    # A batch has no row without a token, and mostly one without padding.
-    if 6 in lengths and 0 not in lengths:
-        assert (reading.is_ambiguous, reading.why) == (False, "only so has every row a key")
-        np.testing.assert_array_equal(reading.allowed[:, 0, 0], tokens)
-    elif not {0, 6} & set(lengths):
-        assert reading.is_ambiguous
-
-
-@given(
     text=st.sampled_from(KEYS), queries=st.integers(1, 7), past=st.integers(0, 4), way=untyped, planes=st.integers(1, 3)
 )
 def test_nor_are_rows_that_are_all_alike(text: str, queries: int, past: int, way: Any, planes: int) -> None:
@@ -169,71 +153,59 @@ def test_nor_is_an_arbitrary_mask(allowed: np.ndarray, way: Any) -> None:
     assert reading.is_ambiguous or (reading.allowed == allowed).all()
 
 
-# --- with an expectation: no false alarm, and no wrong cell that is missed -----------------------------------------
+# --- what was stated ---------------------------------------------------------------------------------------------
 
 
-def codes_against(folder: Path, values: np.ndarray, wanted: np.ndarray) -> tuple[dict[str, str], Reading]:
-    np.save(folder / "mask.npy", values)
-    np.save(folder / "wanted.npy", wanted)
-    expected = parse(f"file('{folder / 'wanted.npy'}')")
-    size = MaskSize(*values.shape[-2:])
-    subject = read_grid(str(folder / "mask.npy"), expected=expected)
-    assert subject.reading is not None
-    findings = [*audit(subject, expected, size), *audit_fills(subject, None)]
-    return {finding.code: finding.severity for finding in findings}, subject.reading
+def test_who_reads_it_decides_and_numbers_tell_themselves() -> None:
+    lower = np.tri(4, dtype=bool)
+    for values in (lower, ~lower, lower.astype(int), np.eye(4, dtype=np.float32)):
+        is_true = values.astype(bool)
+        np.testing.assert_array_equal(read_convention(values, "m", "sdpa").allowed, is_true)
+        np.testing.assert_array_equal(read_convention(values, "m", "mha").allowed, ~is_true)
+        with pytest.raises(UsageError, match="--for additive does not apply to m, whose values are booleans, or 0"):
+            read_convention(values, "m", "additive")
+    for reader in (None, "sdpa", "mha", "additive"):  # all three add numbers
+        assert read_convention(np.where(lower, 0, -np.inf), "m", reader).convention == "additive"
+        zeros = read_convention(np.zeros((2, 2), np.float16), "m", reader)
+        assert (zeros.convention, zeros.allowed.all(), zeros.fills) == ("additive", True, ())
+    assert read_convention(np.zeros((2, 2), int), "m").is_ambiguous
+    for values in ([[0, 0.5]], [[1, 2]], [[np.nan, 0]], [[-5.0, 0]], [[1, -np.inf]]):
+        with pytest.raises(InputError, match=r"m holds the values .*; expected booleans, 0/1 \(1 = attend\)"):
+            read_convention(np.array(values), "m")
 
 
-@given(allowed=masks, way=st.one_of(untyped, additive))
-@settings(max_examples=250)
-@example(allowed=np.array([[1, 1, 1, 1, 1, 1, 0, 0]], bool), way=("attend", "int64"))
-@example(allowed=np.array([[1, 1, 1, 1, 1, 1, 0, 0]], bool), way=("masked", "bool"))
-@example(allowed=np.array([[[[1, 1, 1, 1, 1, 1, 0, 0]]]], bool), way=("attend", "bool"))
-@example(allowed=ruled("pad(left=1)", 6, 0), way=("attend", "bool"))
-@example(allowed=ruled("causal & ~window(1)", 6, 0), way=("masked", "bool"))
-def test_a_right_mask_is_right_however_it_is_written(
-    tmp_path_factory: pytest.TempPathFactory, allowed: np.ndarray, way: tuple[Any, str]
-) -> None:
-    wanted = allowed.reshape(-1, *allowed.shape[-2:])
-    if allowed.ndim == 4 and len(allowed) > 1:  # a file of an expectation has heads and no batch
-        wanted, allowed = wanted[:1], np.broadcast_to(wanted[:1], allowed.shape)
-    codes, reading = codes_against(tmp_path_factory.mktemp("mask"), written(allowed, way), wanted)
-    assert "error" not in codes.values()
-    assert set(codes) <= {"varies", "dead-row"}
-    np.testing.assert_array_equal(reading.allowed, allowed)
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+WAYS: list[tuple[Reader, str]] = [("sdpa", "bool"), ("mha", "bool"), *(("additive", dtype) for dtype in DTYPES)]
 
 
-@given(
-    allowed=masks.filter(lambda one: one.ndim == 2 and one.size > 2), way=st.one_of(untyped, additive), data=st.data()
-)
-@settings(max_examples=200)
-def test_a_wrong_cell_is_found_where_it_is(
-    tmp_path_factory: pytest.TempPathFactory, allowed: np.ndarray, way: tuple[Any, str], data: st.DataObject
-) -> None:
-    place = tuple(data.draw(st.integers(0, side - 1)) for side in allowed.shape)
-    values = allowed.copy()
-    values[place] ^= True
-    codes, reading = codes_against(tmp_path_factory.mktemp("mask"), written(values, way), allowed)
-    if is_zero_in_floats(written(values, way)):  # which are additive, whatever was meant
-        assert "error" in codes.values()
-        return
-    assert codes["leak" if values[place] else "missing"] == "error"
-    np.testing.assert_array_equal(reading.allowed, values)
-    if not isinstance(way[0], float):
-        assert (codes["ambiguous"], reading.convention) == ("note", way[0])
+@pytest.mark.parametrize(("to", "dtype"), WAYS)
+def test_a_mask_survives_every_convention_and_every_file(tmp_path: Path, to: Reader, dtype: str) -> None:
+    allowed = ruled("causal & window(3) | global(1)", 6, 0)
+    values = encode_mask(allowed, to, dtype)
+    np.testing.assert_array_equal(read_convention(values, "m", to).allowed, allowed)
+    if to == "additive":
+        assert values.min() == LEAST[dtype] == torch.finfo(getattr(torch, dtype)).min
+    for ending in ENDINGS:
+        path = tmp_path / f"mask{ending}"
+        if dtype == "bfloat16" and ending not in (".safetensors", ".pt"):
+            with pytest.raises(UsageError, match="has no bfloat16"):
+                write_values(path, values, dtype)
+            continue
+        write_values(path, values, dtype)
+        assert read_values(path).dtype in (dtype, None)
+        np.testing.assert_array_equal(read_values(path).values, values)
+    theirs = load_file(tmp_path / "mask.safetensors")["mask"]
+    assert torch.equal(theirs, torch.load(tmp_path / "mask.pt", weights_only=True))
+    assert theirs.dtype == getattr(torch, dtype)
 
 
-def test_where_both_readings_are_as_near_it_is_ambiguous_and_wrong(tmp_path: Path) -> None:
-    codes, reading = codes_against(tmp_path, np.array([[1, 1, 0, 0]]), np.array([[1, 0, 1, 0]], bool))
-    assert reading.is_ambiguous
-    assert codes == dict.fromkeys(("ambiguous", "missing", "leak"), "error")
-
-
-def test_what_is_wrong_whatever_true_means_is_said_of_an_ambiguous_mask(tmp_path: Path) -> None:
-    values = np.stack([ruled("pad(right=2)", 4, 0), ruled("pad(right=1)", 4, 0)])
-    values[0, 2] = False
-    np.save(tmp_path / "mask.npy", values)
-    findings = audit(read_grid(str(tmp_path / "mask.npy")), None, MaskSize(5, 5))
-    assert [finding.code for finding in findings] == ["shape", "ambiguous", "varies"]
+def test_axes_survive_too(tmp_path: Path) -> None:
+    values = np.arange(24).reshape(2, 1, 3, 4) % 3 == 0
+    for ending in (".npy", ".safetensors", ".pt"):
+        write_values(tmp_path / f"m{ending}", values, "bool")
+        np.testing.assert_array_equal(read_values(tmp_path / f"m{ending}").values, values)
+    with pytest.raises(UsageError, match="holds one matrix"):
+        write_values(tmp_path / "m.csv", values, "bool")
 
 
 # --- the other ways to name a file ------------------------------------------------------------------------------
@@ -244,39 +216,23 @@ def test_the_bare_name_of_a_file_states_nothing_and_an_expression_does(tmp_path:
     for name, values in (("lower", lower), ("upper", ~lower), ("padding", padding), ("zeros", np.zeros((4, 4)))):
         np.save(tmp_path / f"{name}.npy", values)
 
-    def allowed(text: str, **how: Any) -> np.ndarray:
-        return materialise(parse(text, **how), MaskSize(4, 4, 0))[0]
+    def allowed(text: str) -> np.ndarray:
+        return materialise(parse(text), MaskSize(4, 4, 0))[0]
 
     for name in ("lower", "upper"):
         bare = str(tmp_path / f"{name}.npy")
-        np.testing.assert_array_equal(allowed(bare, states_true=False), lower)
-        np.testing.assert_array_equal(allowed(str(parse(bare, states_true=False))), lower)
-    assert allowed(str(tmp_path / "zeros.npy"), states_true=False).all()
+        np.testing.assert_array_equal(allowed(bare), lower)
+        np.testing.assert_array_equal(allowed(str(parse(bare))), lower)
+    assert allowed(str(tmp_path / "zeros.npy")).all()
     bare = str(tmp_path / "padding.npy")
     with pytest.raises(UsageError, match=r"padding\.npy: nothing .*write 'file\(.*'~file\(.*--for sdpa"):
-        allowed(bare, states_true=False)
-    np.testing.assert_array_equal(allowed(f"file('{bare}')", states_true=False), padding)
-    np.testing.assert_array_equal(allowed(f"~file('{bare}')", states_true=False), ~padding)
-
-
-def test_two_masks_tell_each_other_what_true_means(tmp_path: Path) -> None:
-    padding = ruled("pad(right=1)", 4, 0)
-    names = [str(tmp_path / name) for name in ("attend.npy", "masked.npy", "additive.npy")]
-    for name, values in zip(names, (padding, ~padding, np.where(padding, 0, -np.inf)), strict=True):
-        np.save(name, values)
-    for other in ("pad(right=1)", names[2]):
-        for name in names:
-            for pair in ((name, other), (other, name)):
-                first, second = open_pair(*pair, GridOptions())
-                np.testing.assert_array_equal(first.allowed, second.allowed)
-    for pair in ((names[0], names[1]), (names[0], "keys(0,2) & queries(0,2) | keys(2,4) & queries(2,4)")):
-        with pytest.raises(UsageError, match="say it with --for sdpa or --for mha"):
-            open_pair(*pair, GridOptions())
-    first, second = open_pair(names[0], names[0], GridOptions())
-    assert first == second
-    (subject,) = open_masks(names[0], GridOptions())
-    with pytest.raises(UsageError, match="say it with --for sdpa or --for mha"):
-        subject.check_read()
+        parse(bare)
+    np.testing.assert_array_equal(allowed(f"file('{bare}')"), padding)
+    np.testing.assert_array_equal(allowed(f"~file('{bare}')"), ~padding)
+    first, second = open_pair(str(tmp_path / "upper.npy"), "causal", GridOptions())
+    np.testing.assert_array_equal(first.allowed, second.allowed)
+    with pytest.raises(UsageError, match=r"padding\.npy: nothing .*; say it with --for sdpa or --for mha"):
+        open_pair(bare, "pad(right=1)", GridOptions())
 
 
 def test_zeros_of_a_table_are_numbers_only_where_they_are_written_so(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,28 +194,6 @@ def test_what_the_queries_of_padding_see_by_convention_is_no_mistake() -> None:
         leaking = ways[0].copy()
         leaking[0, 0, 2, 4] = True
         assert found(leaking, expect, [6, 4, 5])["leak"].message.endswith("in 1 cell, in batch row 0")
-
-
-@given(data=st.data(), is_causal=st.booleans(), side=st.sampled_from(["left", "right"]))
-@settings(max_examples=60, deadline=None)
-def test_what_is_let_pass_changes_nothing_that_a_token_gets(data: st.DataObject, is_causal: bool, side: str) -> None:
-    lengths = data.draw(st.lists(st.integers(1, SIZE), min_size=1, max_size=3))
-    tokens = padding(*lengths, side=side)
-    wanted = np.broadcast_to((LOWER if is_causal else EVERY) & of_keys(tokens), (len(lengths), 1, SIZE, SIZE))
-    allowed = wanted.copy()
-    for row, query in np.argwhere(~tokens).tolist():
-        ways = ["as expected", "nothing", "itself", *(["everything"] if not wanted[row, 0, query].any() else [])]
-        way = data.draw(st.sampled_from(ways))
-        if way != "as expected":
-            allowed[row, 0, query] = {"nothing": False, "everything": True}.get(way, np.arange(SIZE) == query)
-    expect = ("causal & " if is_causal else "") + ("pad" if side == "right" else "pad(left)")
-    assert "error" not in {finding.severity for finding in found(allowed, expect, lengths).values()}
-    query, key, value = torch.randn(3, len(lengths), 1, SIZE, 4)
-    one, other = (
-        torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=torch.from_numpy(mask.copy()))
-        for mask in (allowed, wanted)
-    )
-    assert torch.equal(one[:, 0][torch.from_numpy(tokens)], other[:, 0][torch.from_numpy(tokens)])
 
 
 def test_an_expectation_of_another_batch_is_refused() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from refusals import ESCAPE, INPUT, LOAD, USAGE, left_in, raw, refused
 from running import Ran, program
 from safetensors.numpy import load_file, save_file
@@ -164,7 +165,7 @@ def test_the_program_itself_says_the_same() -> None:
 def test_a_mask_file_of_another_shape_is_refused_with_both_shapes(attn: Run, tmp_path: Path, tiny_llama: str) -> None:
     path = tmp_path / "mask.npy"
     for shape in ((2, 2), (3, 2), (2, 3, 3), (1, 4, 3)):
-        np.save(path, np.ones(shape, bool))
+        np.save(path, np.zeros(shape))
         for source in ([], ["-m", tiny_llama, "--no-special"]):
             # Another path each time: what is read is not what this test is about.
             copy = shutil.copy(path, tmp_path / f"{len(source)}-{'x'.join(map(str, shape))}.npy")
@@ -184,11 +185,13 @@ BAD_MASKS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "objects": ("npy", lambda path: np.save(path, np.array([[None]]), allow_pickle=True), "cannot be read"),
     "one axis": ("npy", lambda path: np.save(path, np.ones(3)), "shape [3]"),
     "four axes": ("npy", lambda path: np.save(path, np.ones((1, 1, 3, 3))), "shape [1, 1, 3, 3]"),
-    "texts": ("json", lambda path: path.write_text('[["a"]]'), "holds <U1"),
-    "ragged": ("json", lambda path: path.write_text("[[1, 0], [1]]"), "cannot be read"),
-    "no JSON": ("json", lambda path: path.write_text("[[1, 0]"), "cannot be read"),
-    "a dictionary": ("json", lambda path: path.write_text('{"mask": [[1]]}'), "mask file"),
-    "deeper than anyone nests": ("json", lambda path: path.write_text("[" * 100_000), "cannot be read"),
+    "ragged": ("csv", lambda path: path.write_text("1,0\n1\n"), "cannot be read"),
+    "a text called a tensor": ("pt", lambda path: path.write_text("mask"), "cannot be read"),
+    "a list of tensors": ("pt", lambda path: torch.save([torch.ones(2, 2)], path), "cannot be read"),
+    "two tensors": ("pt", lambda path: torch.save({"a": torch.ones(1), "b": torch.ones(1)}, path), "cannot be read"),
+    "a header past the end": ("safetensors", lambda path: path.write_bytes(b"\xff" * 8 + b"{}"), "cannot be read"),
+    "complex numbers": ("npy", lambda path: np.save(path, np.zeros((3, 3), complex)), "holds complex128"),
+    "an escape": ("csv", lambda path: path.write_text("1,\x1b[31m"), r"convert string to float: '\x1b[31m'"),
     "no numbers": ("csv", lambda path: path.write_text("a,b\nc,d\n"), "cannot be read"),
     "no rows": ("csv", lambda path: path.write_text(""), "mask file"),
     "no UTF-8": ("csv", lambda path: path.write_bytes(b"\xff,\xfe\n"), "cannot be read"),

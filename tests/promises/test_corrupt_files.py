@@ -10,7 +10,6 @@ import stat
 import struct
 import subprocess
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
@@ -70,7 +69,7 @@ def said(what: str, ended: Counter[int]) -> None:
     assert set(ended) - {OK, FINDINGS}, "no damage was found in any of them"
 
 
-@pytest.mark.parametrize("ending", ["npy", "npz", "json", "csv", "safetensors", "pt"])
+@pytest.mark.parametrize("ending", ["npy", "csv", "safetensors", "pt"])
 def test_a_damaged_mask_is_read_or_refused(ending: str, attn: Run, tmp_path: Path) -> None:
     path = tmp_path / f"mask.{ending}"
     assert attn("mask", "convert", "causal", "--size", "5", "--to", "additive", "-o", path).code == OK
@@ -117,18 +116,13 @@ def test_a_damaged_adapter_is_read_or_refused(
     said(name, tried(attn, folder / name, line, 20))
 
 
-@pytest.mark.parametrize("name", ["modules.json", "refs/main"])
-def test_a_damaged_folder_of_folders_is_read_or_refused(name: str, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
-    inner = "0_Transformer" if name == "modules.json" else "snapshots/abc"
-    shutil.copytree(tiny_llama, tmp_path / "held" / inner)
-    path = tmp_path / "held" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps([{"path": inner, "type": "Transformer"}]) if name == "modules.json" else "abc")
+def test_a_damaged_repository_of_the_cache_is_read_or_refused(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+    shutil.copytree(tiny_llama, tmp_path / "held" / "snapshots" / "abc")
+    path = tmp_path / "held" / "refs" / "main"
+    path.parent.mkdir()
     for seed in range(20):
-        whole = path.read_bytes()
-        path.write_bytes(damaged(whole, seed))
+        path.write_bytes(damaged(b"abc", seed))
         answered_or_refused(attn("inspect", TEXT, "-m", tmp_path / "held"))
-        path.write_bytes(whole)
 
 
 def gguf_file(path: Path) -> Path:
@@ -202,13 +196,11 @@ def test_no_pickle_of_a_mask_runs(attn: Run, tmp_path: Path) -> None:
     evil: Any = np.array([[Evil(canary)]], dtype=object)
     (tmp_path / "bare.pt").write_bytes(pickle.dumps(Evil(canary)))
     (tmp_path / "bare.npy").write_bytes(pickle.dumps(Evil(canary)))
-    (tmp_path / "bare.npz").write_bytes(pickle.dumps(Evil(canary)))
     torch.save(Evil(canary), tmp_path / "zipped.pt")
     torch.save({"mask": Evil(canary)}, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
     np.save(tmp_path / "objects.npy", evil, allow_pickle=True)
-    np.savez(tmp_path / "objects.npz", mask=evil)
     paths = sorted(tmp_path.iterdir())
-    assert len(paths) == 7
+    assert len(paths) == 5
     for path in paths:
         for arguments in (["inspect", TEXT, "--mask", path], ["mask", "show", path], ["inspect", "--from", path]):
             ran = attn(*arguments)
@@ -224,18 +216,6 @@ def npy_header(shape: tuple[int, ...]) -> bytes:
 
 def header(content: bytes, length: int | None = None) -> bytes:
     return struct.pack("<Q", len(content) if length is None else length) + content
-
-
-def zip_bomb(path: Path) -> None:
-    """A mask of over 2 GiB of zeros, in a file of a few MiB."""
-    side = 47_000
-    with (
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-        archive.open("mask.npy", "w", force_zip64=True) as stream,
-    ):
-        stream.write(npy_header((side, side)))
-        for _ in range(side // 500):
-            stream.write(bytes(500 * side))
 
 
 def with_header(trace: bytes, change: Callable[[str], str]) -> bytes:
@@ -259,10 +239,6 @@ def bombs(folder: Path, trace: bytes) -> dict[str, list[str]]:
         "overflow.npy": npy_header((2**40, 2**40)),
         "negative.npy": npy_header((-1, 4)),
         "deep.npy": b"\x93NUMPY\x02\x00" + struct.pack("<I", 200_000) + b"(" * 200_000,
-        "deep.json": deep.encode(),
-        "deep and closed.json": (deep + "]" * 100_000).encode(),
-        "huge.json": b"[[" + b"9" * 100_000 + b"]]",
-        "infinite.json": b"[[1e999, 0], [-1e999, NaN]]",
         "huge.csv": b"1,0\n0," + b"9" * 100_000 + b"\n",
         "length.safetensors": header(b"{}", 2**63 - 1),
         "length past the end.safetensors": header(b"{}", 2**40),
@@ -285,9 +261,6 @@ def bombs(folder: Path, trace: bytes) -> dict[str, list[str]]:
     }
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    zip_bomb(folder / "bomb.npz")
-    with zipfile.ZipFile(folder / "claims.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("mask.npy", npy_header((2**20, 2**20)) + bytes(1000))
     reading: dict[str, list[str]] = {}
     for path in sorted(folder.iterdir()):
         reading[f"{path.name} as a mask"] = ["inspect", TEXT, "--mask", str(path)]
@@ -347,15 +320,14 @@ READERS = {
                           ["tokens", "--from", "FILE"]],
     **{f"mask.{ending}": [["mask", "check", "FILE"], ["inspect", TEXT, "--mask", "FILE"],
                            ["mask", "show", 'file("FILE")', "--size", "2"]]
-       for ending in ("npy", "npz", "safetensors", "pt", "csv", "json")},
-    "mask.py": [["mask", "show", "FILE:mask", "--size", "4"]],
+       for ending in ("npy", "safetensors", "pt", "csv")},
     "sentences.txt": [["inspect", "--file", "FILE", "-F", "jsonl"], ["tokens", "--file", "FILE", "--whole"]],
     "vocabulary.json": [["inspect", TEXT, "--vocab", "FILE"]],
     **{f"checkpoint/{name}": [["inspect", TEXT, "-m", "FOLDER"], ["tokens", TEXT, "-m", "FOLDER"]]
        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                     "added_tokens.json", "generation_config.json", "vocab.json", "merges.txt", "spiece.model",
                     "model.safetensors.index.json", "pytorch_model.bin.index.json", "chat_template.jinja",
-                    "additional_chat_templates/rag.jinja", "adapter_config.json", "modules.json")},
+                    "additional_chat_templates/rag.jinja", "adapter_config.json")},
     "weights/model.safetensors": [["inspect", TEXT, "-m", "FOLDER"]],
 }  # fmt: skip
 UNFIT = {
@@ -490,11 +462,6 @@ def _with_pieces(*pieces: str) -> Callable[[Any], None]:
     return lambda model: [setattr(model.pieces.add(), "piece", piece) for piece in pieces] and None
 
 
-def _ranked(*more: tuple[bytes, int]) -> bytes:
-    lines = [*((bytes([byte]), byte) for byte in range(256)), *more]
-    return b"".join(b"%s %d\n" % (base64.b64encode(piece), rank) for piece, rank in lines)
-
-
 CRAFTED: dict[str, tuple[str, str, Callable[[], bytes], str]] = {
     **{
         f"{place} {unit:x}": (
@@ -515,17 +482,8 @@ CRAFTED: dict[str, tuple[str, str, Callable[[], bytes], str]] = {
         lambda: _model("bpe", _with_pieces(*(f"{'t' * 4000}{number}" for number in range(99)))),
         "pieces",
     ),
-    "long rank": ("tiktoken.model", "tiktoken.model", lambda: _ranked((b"t" * 10**6, 256)), "piece"),
-    "long ranks": (
-        "tiktoken",
-        "tokenizer.model",
-        lambda: _ranked(*((b"t" * 4000 + bytes([byte]), 256 + byte) for byte in range(99))),
-        "pieces",
-    ),
-    "huge rank": ("tiktoken.model", "tiktoken.model", lambda: _ranked((b"tt", 2**31)), "id 2147483648"),
-    "one rank for two": ("tiktoken.model", "tiktoken.model", lambda: _ranked((b"tt", 5), (b"ttt", 5)), "same rank"),
     "huge id": (
-        "tiktoken",
+        "llama",
         "tokenizer_config.json",
         lambda: json.dumps({"added_tokens_decoder": {str(10**12): {"content": "x"}}}).encode(),
         "has the id",

@@ -53,7 +53,7 @@ def test_a_saved_trace_shows_the_same_bytes(attn: Run, tmp_path: Path, minilm: s
         "pair": [*toy, "--pair", "fruit flies", "--mask", "docs(5,2) & ~keys(0,1)"],
         "mask": [*toy, "--mask", f'causal & file("{mask}")'],
         "checkpoint": [*toy, "--pair", "fruit", "-m", minilm, "-l", "0,3"],
-        "grouped": [*toy, "-m", tiny_llama, "-l", "2,0"],
+        "grouped": ["time zeppelin", "-m", tiny_llama, "-l", "2,0"],
         "half": [*toy, "-m", tiny_llama, "--dtype", "bfloat16", "--mask", "causal & window(2)"],
     }
     for name, arguments in runs.items():
@@ -62,6 +62,7 @@ def test_a_saved_trace_shows_the_same_bytes(attn: Run, tmp_path: Path, minilm: s
         assert saved.code == 0, saved.err
         if name == "mask":
             mask.unlink()  # what it held is in the trace
+        assert name != "grouped" or "'zeppelin'" in saved.err
         read = attn("inspect", "--from", path, *EVERYTHING)
         assert (read.code, read.err) == (saved.code, saved.err), name
         assert read.out == saved.out, name
@@ -121,15 +122,6 @@ def test_the_view_of_a_saved_trace_can_be_chosen_anew(attn: Run, tmp_path: Path)
     for view in ([], ["-H", "2,0"], ["-q", "flies", "-k", "0"], ["-F", "tsv"], ["-l", "-1", "--precision", "2"]):
         read, made = attn("inspect", "--from", path, *view), attn("inspect", "time flies like", *view)
         assert (read.code, read.out, read.err) == (0, made.out, "")
-
-
-def test_a_word_that_the_vocabulary_lacks_is_still_warned_about_when_read_back(
-    attn: Run, tmp_path: Path, tiny_llama: str
-) -> None:
-    path = tmp_path / "trace.safetensors"
-    saved = attn("inspect", "time zeppelin", "-m", tiny_llama, "--save", path)
-    assert "'zeppelin'" in saved.err
-    assert attn("inspect", "--from", path).err == saved.err
 
 
 def test_load_reads_the_chosen_layers_and_heads(tmp_path: Path, tiny_llama: str) -> None:
@@ -235,15 +227,6 @@ def test_a_plain_q_and_k_of_any_usual_shape(attn: Run, dump: Callable[..., Path]
     assert attn("inspect", "--from", dump(q=q, k=k)).code == 0
 
 
-def test_a_dump_in_which_nothing_may_be_attended_to(attn: Run, dump: Callable[..., Path], tmp_path: Path) -> None:
-    path = dump(q=vectors(2, 3, 4), k=vectors(2, 3, 4), mask=np.zeros((3, 3), bool))
-    ran = attn("inspect", "--from", path, "--show", "heatmap", "--save", tmp_path / "saved.safetensors")
-    assert (ran.code, ran.err.count("the mask leaves no key to query 0 '0'")) == (0, 1)
-    assert "! fully masked" in ran.out
-    again = attn("inspect", "--from", tmp_path / "saved.safetensors", "--show", "heatmap")
-    assert (again.code, again.out, again.err) == (0, ran.out, ran.err)
-
-
 def test_a_dump_of_everything(attn: Run, dump: Callable[..., Path]) -> None:
     q, k, v, bias = vectors(4, 2, 3), vectors(2, 4, 3), vectors(2, 4, 5), vectors(4, 2, 4)
     mask = np.array([[True, True, True, False], [True, True, True, True]])
@@ -270,14 +253,12 @@ def test_a_dump_of_everything(attn: Run, dump: Callable[..., Path]) -> None:
     "mask",
     [
         np.tri(3, dtype=bool),
-        np.tri(3, dtype=np.int64),
+        np.tri(3, dtype=np.int64)[None],
         np.where(np.tri(3), 0, -np.inf).astype(np.float32),
-        np.where(np.tri(3), 0, np.finfo(np.float32).min).astype(np.float32),
-        np.tri(3, dtype=bool)[None],
         np.stack([np.tri(3, dtype=bool)] * 2),
         np.tri(3, dtype=bool)[None, None],
     ],
-    ids=["booleans", "0 and 1", "minus infinity", "the smallest number", "3-D", "a head each", "4-D"],
+    ids=["booleans", "0 and 1", "minus infinity", "a head each", "4-D"],
 )
 def test_a_mask_in_any_usual_form(attn: Run, dump: Callable[..., Path], mask: np.ndarray[Any, Any]) -> None:
     ran = attn("inspect", "--from", dump(q=vectors(2, 3, 4), k=vectors(2, 3, 4), mask=mask), "-F", "json")
@@ -307,7 +288,7 @@ def test_what_is_no_number_is_drawn_and_warned_about(attn: Run, dump: Callable[.
     k = vectors(2, 4, 3)
     k[1, 2, 0] = odd
     path = dump({"tokens": json.dumps(TOKENS)}, q=np.abs(vectors(2, 4, 3)), k=k, v=vectors(2, 4, 3))
-    for name in ("table", "json", "jsonl", "tsv", "csv"):
+    for name in ("table", "json", "tsv"):
         ran = attn("inspect", "--from", path, "-F", name)
         assert ran.code == 0
         assert ran.err.startswith("attn: warning: k holds NaN or infinite numbers")
@@ -317,15 +298,6 @@ def test_what_is_no_number_is_drawn_and_warned_about(attn: Run, dump: Callable[.
     assert all(isinstance(score, float) for row in heads[0]["scores"] for score in row)
     if np.isnan(odd):
         assert "X NaN" in attn("inspect", "--from", path).out
-
-
-def test_a_dump_has_one_layer(attn: Run, dump: Callable[..., Path]) -> None:
-    path = dump(q=vectors(2, 4, 3), k=vectors(2, 4, 3))
-    assert attn("inspect", "--from", path, "-l", "0", "-H", "1").code == 0
-    for option, words in (("-l", "has 1 layer"), ("-H", "has 2 heads, 0..1")):
-        ran = attn("inspect", "--from", path, option, "2")
-        assert (ran.code, ran.out) == (2, "")
-        assert words in ran.err
 
 
 # --- files that are neither --------------------------------------------------------------------------------
@@ -367,7 +339,7 @@ WRONG_DUMPS = {
     "heads that do not divide": ({"q": vectors(3, 4, 3), "k": vectors(2, 4, 3)}, {}, "q [3, 4, 3], k [2, 4, 3]"),
     "no positions": ({"q": vectors(0, 3), "k": vectors(0, 3)}, {}, "q [1, 0, 3]"),
     "a mask of another shape": ({"q": vectors(4, 3), "k": vectors(4, 3), "mask": np.ones((4, 5), bool)}, {}, "mask"),
-    "a mask of one axis": ({"q": vectors(4, 3), "k": vectors(4, 3), "mask": np.ones(4, bool)}, {}, "mask"),
+    "a mask of one axis": ({"q": vectors(4, 3), "k": vectors(4, 3), "mask": np.ones(4, int)}, {}, "mask"),
     "a mask of other numbers": ({"q": vectors(2, 3), "k": vectors(2, 3), "mask": vectors(2, 2)}, {}, "mask"),
     "a bias of another shape": ({"q": vectors(4, 3), "k": vectors(4, 3), "bias": vectors(2, 4, 4)}, {}, "bias"),
     "tokens of another length": (
@@ -556,15 +528,9 @@ def test_the_library_raises_what_the_program_says(attn: Run, tmp_path: Path) -> 
 # --- options that do not apply -----------------------------------------------------------------------------
 
 
-OPTIONS = (
-    "time flies; -; --file sentences.txt; --whole; --pair fruit; --target fruit; --no-special; --model bert; "
-    "--dtype float16; --device cpu; --offline; --trust-remote-code; --mask causal; "
-    "--d-model 8; --num-heads 2; --d-k 2; --d-v 2; --init zeros; --project qk; --positions none; --scale none; "
-    "--seed 0; --rng numpy; --vocab words; --vocab-size 9; --out-proj; --no-out-proj"
+@pytest.mark.parametrize(
+    "options", ["time flies", "-", "--file sentences.txt", "--model bert", "--mask causal", "--d-k 2", "--no-out-proj"]
 )
-
-
-@pytest.mark.parametrize("options", OPTIONS.split("; "))
 def test_an_option_that_does_not_apply_to_a_saved_trace_is_refused(attn: Run, saved: Path, options: str) -> None:
     ran = attn("inspect", "--from", saved, *options.split())
     assert (ran.code, ran.out) == (2, "")

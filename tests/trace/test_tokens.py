@@ -38,15 +38,6 @@ def tokens(*texts: str) -> Tokens:
 # --- shown safely --------------------------------------------------------------------------------------------
 
 
-@given(any_text)
-@settings(max_examples=100)
-def test_nothing_hidden_is_left_in_what_is_shown(text: str) -> None:
-    shown = visible(text)
-    assert not HIDDEN & set(shown)
-    assert visible(shown) == shown
-    shown.encode("utf-8")
-
-
 def test_no_control_reordering_or_zero_width_character_of_unicode_is_sent() -> None:
     for code in range(sys.maxunicode + 1):
         character = chr(code)

@@ -111,5 +111,5 @@ class Expectations(NamedTuple):
 def _expectation(pattern: str | None, text: str) -> Expectation:
     if pattern == "":
         raise UsageError(f"'={visible(text)}' has no pattern before the '='")
-    expression = parse(text, allow_bias=True, states_true=False, allow_rows=True)
+    expression = parse(text, allow_bias=True, allow_rows=True)
     return Expectation(EVERYWHERE if pattern is None else pattern, text.strip(), expression)

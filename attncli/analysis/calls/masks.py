@@ -14,7 +14,7 @@ from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.alibi import slopes, slopes_in
 from attncli.masks.audit import audit_fills
 from attncli.masks.conventions import LEAST, Convention, Reading, read_added
-from attncli.masks.expressions import And, Atom, Not, Pad, conjuncts
+from attncli.masks.expressions import And, Atom, conjuncts, is_padding
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
@@ -54,11 +54,6 @@ class Read(NamedTuple):
     has_bias: bool = False
     findings: tuple[Finding, ...] = ()
     made_at: str | None = None
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether it tells queries apart."""
-        return self.allowed.shape[2] > 1 and bool((self.allowed != self.allowed[:, :, :1]).any())
 
 
 def digest_of(copied: Copied) -> int:
@@ -216,7 +211,7 @@ def _of_one_query(rule: Rule) -> Rule:
     if rule.expression is None:
         return rule
     parts = [part for part in conjuncts(rule.expression) if part != Atom("full")]
-    if not all(isinstance(part, Pad | Not) or (isinstance(part, Atom) and part.name == "pad") for part in parts):
+    if not all(map(is_padding, parts)):
         return rule
     causal = And((Atom("causal"), *parts)) if parts else Atom("causal")
     text = f"causal & {rule.text}" if parts else "causal"

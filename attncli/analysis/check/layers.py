@@ -128,8 +128,8 @@ def _weighed(finding: Finding, layer: CapturedLayer, cells: Bool[np.ndarray, "#H
         rows = np.flatnonzero(where.any(axis=-1))
         if rows.size:
             weights = layer.trace.head(head, (rows + layer.queries.start).tolist()).weights[:, columns]
-            given = float(np.nansum(np.where(where[rows], weights, 0), axis=-1).max())
-            most, worst = max((most, worst), (given, head))
+            weight = float(np.nansum(np.where(where[rows], weights, 0), axis=-1).max())
+            most, worst = max((most, worst), (weight, head))
     message = f"{finding.message}; up to {most:.2g} of a row's weight, in head {worst}"
     return replace(finding, message=message, head=worst)
 
@@ -178,9 +178,9 @@ def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Findi
         )
 
 
-def _of_rows(code: str, said: str, where: Bool[np.ndarray, "H Q"]) -> Finding:
+def _of_rows(code: str, words: str, where: Bool[np.ndarray, "H Q"]) -> Finding:
     rows = np.flatnonzero(where.any(axis=0))
     heads = np.flatnonzero(where.any(axis=1))
     count = int(np.count_nonzero(where))
-    message = f"{count} {said}, in {len(heads)} head{'s' * (len(heads) > 1)}"
+    message = f"{count} {words}, in {len(heads)} head{'s' * (len(heads) > 1)}"
     return Finding(code, "error", message, count, rows=tuple(rows[:MOST_CELLS].tolist()), head=int(heads[0]))

@@ -85,8 +85,8 @@ class ModelRunner:
         """The type that the checkpoint was saved in, as its configuration says."""
         checkpoint = self.checkpoint
         part = find_text_model(checkpoint.snapshot, checkpoint.options)
-        said = (getattr(config, "dtype", None) for config in (part.config, part.whole))
-        return _named(next(filter(None, said), torch.float32))
+        dtypes = (getattr(config, "dtype", None) for config in (part.config, part.whole))
+        return _named(next(filter(None, dtypes), torch.float32))
 
     def read(self, text: str, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
@@ -217,8 +217,8 @@ class ModelRunner:
         return [{(layer, own.get(kind, kind)): state for (layer, kind), state in one.items()} for one in found]
 
     def _padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:
-        given = [sentence.inputs for sentence in sentences]
-        return padded(given, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
+        inputs = [sentence.inputs for sentence in sentences]
+        return padded(inputs, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
 
     def _packed(self, sentences: Sequence[EncodedInput], has_mask: bool) -> PaddedBatch:
         """Return one sequence of several sentences, where each stands, and the whole of it."""

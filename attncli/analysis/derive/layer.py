@@ -39,19 +39,19 @@ def derived_from(layer: LayerTrace, weights: RowSource, derived: Derived, **chan
 
     Its mask, heads and proof are those of the layer, unless they are given too.
     """
-    kept = {name: getattr(layer, name) for name in ("mask", "heads", "proof")}
+    shared = {name: getattr(layer, name) for name in ("mask", "heads", "proof")}
     return LayerTrace(
-        layer.layer, layer.kind, None, None, None, None, **kept | changed, weights=weights, derived=derived
+        layer.layer, layer.kind, None, None, None, None, **shared | changed, weights=weights, derived=derived
     )
 
 
 def worst(proofs: Sequence[Proof | None]) -> Proof | None:
     """Return the proof with the largest error; None where one of the layers has no proof."""
-    known = [proof for proof in proofs if proof is not None]
-    if not known or len(known) < len(proofs):
+    measured = [proof for proof in proofs if proof is not None]
+    if not measured or len(measured) < len(proofs):
         return None
-    errors = np.array([proof.max_abs_error for proof in known])
-    return known[int(errors.argmax())]  # a NaN is the largest
+    errors = np.array([proof.max_abs_error for proof in measured])
+    return measured[int(errors.argmax())]  # a NaN is the largest
 
 
 def any_mask(layers: Sequence[LayerTrace], is_merged: bool) -> Mask:

@@ -225,11 +225,11 @@ def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
     return next(traces)[1]
 
 
-def _texts(environment: Environment, given: options.Sentences, wanted: int) -> list[str]:
+def _texts(environment: Environment, inputs: options.Sentences, wanted: int) -> list[str]:
     """Return as many sentences as are wanted, from wherever they are."""
     from attncli.cli.sentences import texts_of
 
-    texts = list(islice(texts_of(given, environment, may_be_words=wanted == 1), wanted + 1))
+    texts = list(islice(texts_of(inputs, environment, may_be_words=wanted == 1), wanted + 1))
     if len(texts) == wanted:
         return texts
     found = "one sentence" if len(texts) == 1 else "more than two sentences"

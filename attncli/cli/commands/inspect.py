@@ -108,40 +108,40 @@ def inspect(
         raise typer.Exit(ExitCode.INPUT)
 
 
-def _view(given: options.ViewOptions) -> View:
+def _view(chosen: options.ViewOptions) -> View:
     from attncli.text import names_in
     from attncli.trace.selection import RowRange
     from attncli.trace.view import PARTS, View
 
-    spans = {one: RowRange.of(one) for one in given.query or ()}
+    spans = {one: RowRange.of(one) for one in chosen.query or ()}
     ranges = [span for span in spans.values() if span is not None]
     if len(ranges) > 1:
         raise UsageError(f"--query {ranges[1]}: there is a range already, {ranges[0]}; give one")
     return View(
-        show=None if given.show is None else names_in("--show", given.show, PARTS),
-        queries=tuple(one for one in given.query or () if spans[one] is None),
-        keys=tuple(given.key or ()),
-        hide_special=given.hide_special,
-        precision=given.precision,
+        show=None if chosen.show is None else names_in("--show", chosen.show, PARTS),
+        queries=tuple(one for one in chosen.query or () if spans[one] is None),
+        keys=tuple(chosen.key or ()),
+        hide_special=chosen.hide_special,
+        precision=chosen.precision,
         span=ranges[0] if ranges else None,
-        top_keys=given.top_keys,
-        ramp=given.ramp,
+        top_keys=chosen.top_keys,
+        ramp=chosen.ramp,
     )
 
 
-def _size(given: str | None, chosen: str) -> Size | None:
+def _size(text: str | None, chosen: str) -> Size | None:
     """Return the size of a figure.
 
     Raises:
         UsageError: it is none, or what is written is no figure.
     """
-    if given is None:
+    if text is None:
         return None
     from attncli.formats import FIGURES
     from attncli.formats.figures import check_figures
     from attncli.formats.figures.size import Size
 
-    size = Size.of(given)
+    size = Size.of(text)
     if chosen not in FIGURES | {"svg"}:
         raise UsageError(f"--size does not apply to {chosen}; it is of a figure: give -o figure.pdf, .png or .svg")
     check_figures()
@@ -280,7 +280,7 @@ def _title(trace: Trace) -> str:
 def _check_page(view: options.ViewOptions, run: _Run) -> None:
     from attncli.formats.page import check_page
 
-    for name, _ in (*run.derive.said(), *view.said()):
+    for name, _ in (*run.derive.explicit_values(), *view.explicit_values()):
         if name in _NOT_OF_PAGES:
             option = "--" + name.replace("_", "-")
             raise UsageError(

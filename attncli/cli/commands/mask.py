@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attncli.render.masks import MaskView
 
 
-Mask = Annotated[str, Argument(metavar="EXPR|FILE", help="'causal & window(4)', mask.npy or file.py:function.")]
+Mask = Annotated[str, Argument(metavar="EXPR|FILE", help="'causal & window(4)' or mask.npy.")]
 Other = Annotated[str, Argument(metavar="EXPR|FILE", help="What it is compared with.")]
 Text = Annotated[
     str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
@@ -56,14 +56,16 @@ class _Reading(Options):
     ] = None
     past: Annotated[
         int | None,
-        options.size_option(min=0, metavar="N", help="Keys before the first query (a KV cache). Default: 0."),
+        options.size_option(
+            min=0, metavar="N", help="Keys before the first query. Default: as many as there are more keys."
+        ),
     ] = None
     for_: Annotated[
         Literal["sdpa", "mha", "additive"] | None,
         options.input_option(
             "--for",
             help="What reads a file: sdpa, to which True = attend; mha (nn.MultiheadAttention), to which True = "
-            "masked; or additive, what is added to scores. Default: found out, or said to be ambiguous.",
+            "masked; or additive, what is added to scores. Default: what makes it causal, or it is ambiguous.",
         ),
     ] = None
     batch: Annotated[
@@ -126,15 +128,9 @@ def show(
     text: Annotated[
         str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
     ] = None,
-    heads: Annotated[
-        int | None, options.size_option(min=1, metavar="N", help="Heads that a function is asked for. Default: 1.")
-    ] = None,
     colormap: options.Colormap = None,
 ) -> None:
     """Draw a mask over the words of a text or over positions.
-
-    `file.py:function` runs that file: a function mask_mod(b, h, q, kv) of plain Python operators, as flex attention
-    takes it.
 
     Examples:
     attn mask show "causal & window(4)" --size 12
@@ -142,19 +138,18 @@ def show(
     attn mask show "causal & pad" --lengths 5,2 --size 6
     attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """
-    from attncli.masks.mask_grid import open_masks
+    from attncli.masks.mask_grid import open_mask
 
     tokens = None if text is None else _words(text)
-    subjects = open_masks(mask, reading.grid_options(mask, tokens=tokens), heads or 1, True)
-    for subject in subjects:
-        subject.check_read()
+    subject = open_mask(mask, reading.grid_options(mask, tokens=tokens))
+    subject.check_read()
     if output.chosen() == "json":
         from attncli.formats.documents import write_masks
 
-        environment.write(write_masks(subjects), output.file)
+        environment.write(write_masks([subject]), output.file)
         return
     how = _How(environment, "show", mask, output, colormap or "viridis", tokens)
-    _draw(lambda view: view.shown(subjects), subjects[0], how)
+    _draw(lambda view: view.shown(subject), subject, how)
 
 
 def check(
@@ -183,11 +178,11 @@ def check(
     """
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
-    from attncli.masks.mask_grid import as_expression, is_file, open_masks, read_grid
+    from attncli.masks.mask_grid import as_expression, is_file, open_mask, read_grid
 
     codes, how = parse_fail_on(fail_on), reading.grid_options(mask, expect)
-    expected = None if expect is None else as_expression(expect, lengths=how.lengths)
-    subject = read_grid(mask, how, expected) if is_file(mask) else open_masks(mask, how, reference=expected)[-1]
+    expected = None if expect is None else as_expression(expect, how.lengths)
+    subject = read_grid(mask, how, expected) if is_file(mask) else open_mask(mask, how, expected)
     findings = [*audit(subject, expected, how.size), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
     if output.chosen() == "json":
@@ -216,7 +211,6 @@ def diff(environment: Environment, mask: Mask, other: Other, reading: _Reading, 
 
     how = _How(environment, "diff", f"{mask} / {other}", output)
     first, second = open_pair(mask, other, reading.grid_options(mask, other))
-    _say_what_was_nearer(environment, [first, second])
     comparison = compare(first, second)
     _draw(lambda view: compared(comparison, view.palette, view.room), first, how)
     if comparison.count:
@@ -233,7 +227,7 @@ def convert(
         ),
     ],
     output: Annotated[
-        Path, options.output_option("--output", "-o", metavar="FILE", help="npy, npz, pt, safetensors, json or csv.")
+        Path, options.output_option("--output", "-o", metavar="FILE", help="npy, pt, safetensors or csv.")
     ],
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
@@ -244,15 +238,15 @@ def convert(
 
     Examples:
     attn mask convert mask.npy --to mha -o mha.npy
-    attn mask convert "causal" --size 8 --to sdpa -o mask.json
+    attn mask convert "causal" --size 8 --to sdpa -o mask.csv
     """
     from attncli.masks.conventions import encode_mask
     from attncli.masks.files import write_values
-    from attncli.masks.mask_grid import open_masks
+    from attncli.masks.mask_grid import open_mask
 
     if dtype is not None and to != "additive":
         raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
-    subject = open_masks(mask, reading.grid_options(mask))[-1]
+    subject = open_mask(mask, reading.grid_options(mask))
     subject.check_read()
     kind = (dtype or "float32") if to == "additive" else "bool"
     # nn.MultiheadAttention takes key padding as it is, every other function with axes for heads and queries.
@@ -269,25 +263,14 @@ def _words(text: str) -> list[str]:
     return [token.label for token in WordVocabulary([text], None).encode(text, None)]
 
 
-def _say_what_was_nearer(environment: Environment, subjects: Iterable[MaskGrid]) -> None:
-    from attncli.text import visible
-
-    for subject in subjects:
-        if subject.reading and subject.reading.is_nearer:
-            environment.note(
-                f"{visible(subject.name)} is read as True = {subject.reading.convention}: {subject.reading.why}; "
-                "--for sdpa or --for mha decides"
-            )
-
-
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
     """Return the mask beside what is expected, where cells are wrong."""
     from attncli.masks.comparison import compare
-    from attncli.masks.mask_grid import grids_of_expression
+    from attncli.masks.mask_grid import grid_of_expression
 
     if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
         return None
-    return compare(subject, grids_of_expression(expected, subject.size, subject.heads)[-1])
+    return compare(subject, grid_of_expression(expected, subject.size, subject.heads))
 
 
 class _How(NamedTuple):
@@ -298,7 +281,7 @@ class _How(NamedTuple):
         command: that draws them.
         title: what is drawn.
         output: where it goes.
-        colormap: colours of a bias.
+        colormap: colours of cells.
         tokens: what the positions are called; None where they are only counted.
     """
 
@@ -311,7 +294,7 @@ class _How(NamedTuple):
 
 
 def _draw(renderables: Callable[[MaskView], Iterable[RenderableType]], subject: MaskGrid, how: _How) -> None:
-    """Draw a view of a mask, or of several that are as large, and say on stderr what was pooled."""
+    """Draw a view of a mask, and say on stderr what was pooled."""
     from attncli.render.masks import MaskView, pooling_note
 
     with how.output.canvas(how.environment, how.output.chosen(), f"mask {how.command}") as shown:

@@ -63,7 +63,10 @@ def model(
         refuse_beside_chat(pair, target)
     with status(environment, f"loading {model}"):
         loading = checked_options(
-            model, dict(hub.said()) | dict(prompt.said()), LoadOptions, "a checkpoint that transformers runs"
+            model,
+            dict(hub.explicit_values()) | dict(prompt.explicit_values()),
+            LoadOptions,
+            "a checkpoint that transformers runs",
         )
         snapshot = resolve(model, loading)
         announce_import("attn mask model", snapshot)
@@ -137,7 +140,7 @@ def _draw(
                 queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
                 view = MaskView(palette, shown.width, queries, keys)
                 pools[view.pool(subject)] = None
-                yield from view.shown([subject])
+                yield from view.shown(subject)
 
     shown.show(renderables(), title)
     return [pool for pool in pools if pool != (1, 1)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
-from attncli.checkpoints.tensors.open_store import open_store, rows_of_vocabulary
+from attncli.checkpoints.tensors.open_store import open_store
 from attncli.checkpoints.weight_checks import check_types, check_unread, without_quantization
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
@@ -214,7 +214,7 @@ def _parse_mask(mask: str | None) -> Expression | None:
         return None
     from attncli.masks.parser import parse
 
-    return parse(mask, states_true=False)
+    return parse(mask)
 
 
 def _check_target(target: str | None) -> None:
@@ -244,15 +244,12 @@ def _open(snapshot: Snapshot, offline: bool) -> _OpenFiles:
         raise UnsupportedError(f"the weights of {'its base' if snapshot.adapter else 'it'} are in a pickle")
     config = without_quantization(snapshot.config)  # which the store undoes
     store = cache(partial(open_store, snapshot, offline))
-    if snapshot.adapter is not None and "vocab_size" in config:
-        config["vocab_size"] = rows_of_vocabulary(store(), config["vocab_size"])
     return _OpenFiles(config, store, partial(load_tokenizer, snapshot.model_name, snapshot.tokenizer, config))
 
 
 def _open_gguf(path: Path) -> _OpenFiles:
     # Which other checkpoints need not wait for.
-    from attncli.checkpoints.tensors.gguf import Gguf
-    from attncli.checkpoints.tensors.gguf_file import GgufFile
+    from attncli.checkpoints.tensors.gguf import Gguf, GgufFile
     from attncli.encoding.gguf_tokenizer import tokenizer_of
     from attncli.engines.numpy.gguf_config import config_of
 

@@ -67,7 +67,7 @@ class Checkpoint:
         options: LoadOptions,
         generate: int = 0,
     ) -> None:
-        expression = None if mask is None else parse(mask, states_true=False)
+        expression = None if mask is None else parse(mask)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
         # All that the configuration tells comes before the weights are read.
@@ -114,7 +114,7 @@ class Checkpoint:
     def recording(self, layers: Indices, mask: str | None) -> Checkpoint:
         """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
         other = copy(self)
-        expression = None if mask is None else parse(mask, states_true=False)
+        expression = None if mask is None else parse(mask)
         chosen = layers.resolve(self.num_layers, visible(self.name))
         other.request = replace(self.request, layers=chosen, mask=expression)
         other._check_attention()
