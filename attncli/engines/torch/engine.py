@@ -16,7 +16,7 @@ from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
-from attncli.engines.source import PARALLEL_FROM_LATE
+from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.engines.torch import batch, load, memory
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import (
@@ -42,7 +42,7 @@ from attncli.trace.trace import Provenance, Trace
 _log = logging.getLogger(__name__)
 
 
-class Checkpoint:
+class Checkpoint(OpenModel):
     """A model and its tokenizer, loaded once; see `open_source` for what it takes and `stream.Source` for what it does.
 
     Raises:
@@ -82,7 +82,7 @@ class Checkpoint:
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
         self.num_layers = layer_count(config)
         self.request = RecordRequest(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
-        self.other_layers = other_layers(config)
+        self.attention_layers, self.other_layers = attention_layers(config), other_layers(config)
         self._check_attention()
         heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
@@ -105,11 +105,6 @@ class Checkpoint:
         )
         limit = self.encoder.limit
         self.writer = Writer(model, whole, self.model, own_tokenizer, limit, generate) if generate else None
-
-    @property
-    def attention_layers(self) -> Sequence[int]:
-        """The layers that have softmax attention."""
-        return attention_layers(self.part.config)
 
     def recording(self, layers: Indices, mask: str | None) -> Checkpoint:
         """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
@@ -182,10 +177,6 @@ class Checkpoint:
         """Return how many sentences of one length fit into memory together; InputError if not even one does."""
         is_watched = self.model.config._attn_implementation != ATTENTION
         return memory.room_for(self.model, tokens, len(self.request.layers), is_watched)
-
-    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`."""
-        return next(self.traces([text], pair, target))
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; sentences of one length run together.
