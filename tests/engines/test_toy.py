@@ -607,7 +607,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str | None, me
 
 def test_a_name_that_is_not_in_the_cache_is_refused_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(LoadError, match="'nobody/nothing' is no file or folder here and not on the hub"):
+    with pytest.raises(LoadError, match="'nobody/nothing' was not found in the local cache"):
         attncli.inspect("time", vocab="nobody/nothing", offline=True)
 
 
