@@ -114,26 +114,6 @@ def test_a_pair_is_cut_at_its_longer_text_and_both_texts_stay(
     assert segments.count(0) == (2 if texts[0] == "w7 w7" else 62 if texts[1] == "w7 w7" else 32)
 
 
-def test_sentence_and_target_are_cut_each_for_itself(attn: Run, folder: Folder) -> None:
-    whole = ("--truncate", "-m", folder("bart"), "-F", "json", "--show", "tokens")
-    ran = attn("inspect", "w7 w8", "--target", LONG, *whole)
-    assert (len(ran.json["key_tokens"]), len(ran.json["query_tokens"])) == (2, POSITIONS)
-    assert ran.err == f"attn: warning: the target has 71 tokens and is cut to the 64 that {folder('bart')} reads\n"
-    ran = attn("inspect", LONG, "--target", "w7 w8", *whole)
-    assert (len(ran.json["key_tokens"]), len(ran.json["query_tokens"])) == (POSITIONS, 3)  # the start token first
-    assert "the sentence has 70 tokens" in ran.err
-    ran = attn("inspect", LONG, "--target", LONG, *whole)
-    assert ran.err.count("attn: warning: ") == ran.err.count("\n") == 2
-
-
-def test_special_tokens_have_room_in_a_sentence_that_is_cut(attn: Run, minilm: str) -> None:
-    ran = attn("inspect", "time " * 600, "--truncate", "-m", minilm, "-F", "json", "--show", "tokens")
-    assert ran.code == 0
-    assert "has 602 tokens and is cut to the 512" in ran.err
-    texts = [token["text"] for token in ran.json["key_tokens"]]
-    assert texts == ["[CLS]", *["time"] * 510, "[SEP]"]
-
-
 def test_of_several_sentences_the_long_ones_alone_are_cut(attn: Run, folder: Folder) -> None:
     texts = ["w7 w8", LONG, "w9", LONG + " w3"]
     ran = attn("inspect", *texts, "--truncate", "-m", folder("llama"), "-F", "jsonl", "--show", "tokens")
@@ -211,22 +191,6 @@ def test_a_mask_arrives_at_every_kind_of_an_encoder_decoder(folder: Folder) -> N
         check_same(cross, trace.layer(1, "cross"))
 
 
-def test_a_mask_arrives_at_every_sentence_of_many(attn: Run, folder: Folder) -> None:
-    texts = [TEXT, "w9 w8", "w5 w6 w7 w8 w9 w10 w11 w12 w13"]
-    arguments = ("-m", folder("llama"), "-l", "all", "--mask", "window(2)", "--show", "weights,mask", "-F", "jsonl")
-    ran = attn("inspect", *texts, *arguments)
-    assert (ran.code, ran.err) == (0, "")
-    for line, text in zip(ran.out.splitlines(), texts, strict=True):
-        (alone,) = attn("inspect", text, *arguments).out.splitlines()
-        size = len(text.split())
-        allowed = np.tri(size, dtype=bool) & ~np.tri(size, k=-2, dtype=bool)
-        for layer, other in zip(json.loads(line)["layers"], json.loads(alone)["layers"], strict=True):
-            for head, same in zip(layer["heads"], other["heads"], strict=True):
-                assert head["mask"] == allowed.tolist()
-                assert (np.array(head["weights"])[~allowed] == 0).all()
-                np.testing.assert_allclose(head["weights"], same["weights"], rtol=0, atol=EXACT)
-
-
 def test_a_causal_mask_makes_an_encoder_blind_to_what_comes_after(folder: Folder) -> None:
     checkpoint = masked(folder("bert"), "causal", "all")
     whole = checkpoint.trace(TEXT)
@@ -253,17 +217,6 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 def ran(checkpoint: Checkpoint) -> Trace:
     return checkpoint.trace(TEXT, target=TARGET if checkpoint.is_encoder_decoder else None)
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_a_layer_alone_is_what_it_is_among_all(name: str, folder: Folder) -> None:
-    whole = ran(opened(folder(name), "all"))
-    for index in (1, 2):
-        layers = ran(opened(folder(name), str(index))).layers
-        expected = [layer for layer in whole.layers if layer.layer == index]
-        assert len(layers) == len(expected) > 0
-        for ours, theirs in zip(layers, expected, strict=True):
-            check_same(ours, theirs)
 
 
 @pytest.mark.parametrize("name", FAST)

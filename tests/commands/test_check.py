@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import MORE, architectures, each, tiny_config, tiny_model, tiny_text_part
-from conformance import NOT_REACHED, opened, save, save_for_auto, save_tokenizer, tokenizer_in
+from conformance import NOT_REACHED, save_for_auto, save_tokenizer, tokenizer_in
 from planted import BUGS, Bug, raw_masks
 from refusals import refused
 from whole_program import whole_program
@@ -355,20 +355,6 @@ def test_a_tokenizer_that_has_made_masks_wrong_is_a_note(
     save_tokenizer(tmp_path)
     assert not any(said in message for message in notes({}))
     assert any(said in message for message in notes({"pad_token": "w77"} | tokens))
-
-
-@pytest.mark.parametrize("name", ["window one too wide", "mask inverted"])
-def test_inspect_warns_of_a_mask_that_the_configuration_does_not_imply(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bug = planted_by(name)
-    save(tiny_model(bug.architecture), tmp_path)
-    source = opened(tmp_path, "all")
-    assert not any("implies" in note for note in source.trace(TEXTS[1]).notes)
-    bug.plant(source.model, monkeypatch)
-    (note,) = (note for note in source.trace(TEXTS[1]).notes if "implies" in note)
-    assert note.startswith("layers 0-2: the mask is not ")
-    assert not any("implies" in note for note in source.trace(TEXTS[1]).notes)  # said once
 
 
 # --- the program -------------------------------------------------------------------------------------------
