@@ -110,20 +110,14 @@ def inspect(
 
 def _view(given: options.ViewOptions) -> View:
     from attncli.text import names_in
-    from attncli.trace.selection import RowRange
     from attncli.trace.view import PARTS, View
 
-    spans = {one: RowRange.of(one) for one in given.query or ()}
-    ranges = [span for span in spans.values() if span is not None]
-    if len(ranges) > 1:
-        raise UsageError(f"--query {ranges[1]}: there is a range already, {ranges[0]}; give one")
     return View(
         show=None if given.show is None else names_in("--show", given.show, PARTS),
-        queries=tuple(one for one in given.query or () if spans[one] is None),
+        queries=tuple(given.query or ()),
         keys=tuple(given.key or ()),
         hide_special=given.hide_special,
         precision=given.precision,
-        span=ranges[0] if ranges else None,
         top_keys=given.top_keys,
         ramp=given.ramp,
     )
@@ -181,7 +175,7 @@ def _reads_values(run: _Run) -> bool:
     if run.is_figure:
         return False
     if view.show is None:
-        return run.chosen in DRAWN and (bool(view.queries) or view.span is not None)
+        return run.chosen in DRAWN and bool(view.queries)
     return not view.show.isdisjoint({"v", "output"})
 
 
