@@ -80,7 +80,6 @@ _BROUGHT_BY = {
     "gguf": "attncli[gguf]",
     "sentencepiece": "attncli[sentencepiece]",
     "google.protobuf": "attncli[sentencepiece]",
-    "tiktoken": "attncli[tiktoken]",
     "jinja2": "attncli[chat]",
     "pyarrow": "attncli[parquet]",
     "textual": "attncli[explore]",

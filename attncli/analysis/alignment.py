@@ -76,10 +76,10 @@ def alignments(first: Trace, second: Trace) -> tuple[Alignment, Alignment]:
     Where both read the same texts, whatever splits them, tokens are the same if they are the same characters.
     """
     texts, others = (texts_of(trace.text, trace.pair, trace.target) for trace in (first, second))
-    asking, asked = texts if texts == others and texts[1][0] else (None, None)
+    asking, answering = texts if texts == others and texts[1][0] else (None, None)
     return (
         align(first.query_tokens, second.query_tokens, asking),
-        align(first.key_tokens, second.key_tokens, asked),
+        align(first.key_tokens, second.key_tokens, answering),
     )
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair, alignments, chosen_rows, layer_pairs, not_compared
-from attncli.analysis.derive.layer import check_tokens
 from attncli.analysis.metrics import counted_rows
 from attncli.analysis.statistics import RunningMoments
 from attncli.analysis.warnings import warnings_of
@@ -175,7 +174,6 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
     """
     for trace in (first, second):
         trace.check_recorded("diff")
-        check_tokens(trace.layers, "diff compares the attention")
     of_queries, of_keys = alignments(first, second)
     if not of_queries.pairs or not of_keys.pairs:
         raise InputError("the two share no token, so there is nothing to compare")
@@ -244,8 +242,8 @@ def _most_changed(
 
 def _left_out(layers: Sequence[LayerPair], heads: Sequence[HeadDifference]) -> Iterator[str]:
     """Yield whether some heads have fewer rows to compare than were asked for."""
-    asked = {pair.place: len(pair.chosen) for pair in layers}
-    fewer = [each for each in heads if each.rows < asked[each.layer, each.kind]]
+    chosen = {pair.place: len(pair.chosen) for pair in layers}
+    fewer = [each for each in heads if each.rows < chosen[each.layer, each.kind]]
     if fewer:
         heads_have = "head has" if len(fewer) == 1 else "heads have"
         yield f"{len(fewer)} {heads_have} rows that are not compared: without a key, of padding, or with NaN"
@@ -253,11 +251,11 @@ def _left_out(layers: Sequence[LayerPair], heads: Sequence[HeadDifference]) -> I
 
 def warnings_of_both(difference: Difference) -> Iterator[str]:
     """Yield the warnings about both traces, a sentence each; what is true of one alone says of which."""
-    said: dict[str, list[str]] = {}
+    warnings: dict[str, list[str]] = {}
     for name, trace in zip(NAMES, (difference.first, difference.second), strict=True):
         for warning in (*trace.source.notes, *warnings_of(trace, View())):
-            said.setdefault(warning, []).append(name)
-    for warning, names in said.items():
+            warnings.setdefault(warning, []).append(name)
+    for warning, names in warnings.items():
         yield f"{'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"
 
 
@@ -373,7 +371,7 @@ class DiffStats:
             raise InputError("there is no sentence that both could be compared on")
         means, stds, counts = self._moments.mean, self._moments.std[:, 0], self._moments.count[:, 0]
         heads = [
-            HeadDifferences(*head, _known(mean[0]), _known(std), int(count), _both(mean[1], mean[2]))
+            HeadDifferences(*head, _defined(mean[0]), _defined(std), int(count), _both(mean[1], mean[2]))
             for head, mean, std, count in zip(first.heads, means, stds, counts, strict=True)
         ]
         heads.sort(key=lambda each: -1.0 if each.jensen_shannon is None else each.jensen_shannon, reverse=True)
@@ -386,7 +384,7 @@ def _numbers(head: HeadDifference) -> list[float]:
     return [divergence, *((missing, missing) if head.elsewhere is None else head.elsewhere)]
 
 
-def _known(value: float) -> float | None:
+def _defined(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 

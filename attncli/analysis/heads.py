@@ -48,9 +48,9 @@ class HeadSummary:
     labels: tuple[Label, ...] = ()
 
     def __repr__(self) -> str:
-        known = [f"{name} {value:.3g}" for name, value in self.metrics.items() if value is not None]
-        said = ", ".join([*(label.name for label in self.labels), *known])
-        return f"HeadSummary(layer {self.layer}, {self.kind}, head {self.head}: {said})"
+        metrics = [f"{name} {value:.3g}" for name, value in self.metrics.items() if value is not None]
+        facts = ", ".join([*(label.name for label in self.labels), *metrics])
+        return f"HeadSummary(layer {self.layer}, {self.kind}, head {self.head}: {facts})"
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,12 @@ class HeadReport(Displayed, Tabular):
         return replace(self, names=tuple(dict.fromkeys(names)))
 
     def _check(self, metric: str) -> None:
-        known = [name for name in (*NAMES, *DETECTORS) if all(name in head.metrics for head in self.heads)]
-        if metric in DETECTORS and metric not in known:
+        names = [name for name in (*NAMES, *DETECTORS) if all(name in head.metrics for head in self.heads)]
+        if metric in DETECTORS and metric not in names:
             raise UsageError(f"{metric} is measured on repeated random tokens; give --induction")
-        if metric not in known:
-            near = did_you_mean(metric, known)
-            raise UsageError(f"there is no metric '{visible(metric)}'; expected one of {', '.join(known)}{near}")
+        if metric not in names:
+            near = did_you_mean(metric, names)
+            raise UsageError(f"there is no metric '{visible(metric)}'; expected one of {', '.join(names)}{near}")
 
 
 _OTHER_HEADS = "the traces have not the same layers and heads; survey each by itself"
@@ -310,11 +310,11 @@ def heads(
                 raise UsageError(f"{name} does not apply to induction, which draws its tokens; drop one of them")
         texts = repeated_sequences(options.get("model"))
     if isinstance(texts, Trace):
-        given = {"pair": pair, "target": target, "layers": None if layers == "all" else layers, **options}
-        if unused := [name for name, value in given.items() if value is not None]:
+        arguments = {"pair": pair, "target": target, "layers": None if layers == "all" else layers, **options}
+        if unused := [name for name, value in arguments.items() if value is not None]:
             raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
         return survey([texts], view)
-    source = open_source(layers=layers, values=False, **options)
+    source = open_source(layers=layers, **options)
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
     is_alone = isinstance(texts, str)
     return survey(

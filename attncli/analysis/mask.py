@@ -165,9 +165,9 @@ class LabelledMask(Displayed):
         Raises:
             UsageError: there is no such function or type, or it is not known what True means in the array.
         """
-        for name, chosen, known in (("api", api, list(CONVENTIONS)), ("dtype", dtype, list(LEAST))):
-            if chosen not in known:
-                raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(known)}")
+        for name, chosen, allowed in (("api", api, list(CONVENTIONS)), ("dtype", dtype, list(LEAST))):
+            if chosen not in allowed:
+                raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(allowed)}")
         return encode_mask(self.allowed, api, dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -63,7 +63,7 @@ def _alike(layers: Sequence[LayerTrace]) -> Iterable[list[int]]:
     for number, layer in enumerate(layers):
         key: Hashable = number
         mask = layer.mask
-        if isinstance(mask, RuleMask) and not layer.has_own_positions and _is_rule(mask.expression):
+        if isinstance(mask, RuleMask) and _is_rule(mask.expression):
             key = (layer.kind, layer.cells[1:], layer.missing, mask.expression, mask.past)
         groups.setdefault(key, []).append(number)
     return groups.values()

@@ -44,7 +44,7 @@ def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str
     layers = list({id(row.layer): row for row in rows}.values())
     for row in layers:
         yield from _unproven(trace, row.layer)
-    yield from _together((row.layer, said) for row in layers for said in _unknown(row))
+    yield from _together((row.layer, message) for row in layers for message in _unknown(row))
     yield from _together(
         (row.layer, _blind_rows(row.layer, trace.sides(row.layer)[0], [row.query.index])) for row in layers
     )

@@ -47,9 +47,11 @@ def why(
         AttnError: as `attncli.inspect` does.
     """
     if isinstance(text, Trace):
-        given = [*options, *(name for name, value in (("pair", pair), ("target", target)) if value is not None)]
-        if given:
-            raise UsageError(f"{given[0]} does not apply to a trace, whose attention is already computed; leave it out")
+        unused = [*options, *(name for name, value in (("pair", pair), ("target", target)) if value is not None)]
+        if unused:
+            raise UsageError(
+                f"{unused[0]} does not apply to a trace, whose attention is already computed; leave it out"
+            )
         return explain(text, query, key)
     return explain(inspect(text, pair=pair, target=target, **options), query, key)
 

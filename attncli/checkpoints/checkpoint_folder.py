@@ -262,8 +262,8 @@ def snapshot_in(folder: Path, revision: str) -> Path:
     try:
         commit = read_file(folder / "refs" / revision, MOST_SETTINGS).decode().strip()
     except (OSError, ValueError):
-        commit = revision
-    return folder / "snapshots" / commit
+        commit = ""
+    return folder / "snapshots" / (commit if commit.isalnum() else revision)
 
 
 def is_model_name(name: str) -> bool:

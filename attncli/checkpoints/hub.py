@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm.std import tqdm
 
@@ -19,15 +19,7 @@ from attncli.checkpoints.suggestions import nearby
 from attncli.errors import AttnError, InputError, LoadError, is_panic
 from attncli.text import ADDRESS, bytes_shown, visible
 
-if TYPE_CHECKING:
-    pass
-
 _log = logging.getLogger(__name__)
-
-# What reads weights, of transformers' modules.
-_READERS = tuple(
-    f"transformers.{name}" for name in ("modeling_utils", "core_model_loading", "quantizers", "integrations")
-)
 
 # Read when the libraries are imported: progress bars, and the tokenizers' warning of a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -84,35 +76,6 @@ def tell(message: str) -> None:
     elif _log.isEnabledFor(logging.WARNING):
         sys.stderr.write(f"attn: {message}\n")
         sys.stderr.flush()
-
-
-@contextmanager
-def capture_warnings() -> Iterator[list[str]]:
-    """Collect the warnings of transformers while weights are read, a sentence each.
-
-    Its table of tensors that are missing, misshapen or left over is not among them: those we judge ourselves.
-    """
-    messages: list[str] = []
-    logger = logging.getLogger("transformers")
-    handlers, level = logger.handlers, logger.level
-    logger.handlers = [_Collector(messages)]
-    logger.setLevel(logging.WARNING)
-    try:
-        yield messages
-    finally:
-        logger.handlers = handlers
-        logger.setLevel(level)
-
-
-class _Collector(logging.Handler):
-    def __init__(self, messages: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._messages = messages
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if record.name.startswith(_READERS) and "LOAD REPORT" not in message:
-            self._messages.append("transformers: " + visible(" ".join(message.split())))
 
 
 class Download(tqdm):  # type: ignore[misc]  # tqdm has no types
@@ -234,75 +197,27 @@ def translate_hub_errors(name: str, part: str, offline: bool = False) -> Iterato
     """Turn whatever is raised while the hub is asked for a part of a checkpoint into one sentence.
 
     Raises:
-        LoadError: with why, and what to do.
+        LoadError: with what the hub's client said.
     """
     try:
         yield
     except AttnError:
         raise
     except Exception as error:  # of the client, and of what lies below it
-        shown = visible(name)
-        if why := unreachable_reason(error):
-            near = nearby(name) or "; check the connection, or give the folder of a downloaded checkpoint"
-            raise LoadError(
-                f"the hub could not be reached, the {part} of '{shown}' is not in the local cache, and there is no "
-                f"such folder{near} ({why})"
-            ) from None
-        if why := _refusal(error):
-            raise LoadError(f"the hub does not hand out the {part} of '{shown}': {why}") from None
-        raise not_found(name, part, offline, first_sentence(error)) from None
+        # The client has then looked into the local cache, and says no more.
+        behind = error.__cause__ if type(error).__name__ == "LocalEntryNotFoundError" else None
+        raise not_found(name, part, offline, first_sentence(behind or error)) from None
 
 
 def not_found(name: str, part: str, offline: bool, why: str | None = None) -> LoadError:
     """Return the error for a part of a checkpoint that is nowhere; `why` is what the hub's client said."""
     where = "in the local cache" if offline else "on the hub or in the local cache"
+    advice = "check the name" if offline else "check the name, the connection, and for a gated model hf auth login"
     return LoadError(
         f"the {part} of '{visible(name)}' was not found {where}, and there is no such folder"
-        f"{nearby(name) or '; check the name, or give the folder of a downloaded checkpoint'}"
+        f"{nearby(name) or f'; {advice}, or give the folder of a downloaded checkpoint'}"
         f"{'' if why is None else f' ({why})'}"
     )
-
-
-def unreachable_reason(error: BaseException) -> str | None:
-    """Return why the hub could not be reached; None where it answered, or was not to be asked."""
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    for behind in _chain(error):
-        if any(kind.__name__ == "TransportError" for kind in type(behind).__mro__):  # of httpx, whichever it is
-            return first_sentence(behind)
-        cause = behind.__cause__
-        # What the client raises where it has looked into the local cache alone.
-        if isinstance(behind, LocalEntryNotFoundError) and cause and not isinstance(cause, OfflineModeIsEnabled):
-            return first_sentence(cause)
-    return None
-
-
-def _refusal(error: BaseException) -> str | None:
-    """Return why the hub does not hand out what it has, and what to do; None where it has no such thing."""
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        HfHubHTTPError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    absent = (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError)
-    for behind in _chain(error):
-        if isinstance(behind, GatedRepoError):
-            return (
-                "it is gated; ask for access on its page on the hub, and give your token by hf auth login or HF_TOKEN"
-            )
-        if isinstance(behind, HfHubHTTPError) and not isinstance(behind, absent):
-            return f"{first_sentence(behind)}; check your token, or try again later"
-    return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    behind: BaseException | None = error
-    while behind is not None:
-        yield behind
-        behind = behind.__cause__ or behind.__context__
 
 
 def is_exhausted(error: BaseException) -> bool:

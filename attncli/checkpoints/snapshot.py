@@ -1,21 +1,19 @@
 """Finds the files of a checkpoint, whatever it is called by, with everything small downloaded.
 
-A checkpoint is a folder, a folder that holds one (of a training, sentence-transformers, diffusers, the hub's cache), a
-name on the hub (`org/name`, or `org/name/checkpoint-500` for a folder there), a GGUF file, a LoRA adapter with the
-model under it, or `demo`, the model in the box. A revision on the hub is named by `NAME@REVISION`.
+A checkpoint is a folder, a folder that holds one (of a training, sentence-transformers, the hub's cache), a name on the
+hub (`org/name`, or `org/name/checkpoint-500` for a folder there), a GGUF file, a LoRA adapter with the model under it,
+or `demo`, the model in the box. A revision on the hub is named by `NAME@REVISION`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.checkpoints.checkpoint_folder import (
@@ -43,17 +41,13 @@ from attncli.checkpoints.checkpoint_folder import (
     split_revision,
 )
 from attncli.errors import LoadError, UsageError
-from attncli.files import MOST_TEXT, check_file
+from attncli.files import MOST_TEXT
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.checkpoints.hub import Repository
     from attncli.checkpoints.options import LoadOptions
 
-_MARKERS = (CONFIG, ADAPTER, "modules.json", "model_index.json")  # files that tell where the checkpoints are
-_OF_TRAINING = re.compile(r"checkpoint-\d+")
 _REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # which cannot lead out of the cache
-_DEEPEST = 3  # models--org--name/snapshots/COMMIT/0_Transformer
 _LISTED = 8  # checkpoints that a sentence names
 
 
@@ -168,8 +162,7 @@ class _Search(NamedTuple):
             files = CheckpointFolder(Path(path))
             if not files.has_config:
                 files = CheckpointFolder(_only_checkpoint(files.path))
-                inside = files.path.relative_to(path).parts
-                shown = os.path.join(path, *inside)
+                shown = os.path.join(path, *files.path.relative_to(path).parts)
         else:
             shown, files, remote = self.on_hub(shown, name, revision)
         if files.is_adapter:
@@ -177,9 +170,7 @@ class _Search(NamedTuple):
         self.refuse_base(shown)
         if not self.for_tokenizer:
             check_config(shown, files)
-        if remote is not None and files.has_weights:
-            remote = None
-        return Snapshot(shown, files, files if files.has_tokenizer else _tokenizer_beside(files), remote)
+        return Snapshot(shown, files, files, None if files.has_weights else remote)
 
     def refuse_base(self, shown: str) -> None:
         if self.options.base not in (None, shown):
@@ -191,22 +182,25 @@ class _Search(NamedTuple):
             from attncli.checkpoints.tensors.lora_store import check_adapter
 
             check_adapter(shown, adapter)
-        own_tokenizer = adapter if adapter.has_tokenizer else _tokenizer_beside(adapter)
-        if self.options.base is None and CONFIG in adapter and (adapter.has_weights or _has_weights(remote)):
-            # Beside a whole model, which it belongs to.
-            remote = None if adapter.has_weights else remote
-            return Snapshot(shown, adapter, own_tokenizer, remote, adapter, base=shown)
+        has_weights = adapter.has_weights or not {WEIGHTS, WEIGHTS_INDEX}.isdisjoint(remote.sizes if remote else ())
+        if self.options.base is None and CONFIG in adapter and has_weights:
+            raise LoadError(
+                f"{visible(shown)} has a whole model and an adapter; put the files of the adapter into a folder of "
+                "their own, and name the model by --base"
+            )
         base, revision = _base_of(adapter) if self.options.base is None else split_revision(self.options.base)
-        with _about_base(shown, base):
+        try:
             own = self._replace(options=replace(self.options, base=None))
             under = own.find(self.options.base or base, base, revision)
+        except LoadError as error:
+            raise LoadError(f"the base of {visible(shown)}: {error}; --base names another") from None
         if under.gguf is not None or under.adapter is not None:
             kind = "a GGUF file" if under.adapter is None else "an adapter itself"
             raise LoadError(
                 f"the base of {visible(shown)}, {visible(base)}, is {kind}; merge an adapter with peft's "
                 "merge_and_unload, save the model, and name it by --base"
             )
-        tokenizer = own_tokenizer if own_tokenizer.has_tokenizer else under.tokenizer
+        tokenizer = adapter if adapter.has_tokenizer else under.tokenizer
         return replace(under, name=shown, tokenizer=tokenizer, adapter=adapter, base=under.name)
 
     def on_hub(self, shown: str, name: str, revision: str) -> tuple[str, CheckpointFolder, HubFolder | None]:
@@ -220,24 +214,22 @@ class _Search(NamedTuple):
         from attncli.checkpoints.hub import Repository, not_found
 
         there = Repository(repository, revision, self.options.offline, shown)
-        part = "tokenizer" if self.for_tokenizer else "configuration"
-        if there.sizes is None:
-            folder = _only_checkpoint(there.root / inside, shown) if (there.root / inside).is_dir() else there.root
-            if not any((folder / each).is_file() for each in (*_MARKERS[:2], *["tokenizer.json"] * self.for_tokenizer)):
-                raise not_found(shown, part, there.is_offline)
-            return _with_folder(shown, folder, there.root), CheckpointFolder(folder), None
-        if inside or there.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
-            inside = _only_inside(shown, there, inside)
-        configs = {f"{inside}/{each}".lstrip("/") for each in (CONFIG, ADAPTER)}
-        if not self.for_tokenizer and configs.isdisjoint(there.sizes):
-            raise not_found(shown, part, there.is_offline)
-        small = _small_files(there.sizes, inside)
-        there.fetch(small, "tokenizer" if self.for_tokenizer else "model")
-        start = f"{inside}/" if inside else ""
-        own = {file.removeprefix(start): size for file, size in there.sizes.items() if file.startswith(start)}
-        folder = there.root / inside
-        remote = HubFolder(repository, there.root.name, start, own)
-        return _with_folder(shown, folder, there.root), CheckpointFolder(folder), remote
+        sizes = there.sizes or {}
+        there.fetch(_configs(sizes, inside), "configuration")
+        folder = _only_checkpoint(there.root / inside, shown)
+        has_tokenizer = self.for_tokenizer and (sizes or (folder / "tokenizer.json").is_file())
+        if not (_has_config(folder) or has_tokenizer):
+            raise not_found(shown, "tokenizer" if self.for_tokenizer else "configuration", there.is_offline)
+        remote = None
+        if there.sizes is not None:
+            start = "" if folder == there.root else folder.relative_to(there.root).as_posix() + "/"
+            own = {file.removeprefix(start): size for file, size in sizes.items() if file.startswith(start)}
+            small = [start + file for file, size in own.items() if _is_small(file, size)]
+            there.fetch(small, "tokenizer" if self.for_tokenizer else "model")
+            remote = HubFolder(repository, there.root.name, start, own)
+        name, at, revision = shown.partition("@")
+        shown = "/".join([repository, *folder.relative_to(there.root).parts]) + at + revision
+        return shown, CheckpointFolder(folder), remote
 
     def is_whole(self, files: CheckpointFolder) -> bool:
         """Return whether a folder of the cache has all that is needed, so that nobody has to be asked.
@@ -295,15 +287,6 @@ def there_is(files: CheckpointFolder) -> str:
 # --- an adapter and its base -----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _about_base(adapter: str, base: str) -> Iterator[None]:
-    """Let an error say that it is about the base of an adapter."""
-    try:
-        yield
-    except LoadError as error:
-        raise LoadError(f"the base of {visible(adapter)}: {error}; --base names another") from None
-
-
 def _base_of(adapter: CheckpointFolder) -> tuple[str, str]:
     """Return the folder or the name on the hub of the model under an adapter, as the adapter says, and its revision.
 
@@ -320,21 +303,6 @@ def _base_of(adapter: CheckpointFolder) -> tuple[str, str]:
     return base, revision
 
 
-def _tokenizer_beside(files: CheckpointFolder) -> CheckpointFolder:
-    """Return the files of a tokenizer for a checkpoint without one; its own where there is none.
-
-    That of a diffusers text encoder stands beside it. That of a checkpoint-500 is where the training has put the rest.
-    """
-    folder = files.path.absolute()
-    if _OF_TRAINING.fullmatch(folder.name):
-        above = CheckpointFolder(folder.parent)
-        return above if above.has_tokenizer else files
-    if folder.name.startswith("text_encoder") and (folder.parent / "model_index.json").is_file():
-        beside = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
-        return CheckpointFolder(beside) if beside.is_dir() else files
-    return files
-
-
 # --- checkpoints in the folders of a folder --------------------------------------------------------------------------
 
 
@@ -342,48 +310,29 @@ def _only_checkpoint(folder: Path, name: str | None = None) -> Path:
     """Return the folder itself if it has a checkpoint, or the only one in it that does; itself if there is none.
 
     Args:
-        folder: where to look.
+        folder: where to look: a checkpoint, a repository of the hub's cache, or a folder with checkpoints in it.
         name: of it on the hub, if it is a repository's.
 
     Raises:
         LoadError: there are several.
     """
-    path = folder
-    for _ in range(_DEEPEST):
-        if _has_config(path):
-            return path
-        found = _inner(path)
-        if len(found) > 1:
-            names = [visible(each.name) for each in found]
-            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            what = f"the folder {visible(str(path))}" if name is None else f"{visible(name)}, on the hub,"
-            one = "one of them" if name is None else f"one of them, as in {visible(name)}/{names[0]}"
-            listed = ", ".join(names[:_LISTED])
-            raise LoadError(f"{what} holds {len(names)} checkpoints: {listed}{more}; give {one}")
-        if not found:
-            break
-        path = found[0]
-    return path if _has_config(path) else folder
+    if _has_config(folder):
+        return folder
+    if (folder / "snapshots").is_dir():
+        current = snapshot_in(folder, "main")
+        return _only_checkpoint(current if current.is_dir() else folder / "snapshots")
+    found = [each for each in _subfolders(folder) if _has_config(each) and CheckpointFolder(each).is_checkpoint]
+    if len(found) > 1:
+        names = [visible(each.name) for each in sorted(found, key=_by_numbers)]
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        what = f"the folder {visible(str(folder))}" if name is None else f"{visible(name)}, on the hub,"
+        one = "one of them" if name is None else f"one of them, as in {visible(name)}/{names[0]}"
+        raise LoadError(f"{what} holds {len(names)} checkpoints: {', '.join(names[:_LISTED])}{more}; give {one}")
+    return found[0] if found else folder
 
 
 def _has_config(folder: Path) -> bool:
     return any(os.path.isfile(folder / name) for name in (CONFIG, ADAPTER))
-
-
-def _inner(folder: Path) -> list[Path]:
-    """Return the folders that hold the checkpoints of one that is none itself, in the order of their numbers."""
-    if (folder / "modules.json").is_file():
-        found = [each for each in _modules(folder) if CheckpointFolder(each).is_checkpoint]
-    elif (folder / "model_index.json").is_file():
-        found = [each for each in _subfolders(folder) if each.name.startswith("text_encoder")]
-    elif (folder / "snapshots").is_dir():
-        current = snapshot_in(folder, "main")
-        found = [current] if current.is_dir() else _subfolders(folder / "snapshots")
-    elif folder.name == "snapshots" and (folder.parent / "refs").is_dir():
-        return _inner(folder.parent)
-    else:
-        found = [each for each in _subfolders(folder) if _has_config(each) and CheckpointFolder(each).is_checkpoint]
-    return sorted(found, key=_by_numbers)
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -394,65 +343,23 @@ def _subfolders(folder: Path) -> list[Path]:
         return []
 
 
-def _modules(folder: Path) -> list[Path]:
-    """Return the folders of the modules of sentence-transformers."""
-    try:
-        check_file(folder / "modules.json", MOST_TEXT)
-        listed = json.loads((folder / "modules.json").read_bytes())
-        names = [str(each["path"]) for each in listed if isinstance(each, dict) and each.get("path")]
-    except (OSError, ValueError, TypeError, RecursionError):
-        return []
-    inside = [folder / name for name in names if not os.path.isabs(name) and ".." not in Path(name).parts]
-    return [each for each in inside if each.is_dir()]
-
-
 def _by_numbers(path: Path) -> list[tuple[int, str]]:
     """Return what sorts checkpoint-500 before checkpoint-1000."""
     return [(int(part) if part.isdecimal() and len(part) < 20 else -1, part) for part in re.split(r"(\d+)", path.name)]
 
 
-# --- folders of a repository on the hub ------------------------------------------------------------------------------
-
-
-def _only_inside(shown: str, there: Repository, inside: str) -> str:
-    """Return the folder of the only checkpoint in a repository, or in a folder of it; itself if there is none."""
-    assert there.sizes is not None
+def _configs(sizes: Collection[str], inside: str) -> list[str]:
+    """Return the configurations of a folder of a repository, or of the folders in it where it has none itself."""
     start = inside + "/" if inside else ""
-    below = [PurePosixPath(file) for file in there.sizes if file.startswith(start)]
-    depth = len(PurePosixPath(inside).parts) + _DEEPEST
-    markers = sorted(str(path) for path in below if path.name in _MARKERS and len(path.parts) <= depth + 1)
-    there.fetch(markers[:MOST_ENTRIES], "configuration")
-    if not (there.root / inside).is_dir():
-        return inside
-    found = _only_checkpoint(there.root / inside, shown).relative_to(there.root).as_posix()
-    return "" if found == "." else found
+    if own := [start + name for name in (CONFIG, ADAPTER) if start + name in sizes]:
+        return own
+    is_config = re.compile(rf"{re.escape(start)}[^/]+/({re.escape(CONFIG)}|{re.escape(ADAPTER)})")
+    return list(filter(is_config.fullmatch, sizes))[:MOST_ENTRIES]
 
 
-def _with_folder(shown: str, folder: Path, root: Path) -> str:
-    """Return what views call a checkpoint of a repository: with the folder that it is in."""
-    name, at, revision = shown.partition("@")
-    inside = folder.relative_to(root).parts
-    return "/".join([*name.split("/")[:2], *inside]) + at + revision
-
-
-def _small_files(sizes: Mapping[str, int], inside: str) -> list[str]:
-    """Return the files of a checkpoint in a repository, and of the tokenizer beside it, that are always downloaded.
-
-    An adapter's weights are among them, those of a model are not.
-    """
-    folder = PurePosixPath(inside)
-    places = {folder, folder / TEMPLATES}
-    if inside:
-        places |= {folder.parent, folder.with_name(folder.name.replace("text_encoder", "tokenizer"))}
-    found = []
-    for file, size in sizes.items():
-        path = PurePosixPath(file)
-        is_adapter = path.parent == folder and path.name in (ADAPTER_WEIGHTS, ADAPTER_PICKLE)
-        is_text = path.name.endswith(TEXTS) and path.name != "trainer_state.json" and size <= MOST_TEXT
-        if is_adapter or (is_text and path.parent in places):
-            found.append(file)
-    return found
-
-
-def _has_weights(remote: HubFolder | None) -> bool:
-    return remote is not None and not remote.sizes.keys().isdisjoint((WEIGHTS, WEIGHTS_INDEX))
+def _is_small(file: str, size: int) -> bool:
+    """Return whether a file is always downloaded: weights of an adapter are, those of a model are not."""
+    if file in (ADAPTER_WEIGHTS, ADAPTER_PICKLE):
+        return True
+    is_text = file.endswith(TEXTS) and file != "trainer_state.json" and size <= MOST_TEXT
+    return is_text and "/" not in file.removeprefix(TEMPLATES + "/")

@@ -6,7 +6,6 @@ others, but they are not the model's.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,18 +16,11 @@ from attncli.errors import LoadError
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from attncli.checkpoints.checkpoint_folder import CheckpointFolder
     from attncli.checkpoints.tensors import Store
 
 _FLOATS = ("F64", "F32", "F16", "BF16")  # that are the numbers themselves; F8_E4M3 and I8 are so many steps of a scale
 _FIELDS = ("quantization_config", "quantization")  # of a configuration; the second is that of MLX
-# hf_quant_config.json (ModelOpt), quantize_config.json (GPTQ), quant_config.json (AWQ), quanto_qmap.json (Quanto), …
-_QUANTIZATION = re.compile(r"(^|_)quant(o|ized?|izer|ization)?(_[^.]*)?\.json$|^smash_config\.json$")
-_OF_ONNX = {"per_model_config", "op_types", "op_types_to_quantize"}  # how transformers.js made other files, in onnx/
-_MOST_BYTES = 1 << 20  # of such a file
-
 # What a name says of a tensor by one of its words: weight_scale_inv, qzeros, weight.absmax, lora_A.
 _WORD = r"(?:^|[._:])(?:{})(?=[._:]|$)"
 _OF_QUANTIZATION = re.compile(
@@ -42,19 +34,14 @@ _OF_ACTIVATIONS = re.compile(
     _WORD.format(r"(?:(?:in|out)put|act(?:ivation)?|prob|[qkv]|kv|[kv]_cache)_(?:\w+_)?(?:scales?|zero_points?|amax)")
     + r"|(?:in|out)put_quantizer"
 )
-_OF_ADAPTER = re.compile(_WORD.format(r"lora_\w+|ia3_l|hada_\w+|lokr_\w+|token_adapter"))
+_OF_ADAPTER = re.compile(_WORD.format(r"lora_\w+|ia3_l|hada_\w+|lokr_\w+"))
 # Masks and angles that older versions of transformers saved, and what tools have counted: no parameters.
 _BUFFERS = re.compile(
     r"att(entio)?n\.(masked_)?bias$|rotary|inv_freq|(position_ids|causal_mask|_cached|_extra_state)$"
     r"|(num_batches_tracked|total_ops|total_params)$"
 )
 
-_MERGE = "merge it with peft's merge_and_unload and save the model, or save it as a folder of its own"
-_ADVICE = "give the checkpoint that it was made from"
-_ADVICE_BY_METHOD = {
-    "mxfp4": "transformers dequantizes it: load it with AutoModelForCausalLM and dtype=torch.bfloat16, then "
-    "save_pretrained, and give that folder",
-}
+_ADVICE = "give the checkpoint that it was made from, or what transformers dequantizes and saves"
 
 
 def check_has_weights(name: str, files: CheckpointFolder) -> None:
@@ -64,29 +51,6 @@ def check_has_weights(name: str, files: CheckpointFolder) -> None:
             f"{visible(name)} has a config.json and no weights that can be read{there_is(files)}: expected {WEIGHTS}, "
             f"or {WEIGHTS_INDEX} and its files"
         )
-
-
-def check_dequantized(name: str, files: CheckpointFolder, store: Store) -> None:
-    """Refuse a checkpoint where a file beside the weights tells of a quantization that its store does not undo.
-
-    Raises:
-        LoadError: there is such a file.
-    """
-    for file in () if store.form else filter(_QUANTIZATION.search, files.sizes):
-        if not _is_of_onnx(files.path / file):
-            raise LoadError(
-                f"the weights of {visible(name)} are quantized, says {visible(file)} beside them, and its config.json "
-                f"does not say how; {_ADVICE}"
-            )
-
-
-def _is_of_onnx(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, Mapping) and not _OF_ONNX.isdisjoint(content)
 
 
 def quantization_of(config: Mapping[str, Any]) -> Any:
@@ -104,8 +68,7 @@ def without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
 def unknown_quantization(name: str, method: Any) -> LoadError:
     """Return the error for a checkpoint that is quantized by a method that is not undone; None: it does not say."""
     how = "its config.json does not say how" if method is None else f"attn does not read '{visible(str(method))}'"
-    advice = _ADVICE_BY_METHOD.get(method, _ADVICE) if isinstance(method, str) else _ADVICE
-    return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {advice}")
+    return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
 
 
 def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> None:
@@ -147,8 +110,7 @@ def check_unread(
     Raises:
         LoadError: some belong to an adapter, or without them others are not the numbers that they stand for.
     """
-    adapter: list[str] = []
-    scales: list[str] = []
+    unused: list[str] = []
     others: list[str] = []
     bare = {module.removeprefix(head) for module in modules}
     owners = bare | {head + module for module in bare}
@@ -157,19 +119,15 @@ def check_unread(
         owner, rest = _place(tensor, owners, whole)
         if _BUFFERS.search(tensor) or not owner:
             continue
-        if _OF_ADAPTER.search(rest):
-            adapter.append(tensor)
-        elif _OF_QUANTIZATION.search(rest) and not (is_undone and _OF_ACTIVATIONS.search(rest)):
-            scales.append(tensor)
+        is_scale = _OF_QUANTIZATION.search(rest) and not (is_undone and _OF_ACTIVATIONS.search(rest))
+        if is_scale or _OF_ADAPTER.search(rest):
+            unused.append(tensor)
         elif _in_layer(owner):
             others.append(tensor)
-    if adapter:
+    if unused:
         raise LoadError(
-            f"the weights of {visible(name)} hold an adapter ({_some(adapter)}) that nobody applies; {_MERGE}"
-        )
-    if scales:
-        raise LoadError(
-            f"the weights of {visible(name)} are quantized, and nobody reads how ({_some(scales)}); {_ADVICE}"
+            f"the weights of {visible(name)} are quantized, or hold an adapter, and nobody reads how "
+            f"({_some(unused)}); {_ADVICE}"
         )
     if not others:
         return ()

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from attncli.cli.config import with_places
 from attncli.cli.environment import Environment, complain
-from attncli.cli.groups import SettableCommand, takes
+from attncli.cli.groups import SettableCommand, with_option_groups
 from attncli.errors import AttnError, ExitCode, UsageError, is_panic
 from attncli.text import ADDRESS, did_you_mean, visible
 from attncli.trace.tokens import brief
@@ -194,7 +194,9 @@ def _built(name: str) -> Any:
 
     alone = typer.Typer(add_completion=False)
     found = getattr(import_module(f"attncli.cli.commands.{name}"), name)
-    alone.command(name, cls=_Program if name == "run" else _Command, short_help=_COMMANDS[name])(takes(found, Volume))
+    alone.command(name, cls=_Program if name == "run" else _Command, short_help=_COMMANDS[name])(
+        with_option_groups(found, Volume)
+    )
     return typer.main.get_command(alone)
 
 
@@ -226,7 +228,7 @@ def _mask_group() -> Any:
         (mask.convert, "Write a mask for another API."),
         (mask_model.model, "Show the masks that a checkpoint builds."),
     ):
-        masks.command(cls=_Command, short_help=short)(takes(function, Volume))
+        masks.command(cls=_Command, short_help=short)(with_option_groups(function, Volume))
     return typer.main.get_command(masks)
 
 
@@ -291,8 +293,8 @@ def failed(error: BaseException) -> ExitCode:
     if isinstance(error, MemoryError):
         complain("out of memory; give fewer tokens, layers or heads")
         return ExitCode.INPUT
-    said = ADDRESS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
-    complain(f"this is a bug in attn, please report it: {said[:300]}; ATTN_DEBUG=1 shows where")
+    message = ADDRESS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
+    complain(f"this is a bug in attn, please report it: {message[:300]}; ATTN_DEBUG=1 shows where")
     return ExitCode.INPUT
 
 

@@ -145,8 +145,8 @@ def _model(ctx: Context) -> str:
     """Return the checkpoint on the line, or the one that the option is set to elsewhere; or nothing."""
     from attncli.cli.config import deciding, settings
 
-    if (given := ctx.params.get("model")) is not None:
-        return given if isinstance(given, str) else next(iter(given), "")
+    if (model := ctx.params.get("model")) is not None:
+        return model if isinstance(model, str) else next(iter(model), "")
     try:
         setting = deciding(settings()).get("model")
     except UsageError:

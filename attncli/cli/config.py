@@ -178,14 +178,14 @@ def unfit(standing: Mapping[str, Setting], typed: Mapping[str, Any]) -> dict[str
 
 def with_places(message: str, standing: Mapping[str, Setting]) -> str:
     """Return an error's message, and where the settings come from that it is about."""
-    said = []
+    origins = []
     for name, one in standing.items():
         value = visible(str(one.value))
         # A message about a checkpoint says its name, others say the option's.
         words = [f"--{dashed(name)}", *([re.escape(value)] if name == "model" else [])]
         if re.search(rf"(?<![\w/])(?:{'|'.join(words)})(?![\w/-])", message):
-            said.append(f"--{dashed(name)} {value} comes from {one.label}")
-    return f"{message} ({'; '.join(said)})" if said else message
+            origins.append(f"--{dashed(name)} {value} comes from {one.label}")
+    return f"{message} ({'; '.join(origins)})" if origins else message
 
 
 def user_file() -> str:
@@ -234,11 +234,11 @@ def _parsed(content: bytes, path: str) -> dict[str, Any]:
 
 def _check_key(key: str, path: str) -> None:
     """Refuse a key of a file that is no option which can be set there."""
-    known = [dashed(name) for name in DEFAULTS]
+    names = [dashed(name) for name in DEFAULTS]
     if dashed(key) in FLAGS_ALONE:
         raise UsageError(f"{path}: '{key}' is read from no file; it takes a flag, --{dashed(key)}, in each run")
-    if key not in known:
-        meant = did_you_mean(key, known) or f"; expected some of {', '.join(known)}"
+    if key not in names:
+        meant = did_you_mean(key, names) or f"; expected some of {', '.join(names)}"
         raise UsageError(f"{path}: there is no '{key}' to configure{meant}")
 
 

@@ -33,7 +33,7 @@ _RAY_PORT = 6379  # of `ray start --head`
 
 def provenance(command: str, *groups: Options) -> dict[str, str]:
     """Return what a folder of parts is made by, in words: the command, and the options that were given."""
-    options = {name: value for group in groups for name, value in group.said() if name not in _OF_THE_RUN}
+    options = {name: value for group in groups for name, value in group.explicit_values() if name not in _OF_THE_RUN}
     return {"command": command, **{f"--{name.replace('_', '-')}": _as_text(options[name]) for name in sorted(options)}}
 
 
@@ -84,7 +84,7 @@ def write_folder(
     with write_dataset(folder, made, texts.files) as summary:
         if request.on is not None:
             results = _on_ray(
-                request, writer(build_job(request, task, dict(request.computed.load.said()))), shards, jobs
+                request, writer(build_job(request, task, dict(request.computed.load.explicit_values()))), shards, jobs
             )
         else:
             job, source = open_job(environment, request, task)

@@ -73,21 +73,21 @@ def complain(message: str, style: str = "bold red") -> int:
 
     It is one line. A terminal breaks that between words, and shows who is speaking in a style, unless NO_COLOR is set.
     """
-    said = visible(brief(message))
+    text = visible(brief(message))
     with suppress(OSError):
-        written = _wrapped(said, style) if sys.stderr.isatty() else f"attn: {said}\n"
+        written = _wrapped(text, style) if sys.stderr.isatty() else f"attn: {text}\n"
         sys.stderr.write(written)
         sys.stderr.flush()
         return written.count("\n")
     return 0
 
 
-def _wrapped(said: str, style: str) -> str:
+def _wrapped(text: str, style: str) -> str:
     """Return what a terminal on stderr is sent, as a text: whatever is drawn there takes it above itself."""
     from rich.text import Text
 
     written = io.StringIO()
-    Terminal(sys.stderr, pages=written).show([Text.assemble(("attn:", style), f" {said}")])
+    Terminal(sys.stderr, pages=written).show([Text.assemble(("attn:", style), f" {text}")])
     return written.getvalue()
 
 
@@ -129,7 +129,7 @@ class Environment:
         self._data = sys.stdout
         self._is_quiet, self._is_verbose = is_quiet, is_verbose
         self._begun = perf_counter()
-        self._said = 0
+        self._lines = 0
 
     def aside(self) -> Environment:
         """Return one that writes its data to stderr: standard output belongs to a program that is run."""
@@ -148,19 +148,19 @@ class Environment:
             if not self._is_verbose:
                 yield
                 return
-            with listening(lambda said, _: self.tell(said)):
+            with listening(lambda message, _: self.tell(message)):
                 yield
             self.tell("done")
 
     def note(self, message: str) -> None:
         """Say something that is no error, a warning or what was left out, unless `--quiet` is given."""
         if not self._is_quiet:
-            self._said += complain(message, "bold")
+            self._lines += complain(message, "bold")
 
     @property
     def lines_said(self) -> int:
         """How many lines notes have taken of the terminal; none where stderr is a file."""
-        return self._said if sys.stderr is not None and sys.stderr.isatty() else 0
+        return self._lines if sys.stderr is not None and sys.stderr.isatty() else 0
 
     def tell(self, message: str) -> None:
         """Say what is done, and when, if `--verbose` is given."""

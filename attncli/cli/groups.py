@@ -27,12 +27,12 @@ class Options:
     default, None or False, was not given.
     """
 
-    def said(self) -> Iterator[tuple[str, Any]]:
+    def explicit_values(self) -> Iterator[tuple[str, Any]]:
         """Yield the options that were given, by the name of their field; those of the groups within with theirs."""
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Options):
-                yield from value.said()
+                yield from value.explicit_values()
             elif value != field.default:
                 yield field.name, value
 
@@ -42,7 +42,7 @@ _Group = TypeVar("_Group", bound=Options)
 _hints: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))  # of a group's fields
 
 
-def takes(command: Callable[..., None], *beside: type[Options]) -> Callable[..., None]:
+def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Callable[..., None]:
     """Return a command as Typer takes it: with a parameter for every option of its groups.
 
     A parameter of the command itself that is called as an option of a group stands in its place, to say other things
@@ -50,7 +50,7 @@ def takes(command: Callable[..., None], *beside: type[Options]) -> Callable[...,
 
     Args:
         command: a function of groups, of options of its own, of a `typer.Context`, and of the `Environment`.
-        beside: groups of options that are read before the command is called, which does not take them.
+        more: groups of options that are read before the command is called, which does not take them.
     """
     kinds = get_type_hints(command, include_extras=True)
     groups = {name: kind for name, kind in kinds.items() if _is_group(kind)}
@@ -65,7 +65,7 @@ def takes(command: Callable[..., None], *beside: type[Options]) -> Callable[...,
     if environments:  # which the context brings
         context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
         parameters.setdefault("context", context)
-    for group in (*groups.values(), *beside):
+    for group in (*groups.values(), *more):
         for parameter in _parameters(group):
             parameters.setdefault(parameter.name, parameter)
 
@@ -163,22 +163,22 @@ class SettableCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line, and what is set elsewhere and applies to the run, which is kept in `ctx.obj`."""
-        given, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
+        parsed, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
         if ctx.resilient_parsing:  # a shell asks what could follow
             for parameter in self.params:
-                value, source = parameter.consume_value(ctx, given)
+                value, source = parameter.consume_value(ctx, parsed)
                 ctx.set_parameter_source(parameter.name, source)
                 if source.name == "COMMANDLINE" and value != ():
                     ctx.params[parameter.name] = value
             return []
         for parameter in self.get_params(ctx):
-            if parameter.is_eager and parameter.name in given:  # `--help`, which ends here
-                parameter.handle_parse_result(ctx, given, rest)
+            if parameter.is_eager and parameter.name in parsed:  # `--help`, which ends here
+                parameter.handle_parse_result(ctx, parsed, rest)
         if rest:
             takes_text = any(parameter.metavar == "TEXT" for parameter in self.params)
             quotes = "; a text of several words stands in quotes" if takes_text else ""
             ctx.fail(f"Got unexpected extra argument(s) ({' '.join(rest)}){quotes}")
-        typed, standing = self._said(ctx, given)
+        typed, standing = self._standing(ctx, parsed)
         left_out = unfit(standing, typed)
         ctx.obj = {name: one for name, one in standing.items() if name not in left_out}
         every: list[Any] = self.params
@@ -210,14 +210,14 @@ class SettableCommand(TyperCommand):
         assert self.callback is not None
         return {name: _kind(one.annotation) for name, one in inspect.signature(self.callback).parameters.items()}
 
-    def _said(self, ctx: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Setting]]:
+    def _standing(self, ctx: Any, parsed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Setting]]:
         """Return what stands on the command line, and what is set elsewhere."""
         settable = {parameter.name for parameter in self.params if parameter.envvar}
         if settable:
             ctx.default_map = {name: one for name, one in default_map().items() if name in settable}
         typed, standing = {}, {}
         for parameter in self.params:
-            value, source = parameter.consume_value(ctx, given)
+            value, source = parameter.consume_value(ctx, parsed)
             ctx.set_parameter_source(parameter.name, source)
             if source.name == "COMMANDLINE" and value != ():
                 typed[parameter.name] = value
@@ -227,14 +227,14 @@ class SettableCommand(TyperCommand):
                 standing[parameter.name] = value
         return typed, standing
 
-    def _value(self, parameter: Any, said: Any, label: str) -> Any:
+    def _value(self, parameter: Any, text: Any, label: str) -> Any:
         """Return what an option is given: a flag, a text or several."""
         kind = self._kinds[parameter.name]
         low, high = getattr(parameter, "min", None), getattr(parameter, "max", None)
         try:
-            if isinstance(said, bool):
-                return said
-            return list(said) if get_origin(kind) is list else value_of(said, kind, low, high)
+            if isinstance(text, bool):
+                return text
+            return list(text) if get_origin(kind) is list else value_of(text, kind, low, high)
         except BadParameter as error:
             error.param_hint = label
             raise

@@ -57,7 +57,7 @@ def paragraphs_of(docstring: str) -> list[str]:
 def page_of(context: typer.Context, is_whole: bool = True) -> Page:
     """Return the page of a context's command; one that is not whole has what most people need."""
     command: Any = context.command
-    said = command.help or command.get_short_help_str(100)  # python -OO has no docstrings
+    text = command.help or command.get_short_help_str(100)  # python -OO has no docstrings
     tables: Tables = {}
     if hasattr(command, "list_commands"):
         tables["Commands"] = [(name, command.purpose(name)) for name in command.list_commands(context)]
@@ -72,7 +72,7 @@ def page_of(context: typer.Context, is_whole: bool = True) -> Page:
         tables["Options"].append(("    --help-all", f"Show every option: there are {len(hidden)} more."))
     ordered = sorted(tables, key=lambda title: [title.startswith(start) for start in _ORDER].index(True))
     usage = " ".join(command.collect_usage_pieces(context))
-    return Page(context.command_path, usage, paragraphs_of(said), {title: tables[title] for title in ordered})
+    return Page(context.command_path, usage, paragraphs_of(text), {title: tables[title] for title in ordered})
 
 
 def _row(parameter: Any, context: typer.Context, is_whole: bool) -> tuple[str, str]:
@@ -104,8 +104,8 @@ def find_page(root: typer.Context, name: str) -> Page:
         UsageError: there is no such command or topic.
     """
     if not name:
-        said = ["There is help on topics and on commands.", _EXAMPLES]
-        return Page("help", "", said, {"Topics": topics(), "Commands": page_of(root).tables["Commands"]})
+        paragraphs = ["There is help on topics and on commands.", _EXAMPLES]
+        return Page("help", "", paragraphs, {"Topics": topics(), "Commands": page_of(root).tables["Commands"]})
     if name in TOPICS:
         return topic(name, root)
     commands = {inner.command_path.removeprefix("attn "): inner for inner in commands_of(root)}
@@ -232,7 +232,7 @@ TOPICS = {
 
 def topics() -> list[tuple[str, str]]:
     """Return the name and the purpose of each topic."""
-    return [(name, paragraphs_of(said.__doc__ or name)[0]) for name, said in TOPICS.items()]
+    return [(name, paragraphs_of(topic.__doc__ or name)[0]) for name, topic in TOPICS.items()]
 
 
 def topic(name: str, root: typer.Context) -> Page:
@@ -258,21 +258,21 @@ def _drawn(page: Page, width: int, encoding: str) -> Iterator[RenderableType]:
     from rich.table import Column, Table
     from rich.text import Text
 
-    def text(said: str, style: str = "") -> Text:
+    def text(words: str, style: str = "") -> Text:
         # What the encoding lacks is escaped before it is measured: an escape is longer.
-        return Text(said.encode(encoding, "backslashreplace").decode(encoding), style)
+        return Text(words.encode(encoding, "backslashreplace").decode(encoding), style)
 
     def panel(title: str, rows: list[tuple[str, str]]) -> Panel:
         is_aligned = any(name.startswith("-") and not name.startswith("--") for name, _ in rows)
-        named = [(" " * 4 * (is_aligned and name.startswith("--")) + name, said) for name, said in rows]
+        named = [(" " * 4 * (is_aligned and name.startswith("--")) + name, role) for name, role in rows]
         inner: RenderableType
         below = (0, 0, 0, 6)
         if max(len(name) for name, _ in named) > width // 2:  # there is no place beside it
-            inner = Group(*(part for name, said in named for part in (text(name, "bold"), Padding(text(said), below))))
+            inner = Group(*(part for name, role in named for part in (text(name, "bold"), Padding(text(role), below))))
         else:
             inner = Table.grid(Column(no_wrap=True), Column(ratio=1), padding=(0, 2, 0, 0), expand=True)
-            for name, said in named:
-                inner.add_row(text(name, "bold"), text(said))
+            for name, role in named:
+                inner.add_row(text(name, "bold"), text(role))
         return Panel(inner, title=title, title_align="left", border_style="dim")
 
     if page.usage:

@@ -364,8 +364,8 @@ class Request(Options):
 
     def making(self) -> Iterator[str]:
         """Yield the names of the given options that make attention, and do not apply to what was saved."""
-        asked_of_both = {"from_", *dict(self.selection.said())}
-        return (name for name, _ in self.said() if name not in asked_of_both)
+        asked_of_both = {"from_", *dict(self.selection.explicit_values())}
+        return (name for name, _ in self.explicit_values() if name not in asked_of_both)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

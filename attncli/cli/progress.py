@@ -36,10 +36,10 @@ def status(environment: Environment, text: str) -> Iterator[None]:
     spinner = Spinner("dots", Text(visible(text)), style="status.spinner")
     line = Live(spinner, console=stderr_console(), transient=True, refresh_per_second=12.5)
 
-    def show(said: str, share: float | None) -> None:
+    def show(message: str, share: float | None) -> None:
         shown = Table.grid(padding=(0, 1))
         bar = () if share is None else (ProgressBar(1, share, _BAR_WIDTH),)
-        shown.add_row(*bar, Text(visible(said)))
+        shown.add_row(*bar, Text(visible(message)))
         spinner.update(text=shown)
         line.refresh()  # at once: a step may be over before the next frame
 

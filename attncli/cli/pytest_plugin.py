@@ -56,12 +56,12 @@ class Attention:
         try:
             self._calls.check(expect, lengths, place)
         except UnexpectedError as error:
-            said = _with_maps(error)
+            message = _with_maps(error)
         except AttnError as error:
             raise error.with_traceback(None) from None
         else:
             return
-        raise AssertionError(said)
+        raise AssertionError(message)
 
 
 @pytest.fixture

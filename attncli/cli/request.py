@@ -43,12 +43,12 @@ def derivation_of(derive: Derive, request: Request) -> tuple[Derivation, Indices
         raise UsageError("--rollout is the mean over all heads of a layer; drop --head")
     chosen, is_saved = request.selection.layer, request.from_ is not None
     shown = None if chosen is None or not derive.rollout else Indices.of("layer", chosen)
-    wish = Derivation(derive.norms, derive.rollout, derive.words, derive.mean, shown)
+    derivation = Derivation(derive.norms, derive.rollout, derive.words, derive.mean, shown)
     if derive.rollout and not (is_saved and shown is None):
-        return wish, (shown or Indices.of("layer", -1)).and_below
+        return derivation, (shown or Indices.of("layer", -1)).and_below
     if derive.mean in ("layers", "all") and chosen is None and not is_saved:
-        return wish, Indices.of("layer", "all")
-    return wish, None
+        return derivation, Indices.of("layer", "all")
+    return derivation, None
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,12 @@ class Task:
         default_layers: which are computed where `--layer` does not say.
         layers: which are needed, whatever `--layer` says.
         generate: how many tokens the model writes.
-        values: whether V is going to be read; see `open_source`.
     """
 
     make: TraceTask[Any]
     default_layers: str
     layers: Indices | None = None
     generate: int | None = None
-    values: bool = True
 
 
 def results_of(
@@ -129,10 +127,10 @@ def open_job(environment: Environment, request: Request, task: Task) -> tuple[Tr
     """Return the job that a command asks for, and its source, which is open; see `results_of`."""
     from attncli.encoding.encode import check_texts
 
-    asked = request.computed
+    computed = request.computed
 
-    job = build_job(request, task, dict(asked.load.said()))
-    with loading(environment, request.model, asked.toy.vocab):
+    job = build_job(request, task, dict(computed.load.explicit_values()))
+    with loading(environment, request.model, computed.toy.vocab):
         source = job.source()
     if request.model is None:
         environment.tell(f"the toy layer: {source}")
@@ -144,21 +142,20 @@ def build_job(request: Request, task: Task, load: dict[str, Any]) -> TraceJob[An
     """Return the job that a command asks for, nothing of which is open."""
     from attncli.corpus.jobs import TraceJob
 
-    asked, chosen = request.computed, request.selection
+    computed, chosen = request.computed, request.selection
     options = {
         "model": request.model,
         "layers": task.layers or chosen.layer or task.default_layers,
         "heads": chosen.head,
         "kind": chosen.kind,
-        "mask": asked.mask,
-        "special": not asked.sentences.no_special,
+        "mask": computed.mask,
+        "special": not computed.sentences.no_special,
         "generate": task.generate or 0,
-        "values": task.values,
-        **dict(asked.sentences.prompt.said()),
-        **dict(asked.toy.said()),
+        **dict(computed.sentences.prompt.explicit_values()),
+        **dict(computed.toy.explicit_values()),
         **load,
     }
-    return TraceJob(task.make, options, asked.sentences.pair, asked.sentences.target)
+    return TraceJob(task.make, options, computed.sentences.pair, computed.sentences.target)
 
 
 def traces_of(
@@ -168,12 +165,11 @@ def traces_of(
     only: str | None = None,
     *,
     texts: Iterable[CorpusItem] | None = None,
-    values: bool = True,
 ) -> Iterator[tuple[int, Trace]]:
     """Yield the numbered traces up to the first bad sentence, which raises its error; computed in this process."""
     from attncli.corpus.jobs import Identity
 
-    results = results_of(environment, request, Task(Identity(), default_layers, values=values), only=only, texts=texts)
+    results = results_of(environment, request, Task(Identity(), default_layers), only=only, texts=texts)
     numbered = ((result.number, result.value) for result in results)
     return raise_on_failure(numbered, is_alone(request.computed.sentences, request.from_))
 
@@ -202,27 +198,23 @@ def check_chat(texts: TextOptions, target: str | None = None) -> None:
         refuse_beside_chat(texts.pair, target)
 
 
-def jobs_of(context: Context, given: str | None, what: str | None = None) -> int | None:
+def jobs_of(context: Context, jobs: str | None, what: str | None = None) -> int | None:
     """Return how many processes `--jobs` asks for; None leaves it to the number of sentences, cores and memory.
 
     Args:
         context: of the command.
-        given: the option.
+        jobs: the option.
         what: what takes one process, for the error; None takes any number.
 
     Raises:
         UsageError: it is no number, or there can be one process alone.
     """
-    if (
-        given is not None
-        and given != "auto"
-        and not (given.isascii() and given.isdecimal() and 0 < int(given) <= _MOST)
-    ):
-        raise UsageError(f"--jobs {visible(given)}: expected a number of processes from 1 to {_MOST}, or auto")
+    if jobs is not None and jobs != "auto" and not (jobs.isascii() and jobs.isdecimal() and 0 < int(jobs) <= _MOST):
+        raise UsageError(f"--jobs {visible(jobs)}: expected a number of processes from 1 to {_MOST}, or auto")
     if what is None:
-        return None if given in (None, "auto") else int(given)
+        return None if jobs in (None, "auto") else int(jobs)
     is_typed = (source := context.get_parameter_source("jobs")) is not None and source.name == "COMMANDLINE"
-    if is_typed and given != "1":
+    if is_typed and jobs != "1":
         raise UsageError(
             f"--jobs does not apply to {what}, one sentence after the other; give --format jsonl, or drop it"
         )

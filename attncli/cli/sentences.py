@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from attncli.cli.options import TextOptions
 
 
-def sentences(given: TextOptions, environment: Environment, *, may_be_words: bool = True) -> Iterator[CorpusItem]:
+def sentences(options: TextOptions, environment: Environment, *, may_be_words: bool = True) -> Iterator[CorpusItem]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
 
     Args:
-        given: where they are.
+        options: where they are.
         environment: that of the run.
         may_be_words: whether several words as arguments may have been meant as one sentence, which is said.
 
@@ -28,42 +28,42 @@ def sentences(given: TextOptions, environment: Environment, *, may_be_words: boo
         UsageError: there is no sentence, or there are two places to look for one.
         InputError: the file cannot be read, or holds no sentence.
     """
-    texts, file = given.text or [], given.file
+    texts, file = options.text or [], options.file
     if texts and file is not None:
         # What a shell makes of a glob without quotes.
         hint = "; a glob stands in quotes: --file 'corpus/*'" if all(map(os.path.exists, texts)) else ""
         raise UsageError(f"give sentences or --file, not both{hint}")
     if file == "":
         raise UsageError("--file: the file name is empty")
-    reader = given.reader
+    reader = options.reader
     from_stdin = texts == ["-"] or file == "-" or (not texts and file is None and is_piped_in())
-    if given.whole and not (from_stdin or reader):
+    if options.whole and not (from_stdin or reader):
         raise UsageError("--whole applies to --file and standard input; an argument is always one text")
     if reader is not None:
         return _begun(reader.sentences(environment.note))
-    if given.column is not None:
+    if options.column is not None:
         raise UsageError("--column applies to --file NAME, which may be .jsonl, .csv, .tsv or .parquet")
     if from_stdin:
-        return _piped(stdin_bytes(), given.whole, environment)
+        return _piped(stdin_bytes(), options.whole, environment)
     if not texts:
         raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
         raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
-    say_how_taken(given, environment, may_be_words)
+    say_how_taken(options, environment, may_be_words)
     return (CorpusItem(number, text) for number, text in enumerate(texts, start=1))
 
 
-def texts_of(given: TextOptions, environment: Environment, *, may_be_words: bool = True) -> Iterator[str]:
+def texts_of(options: TextOptions, environment: Environment, *, may_be_words: bool = True) -> Iterator[str]:
     """Yield the sentences up to the first bad one, which raises its error; see `sentences`."""
-    items = sentences(given, environment, may_be_words=may_be_words)
+    items = sentences(options, environment, may_be_words=may_be_words)
     return (text for _, text in raise_on_failure((one.number, one.text) for one in items))
 
 
-def say_how_taken(given: TextOptions, environment: Environment, may_be_words: bool = True) -> None:
+def say_how_taken(options: TextOptions, environment: Environment, may_be_words: bool = True) -> None:
     """Say what may not have been meant so: words without quotes, and the name of a file or a model that is a text."""
-    if given.are_words and may_be_words:
-        environment.note(f"{len(given.text or ())} words were taken as a sentence each; quotes make them one")
-    if name := next((text for text in given.text or () if os.path.isfile(text)), None):
+    if options.are_words and may_be_words:
+        environment.note(f"{len(options.text or ())} words were taken as a sentence each; quotes make them one")
+    if name := next((text for text in options.text or () if os.path.isfile(text)), None):
         import shlex
 
         option = "--from" if name.endswith(".safetensors") else "--file"
@@ -71,7 +71,7 @@ def say_how_taken(given: TextOptions, environment: Environment, may_be_words: bo
             f"{visible(name)} is the name of a file, and was taken as a text; {option} {shlex.quote(visible(name))} "
             "reads the file"
         )
-    if model := _model_among(given.text or ()):
+    if model := _model_among(options.text or ()):
         import shlex
 
         environment.note(
@@ -91,13 +91,13 @@ def _model_among(texts: Sequence[str]) -> str | None:
     return None
 
 
-def last_number(given: TextOptions) -> int | None:
+def last_number(options: TextOptions) -> int | None:
     """Return the number of the last sentence or empty line, if there is a quick way to know."""
-    if given.file is None:
-        return len(given.text) if given.text and given.text != ["-"] else None
-    if given.is_one:
+    if options.file is None:
+        return len(options.text) if options.text and options.text != ["-"] else None
+    if options.is_one:
         return 1
-    return None if given.reader is None else given.reader.last_number()
+    return None if options.reader is None else options.reader.last_number()
 
 
 def _begun(numbered: Iterator[CorpusItem]) -> Iterator[CorpusItem]:

@@ -96,9 +96,9 @@ class ShardWriterJob:
             if note is None:
                 results_of = results_of or (open_job or self.job.open)()
                 note = self._write(folder, name, shard, results_of)
-            kept = {sentence.number: sentence.kept for sentence in shard.sentences}
+            metadata = {sentence.number: sentence.kept for sentence in shard.sentences}
             for number, reason, warnings, notes in note["results"]:
-                value = None if reason is None else Failure(reason, kept=kept[number])
+                value = None if reason is None else Failure(reason, kept=metadata[number])
                 yield Result(number, value, tuple(warnings), tuple(notes))
             yield Result(shard.sentences[-1].number, ShardInfo(name, len(shard.sentences), was_there))
 
@@ -106,16 +106,16 @@ class ShardWriterJob:
 
     def _write(self, folder: Folder, name: str, shard: Batch, results_of: BatchFn[Any]) -> dict[str, Any]:
         """Write a part, and then the note that says that it is whole; return the note."""
-        said: list[tuple[int, str | None, Sequence[str], Sequence[str]]] = []
-        known: tuple[str, ...] = ()
+        results: list[tuple[int, str | None, Sequence[str], Sequence[str]]] = []
+        latest: tuple[str, ...] = ()
 
         def values() -> Iterator[tuple[int, Any]]:
-            nonlocal known
+            nonlocal latest
             for number, value, warnings, notes in chain.from_iterable(map(results_of, batched(shard.sentences))):
-                news, known = () if notes == known else notes, notes
+                news, latest = () if notes == latest else notes, notes
                 reason = value.reason if isinstance(value, Failure) else None
                 if reason is not None or warnings or news:
-                    said.append((number, reason, warnings, news))
+                    results.append((number, reason, warnings, news))
                 yield number, value
 
         with folder.write(name) as path:
@@ -129,7 +129,7 @@ class ShardWriterJob:
                 with open(path, "w", encoding="utf-8", newline="") as stream:
                     stream.writelines(joined(self.form, values(), self.types))
             size = path.stat().st_size
-        note = {"digest": _digest(shard.sentences), "size": size, "results": said}
+        note = {"digest": _digest(shard.sentences), "size": size, "results": results}
         with folder.write(_note_name(name)) as path:
             path.write_text(json.dumps(note) + "\n", encoding="utf-8")
         return note
@@ -163,9 +163,9 @@ def _read_note(folder: Folder, part: str, shard: Batch) -> dict[str, Any] | None
 def _digest(sentences: Sequence[CorpusItem]) -> str:
     """Return what tells sentences from others."""
     digest = blake2b(digest_size=16)
-    for number, text, kept in sentences:
-        said = (number, [text.reason] if isinstance(text, Failure) else text, dict(kept))
-        digest.update(repr(said).encode("utf-8", "replace"))
+    for number, text, metadata in sentences:
+        content = (number, [text.reason] if isinstance(text, Failure) else text, dict(metadata))
+        digest.update(repr(content).encode("utf-8", "replace"))
     return digest.hexdigest()
 
 

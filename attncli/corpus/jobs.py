@@ -230,13 +230,13 @@ class TokenizeJob:
         return partial(self._results, tokenizer)
 
     def _results(self, tokenizer: Tokenizer, batch: Batch) -> Iterator[Result[Any]]:
-        for number, text, kept in batch.sentences:
+        for number, text, metadata in batch.sentences:
             if isinstance(text, Failure):
                 yield Result(number, text)
                 continue
             try:
                 tokens = tokenizer.tokenize(text, self.pair)
             except InputError as error:
-                yield Result(number, Failure(str(error), kept=kept))
+                yield Result(number, Failure(str(error), kept=metadata))
                 continue
-            yield self.task(number, replace(tokens, kept=kept) if kept else tokens)
+            yield self.task(number, replace(tokens, kept=metadata) if metadata else tokens)

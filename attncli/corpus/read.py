@@ -133,15 +133,15 @@ class SentenceReader:
     def _sentences_of(self, file: SentenceFile) -> Iterator[CorpusItem]:
         """Yield the sentences of a file, also the empty ones, and a failure in the place of what cannot be read."""
         number = 0
-        kept: Metadata = {"file": file.name} if len(self.files) > 1 else NO_METADATA
+        metadata: Metadata = {"file": file.name} if len(self.files) > 1 else NO_METADATA
         try:
             for sentence in self._read(file):
                 number = sentence.number
-                yield _with_file(sentence, kept) if kept else sentence
+                yield _with_file(sentence, metadata) if metadata else sentence
         except InputError as error:
-            if number == 0 and not kept:
+            if number == 0 and not metadata:
                 raise
-            yield _with_file(CorpusItem(number + 1, Failure(str(error))), kept)
+            yield _with_file(CorpusItem(number + 1, Failure(str(error))), metadata)
 
     def _read(self, file: SentenceFile) -> Iterator[CorpusItem]:
         """Yield the sentences of a file by its kind.
@@ -172,10 +172,10 @@ class SentenceReader:
                 yield from lines if kind == "text" else map(_conversation, lines)
 
 
-def _with_file(sentence: CorpusItem, kept: Metadata) -> CorpusItem:
+def _with_file(sentence: CorpusItem, metadata: Metadata) -> CorpusItem:
     """Return a sentence that says which file it is of, and its failure with it."""
     number, text, _ = sentence
-    return CorpusItem(number, text._replace(kept=kept) if isinstance(text, Failure) else text, kept)
+    return CorpusItem(number, text._replace(kept=metadata) if isinstance(text, Failure) else text, metadata)
 
 
 def _conversation(sentence: CorpusItem) -> CorpusItem:

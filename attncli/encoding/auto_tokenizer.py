@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.hub import BRINGS_CODE, silence_transformers, translate_errors
 from attncli.checkpoints.weight_checks import unknown_quantization
 from attncli.encoding.python_tokenizer import PythonTokenizer
-from attncli.encoding.vocabulary_files import check_vocabulary, is_tiktoken
+from attncli.encoding.vocabulary_files import check_vocabulary
 from attncli.errors import LoadError, require
 from attncli.text import visible
 
@@ -23,13 +22,10 @@ if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
     from attncli.checkpoints.snapshot import Snapshot
 
-_LONGEST_LINE = 4096  # bytes of the first line of a vocabulary
-# Where the common classes keep their vocabulary, and what the files of all of them end in.
-_LOOKED_FOR = (
-    "tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "tiktoken.model",
-    "vocab.json", "vocab.txt",
-)  # fmt: skip
-_VOCABULARIES = (*_LOOKED_FOR, ".model", ".spm", ".tiktoken", ".tokenizer", ".codes", "dict.txt")
+# What the files of vocabularies end in, and which of them sentencepiece reads.
+_LOOKED_FOR = ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
+_VOCABULARIES = (*_LOOKED_FOR, ".model", ".spm", ".tokenizer", ".codes", "dict.txt")
+_OF_SENTENCEPIECE = (".model", ".spm")
 
 # RoBERTa and its kin: they number their positions from the one after the padding's.
 _AFTER_PADDING = frozenset({
@@ -73,8 +69,9 @@ def _loaded(files: CheckpointFolder, options: dict[str, Any]) -> Any:
     """Return the tokenizer that transformers makes without mistral-common, whether that is installed or not."""
     from transformers import AutoTokenizer, TokenizersBackend
 
+    is_alone = "tokenizer.json" not in files and not options["trust_remote_code"]
     for name in files.sizes:
-        check_vocabulary(files.path / name, read_sentencepiece)
+        check_vocabulary(files.path / name, read_sentencepiece, is_alone=is_alone)
     tokenizer = AutoTokenizer.from_pretrained(files.path, mistral_format=False, **options)
     if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
         return TokenizersBackend.from_pretrained(files.path, **options)
@@ -168,29 +165,24 @@ def hub_arguments(options: LoadOptions) -> dict[str, Any]:
 
 
 def _check_files(name: str, files: CheckpointFolder, error: Exception) -> None:
-    """Say what is missing where a tokenizer could not be loaded; return where nothing is, as far as one can see.
-
-    Transformers tries one reader after the other, and what it says of the last may not be the true cause.
+    """Raise LoadError where no vocabulary is there, or no package that reads it: transformers may say something else.
 
     Args:
         name: of the checkpoint.
         files: of its folder.
         error: what transformers raised.
-
-    Raises:
-        LoadError: a package is missing, or there is no vocabulary.
     """
     if BRINGS_CODE in str(error):
         return
     if not any(file.endswith(_VOCABULARIES) for file in files.sizes):
         raise _no_tokenizer(name)
-    if "tokenizer.json" in files:
-        return
-    for file in sorted(files.sizes):
-        if packages := _readers(files.path / file):
-            require(f"the tokenizer of {visible(name)} is in {visible(file)}, and reading that", *packages)
-    if "sacremoses" in str(error):  # which a class in pure Python imports
-        require(f"the tokenizer of {visible(name)}", "sacremoses")
+    if "tokenizer.json" not in files and (file := next(filter(_is_of_sentencepiece, sorted(files.sizes)), None)):
+        needed = ("sentencepiece", "google.protobuf")
+        require(f"the tokenizer of {visible(name)} is in {visible(file)}, and reading that", *needed)
+
+
+def _is_of_sentencepiece(file: str) -> bool:
+    return file.endswith(_OF_SENTENCEPIECE)
 
 
 def _no_tokenizer(name: str) -> LoadError:
@@ -199,12 +191,3 @@ def _no_tokenizer(name: str) -> LoadError:
         f"{visible(name)} has no tokenizer: none of {', '.join(_LOOKED_FOR)} is there; put its tokenizer.json beside "
         "config.json"
     )
-
-
-def _readers(path: Path) -> tuple[str, ...]:
-    """Return the packages that read a file, by the names of their imports; none for what needs no package."""
-    if not path.name.endswith((".model", ".spm", ".tiktoken")):
-        return ()
-    with path.open("rb") as file:
-        first = file.readline(_LONGEST_LINE)
-    return ("tiktoken",) if is_tiktoken(first) else ("sentencepiece", "google.protobuf")

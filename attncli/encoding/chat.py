@@ -6,10 +6,11 @@ What stands between the messages' own characters is the template's, and its toke
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
 
 _DEFAULT = "default"  # of several templates, the one for messages alone
-_MARKS = range(0x10FF00, 0x10FFFE)  # of the private-use characters, those that nobody writes
+_MARKS = "\U0010ff5a\U0010ff5b"  # private-use characters, which nobody writes
 _LEAST = (3, 1, 6)  # of Jinja, for a template of an older one can leave the sandbox: CVE-2025-27516
 _SHAPE = 'expected a list of messages: [{"role": "user", "content": "…"}, …]'
 
@@ -54,17 +55,10 @@ class Conversation(str):
         if not isinstance(content, list | tuple) or not content:
             raise InputError(f"the conversation is {_kind(content)}; {_SHAPE}")
         for number, message in enumerate(content, 1):
-            if not isinstance(message, Mapping):
-                raise InputError(f"message {number} of the conversation is {_kind(message)}; {_SHAPE}")
-            for field in Message._fields:
-                if not isinstance(message.get(field), str):
-                    kind = _kind(message[field]) if field in message else "missing"
-                    raise InputError(f"message {number} of the conversation: its {field} is {kind}; expected text")
-            if odd := sorted(set(message) - set(Message._fields), key=str):
-                raise InputError(
-                    f"message {number} of the conversation has a member {visible(str(odd[0]))}; expected its role and "
-                    "its content alone"
-                )
+            fields = dict(message) if isinstance(message, Mapping) else {}
+            if set(fields) != {*Message._fields} or not all(isinstance(value, str) for value in fields.values()):
+                what = visible(brief(repr(message)))
+                raise InputError(f"message {number} of the conversation is {what}; {_SHAPE}")
         return cls(json.dumps([{field: message[field] for field in Message._fields} for message in content]))
 
     @classmethod
@@ -174,12 +168,10 @@ class Chat:
     Attributes:
         name: of the checkpoint.
         render: makes a text of messages, as JSON has them.
-        avoided: text in which the marks of `write` may not occur.
     """
 
     name: str
     render: Callable[[Sequence[Mapping[str, Any]]], str]
-    avoided: str
 
     def write(self, text: str, pair: str | None = None, target: str | None = None) -> RenderedChat:
         """Return what the template makes of a sentence, or of a conversation.
@@ -190,47 +182,31 @@ class Chat:
         """
         refuse_beside_chat(pair, target)
         messages = text.messages if isinstance(text, Conversation) else [Message("user", text)]
+        name = visible(self.name)
         try:
-            rendered = self._render(messages, Message._asdict)
+            rendered = self._render(messages)
         except TemplateError as error:
-            if in_parts := self._render_in_parts(messages):
-                return in_parts
-            name = visible(self.name)
             raise InputError(f"the chat template of {name} does not take these messages: {error}") from None
-        return rendered if rendered.contents != [] else self._render_in_parts(messages) or rendered
+        if rendered.contents == []:  # such as one that takes the parts of a content, of which some are pictures
+            raise InputError(f"the chat template of {name} writes nothing of what the messages say; drop --chat")
+        return rendered
 
-    def _render_in_parts(self, messages: list[Message]) -> RenderedChat | None:
-        """Return what a template writes that expects contents in parts, of which some may be pictures; None: not it."""
-        try:
-            rendered = self._render(messages, _in_parts)
-        except TemplateError:
-            return None
-        return rendered if rendered.contents else None
-
-    def _render(self, messages: list[Message], as_json: Callable[[Message], Mapping[str, Any]]) -> RenderedChat:
+    def _render(self, messages: list[Message]) -> RenderedChat:
         """Return what a template writes, and which characters are the messages'.
 
         It is rendered once more with a mark before and after each content, and what it wrote without the marks has to
         be what it wrote at first. Many templates strip contents: there the marks stand within the blanks.
         """
-        text = self.render([as_json(message) for message in messages])
-        opening, closing = self._marks(text, messages)
-        for marked in (_around, _within):
-            some = [message._replace(content=marked(message.content, opening, closing)) for message in messages]
-            try:
-                again = self.render([as_json(message) for message in some])
-            except TemplateError:
-                continue
-            spans = _spans(again, opening, closing)
-            if spans is not None and again.replace(opening, "").replace(closing, "") == text:
-                return RenderedChat(text, spans)
+        text = self.render([message._asdict() for message in messages])
+        if not any(mark in written for mark in _MARKS for written in (text, *(each.content for each in messages))):
+            for strips in (False, True):
+                marked = [message._replace(content=_marked(message.content, strips)) for message in messages]
+                with suppress(TemplateError):
+                    again = self.render([message._asdict() for message in marked])
+                    spans = _spans(again)
+                    if spans is not None and again.translate(dict.fromkeys(map(ord, _MARKS))) == text:
+                        return RenderedChat(text, spans)
         return RenderedChat(text, None)
-
-    def _marks(self, text: str, messages: list[Message]) -> tuple[str, str]:
-        """Return two characters that nobody has written."""
-        written = {*self.avoided, *text, *(character for message in messages for character in message.content)}
-        free = (chr(code) for code in _MARKS if chr(code) not in written)
-        return next(free), next(free)
 
     def mark_special(
         self, tokens: Tokens, rendered: RenderedChat, controls: set[int]
@@ -252,35 +228,21 @@ class Chat:
         return Tokens([replace(token, special=token.id in controls) for token in tokens]), (note,)
 
 
-def _in_parts(message: Message) -> Mapping[str, Any]:
-    return {"role": message.role, "content": [{"type": "text", "text": message.content}]}
-
-
-def _around(content: str, opening: str, closing: str) -> str:
-    return opening + content + closing
-
-
-def _within(content: str, opening: str, closing: str) -> str:
-    bare = content.strip()
+def _marked(content: str, strips: bool) -> str:
+    bare = content.strip() if strips else content
     before = content.index(bare) if bare else len(content)
-    return content[:before] + opening + bare + closing + content[before + len(bare) :]
+    return content[:before] + _MARKS[0] + bare + _MARKS[1] + content[before + len(bare) :]
 
 
-def _spans(marked: str, opening: str, closing: str) -> list[tuple[int, int]] | None:
+def _spans(marked: str) -> list[tuple[int, int]] | None:
     """Return where the marks stand, in the text without them; None where one has lost its other."""
-    spans: list[tuple[int, int]] = []
-    position, start = 0, None
-    for character in marked:
-        if character == opening and start is None:
-            start = position
-        elif character == closing and start is not None:
-            spans.append((start, position))
-            start = None
-        elif character in (opening, closing):
-            return None
-        else:
-            position += 1
-    return spans if start is None else None
+    opening, closing = (
+        [found.start() - 2 * index - place for index, found in enumerate(re.finditer(mark, marked))]
+        for place, mark in enumerate(_MARKS)
+    )
+    order = [character for character in marked if character in _MARKS]
+    is_paired = order == [*_MARKS] * len(opening)
+    return list(zip(opening, closing, strict=True)) if is_paired else None
 
 
 def _is_within(token: Token, spans: list[tuple[int, int]]) -> bool:
@@ -323,28 +285,20 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
         process.render()
     except TemplateError as error:
         raise LoadError(f"the chat template of {visible(name)} cannot be read: {error}") from None
-    return Chat(name, lambda messages: process.render(messages=messages, special=special_tokens, asks=asks), source)
+    return Chat(name, lambda messages: process.render(messages=messages, special=special_tokens, asks=asks))
 
 
 def _chosen(name: str, templates: Any) -> str:
     """Return the template for messages alone, of one, several by their names, or a list of named ones."""
     if isinstance(templates, list | tuple):
-        templates = dict(_named(templates))
+        templates = {str(each.get("name")): each.get("template") for each in templates if isinstance(each, Mapping)}
     if isinstance(templates, Mapping):
-        if _DEFAULT not in templates:
-            names = ", ".join(visible(str(each)) for each in sorted(templates, key=str)) or "none"
-            raise NotExposedError(f"{visible(name)} has several chat templates ({names}), and none that is the default")
-        templates = templates[_DEFAULT]
+        templates = templates.get(_DEFAULT)
     if templates is None:
         raise NotExposedError(
-            f"{visible(name)} has no chat template, so that it is probably no chat model; drop --chat"
+            f"{visible(name)} has no chat template, or none that is the default, so that it is probably no chat model; "
+            "drop --chat"
         )
     if not isinstance(templates, str):
         raise LoadError(f"the chat template of {visible(name)} is {_kind(templates)}; expected text")
     return templates
-
-
-def _named(templates: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    for each in templates:
-        if isinstance(each, Mapping) and {"name", "template"} <= each.keys():
-            yield each["name"], each["template"]

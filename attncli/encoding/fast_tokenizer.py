@@ -182,7 +182,7 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
             f"its class reads {kind.model.__name__}, tokenizer.json has {type(loaded.model).__name__}"
         )
     of_padding = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}
-    settings = _settings(files, fields, of_padding | dict(kind.tokens), kind)
+    settings = _settings(files, fields, of_padding | dict(kind.tokens), kind.extra)
     tokenizer = _set_up(loaded, kind, settings)
     tokenizer.post_processor = tokenizer.post_processor or loaded.post_processor or text_template()(loaded)
     tokenizer.no_padding()
@@ -275,7 +275,10 @@ def _with_exact_scores(files: CheckpointFolder) -> Tokenizer:
 
 
 def _settings(
-    files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapping[str, str | None], kind: TokenizerClass
+    files: CheckpointFolder,
+    fields: Mapping[str, Any],
+    defaults: Mapping[str, str | None],
+    unnamed: tuple[str, ...],
 ) -> Settings:
     """Return what the files beside a vocabulary say.
 
@@ -302,7 +305,7 @@ def _settings(
         added = _added(_listed(files.path / "tokenizer.json"))
     tokens = {**defaults, **{name: _text(value) for name, value in named.items()}}
     if all(type(value) is dict for value in extra):  # a table of names, beside which the class's own are used
-        added += [AddedToken(text, special=True) for text in kind.extra if text not in map(str, added)]
+        added += [AddedToken(text, special=True) for text in unnamed if text not in map(str, added)]
     special = {str(token) for token in added if token.special} - {str(token) for token in added if not token.special}
     for text in (*tokens.values(), *(text for value in extra for text in _texts(value))):
         if text is not None and text not in special:

@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from attncli.checkpoints.config_reader import UnsupportedError
-from attncli.checkpoints.tensors.gguf_file import GgufFile
+from attncli.checkpoints.tensors.gguf import GgufFile
 from attncli.encoding.fast_tokenizer import NativeTokenizer
 from attncli.encoding.tokenizer_classes import QWEN2_WORDS, text_template
 

@@ -31,11 +31,7 @@ class RepeatedTokens(str):
         return self
 
     def draw(self, vocabulary: Sequence[int], room: int) -> list[int]:
-        """Return random ids of a vocabulary, none of them twice, and then all of them again.
-
-        Args:
-            vocabulary: the ids to draw from.
-            room: how many tokens there may be at most.
+        """Return random ids of a vocabulary, none of them twice, and then all of them again: at most so many tokens.
 
         Raises:
             InputError: there are not two tokens to be drawn, or no room for them twice.

@@ -129,16 +129,16 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
     Raises:
         LoadError: there is none, or it cannot be read.
     """
-    from attncli.checkpoints.checkpoint_folder import check_utf8, demo_or
+    from attncli.checkpoints.checkpoint_folder import check_utf8
     from attncli.encoding.vocabulary_files import read_tokenizer
 
-    path = Path(demo_or(name))
-    shown = visible(name)
+    path, shown = Path(name), visible(name)
     check_utf8(path)
-    if os.path.isdir(path):
-        path = path / "tokenizer.json"
-    elif not os.path.exists(path):
-        path = _tokenizer_from_hub(name, offline)
+    if not os.path.isfile(path):
+        from attncli.checkpoints.options import LoadOptions
+        from attncli.checkpoints.snapshot import resolve
+
+        path = resolve(name, LoadOptions(offline=offline), for_tokenizer=True).tokenizer.path / "tokenizer.json"
     if not os.path.isfile(path):
         raise LoadError(f"--vocab '{shown}' holds no tokenizer.json; give words, a tokenizer.json or its folder")
     tokenizer = read_tokenizer(path, f"--vocab '{shown}'")
@@ -146,22 +146,3 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
-
-
-def _tokenizer_from_hub(name: str, offline: bool) -> Path:
-    from attncli.checkpoints.hub import first_sentence, silence_hub, unreachable_reason
-
-    silence_hub()
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = snapshot_download(name, allow_patterns=["tokenizer.json"], local_files_only=offline)
-        return Path(folder) / "tokenizer.json"
-    except Exception as error:  # network, authentication, names: a sentence for each is in the error
-        if why := unreachable_reason(error):
-            raise LoadError(
-                f"the hub could not be reached, and --vocab '{visible(name)}' is no file or folder here and not in "
-                f"the local cache; check the connection ({why})"
-            ) from None
-        why = first_sentence(error)
-        raise LoadError(f"--vocab '{visible(name)}' is no file or folder here and not on the hub: {why}") from None

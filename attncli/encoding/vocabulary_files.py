@@ -25,8 +25,7 @@ _LONGEST = 1 << 12  # bytes of a piece; those of well-known vocabularies have at
 _CUTS = 1 << 30  # of all pieces: the sum of the squares of their lengths
 _PIECES = 1 << 22
 _IDS = 1 << 24
-_LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) \d+\r?\n")  # of tiktoken: the bytes of a piece in base64, and its rank
-_LINES = re.compile(rb"^\S+ \d{1,20}$", re.MULTILINE)
+_TIKTOKEN = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")  # a line: the bytes of a piece in base64, and its rank
 _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([^"]*)"')
 _LONG = re.compile(rb'"[^"]{512}')
 
@@ -49,14 +48,18 @@ def read_tokenizer(path: Path, whose: str, content: bytes | None = None) -> Toke
 
 
 def check_vocabulary(
-    path: Path, read_sentencepiece: Callable[[bytes], Any] | None = None, content: bytes | None = None
+    path: Path,
+    read_sentencepiece: Callable[[bytes], Any] | None = None,
+    content: bytes | None = None,
+    is_alone: bool = False,
 ) -> None:
     """Refuse a file of a tokenizer that no library here can be trusted to read.
 
     Args:
         path: of the file.
-        content: what was read of it already.
         read_sentencepiece: returns the message that a model of sentencepiece is, or None where no package reads any.
+        content: what was read of it already.
+        is_alone: whether there is no tokenizer.json beside it.
 
     Raises:
         ValueError: it is one.
@@ -68,19 +71,14 @@ def check_vocabulary(
                 _check_charsmap(base64.b64decode(table.replace(b"\\/", b"/")))
             if path.name == "tokenizer_config.json" or _LONG.search(content):
                 _check_json(json.loads(content))
-        elif path.suffix in (".model", ".spm", ".tiktoken"):
+        elif path.suffix in (".model", ".spm"):
             content = read_file(path, MOST_TEXT)
-            if is_tiktoken(content):
-                _check_ranks(content)
-            elif read_sentencepiece is not None:
-                _check_sentencepiece(read_sentencepiece(content))
+            if not _TIKTOKEN.match(content):
+                _check_sentencepiece(read_sentencepiece(content) if read_sentencepiece else None)
+            elif is_alone:
+                raise ValueError("it is a vocabulary of tiktoken; give a checkpoint that has a tokenizer.json")
     except ValueError as error:
         raise ValueError(f"{visible(path.name)}: {error}") from None
-
-
-def is_tiktoken(content: bytes) -> bool:
-    """Return whether the first line of a file is a piece of tiktoken and its rank."""
-    return _LINE.match(content) is not None
 
 
 def _check_sentencepiece(model: Any) -> None:
@@ -90,14 +88,6 @@ def _check_sentencepiece(model: Any) -> None:
     for normalizer in (model.normalizer_spec, model.denormalizer_spec):
         if normalizer.precompiled_charsmap:
             _check_charsmap(normalizer.precompiled_charsmap)
-
-
-def _check_ranks(content: bytes) -> None:
-    ranks = {piece: int(rank) for piece, rank in map(bytes.split, _LINES.findall(content))}
-    _check_pieces(map(base64.b64decode, ranks))
-    _check_ids(ranks.values())
-    if len(set(ranks.values())) < len(ranks):
-        raise ValueError("two of its pieces have the same rank")
 
 
 def _check_json(content: Any) -> None:

@@ -24,7 +24,6 @@ def open_source(
     mask: str | None = None,
     special: bool = True,
     generate: int = 0,
-    values: bool = True,
     **options: Unpack[MakingKeywords],
 ) -> OpenModel:
     """Return the toy layer, or a checkpoint with its tokenizer, ready for sentences.
@@ -37,8 +36,6 @@ def open_source(
         mask: a mask expression or file; None is the toy layer's default or the checkpoint's own mask.
         special: whether the tokenizer adds its special tokens.
         generate: how many tokens a causal model writes after each sentence, greedily.
-        values: whether V of the last layer is going to be read. If not, an engine that makes Q, K and V apart leaves
-            what makes V on the disk, or on the hub, until somebody reads V.
         options: fields of `options.ToyOptions`, or of `options.EngineOptions` with a model.
 
     Raises:
@@ -58,7 +55,7 @@ def open_source(
     from attncli.engines.engine import open_checkpoint
 
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
-    return open_checkpoint(model, chosen_layers, chosen_heads, values=values, **how, **options)
+    return open_checkpoint(model, chosen_layers, chosen_heads, **how, **options)
 
 
 @spelling_out(InspectKeywords, open_source)

@@ -22,14 +22,23 @@ def cores() -> int:
 
 def affordable() -> int:
     """Return how many workers there are cores and memory for, if each takes as much of its own as this process has."""
-    count = cores()
-    with suppress(OSError, ValueError, KeyError):
-        free = _kilobytes("/proc/meminfo")["MemAvailable"]
-        with suppress(OSError, ValueError):
-            limit, used = (int(_read(f"/sys/fs/cgroup/memory.{name}")) // 1024 for name in ("max", "current"))
-            free = min(free, limit - used)
-        count = min(count, int(0.8 * free // _kilobytes("/proc/self/status")["RssAnon"]))
+    count, free = cores(), free_memory()
+    with suppress(OSError, ValueError, LookupError):
+        own = _sizes("/proc/self/status")["RssAnon:"]
+        count = count if free is None else min(count, int(0.8 * free // own))
     return max(count, 1)
+
+
+def free_memory() -> int | None:
+    """Return how many bytes processes may still take; None if the system does not say."""
+    free = []
+    with suppress(OSError, ValueError, LookupError):
+        free.append(_sizes("/proc/meminfo")["MemAvailable:"])
+    with suppress(OSError, ValueError, LookupError):  # of a container that has less; "max" is no number
+        limit, used = (int(_read(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
+        # What holds files gives way when somebody needs it.
+        free.append(limit - used + _sizes("/sys/fs/cgroup/memory.stat", 1)["inactive_file"])
+    return min(free, default=None)
 
 
 def _read(path: str) -> str:
@@ -37,7 +46,7 @@ def _read(path: str) -> str:
         return file.read()
 
 
-def _kilobytes(path: str) -> dict[str, int]:
-    """Return the lines of a table of the kernel's that are sizes."""
+def _sizes(path: str, unit: int = 1024) -> dict[str, int]:
+    """Return the sizes in a table of the kernel's, in bytes, by what stands before them."""
     lines = (line.split() for line in _read(path).splitlines())
-    return {fields[0].rstrip(":"): int(fields[1]) for fields in lines if fields[2:] == ["kB"]}
+    return {fields[0]: int(fields[1]) * unit for fields in lines if len(fields) > 1 and fields[1].isdecimal()}

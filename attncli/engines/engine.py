@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from attncli.engines.source import OpenModel
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
-    from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
 
@@ -38,7 +37,6 @@ def open_checkpoint(
     mask: str | None,
     special: bool,
     generate: int,
-    values: bool,
     **options: Any,
 ) -> OpenModel:
     """Return a checkpoint, ready for sentences.
@@ -51,7 +49,6 @@ def open_checkpoint(
         mask: in place of the model's own.
         special: whether the tokenizer adds its special tokens.
         generate: how many tokens the model writes after each sentence.
-        values: whether those of the last layer are going to be read; see `open_source`.
         options: fields of `EngineOptions`.
 
     Raises:
@@ -78,15 +75,15 @@ def open_checkpoint(
     try:
         if generate:
             raise UnsupportedError("it writes no tokens")
-        native = NativeCheckpoint(snapshot, layers, heads, values=values, **how)
+        native = NativeCheckpoint(snapshot, layers, heads, **how)
     except UnsupportedError as error:
         if engine in ("native", "verify") or is_gguf:
             raise _refusal(name, error, engine, is_gguf) from None
         _log_fallback(name, error)
         return in_torch()
     if engine == "verify":
-        return _Verified(native, in_torch())
-    return _Native(native, in_torch if engine == "auto" and not is_gguf else None)
+        in_torch()  # what it refuses is said before a sentence is read
+    return _Native(native, None if engine == "native" or is_gguf else in_torch, engine == "verify")
 
 
 def _open_torch(snapshot: Snapshot, layers: Indices, heads: Indices, **how: Any) -> Checkpoint:
@@ -116,45 +113,35 @@ def _refusal(name: str, reason: UnsupportedError, engine: str, is_gguf: bool = F
     return NotExposedError(f"--engine {engine}: the native engine does not {why}; leave the option out")
 
 
-class _OfNative:
-    """What both engines know of a checkpoint that the native one computes."""
-
-    can_batch = True
-    parallel_from = PARALLEL_FROM
-    is_incremental = True
-
-    def __init__(self, native: NativeCheckpoint) -> None:
-        self._native = native
-        self.name = native.name
-
-    @property
-    def attention_layers(self) -> Sequence[int]:
-        """All layers of the model."""
-        return self._native.attention_layers
-
-    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence; see `OpenModel.tokens`."""
-        return self._native.tokens(text, pair, target)
-
-
-class _Native(_OfNative):
-    """The native engine, with transformers for the sentences that it declines.
+class _Native:
+    """The native engine, with transformers for the sentences that it declines, or for a comparison of all of them.
 
     Which engine computes a sentence does not depend on the sentences beside it, so that a resumed run gives the same
     answers as one that was never interrupted.
+
+    Args:
+        native: the engine.
+        other: opens the other; None where it reads no such checkpoint, or was not asked for.
+        verifies: whether each layer's proof is how far it is from that of the other.
     """
 
-    def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
-        super().__init__(native)
+    can_batch = True
+    is_incremental = True
+
+    def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None, verifies: bool) -> None:
+        self._native = native
         self._other = other
+        self._verifies = verifies
+        self.name = native.name
+        self.attention_layers = native.attention_layers
+        self.tokens = native.tokens
+        self.parallel_from = PARALLEL_FROM_LATE if verifies else PARALLEL_FROM
 
     def recording(self, layers: Indices, mask: str | None) -> _Native:
         """Return the source of other layers under another mask; see `OpenModel.recording`."""
         other = self._other
-        return _Native(
-            self._native.recording(layers, mask),
-            None if other is None else lambda: other().recording(layers, mask),
-        )
+        again = None if other is None else cache(lambda: other().recording(layers, mask))
+        return _Native(self._native.recording(layers, mask), again, self._verifies)
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
@@ -164,42 +151,17 @@ class _Native(_OfNative):
         """Yield the attention of each sentence, in order; see `Source.traces`."""
         texts = list(as_list(texts))
         for place, answer in enumerate(self._native.answers(texts, pair, target)):
-            if not isinstance(answer, UnsupportedError):
-                yield answer
-            elif self._other is None:
-                raise _refusal(visible(self.name), answer, "native", self.name.lower().endswith(".gguf"))
-            else:
+            if isinstance(answer, UnsupportedError):
+                if self._other is None or self._verifies:
+                    engine = "verify" if self._verifies else "native"
+                    raise _refusal(visible(self.name), answer, engine, self.name.lower().endswith(".gguf"))
                 _log_fallback(visible(self.name), answer)
                 yield self._other().trace(texts[place], pair, target)
-
-
-class _Verified(_OfNative):
-    """Both engines: the traces of the native one, whose proof is how far they are from those of transformers."""
-
-    parallel_from = PARALLEL_FROM_LATE
-
-    def __init__(self, native: NativeCheckpoint, other: Checkpoint) -> None:
-        super().__init__(native)
-        self._other = other
-
-    def recording(self, layers: Indices, mask: str | None) -> _Verified:
-        """Return the source of other layers under another mask; see `OpenModel.recording`."""
-        return _Verified(self._native.recording(layers, mask), self._other.recording(layers, mask))
-
-    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`."""
-        return next(self.traces([text], pair, target))
-
-    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; see `Source.traces`."""
-        both = zip(self._native.traces(texts, pair, target), self._other.traces(texts, pair, target), strict=True)
-        try:
-            for trace, other in both:
-                layers = zip(trace.layers, other.layers, strict=True)
-                compared = tuple(_compared(layer, known, trace.source.dtype) for layer, known in layers)
-                yield replace(trace, layers=compared)
-        except UnsupportedError as error:
-            raise _refusal(visible(self.name), error, "verify") from None
+            elif self._verifies and self._other is not None:
+                layers = zip(answer.layers, self._other().trace(texts[place], pair, target).layers, strict=True)
+                yield replace(answer, layers=tuple(_compared(*both, answer.source.dtype) for both in layers))
+            else:
+                yield answer
 
 
 def _compared(layer: LayerTrace, known: LayerTrace, dtype: str) -> LayerTrace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.engines import open_source
 from attncli.errors import UsageError
@@ -36,42 +36,6 @@ class Query(NamedTuple):
     mask: str | None = None
 
 
-class InteractiveSource(Protocol):
-    """A model, opened once, that answers questions about its layers, one thread at a time.
-
-    Attributes:
-        layers: those that have softmax attention, in order.
-        own: the only question that it answers, that of a saved trace; None where it answers any.
-    """
-
-    layers: Sequence[int]
-    own: Query | None
-
-    def steps(self, layers: Sequence[int]) -> list[list[int]]:
-        """Return layers in the groups that are best asked for together, the lowest first.
-
-        A deep layer needs all of those below it. Who may want to stop on the way asks for these too, step by step:
-        what they computed is kept.
-        """
-
-    def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
-        """Return what the queries and the keys of a question are, before any layer is computed.
-
-        Raises:
-            InputError: a text cannot be read.
-            UsageError: the source has no such question.
-        """
-
-    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
-        """Return the attention of some layers; what earlier questions share with this one is not computed again.
-
-        Raises:
-            InputError: a text cannot be read, or the mask does not fit it.
-            UsageError: the mask is none, or there is no such layer, or the source has no such question.
-            NotExposedError: the layers have no attention to show, or the model's mask cannot be replaced.
-        """
-
-
 def open_interactive(
     *,
     model: str | None = None,
@@ -98,12 +62,18 @@ def open_interactive(
         from attncli.trace.store import load
 
         return SavedSource(load(saved, None, heads, None))
-    return LiveSource(open_source(model=model, layers="all", heads=heads, special=special, **options))
+    return InteractiveSource(open_source(model=model, layers="all", heads=heads, special=special, **options))
 
 
-class LiveSource:
-    """A model that computes; see `InteractiveSource`."""
+class InteractiveSource:
+    """A model, opened once, that answers questions about its layers, one thread at a time.
 
+    Attributes:
+        layers: those that have softmax attention, in order.
+        own: the only question that it answers, that of a saved trace; None where it answers any.
+    """
+
+    layers: Sequence[int]
     own: Query | None = None
 
     def __init__(self, model: OpenModel) -> None:
@@ -111,41 +81,54 @@ class LiveSource:
         self.layers = model.attention_layers
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
-        """See `InteractiveSource.steps`: where a layer is not computed from the one below, all run together."""
+        """Return layers in the groups that are best asked for together, the lowest first.
+
+        A deep layer needs all of those below it. Who may want to stop on the way asks for these too, step by step:
+        what they computed is kept. Where a layer is not computed from the one below, all run together.
+        """
         ordered = sorted(set(layers))
         return [[layer] for layer in ordered] if self._model.is_incremental else [ordered]
 
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
-        """See `InteractiveSource.tokens`."""
+        """Return what the queries and the keys of a question are, before any layer is computed.
+
+        Raises:
+            InputError: a text cannot be read.
+            UsageError: the source has no such question.
+        """
         return self._model.tokens(question.text, question.pair, question.target)
 
     def trace(self, question: Query, layers: Sequence[int]) -> Trace:
-        """See `InteractiveSource.trace`."""
+        """Return the attention of some layers; what earlier questions share with this one is not computed again.
+
+        Raises:
+            InputError: a text cannot be read, or the mask does not fit it.
+            UsageError: the mask is none, or there is no such layer, or the source has no such question.
+            NotExposedError: the layers have no attention to show, or the model's mask cannot be replaced.
+        """
         source = self._model.recording(Indices.of("layer", layers), question.mask)
         return source.trace(question.text, question.pair, question.target)
 
 
-class SavedSource:
-    """A trace that was saved; see `InteractiveSource`."""
-
-    own: Query | None
+class SavedSource(InteractiveSource):
+    """A trace that was saved."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self.layers: Sequence[int] = sorted({layer.layer for layer in trace.layers})
+        self.layers = sorted({layer.layer for layer in trace.layers})
         self.own = Query(trace.text, trace.pair, trace.target)
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
-        """See `InteractiveSource.steps`: all are there."""
+        """Return all together: they are there."""
         return [sorted(set(layers))]
 
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
-        """See `InteractiveSource.tokens`."""
+        """Return the tokens of its own question; see `InteractiveSource.tokens`."""
         self._check(question)
         return self._trace.query_tokens, self._trace.key_tokens
 
     def trace(self, question: Query, layers: Sequence[int]) -> Trace:
-        """See `InteractiveSource.trace`."""
+        """Return some of its layers; see `InteractiveSource.trace`."""
         self._check(question)
         for layer in layers:
             if layer not in self.layers:

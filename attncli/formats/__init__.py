@@ -136,11 +136,11 @@ def gathered(pieces: Iterable[str]) -> Iterator[str]:
         yield "".join(waiting)
 
 
-def choose_format(given: str | None, output: Path | None, choices: Sequence[str], is_folder: bool = False) -> str:
+def choose_format(form: str | None, output: Path | None, choices: Sequence[str], is_folder: bool = False) -> str:
     """Return the format that `--format` and the ending of `--output` agree on; that of a folder is one of `DATASETS`.
 
     Args:
-        given: `--format`, if it was given.
+        form: `--format`, if it was given.
         output: `--output`, if it was given.
         choices: what the command writes; `table` is among them, in files that end in .txt.
         is_folder: whether that is a folder of parts.
@@ -149,18 +149,16 @@ def choose_format(given: str | None, output: Path | None, choices: Sequence[str]
         UsageError: they contradict each other, or the ending is unknown.
     """
     if output is None or (not output.suffix and is_stream_path(output)):
-        return given or "table"
+        return form or "table"
     if is_folder:
-        if given not in (None, *DATASETS):
-            raise UsageError(f"--format {given} does not apply to a folder, whose parts are {', '.join(DATASETS)}")
-        return given or "parquet"
+        if form not in (None, *DATASETS):
+            raise UsageError(f"--format {form} does not apply to a folder, whose parts are {', '.join(DATASETS)}")
+        return form or "parquet"
     ending = output.suffix.lower().removeprefix(".")
     by_ending = "table" if ending == "txt" else ending
     if by_ending not in choices:
         *most, last = (f".{name}" for name in (*(name for name in choices if name != "table"), "txt"))
         raise UsageError(f"--output {visible(str(output))}: expected a file ending in {', '.join(most)} or {last}")
-    if given not in (None, by_ending):
-        raise UsageError(
-            f"--format {given} contradicts the ending of --output {visible(str(output))}; drop one of them"
-        )
+    if form not in (None, by_ending):
+        raise UsageError(f"--format {form} contradicts the ending of --output {visible(str(output))}; drop one of them")
     return by_ending

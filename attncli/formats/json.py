@@ -75,13 +75,9 @@ def _listed(tokens: Tokens, chosen: Iterable[int]) -> list[dict[str, Any]]:
 def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     cells = view.cells(trace, layer)
     parts = _parts(view)
-    own_queries = {} if layer.query_tokens is None else {"query_tokens": _listed(layer.query_tokens, cells.rows)}
-    own_keys = {} if layer.key_tokens is None else {"key_tokens": _listed(layer.key_tokens, cells.columns)}
     yield opened({
         "layer": layer.label,
         "kind": layer.kind,
-        **own_queries,
-        **own_keys,
         "scale": layer.scale,
         "softcap": layer.softcap,
         "capture": layer.capture,

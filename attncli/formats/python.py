@@ -114,7 +114,7 @@ def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any
     chosen = library_of(library)
     if isinstance(result, HeadReport):
         return frame_of_table(head_table(result), chosen)
-    part = _known(result)
+    part = _part_of(result)
     types, blocks = table_of(0, part.trace, part.view)
     return frame_of_table(Table({name: kind for name, kind in types.items() if name != "sentence"}, blocks), chosen)
 
@@ -136,10 +136,10 @@ def plotted(
 
     ramps: tuple[str | None, ...] = (None, *get_args(Ramp))
     choices = ("ramp", ramp, ramps), ("colormap", colormap, tuple(COLORMAPS))
-    for name, chosen, known in choices:
-        if chosen not in known:
-            raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(each for each in known if each)}")
-    trace, own = _known(result)
+    for name, chosen, allowed in choices:
+        if chosen not in allowed:
+            raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(each for each in allowed if each)}")
+    trace, own = _part_of(result)
     view = View(queries=queries or own.queries, keys=keys, hide_special=hide_special, ramp=ramp)
     figure: Any = figure_of(trace, view, colormap, None if size is None else Size.of(str(size)))
     # A notebook draws pyplot's figures, which this is not, and what gives it a picture.
@@ -153,7 +153,7 @@ def _shown_size(figure: Any) -> dict[str, int]:
     return {"width": round(width * _INCH), "height": round(height * _INCH)}
 
 
-def _known(result: object) -> _Part:
+def _part_of(result: object) -> _Part:
     part = _part(result)
     if part is None:
         raise UsageError("the tokens of this layer are not known here; take it from its trace: trace.layer(0).head(1)")

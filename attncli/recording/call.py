@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
 from attncli.recording.lineage import Lineage
-from attncli.trace.layer import Proof
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +92,6 @@ class AttentionCall:
         weight_sums: of the weights of each query, where a reader adds them up.
         output: weights·V, or what the API made of it; None where it is not known yet.
         output_of: what gave that output, for the proof that is made of it.
-        proofs: of each batch row, where a reader compared more than weights·V with the output.
         findings: what only the reader of the call could see, such as a mask after the softmax.
         unsupported: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
         is_mask_read: whether all that hides keys is read nevertheless.
@@ -123,7 +121,6 @@ class AttentionCall:
     weight_sums: Float[torch.Tensor, "B H Q"] | None = None
     output: torch.Tensor | None = None
     output_of: str = "what the program's call returned"
-    proofs: tuple[Proof, ...] = ()
     findings: tuple[Finding, ...] = ()
     unsupported: str | None = None
     is_mask_read: bool = False

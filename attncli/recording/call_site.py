@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from functools import cache
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -51,32 +51,11 @@ def user_line(start: str) -> tuple[str, int, str]:
     return _as_seen(code.co_filename, start), frame.f_lineno, code.co_qualname.replace("<locals>.", "")
 
 
-class Line(NamedTuple):
-    """A line of a program.
-
-    Attributes:
-        file: of its code.
-        number: of the line, counted from 1.
-    """
-
-    file: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.number}"
-
-    def seen_from(self, start: str) -> Line:
-        """Return the line with its file as it is seen from a working directory."""
-        return self._replace(file=_as_seen(self.file, start))
-
-
-def line_of(frame: FrameType | None) -> Line | None:
-    """Return the line of the user's own code that called torch; None where an installed library did."""
+def line_of(frame: FrameType | None, start: str) -> str | None:
+    """Return the line of the user's own code that called torch, `train.py:40`; None where an installed library did."""
     while frame is not None and (whose := _whose(frame.f_code.co_filename)) == "torch":
         frame = frame.f_back
-    if frame is None or whose != "user":
-        return None
-    return Line(frame.f_code.co_filename, frame.f_lineno)
+    return None if frame is None or whose != "user" else f"{_as_seen(frame.f_code.co_filename, start)}:{frame.f_lineno}"
 
 
 def is_in_compiled_region() -> bool:

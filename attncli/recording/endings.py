@@ -18,25 +18,29 @@ from attncli.errors import ExitCode
 from attncli.recording.notes import Notes
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_PACKAGE = os.path.abspath(os.path.join(_OURS, os.pardir)) + os.sep
 
 
 def ended(run: Callable[[], None]) -> int:
     """Run to the end, and return the exit code; what python prints about it is printed."""
-    failure: BaseException | None = None
     try:
         run()
     except SystemExit as end:
         return _code_of(end)
     except BaseException as error:
         failure = error
-    if failure is None:
+    else:
         return 0
     _without_ours(failure, set())
     sys.last_type, sys.last_value, sys.last_traceback = type(failure), failure, failure.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = failure
-    return _said_by_the_hook(failure)
+    try:
+        sys.excepthook(type(failure), failure, failure.__traceback__)
+    except SystemExit as end:
+        return _code_of(end)
+    except BaseException:  # the program's hook fails itself
+        sys.__excepthook__(type(failure), failure, failure.__traceback__)
+    return ExitCode.INTERRUPTED if isinstance(failure, KeyboardInterrupt) else 1
 
 
 def _code_of(end: SystemExit) -> int:
@@ -44,24 +48,6 @@ def _code_of(end: SystemExit) -> int:
         return (end.code or 0) & 0xFF
     print(end.code, file=sys.stderr)  # noqa: T201
     return 1
-
-
-def _said_by_the_hook(error: BaseException) -> int:
-    """Have the program's or python's hook say what the program failed with, and return the exit code."""
-    try:
-        if not hasattr(sys, "excepthook"):
-            print("sys.excepthook is missing", file=sys.stderr)  # noqa: T201
-            sys.excepthook = sys.__excepthook__
-        sys.excepthook(type(error), error, error.__traceback__)
-    except SystemExit as end:
-        return _code_of(end)
-    except BaseException as another:
-        _without_ours(another, set())
-        print("Error in sys.excepthook:", file=sys.stderr)  # noqa: T201
-        sys.__excepthook__(type(another), another, another.__traceback__)
-        print("\nOriginal exception was:", file=sys.stderr)  # noqa: T201
-        sys.__excepthook__(type(error), error, error.__traceback__)
-    return ExitCode.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
 def end_threads() -> None:
@@ -75,23 +61,16 @@ def end_threads() -> None:
 
 
 def _without_ours(error: BaseException | None, seen: set[int]) -> None:
-    """Take our frames out of a traceback, and of those of the errors that it came from."""
+    """Take our frames, and those by which python imports, out of a traceback and those of what it came from."""
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
     frames: list[TracebackType] = []
-    traceback, has_begun, is_import = error.__traceback__, False, False
+    traceback = error.__traceback__
     while traceback is not None:
-        file = os.path.abspath(traceback.tb_frame.f_code.co_filename)
-        has_begun = has_begun or not file.startswith(_PACKAGE)
-        if file.startswith(_OURS):
-            # python leaves out what imports, but for what stands around a frame of ours.
-            is_import = bool(frames) and _imports(frames[-1])
-            while is_import and frames and _imports(frames[-1]):
-                frames.pop()
-        elif has_begun and not (is_import and _imports(traceback)):
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith((_OURS, "<frozen importlib.")):
             frames.append(traceback)
-            is_import = False
         traceback = traceback.tb_next
     shown: TracebackType | None = None
     for frame in reversed(frames):
@@ -99,10 +78,6 @@ def _without_ours(error: BaseException | None, seen: set[int]) -> None:
     error.__traceback__ = shown
     _without_ours(error.__cause__, seen)
     _without_ours(error.__context__, seen)
-
-
-def _imports(traceback: TracebackType) -> bool:
-    return traceback.tb_frame.f_code.co_filename.startswith("<frozen importlib.")
 
 
 @contextmanager

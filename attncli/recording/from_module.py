@@ -64,18 +64,17 @@ def from_multihead_attention(
     is_self = key is None or key is query
     key = query if key is None else key
     value = key if value is None else value
-    for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
-        _check(module, tensor, name)
-    x, keys = (batch_first(tensor, 0 if module.batch_first else 1) for tensor in (query, key))
-    sequences, queries = x.shape[:2]
+    if query.dim() not in (2, 3):
+        raise InputError(f"query has shape {list(query.shape)}; expected [positions, features], or a batch of these")
+    x = batch_first(query, 0 if module.batch_first else 1)
+    sequences = len(x)
     if row is None and sequences > 1:
         raise InputError(f"query holds {sequences} sequences; row=0 to row={sequences - 1} says which is meant")
     row = row or 0
     if not 0 <= row < sequences:
         raise InputError(f"row is {row}; query holds {sequences} sequences, counted from 0")
-    _check_masks(module, attn_mask, key_padding_mask, (sequences, queries, keys.shape[1]))
-    if key_padding_mask is not None:
-        key_padding_mask = key_padding_mask.reshape((sequences, -1) if query.dim() == 3 else (-1,))
+    if key_padding_mask is not None and sequences == 1:
+        key_padding_mask = key_padding_mask.reshape((1, -1) if query.dim() == 3 else (-1,))
     seen: list[tuple[AttentionCall, Trace]] = []
     notes = Notes()
 
@@ -84,7 +83,11 @@ def from_multihead_attention(
         seen.append((call, trace))
 
     with torch.no_grad(), watching(take, module, notes):
-        module(query, key, value, key_padding_mask=key_padding_mask, attn_mask=attn_mask)
+        try:
+            module(query, key, value, key_padding_mask=key_padding_mask, attn_mask=attn_mask)
+        except (AssertionError, RuntimeError, TypeError) as error:  # as torch refuses what does not fit
+            said = " ".join(str(error).split())
+            raise InputError(f"this nn.MultiheadAttention refuses what it is given: {said}") from None
     if notes.fault is not None:
         raise notes.fault
     ((call, trace),) = seen
@@ -101,38 +104,6 @@ def from_multihead_attention(
         layer = replace(layer, proof=_proof(layer, to_numpy(call.output[row])))
     source = Provenance("module", architecture=type(module).__name__, dtype=call.dtype, device=call.device)
     return Trace(source, trace.query_tokens, trace.key_tokens, (layer,))
-
-
-def _check(module: torch.nn.MultiheadAttention, tensor: torch.Tensor, name: str) -> None:
-    width = {"query": module.embed_dim, "key": module.kdim, "value": module.vdim}[name]
-    dtype = module.out_proj.weight.dtype
-    if tensor.shape[-1] != width or tensor.dtype != dtype:
-        raise InputError(f"{name} is {tensor.dtype} of width {tensor.shape[-1]}; expected {dtype} of width {width}")
-    if tensor.dim() not in (2, 3):
-        raise InputError(
-            f"{name} has shape {list(tensor.shape)}; expected one sequence, [positions, features], or a batch with the "
-            f"batch in axis {0 if module.batch_first else 1}"
-        )
-
-
-def _check_masks(
-    module: torch.nn.MultiheadAttention,
-    attn_mask: torch.Tensor | None,
-    key_padding_mask: torch.Tensor | None,
-    size: tuple[int, int, int],
-) -> None:
-    """Refuse masks that do not fit; `size` is how many sequences, queries and keys there are."""
-    sequences, queries, keys = size
-    cells = (queries, keys), (sequences * module.num_heads, queries, keys)
-    padding = ((keys,), (1, keys)) if sequences == 1 else ((sequences, keys),)
-    for name, mask, shapes in (("attn_mask", attn_mask, cells), ("key_padding_mask", key_padding_mask, padding)):
-        if mask is None:
-            continue
-        if tuple(mask.shape) not in shapes:
-            wanted = " or ".join(str(list(shape)) for shape in shapes)
-            raise InputError(f"{name} has shape {list(mask.shape)}; expected {wanted}")
-        if not (dtype := str(mask.dtype)).endswith("bool") and not mask.is_floating_point():
-            raise InputError(f"{name} is {dtype}; expected booleans (True = masked) or floats that are added")
 
 
 def _proof(layer: LayerTrace, expected: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> Proof:

@@ -9,12 +9,11 @@ says that its row holds several documents. And an attention that is given what a
 from __future__ import annotations
 
 import inspect
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -22,7 +21,7 @@ import torch
 from torch.nn import Embedding
 
 from attncli.files import to_numpy
-from attncli.recording.input_hint import HintListener, InputHint
+from attncli.recording.input_hint import InputHint, Listener
 from attncli.recording.readers.reader import may_look
 
 if TYPE_CHECKING:
@@ -35,123 +34,98 @@ _SPARE = 2  # vectors of a table of positions that stand for none of a row
 _Says = Callable[["Int[np.ndarray, 'B T']"], Iterator["InputHint"]]
 
 
-class Inputs(threading.local):
-    """The modules that run in a thread, and what they are given: it is told to a listener."""
+class Inputs:
+    """Reads what the modules of a thread are given, and tells it to a listener."""
 
-    def __init__(self, listener: HintListener) -> None:
-        self._listener = listener
-        self._running: list[tuple[torch.nn.Module, tuple[int, int]]] = []
+    def __init__(self, listener: Listener) -> None:
+        self._hints = listener.here()
         self._tables: WeakKeyDictionary[torch.nn.Module, _Says] = WeakKeyDictionary()
         self._known: deque[tuple[ref[torch.Tensor], int, _Says, tuple[InputHint, ...]]] = deque(maxlen=_MOST_KNOWN)
         self._encoded: deque[tuple[ref[torch.Tensor], Int[np.ndarray, "B T"]]] = deque(maxlen=_MOST_KNOWN)
 
-    def enter(self, module: torch.nn.Module, args: tuple[Any, ...], frame: FrameType) -> None:
-        """Begin with a module.
+    def enter(self, running: Sequence[torch.nn.Module], args: tuple[Any, ...], frame: FrameType) -> tuple[int, int]:
+        """Read what the last module that runs is given, and return what `leave` takes.
 
         Args:
-            module: it.
+            running: the modules that run, outermost first.
             args: what it is given by position.
             frame: what calls it. Torch hands keyword arguments to no hook of this kind; they stand there.
         """
-        self._running.append((module, self._listener.begins()))
-        takes = _takes(getattr(type(module), "forward", None))
-        if takes.says_something and may_look():
-            kwargs = frame.f_locals.get("kwargs", {})
+        begun = self._hints.begins()
+        module = running[-1]
+        forward = getattr(type(module), "forward", None)  # one of torch.jit has none
+        is_table, positions = forward is Embedding.forward, _positions_of(forward)
+        if (is_table or positions is not None) and may_look():
             with torch._C.DisableTorchFunction():  # whole numbers, of which autograd records nothing
-                self._read(takes, module, args, kwargs)
+                if is_table and args:
+                    if module not in self._tables:
+                        self._tables[module] = _says_of(module, running)
+                    self._tell(args[0], self._tables[module])
+                kwargs = frame.f_locals.get("kwargs", {})
+                given = [args[place] for place in positions or () if place < len(args)]
+                for value in [*given, *(value for name, value in kwargs.items() if "pos" in name)]:
+                    self._tell(value, _positions)
+        return begun
 
-    def leave(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, output: Any) -> None:
-        """End with the last module that began; of one that failed there are no `kwargs`, and no output."""
-        calls = self._listener.ends(self._running.pop()[1]) if self._running else 0
-        if calls and kwargs is not None and may_look():
-            with torch._C.DisableTorchFunction():
-                self._attended(calls, args, kwargs, output)
-
-    def _read(self, takes: _Takes, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Tell what a module that begins is given."""
-        if takes.is_table and args:
-            if module not in self._tables:
-                self._tables[module] = _says_of(module, [each for each, _ in self._running])
-            self._tell(args[0], self._tables[module])
-        given = [args[place] for place in takes.positions if place < len(args)]
-        for value in [*given, *(value for name, value in kwargs.items() if "pos" in name)]:
-            self._tell(value, _positions)
-
-    def _attended(self, calls: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        """Tell whose output an attention was given, and remember what an encoder gave.
+    def leave(self, begun: tuple[int, int], seen: tuple[Any, ...] | None) -> None:
+        """Read what a module gave that ends.
 
         Args:
-            calls: how many the module made that ended.
-            args: its arguments.
-            kwargs: those by name.
-            output: what it gave.
+            begun: what `enter` returned.
+            seen: its arguments, those by name, and its output; None of one that failed.
         """
-        if calls == 1 and self._encoded:
-            vectors = [one for one in (*args, *kwargs.values()) if _is_of_vectors(one)]
-            for known, tokens in self._encoded:
-                times = sum(one is known() for one in vectors)
-                # Of queries, keys and values the last two are one, in whichever order they come.
-                if 0 < times < len(vectors) and (times > 1 or vectors[0] is not known()):
-                    self._listener.attends_to(_told("encoded", tokens, is_sure=times > 1))
-        real = self._listener.encoded()
-        if real is not None:
-            fits = [one for one in _vectors_of(output) if sorted(one.shape[:2]) == sorted(real.shape)]
-            self._encoded += [(ref(one), real.astype(np.int64)) for one in fits[:1]]
+        calls = self._hints.ends(begun)
+        if not calls or seen is None or not may_look():
+            return
+        args, kwargs, output = seen
+        with torch._C.DisableTorchFunction():
+            if calls == 1 and self._encoded:
+                vectors = [one for one in (*args, *kwargs.values()) if _is_of_vectors(one)]
+                for known, tokens in self._encoded:
+                    times = sum(one is known() for one in vectors)
+                    # Of queries, keys and values the last two are one, in whichever order they come.
+                    if 0 < times < len(vectors) and (times > 1 or vectors[0] is not known()):
+                        self._hints.attends_to(_told("encoded", tokens, is_sure=times > 1))
+            real = self._hints.encoded()
+            if real is not None:
+                fits = [one for one in _vectors_of(output) if sorted(one.shape[:2]) == sorted(real.shape)]
+                self._encoded += [(ref(one), real.astype(np.int64)) for one in fits[:1]]
 
     def _tell(self, value: Any, says: _Says) -> None:
         """Tell what a tensor says; one that is known is not read again."""
-        if isinstance(value, bool) or not (isinstance(value, int) or _may_be_numbers(value)):
+        if type(value) is int:
+            for one in says(np.array([[value]])):
+                self._hints.tell(one._replace(size=0))
+        if not _may_be_numbers(value):
             return
-        is_counted = not isinstance(value, int) and not value.is_inference()
-        told = self._of_known(value, says) if is_counted else None
+        is_counted = not value.is_inference()
+        told: tuple[InputHint, ...] | None = None
+        for known, version, how, before in self._known:
+            if is_counted and version == value._version and how == says and known() is value:
+                told = before
         if told is None:
-            numbers = np.array([[value]]) if isinstance(value, int) else np.atleast_2d(to_numpy(value))
-            told = tuple(says(numbers.astype(np.int64)))
-            told = tuple(one._replace(size=0) for one in told) if isinstance(value, int) else told
+            told = tuple(says(np.atleast_2d(to_numpy(value)).astype(np.int64)))
             if is_counted:
                 self._known.append((ref(value), value._version, says, told))
         for one in told:
-            self._listener.tell(one)
-
-    def _of_known(self, value: torch.Tensor, says: _Says) -> tuple[InputHint, ...] | None:
-        for known, version, how, told in self._known:
-            if known() is value and version == value._version and how == says:
-                return told
-        return None
-
-
-class _Takes(NamedTuple):
-    """What modules with a forward are given.
-
-    Attributes:
-        is_table: whether it is an embedding, which is given numbers of its vectors.
-        positions: which of its arguments are called after positions.
-        says_something: whether it is given anything by which something could be said.
-    """
-
-    is_table: bool
-    positions: tuple[int, ...]
-    says_something: bool
+            self._hints.tell(one)
 
 
 @cache
-def _takes(forward: Callable[..., Any] | None) -> _Takes:
-    """Return what modules with a forward are given; one of torch.jit has none."""
+def _positions_of(forward: Callable[..., Any] | None) -> tuple[int, ...] | None:
+    """Return which arguments of a forward are called after positions; None where none is or can be."""
     names: list[inspect.Parameter] = []
     with suppress(TypeError, ValueError):
         _, *names = [] if forward is None else inspect.signature(forward).parameters.values()
     positions = tuple(index for index, one in enumerate(names) if "pos" in one.name)
-    is_open = any(one.kind is one.VAR_KEYWORD for one in names)
-    is_table = forward is Embedding.forward
-    return _Takes(is_table, positions, bool(positions) or is_open or is_table)
+    return positions if positions or any(one.kind is one.VAR_KEYWORD for one in names) else None
 
 
-def _says_of(embedding: Any, running: list[torch.nn.Module]) -> _Says:
+def _says_of(embedding: Any, running: Sequence[torch.nn.Module]) -> _Says:
     """Return what the numbers say that choose vectors of an embedding."""
-    model = running[0]
-    names = (name.rpartition(".")[2] for name, module in model.named_modules() if module is embedding)
+    names = (name.rpartition(".")[2] for name, module in running[0].named_modules() if module is embedding)
     if any("pos" in name or name == "wpe" for name in names):
-        return partial(_learned_positions, embedding.num_embeddings)
+        return partial(_positions, size=embedding.num_embeddings)
     padding, ends, who = embedding.padding_idx, [None], "embedding"
     for each in reversed(running):  # the model whose embedding it is
         config, of_words = (getattr(each, name, None) for name in ("config", "get_input_embeddings"))
@@ -160,7 +134,7 @@ def _says_of(embedding: Any, running: list[torch.nn.Module]) -> _Says:
             padding, who = own, "configuration" if padding is None else "both"
             ends = [getattr(config, name, None) for name in ("bos_token_id", "eos_token_id")]
             break
-    return _nothing if padding is None else partial(_tokens, padding, padding not in ends, who)
+    return (lambda _: iter(())) if padding is None else partial(_tokens, padding, padding not in ends, who)
 
 
 # --- what numbers say ---------------------------------------------------------------------------------------
@@ -168,10 +142,6 @@ def _says_of(embedding: Any, running: list[torch.nn.Module]) -> _Says:
 
 def _told(kind: Any, values: Int[np.ndarray, "B T"], is_sure: bool = True) -> InputHint:
     return InputHint(kind, values, values.shape[1], hash((kind, is_sure, values.shape, values.tobytes())), is_sure)
-
-
-def _nothing(_: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
-    return iter(())
 
 
 def _tokens(padding: int, is_padding_alone: bool, who: Any, ids: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
@@ -189,15 +159,13 @@ def _tokens(padding: int, is_padding_alone: bool, who: Any, ids: Int[np.ndarray,
     yield _told("tokens", inside.astype(np.int64), is_sure)._replace(who=who)
 
 
-def _positions(values: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
-    """Yield where queries stand, and the documents that this says."""
-    yield _told("positions", values, False)
-    if (told := documents(values)) is not None:
-        yield told
+def _positions(values: Int[np.ndarray, "B T"], size: int = 0) -> Iterator[InputHint]:
+    """Yield where queries stand, and the documents that this says.
 
-
-def _learned_positions(size: int, values: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
-    """Yield positions that choose vectors of a table; in one that rows fill they may count from the end of the rows."""
+    Args:
+        values: the positions.
+        size: of the table whose vectors they choose; one that rows fill may count from the end of the rows.
+    """
     yield _told("positions", values, values.shape[1] + _SPARE < size)
     if (told := documents(values)) is not None:
         yield told
@@ -205,20 +173,16 @@ def _learned_positions(size: int, values: Int[np.ndarray, "B T"]) -> Iterator[In
 
 def documents(positions: Int[np.ndarray, "B T"]) -> InputHint | None:
     """Return the documents that positions count; None where no row has two of two positions or more."""
-    if positions.shape[1] < 4:
-        return None
     is_start = positions == 0
     goes_on = positions[:, 1:] == positions[:, :-1] + 1
     if not is_start[:, 0].all() or not (goes_on | is_start[:, 1:]).all():
         return None
-    number = is_start.cumsum(axis=1) - 1
-    values = number.copy()
-    several = False
-    for row, own in enumerate(number):
-        lengths = np.bincount(own)
-        values[row] = np.where(lengths[own] > 1, own, -1)  # a position by itself is padding
-        several |= int((lengths > 1).sum()) > 1
-    return _told("documents", values) if several else None
+    values = is_start.cumsum(axis=1) - 1
+    lengths = [np.bincount(own, minlength=values.shape[1]) for own in values]
+    if max(int((each > 1).sum()) for each in lengths) < 2:
+        return None
+    alone = np.stack([each[own] < 2 for each, own in zip(lengths, values, strict=True)])
+    return _told("documents", np.where(alone, -1, values))  # a position by itself is padding
 
 
 # --- which tensors ------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class Embedded(NamedTuple):
     """Numbers of words that were given to an embedding; the tensor is not kept alive.
 
     Attributes:
-        ids: the tensor.
+        ids: the tensor, `[B, T]`, `[T, B]` or `[T]`.
         version: how often it had been changed in place.
         operation: of the vectors.
     """
@@ -36,25 +36,6 @@ class Embedded(NamedTuple):
     ids: TensorWeakRef
     version: int
     operation: int
-
-    def numbers(self) -> torch.Tensor | None:
-        """Return the tensor, `[B, T]` or `[T, B]`; None if it is gone or was changed."""
-        ids = self.ids()
-        return None if ids is None or ids._version != self.version else ids[None] if ids.dim() == 1 else ids
-
-
-class NextToken(NamedTuple):
-    """A loss that asks for the next token.
-
-    Attributes:
-        targets: the token that each position is asked for, −1 where none is.
-        is_weighted: whether the program may leave out positions afterwards.
-        history: what the scores were computed from.
-    """
-
-    targets: Int[np.ndarray, "B N"]
-    is_weighted: bool
-    history: History
 
 
 @dataclass(frozen=True)
@@ -66,7 +47,6 @@ class Loss:
         target: the token that each position is asked for.
         ignored: which is none.
         weight: of each token; None is 1.
-        is_weighted: whether it is one number for each position.
         embedded: what was given to embeddings before.
         calls: the attention before.
     """
@@ -75,19 +55,22 @@ class Loss:
     target: torch.Tensor
     ignored: int
     weight: torch.Tensor | None
-    is_weighted: bool
     embedded: Sequence[Embedded]
     calls: Sequence[Lineage]
 
-    def next_tokens(self) -> Iterator[NextToken]:
-        """Yield the sequences of this step of which it asks for the next token at each position."""
+    def next_tokens(self) -> Iterator[tuple[Int[np.ndarray, "B N"], History]]:
+        """Yield the sequences of this step of which it asks for the next token at each position.
+
+        The token that each position is asked for, −1 where none is, and what its scores were computed from.
+        """
         for each in self.embedded:
-            ids = each.numbers()
-            targets = None if ids is None else self._next(ids)
+            ids = each.ids()
+            if ids is None or ids._version != each.version:
+                continue
+            targets = self._next(ids[None] if ids.dim() == 1 else ids)
             if targets is not None:
                 batch, length = targets.shape
-                history = History(self.scores, each.operation, batch, length + 1, self.calls)
-                yield NextToken(targets, self.is_weighted, history)
+                yield targets, History(self.scores, each.operation, batch, length + 1, self.calls)
 
     def _next(self, ids: torch.Tensor) -> Int[np.ndarray, "B N"] | None:
         """Return the targets that are the next tokens of their rows; None where they are others, or too few."""

@@ -17,32 +17,25 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from attncli.recording.call import AttentionCall, MaskArgument
-from attncli.recording.call_site import Line, line_of
+from attncli.recording.call_site import line_of
 from attncli.recording.readers.origins import has_values, version
 
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 _LOGIC = ("and", "or", "xor")
-# What makes a mask of whatever it is given; the last ones also of another mask.
-_ANEW = (
-    "ones", "zeros", "full", "tensor", "ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full",
-    "new_tensor", "fill", "tril", "triu", "__setitem__",
+# What makes a mask of whatever it is given, and of another mask a new one; or a mask of numbers.
+_ANEW = ("tril", "triu", "__setitem__")
+_MAKE = (
+    *_COMPARED, *(f"__{name}__" for name in _COMPARED), *(f"logical_{name}" for name in (*_LOGIC, "not")),
+    *(f"bitwise_{name}" for name in (*_LOGIC, "not")), *(f"__{i}{name}__" for i in ("", "i", "r") for name in _LOGIC),
+    "isin", "__invert__", "masked_fill", "where", *_ANEW,
 )  # fmt: skip
-_MAKE = frozenset((
-    *_COMPARED, *(f"__{name}__" for name in _COMPARED), "less", "less_equal", "greater", "greater_equal", "not_equal",
-    *(f"{kind}_{name}" for kind in ("logical", "bitwise") for name in (*_LOGIC, "not")), "isin", "isinf", "isfinite",
-    *(f"__{i}{name}__" for i in ("", "i", "r") for name in _LOGIC), "__invert__", "masked_fill", "where", *_ANEW,
-))  # fmt: skip
-# What makes a mask of one alone: more of it, and its numbers.
-_EXTEND = ("cat", "concat", "stack", "pad", "flip", "roll")
-_CHANGE = (
-    "sub", "__sub__", "__rsub__", "rsub", "mul", "multiply", "__mul__", "__rmul__", "add", "__add__", "__radd__",
-    "neg", "__neg__", "log", *_EXTEND,
-)  # fmt: skip
-# What copies one, or a part of it.
-_COPY = (
-    "to", "type", "type_as", "bool", "int", "long", "float", "half", "bfloat16", "double", "cpu", "cuda", "clone",
-    "contiguous", "__deepcopy__", "reshape", "flatten", "repeat", "repeat_interleave", "tile", "__getitem__",
-    "index_select",
+# What makes a mask of one alone: copies, parts, more of it, and its numbers.
+_JOIN = ("cat", "concat", "stack")
+_PART = ("__getitem__", "index_select")
+_GO_ON = (
+    "to", "type_as", "bool", "int", "long", "float", "half", "bfloat16", "double", "cpu", "cuda", "clone", "contiguous",
+    "__deepcopy__", "reshape", "flatten", "repeat", "repeat_interleave", "tile", "pad", "sub", "__sub__", "__rsub__",
+    "rsub", "mul", "__mul__", "__rmul__", "add", "__add__", "__radd__", "neg", "__neg__", "log", *_PART, *_JOIN,
 )  # fmt: skip
 _address: Callable[[torch.Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]
 _HOMES = (torch.Tensor, torch, functional)
@@ -62,22 +55,26 @@ class _Made(NamedTuple):
 
     storage: StorageWeakRef
     version: int
-    line: Line
+    line: str
 
 
 class Making:
     """The masks that a program made while it was watched, in all of its threads.
 
+    Args:
+        start: the working directory that files below it are named from.
+
     Attributes:
         functions: the names of the functions that make masks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start: str) -> None:
+        self._start = start
         self._known: dict[int, _Made] = {}
         self._room = _LEAST_ROOM
         self.functions = {each: name for name in _MAKE for each in _spelled(name, f"{name}_")}
         self._makers = frozenset(self.functions)
-        self.functions |= {each: name for name in (*_CHANGE, *_COPY) for each in _spelled(name)}
+        self.functions |= {each: name for name in _GO_ON for each in _spelled(name)}
 
     def wants(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
         """Return whether one of the functions may have made a mask: many do of a mask alone, or by a large number."""
@@ -98,18 +95,18 @@ class Making:
         if not has_values(mask) or mask.requires_grad:
             return
         given = args[0] if args and isinstance(args[0], tuple | list) else (*args, *kwargs.values())
-        tensors = [one for one in given if isinstance(one, torch.Tensor)]
+        tensors = [one for one in given if isinstance(one, torch.Tensor)][: 1 if name in _PART else None]
         if not _is_mask(name, mask, tensors):
             return
         tensors = tensors[1:] if name == "masked_fill" else tensors  # what fills another tensor is what that becomes
         line = None
-        if name in _COPY or (len(tensors) == 1 and name not in _ANEW and name not in _EXTEND):
+        if len(tensors) == 1 and name not in _ANEW:
             line = self._line_of(tensors[0], tensors[0] is result)
-        if line is None and name not in _COPY:
-            line = line_of(sys._getframe(1))
+        if line is None:
+            line = line_of(sys._getframe(1), self._start)
         self._put(mask, line)
 
-    def _put(self, mask: torch.Tensor, line: Line | None) -> None:
+    def _put(self, mask: torch.Tensor, line: str | None) -> None:
         key = _address(mask)
         if line is None:
             self._known.pop(key, None)
@@ -121,7 +118,7 @@ class Making:
         storage = StorageWeakRef(mask.untyped_storage())  # type: ignore[no-untyped-call]
         self._known[key] = _Made(storage, version(mask), line)
 
-    def _line_of(self, mask: torch.Tensor, is_changed: bool = False) -> Line | None:
+    def _line_of(self, mask: torch.Tensor, is_changed: bool = False) -> str | None:
         """Return the line that made a mask; None where others may have changed it since, but for what just did."""
         made = self._of(mask)
         return None if made is None or version(mask) > made.version + is_changed else made.line
@@ -133,19 +130,11 @@ class Making:
         made = self._known.get(_address(tensor))
         return None if made is None or _is_gone(made) else made
 
-    # --- telling --------------------------------------------------------------------------------------------
-
-    def named(self, call: AttentionCall, start: str) -> AttentionCall:
-        """Return a call whose masks say where they were made, if that is another line than its own.
-
-        Args:
-            call: while the program waits.
-            start: the working directory that files below it are named from.
-        """
+    def named(self, call: AttentionCall) -> AttentionCall:
+        """Return a call, while the program waits, whose masks say where they were made, if not at its own line."""
 
         def named(given: MaskArgument) -> MaskArgument:
-            made = self._line_of(given.values if given.source_tensor is None else given.source_tensor)
-            line = None if made is None else str(made.seen_from(start))
+            line = self._line_of(given.values if given.source_tensor is None else given.source_tensor)
             return given if line in (None, str(call.place)) else given._replace(made_at=line)
 
         masks, ignored = tuple(map(named, call.masks)), tuple(map(named, call.ignored_masks))
@@ -159,13 +148,13 @@ def _is_gone(made: _Made) -> bool:
 
 def _is_mask(name: str, mask: torch.Tensor, tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether what a function made of tensors may be a mask, and not words of which some are padding."""
-    if mask.dtype == torch.bool or name in _COPY or name in _EXTEND:
+    if mask.dtype == torch.bool:
         return True
     if name == "__setitem__":  # also what a cache is written by
         return mask.is_floating_point() and len(tensors) == 1
     if name in ("masked_fill", "where"):
         return mask.is_floating_point() and mask.ndim > 1
-    return name in ("tril", "triu") or (name in _CHANGE and (mask.is_floating_point() or len(tensors) == 1))
+    return len(tensors) == 1 or mask.is_floating_point() or name in _JOIN
 
 
 def _spelled(*names: str) -> Iterator[Callable[..., Any]]:

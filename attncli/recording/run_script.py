@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from attncli.errors import UsageError
 from attncli.recording.apart import Apart
-from attncli.recording.children import seeing_children, unseen
+from attncli.recording.children import count_no_more, seeing_children
 from attncli.recording.endings import end_threads, ended, reporting_at_sudden_ends, warnings_of_its_lines
 from attncli.recording.import_hook import when_imported
 from attncli.recording.notes import Notes
@@ -173,8 +173,8 @@ def _run_script(target: str, path: str, content: bytes) -> None:
         code = pkgutil.read_code(io.BytesIO(content)) or _compiled(content, path)
     except Exception:
         options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        with unseen():
-            raise SystemExit(subprocess.call([sys.executable, *options, target, *sys.argv[1:]])) from None
+        count_no_more()
+        raise SystemExit(subprocess.call([sys.executable, *options, target, *sys.argv[1:]])) from None
     main = sys.modules["__main__"]
     main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
     exec(code, main.__dict__)

@@ -197,8 +197,6 @@ def _fills(call: AttentionCall, row: int) -> Float[np.ndarray, "#H #Q #K"] | Non
 
 def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
     """Return a layer with how far weights·V is from what the program's call returned."""
-    if call.proofs:
-        return replace(layer, proof=call.proofs[row])
     if layer.v is None or call.output is None or call.dropout:
         return layer
     expected = to_numpy(call.output[row])

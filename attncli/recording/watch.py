@@ -18,25 +18,22 @@ from types import FrameType, FunctionType
 from typing import Any
 
 import torch
+from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.call_site import Names, is_in_compiled_region, user_line
-from attncli.recording.detach import has_nan
-from attncli.recording.hooks import on_every_module
 from attncli.recording.import_hook import when_imported
-from attncli.recording.input_hint import HintListener
+from attncli.recording.input_hint import Listener
 from attncli.recording.input_metadata import Inputs
 from attncli.recording.lineage import Lineage
 from attncli.recording.losses import Loss
 from attncli.recording.making import Making
 from attncli.recording.notes import Notes
-from attncli.recording.projections import Projected
 from attncli.recording.readers.flash_xformers import Fused
 from attncli.recording.readers.flex import Flex
-from attncli.recording.readers.linear import LinearReader
 from attncli.recording.readers.mha import Mha, forward_of, is_fused
 from attncli.recording.readers.objective import Objective
 from attncli.recording.readers.origins import Origins
@@ -63,11 +60,7 @@ _WITHOUT_NUMBERS = (
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 _MOST_LINEAGES = 1024  # of calls, which a loss may come from
 
-READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective, LinearReader, WindowReader)
-
-
-class Enough(Exception):  # noqa: N818  # nothing went wrong
-    """Raised by what takes the calls when it wants no more of them."""
+READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective, WindowReader)
 
 
 class Watch:
@@ -76,94 +69,49 @@ class Watch:
     Attributes:
         notes: what the calls do not say, such as that compiled regions run eagerly.
         is_on: whether it goes on.
-        seeks_nan: whether the module is looked for that NaN begins in; None once it was found.
+        only: the module whose attention alone is handed over; None is all.
+        lock: held while something is handed over.
     """
 
     def __init__(
         self,
-        on_call: Callable[[AttentionCall], bool | None],
-        module: torch.nn.Module | None = None,
-        notes: Notes | None = None,
-        on_loss: Callable[[Loss], None] | None = None,
-        on_late: Callable[[CallSite, Finding], None] | None = None,
+        on_call: Callable[[AttentionCall], object],
+        module: torch.nn.Module | None,
+        notes: Notes | None,
+        listener: Listener | None,
     ) -> None:
         self.notes = Notes() if notes is None else notes
-        self.is_on = True
-        self.seeks_nan: bool | None = False
-        self.names, self.making = Names(), Making()
-        self.only = module
-        self.start = os.getcwd()
-        self._on_call, self._on_loss, self._on_late = on_call, on_loss, on_late
-        self._unfollowed = Unfollowed(self.notes)
-        self._one_at_a_time = threading.RLock()
-
-    def emit(self, call: AttentionCall) -> None:
-        """Hand over a call; nothing that is made of it reaches the program."""
-        with self._one_at_a_time:
-            try:
-                if self._on_call(call) and self.seeks_nan is not None:
-                    self.seeks_nan = True
-            except Enough:
-                self.stop()
-
-    def learn(self, loss: Loss) -> None:
-        """Hand over a loss."""
-        if self._on_loss is not None:
-            with self._one_at_a_time:
-                self._on_loss(loss)
-
-    def emit_late(self, place: CallSite, finding: Finding) -> None:
-        """Hand over what is wrong with an attention that was handed over before."""
-        if self._on_late is not None:
-            with self._one_at_a_time:
-                self._on_late(place, finding)
-
-    def lose(self, place: CallSite, shape: tuple[int, ...]) -> None:
-        """Count a softmax whose weights could not be followed."""
-        with self._one_at_a_time:
-            self._unfollowed.count(place, shape)
-
-    def find(self, place: CallSite) -> None:
-        """Take such a softmax back."""
-        with self._one_at_a_time:
-            self._unfollowed.forget(place)
-
-    def stop(self) -> None:
-        """See no more."""
-        self.is_on = False
+        self.is_on, self.only, self.start = True, module, os.getcwd()
+        self.on_call, self.listener = on_call, listener
+        self.names, self.making, self.unfollowed = Names(), Making(self.start), Unfollowed(self.notes)
+        self.lock = threading.RLock()
 
 
 @contextmanager
 def watching(
-    on_call: Callable[[AttentionCall], bool | None],
+    on_call: Callable[[AttentionCall], object],
     module: torch.nn.Module | None = None,
     notes: Notes | None = None,
-    on_loss: Callable[[Loss], None] | None = None,
-    on_late: Callable[[CallSite, Finding], None] | None = None,
-    listener: HintListener | None = None,
+    listener: Listener | None = None,
 ) -> Iterator[Watch]:
-    """Tell every attention that runs inside.
+    """Hand over every attention that runs inside.
 
     Args:
         on_call: takes each call while the program waits, from any of its threads, one at a time. What it computes is
-            neither watched nor recorded by autograd; it must not draw random numbers. It raises `Enough` when it wants
-            no more; what else it raises is a note. It returns True where it wants to know in which module the NaN
-            begins that came in with the call: of what runs afterwards, a note says so.
-        module: whose attention alone is told; None is all.
+            neither watched nor recorded by autograd; it must not draw random numbers. What it raises is a note.
+        module: whose attention alone is handed over; None is all.
         notes: takes what the calls do not say; None is a list of the watch's own.
-        on_loss: takes each loss of tokens while the program waits, as `on_call` does calls.
-        on_late: takes what shows to be wrong with the attention of a place after it was told, by its output.
-        listener: takes what the inputs of modules say of the calls to come.
+        listener: takes likewise what losses, the inputs of modules and outputs say of the calls.
     """
-    watch = Watch(on_call, module, notes, on_loss, on_late)
+    watch = Watch(on_call, module, notes, listener)
     earlier = threading.getprofile()
-    threads = _Threads(watch, earlier, None if listener is None else Inputs(listener))
-    remove_hooks = on_every_module(threads.enter_module, threads.leave_module, watch.notes)
+    threads = _Threads(watch, earlier)
+    remove_hooks = threads.hook()
     threading.setprofile(threads.begin)
     own = threads.here()
 
     def forget() -> None:
-        watch.stop()
+        watch.is_on = False
         threading.setprofile(earlier)
         remove_hooks()
         threads.here().leave_all()
@@ -222,24 +170,23 @@ class _Running:
         module: it.
         frame: what runs it.
         was_seen: whether functions were seen before it began.
-        seeks_nan: whether it began after NaN was seen: what ran around an attention has its NaN too.
+        begun: what had been handed over when it began.
         called: the first module that it called, if it called one.
     """
 
     module: torch.nn.Module
     frame: FrameType
     was_seen: bool
-    seeks_nan: bool
+    begun: tuple[int, int] | None = None
     called: list[torch.nn.Module] = field(default_factory=list)
 
 
 class _Threads:
     """What watches each thread, made when it is first needed. Modules are followed until the end of the watch."""
 
-    def __init__(self, watch: Watch, profile: Any, inputs: Inputs | None) -> None:
+    def __init__(self, watch: Watch, profile: Any) -> None:
         self._watch = watch
         self._profile = profile
-        self._inputs = inputs
         self._local = threading.local()
 
     def here(self) -> _Thread:
@@ -259,31 +206,38 @@ class _Threads:
         if self._profile is not None:
             self._profile(*event)
 
-    def enter_module(self, module: torch.nn.Module, args: Any) -> None:
-        frame = sys._getframe(2)  # what calls the hook
-        try:
-            self.here().enter_module(module, frame)
-        except Exception:
-            self._end()
-            raise
-        if self._inputs is not None:
-            self._inputs.enter(module, args, frame)
+    def hook(self) -> Callable[[], None]:
+        """Have all modules tell when their forward begins and ends, before other hooks do; return what undoes it."""
+        before = torch_modules.register_module_forward_pre_hook(self._enter_module)
+        after = torch_modules.register_module_forward_hook(self._leave_module, with_kwargs=True, always_call=True)
+        torch_modules._global_forward_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
 
-    def leave_module(self, module: torch.nn.Module, args: Any, *rest: Any) -> None:
+        def remove() -> None:
+            before.remove()
+            after.remove()
+            # The handle forgets this, and torch.compile warns of global hooks for as long as it is there.
+            torch_modules._global_forward_hooks_with_kwargs.pop(after.id, None)
+
+        return remove
+
+    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
+        try:
+            self.here().enter_module(module, args, sys._getframe(1))  # what calls the hook
+        except Exception as fault:
+            self._end(fault)
+
+    def _leave_module(self, module: torch.nn.Module, args: Any, *rest: Any) -> None:
         """Take a module away; of one that failed neither keyword arguments nor an output come."""
-        kwargs, output = rest if len(rest) == 2 else (None, None)
         try:
-            self.here().leave_module(module, None if kwargs is None else (args, kwargs, output))
-        except Exception:
-            self._end()
-            raise
-        if self._inputs is not None:
-            self._inputs.leave(args, kwargs, output)
+            self.here().leave_module(module, (args, *rest) if len(rest) == 2 else None)
+        except Exception as fault:
+            self._end(fault)
 
-    def _end(self) -> None:
+    def _end(self, fault: Exception) -> None:
         """End the watch, which lost sight of where the program is: a mode that stays on changes its last bits."""
-        self._watch.stop()
+        self._watch.is_on = False
         self.here().leave_all()
+        self._watch.notes.failed(fault)
 
 
 class _Thread(TorchFunctionMode):
@@ -295,8 +249,9 @@ class _Thread(TorchFunctionMode):
         self._running: list[_Running] = []
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
-        self.origins, self.projected = Origins(), Projected()
+        self.origins = Origins()
         self._known = self.origins.known
+        self._inputs = None if watch.listener is None else Inputs(watch.listener)
         self.windows: dict[int, int] = {}
         self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
         readers = [reader(self) for reader in READERS]
@@ -368,7 +323,7 @@ class _Thread(TorchFunctionMode):
             if each is not None and self._is_told(func):
                 self._quietly(each, func, args, kwargs, result)
 
-    def enter_module(self, module: torch.nn.Module, frame: FrameType) -> None:
+    def enter_module(self, module: torch.nn.Module, args: Any, frame: FrameType) -> None:
         """Begin with a module; inside of a fused one no function is seen, but the modules that it calls are."""
         self._forget_what_ended(frame)
         if self._running:
@@ -376,10 +331,16 @@ class _Thread(TorchFunctionMode):
                 self._running[-1].called.append(module)
         elif not self._is_here:
             self._sees_functions = False  # a thread that began before the watch is seen inside of modules
-        self._running.append(_Running(module, frame, self._sees_functions, bool(self._watch.seeks_nan)))
+        running = _Running(module, frame, self._sees_functions)
+        self._running.append(running)
         self._see_functions(not is_fused(module))
         if isinstance(module, torch.jit.ScriptModule):
             self.note(_SCRIPTED)
+        if self._inputs is not None:
+            try:
+                running.begun = self._inputs.enter([each.module for each in self._running], args, frame)
+            except Exception as fault:
+                self._watch.notes.failed(fault)
 
     def leave_module(self, module: torch.nn.Module, seen: tuple[Any, ...] | None) -> None:
         """End with a module, which was seen with its arguments and its output if it did not fail."""
@@ -391,8 +352,11 @@ class _Thread(TorchFunctionMode):
         handler = self._modules.get(forward_of(module))
         if handler is not None and seen is not None and self._is_told():
             self._quietly(handler, module, self._running[-1].called, *seen)
-        if self._watch.seeks_nan and self._running[-1].seeks_nan and seen is not None and self._is_told():
-            self._quietly(self._seek_nan, module, *seen)
+        if self._inputs is not None and (begun := self._running[-1].begun) is not None:
+            try:
+                self._inputs.leave(begun, seen)
+            except Exception as fault:
+                self._watch.notes.failed(fault)
         self._leave()
 
     def enter(self) -> None:
@@ -425,48 +389,46 @@ class _Thread(TorchFunctionMode):
         """See ThreadContext."""
         if not all(call.shape) or (call.q is not None and is_of_nothing(call.q)):
             return
-        call = self._making.named(call, self._watch.start) if call.masks or call.ignored_masks else call
+        call = self._making.named(call) if call.masks or call.ignored_masks else call
         if (windows := self.windows.get(call.shape[0])) is not None:
             call = replace(call, windows=windows)
         if call.lineage is not None:
             self.calls.append(call.lineage)
         kind = call.device.partition(":")[0]
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-            with torch.autocast(kind, enabled=False):
-                self._watch.emit(call)
+            with torch.autocast(kind, enabled=False), self._watch.lock:
+                self._watch.on_call(call)
         else:
-            self._watch.emit(call)
+            with self._watch.lock:
+                self._watch.on_call(call)
 
     def learn(self, loss: Loss) -> None:
         """See ThreadContext."""
-        self._watch.learn(loss)
+        if self._watch.listener is not None:
+            with self._watch.lock:
+                self._watch.listener.here().learn(loss)
 
     def emit_late(self, place: CallSite, finding: Finding) -> None:
         """See ThreadContext."""
-        self._watch.emit_late(place, finding)
+        if self._watch.listener is not None:
+            with self._watch.lock:
+                self._watch.listener.notice(place, finding)
 
     def lose(self, shape: tuple[int, ...]) -> CallSite:
         """See ThreadContext."""
         place = self.place()
-        self._watch.lose(place, shape)
+        with self._watch.lock:
+            self._watch.unfollowed.count(place, shape)
         return place
 
     def find(self, place: CallSite) -> None:
         """See ThreadContext."""
-        self._watch.find(place)
+        with self._watch.lock:
+            self._watch.unfollowed.forget(place)
 
     def note(self, text: str) -> None:
         """See ThreadContext."""
         self._watch.notes.add(text)
-
-    def _seek_nan(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Say that NaN begins in a module, if it does: modules that it called were asked before."""
-        if not has_nan(*_floats(output)) or has_nan(*_floats((args, kwargs))):
-            return
-        self._watch.seeks_nan = None
-        name = self._watch.names.name([each.module for each in self._running]) or "the model itself"
-        weights = ", and its own weights do" if has_nan(*_floats([*module.parameters(recurse=False)])) else ""
-        self.note(f"NaN begins in {name} ({type(module).__name__}): its output has it, its inputs do not{weights}")
 
     def _is_told(self, function: Callable[..., Any] | None = None) -> bool:
         if not self._watch.is_on or not may_look():
@@ -542,16 +504,6 @@ def _has_numbers(result: Any) -> bool:
     """Return whether a function gave tensors that have numbers, and do not only stand for them, or changed one."""
     first = result[0] if isinstance(result, tuple | list) and result else result  # also what torch.max returns
     return first is None or (isinstance(first, torch.Tensor) and not first.is_meta)
-
-
-def _floats(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
-    """Yield the tensors of numbers in a value, also in what holds it."""
-    if isinstance(value, torch.Tensor):
-        if value.is_floating_point() and not (value.is_meta or value.is_nested):
-            yield value
-    elif depth and isinstance(value, tuple | list | Mapping):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _floats(each, depth - 1)
 
 
 def _innermost_mode() -> object:

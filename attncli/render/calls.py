@@ -108,7 +108,8 @@ def wrong_parts(error: UnexpectedError, palette: Palette, room: int) -> Iterator
     for one in [*drawn.values()][:_MOST_MAPS]:
         cells = one.cells
         if cells is not None:
-            name = ", ".join(filter(None, (named([one.call.place]), cells.where)))
-            yield Group(Text(palette.label(name)), *compared(cells.comparison, palette, room))
+            where, comparison = cells
+            name = ", ".join(filter(None, (named([one.call.place]), where)))
+            yield Group(Text(palette.label(name)), *compared(comparison, palette, room))
     if len(drawn) > _MOST_MAPS:
         yield Text(f"not drawn: {plural(len(drawn) - _MOST_MAPS, 'more place')}")

@@ -21,9 +21,7 @@ from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import token_list
 from attncli.render.tables import Column, table
-from attncli.text import layers_named
 from attncli.trace.layer import HeadTrace, LayerTrace
-from attncli.trace.tokens import Tokens
 from attncli.trace.top_keys import drawn_cells, top_keys
 from attncli.trace.trace import Trace, sequences
 from attncli.trace.view import Cells, Columns, View
@@ -128,11 +126,10 @@ class Components:
         rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, predicted).marking(blind)
         return MatrixFrame(layer, cells, blind, rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette))
 
-    def tokens(self, layers: Sequence[LayerTrace], has_ids: bool = True, most: int | None = None) -> Block:
-        """Return the tokens of the text, and the positions of layers that have some of their own.
+    def tokens(self, has_ids: bool = True, most: int | None = None) -> Block:
+        """Return the tokens of the text.
 
         Args:
-            layers: those that are shown.
             has_ids: whether ids stand below them, where there are some.
             most: lines of each list, of which the middle is counted where it needs more; None is as many as it needs.
         """
@@ -144,7 +141,6 @@ class Components:
         }
         lists = {"queries": trace.query_tokens, "keys": trace.key_tokens}
         lists = {"tokens": found.pop()} if len(found) == 1 else lists
-        lists |= _own_positions(layers)
         return stack(token_list(each, title, self.palette, self.width, has_ids, most) for title, each in lists.items())
 
     def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
@@ -159,8 +155,8 @@ class Components:
         blocks = row_blocks(np.array(cells.rows), layer.num_keys * len(heads))
         allowed = np.concatenate([layer.mask.rows(heads, rows)[..., cells.of_columns] for rows in blocks], axis=1)
         names = [f"head {head}" for head in heads] if len(allowed) > 1 else [""]
-        blind, is_one = frame.blind[: len(allowed)], not layer.has_own_positions
-        drawing = MaskPicture(allowed, blind, names, frame.rows, frame.columns, layer.mask.past, is_one)
+        blind = frame.blind[: len(allowed)]
+        drawing = MaskPicture(allowed, blind, names, frame.rows, frame.columns, layer.mask.past)
         name = "mask"
         if len(heads) == 1 < layer.num_heads:
             name += f" of head {heads[0]}"
@@ -263,20 +259,6 @@ class Components:
     ) -> Block:
         marks = [*extent_of(pictures).mark_notes, mark_note(frame.blind)]
         return legend(scales, marks, self.palette, self.width, cell.columns, cell == HALF)
-
-
-def _own_positions(layers: Sequence[LayerTrace]) -> dict[str, Tokens]:
-    """Return the positions of layers that have some of their own, those that are no tokens of the text."""
-    found: dict[tuple[str, Tokens], list[int]] = {}
-    for layer in layers:
-        sides = [("queries", layer.query_tokens), ("keys", layer.key_tokens)]
-        if layer.query_tokens == layer.key_tokens:
-            sides = [("positions", layer.key_tokens)]
-        for side, own in sides:
-            others = Tokens(token for token in own or () if not token.is_token)
-            if others:
-                found.setdefault((side, others), []).append(layer.layer)
-    return {f"{side} of {layers_named(layers)}": others for (side, others), layers in found.items()}
 
 
 def layer_title(layer: LayerTrace) -> str:

@@ -52,14 +52,14 @@ class Header:
     @cached_property
     def tokens(self) -> list[Block]:
         """The tokens in ever fewer lines."""
-        parts, layers = self.components, self.components.trace.layers
+        parts = self.components
         if parts.width is None:  # a line holds all of them
-            return [parts.tokens(layers), parts.tokens(layers, has_ids=False)]
-        short = [parts.tokens(layers, has_ids=False, most=most) for most in (3, 2, 1)]
+            return [parts.tokens(), parts.tokens(has_ids=False)]
+        short = [parts.tokens(has_ids=False, most=most) for most in (3, 2, 1)]
         most = self.lines * (parts.width + 3) // 12  # in half of the lines: `0 a` and the gap behind it take 6 cells
         if max(len(parts.trace.query_tokens), len(parts.trace.key_tokens)) > most:
             return short
-        return [parts.tokens(layers), parts.tokens(layers, has_ids=False), *short]
+        return [parts.tokens(), parts.tokens(has_ids=False), *short]
 
     @cached_property
     def shapes(self) -> list[Block]:

@@ -121,7 +121,7 @@ class Layout:
             yield Text(palette.fit("\n".join(trace.origin.rules)))
         wanted = self.view.parts(self._default())
         if "tokens" in wanted:
-            yield self._parts.tokens(trace.layers)
+            yield self._parts.tokens()
         for frame in self._frames:
             layer = frame.layer
             if len(trace.layers) > 1:

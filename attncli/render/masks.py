@@ -41,7 +41,6 @@ class MaskPicture:
         rows: the query axis.
         columns: the key axis.
         past: how many keys stand before the row of index 0.
-        is_one: whether rows and columns are positions of one sequence, which can be compared.
     """
 
     allowed: Bool[np.ndarray, "P Q K"]
@@ -50,7 +49,6 @@ class MaskPicture:
     rows: Axis
     columns: Axis
     past: int = 0
-    is_one: bool = True
 
     @cached_property
     def kinds(self) -> list[list[int]]:
@@ -119,14 +117,11 @@ class MaskPicture:
         queries, keys = np.array(self.rows.indices), np.array(self.columns.indices)
         facts = summary(self.allowed[plane], queries + self.past, keys)
         first = "none" if facts.first is None else span(*(self.columns.indices[place] for place in facts.first))
-        compared = [
-            ("symmetric", {None: "rows and columns differ", True: "yes", False: "no"}[facts.is_symmetric]),
-            ("causal", "yes" if facts.is_causal else "no"),
-        ]
         lines = [
             ("keys per row", f"{span(facts.fewest, facts.most)}, the first one visible {first}"),
             ("density", f"{facts.density:.4g}"),
-            *(compared if self.is_one else []),
+            ("symmetric", {None: "rows and columns differ", True: "yes", False: "no"}[facts.is_symmetric]),
+            ("causal", "yes" if facts.is_causal else "no"),
             ("fully masked rows", join_ranges(queries[self.blind[plane]].tolist())),
             ("keys nobody sees", join_ranges(keys[list(facts.unseen_keys)].tolist())),
         ]
@@ -156,14 +151,12 @@ class MaskView(NamedTuple):
         width: cells in a line; None where the output sets none.
         queries: what the query at each position is called, past included; None where there are only positions.
         keys: what the key at each position is called.
-        is_one: whether rows and columns are positions of one sequence, which can be compared.
     """
 
     palette: Palette
     width: int | None
     queries: Sequence[str] | None = None
     keys: Sequence[str] | None = None
-    is_one: bool = True
 
     @property
     def room(self) -> int:
@@ -187,7 +180,7 @@ class MaskView(NamedTuple):
         blind = np.asarray(~subject.allowed.any(axis=2))
         rows = self._axis(self.queries, range(subject.past, subject.past + queries)).marking(blind)
         columns = self._axis(self.keys, range(keys))
-        return MaskPicture(subject.allowed, blind, subject.planes, rows, columns, is_one=self.is_one)
+        return MaskPicture(subject.allowed, blind, subject.planes, rows, columns)
 
     def _axis(self, tokens: Sequence[str] | None, positions: range) -> Axis:
         named = tokens or ()

@@ -7,7 +7,7 @@ the bias stay in their smallest exact form: a rule, booleans, or one array share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -21,7 +21,6 @@ from attncli.masks.expressions import Mask, RuleMask
 from attncli.text import plural
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.selection import Indices
-from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -39,38 +38,6 @@ class RowSource(Protocol):
 
     def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]], /) -> Float[np.ndarray, "Q K"]:
         """Return some query rows of one head, given the head and the rows."""
-
-
-class LazyArray:
-    """An array that is made when it is first read, of which the shape is known before.
-
-    NumPy takes it as an array: `numpy.asarray` makes it.
-
-    Args:
-        shape: of the array.
-        make: makes the array; what that raises, reading raises.
-    """
-
-    def __init__(self, shape: tuple[int, ...], make: Callable[[], Float[np.ndarray, " ..."]]) -> None:
-        self.shape = shape
-        self._make = make
-
-    @cached_property
-    def _array(self) -> Float[np.ndarray, " ..."]:
-        return self._make()
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, place: Any, /) -> Float[np.ndarray, " ..."]:
-        return self._array[place]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.array(self._array, dtype, copy=copy)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or a pickle, is the array: what it would be made of is a whole model."""
-        return np.asarray, (self._array,)
 
 
 class Stages:
@@ -287,8 +254,6 @@ class LayerTrace(Displayed, Tabular, Drawable):
         scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are derived.
         weights: as the softmax gave them, `[H, Q, K]`, or what `derived` says; None where they follow from the scores.
         derived: what stands in the place of weights; None where it is what a model computes.
-        query_tokens: what its queries are, where they are other positions than the trace's tokens; None where not.
-        key_tokens: likewise of its keys.
         whole: the trace that it was taken from by `Trace.layer`, whose tokens name what it shows.
     """
 
@@ -296,7 +261,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
     kind: str
     q: Float[np.ndarray, "H Q D"] | None
     k: Float[np.ndarray, "Hkv K D"] | None
-    v: Float[np.ndarray, "Hkv K Dv"] | LazyArray | None
+    v: Float[np.ndarray, "Hkv K Dv"] | None
     scale: float | None
     mask: Mask
     heads: tuple[int, ...]
@@ -311,8 +276,6 @@ class LayerTrace(Displayed, Tabular, Drawable):
     scores: Float[np.ndarray, "H Q K"] | None = None
     weights: RowSource | None = None
     derived: Derived | None = None
-    query_tokens: Tokens | None = None
-    key_tokens: Tokens | None = None
     whole: LayerOwner | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -384,11 +347,6 @@ class LayerTrace(Displayed, Tabular, Drawable):
         assert self.weights is not None
         heads, queries, keys = self.weights.shape
         return heads, queries, keys
-
-    @property
-    def has_own_positions(self) -> bool:
-        """Whether its queries or its keys are other positions than the trace's tokens."""
-        return self.query_tokens is not None or self.key_tokens is not None
 
     @property
     def capture(self) -> str:

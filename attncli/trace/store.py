@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,6 @@ from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
-_SIDES = ("query_tokens", "key_tokens")  # of a trace; of a layer where it has positions of its own
 _NUMBERS = ("layer", "kind", "scale", "softcap")
 
 _SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
@@ -72,7 +71,6 @@ def save(trace: Trace, path: str | Path) -> None:
         prefix = f"layers.{layer.layer}.{layer.kind}."
         arrays = {name: getattr(layer, name) for name in _ARRAYS}
         entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
-        entry |= {side: _saved_tokens(own) for side in _SIDES if (own := getattr(layer, side)) is not None}
         entry["fill"] = str(layer.fill)
         entry["proof"] = layer.proof and {name: str(value) for name, value in layer.proof._asdict().items()}
         if isinstance(layer.mask, RuleMask) and not files_of(layer.mask.expression):
@@ -88,7 +86,8 @@ def save(trace: Trace, path: str | Path) -> None:
         "text": trace.text,
         "pair": trace.pair,
         "target": trace.target,
-        **{side: _saved_tokens(getattr(trace, side)) for side in _SIDES},
+        "query_tokens": _saved_tokens(trace.query_tokens),
+        "key_tokens": _saved_tokens(trace.key_tokens),
         "layers": layers,
         "notes": [*trace.source.notes, *trace.notes],
         "generated": trace.generated,
@@ -169,9 +168,6 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     of_queries, of_keys = texts_of(of_trace["text"], of_trace["pair"], of_trace["target"])
     query_tokens = decode_pieces(_tokens(_list(header, "query_tokens")), *of_queries)
     key_tokens = decode_pieces(_tokens(_list(header, "key_tokens")), *of_keys)
-    shown = (*query_tokens, *key_tokens)
-    for document, own in zip(_list(header, "layers"), fields, strict=True):  # of tokens nothing is escaped
-        own |= {side: _positions(_list(document, side), shown) for side in _SIDES if side in document}
     both = list(zip(entries, fields, strict=True))
     return Trace(
         source=source,
@@ -268,21 +264,6 @@ def _tokens(recorded: list[Any]) -> Tokens:
     if [token.index for token in tokens] != list(range(len(tokens))) or {token.segment for token in tokens} - {0, 1}:
         raise ValueError("its tokens are not in order, or of more than two texts")
     return tokens
-
-
-def _positions(recorded: list[Any], tokens: Sequence[Token]) -> Tokens:
-    """Return the positions of a layer; those that are tokens of the trace are shown as these are."""
-    shown = {(token.segment, token.start, token.end, token.text): token.shown for token in tokens}
-    found = []
-    for position, document in zip(_tokens(recorded), recorded, strict=True):
-        pieces = document.get("pieces", [])
-        if not isinstance(pieces, list) or any(type(piece) is not int for piece in pieces):
-            raise TypeError("'pieces' of a position is no list of integers")
-        if pieces and (pieces[0] < 0 or pieces != list(range(pieces[0], pieces[0] + len(pieces)))):
-            raise ValueError("'pieces' of a position are no tokens that follow each other")
-        same = position.segment, position.start, position.end, position.text
-        found.append(replace(position, pieces=tuple(pieces), shown=shown.get(same)))
-    return Tokens(found)
 
 
 def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], heads: Indices) -> LayerTrace:

@@ -74,11 +74,6 @@ class Token:
         return written if self.id >= 0 else {**written, "id": None}
 
     @property
-    def is_token(self) -> bool:
-        """Whether it is one token of a vocabulary, neither several together nor a position of the model's own."""
-        return self.id >= 0 and not self.pieces
-
-    @property
     def below(self) -> str:
         """What stands below the token in a list of tokens: its id, or the indices of its pieces."""
         if not self.pieces:

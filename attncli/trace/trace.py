@@ -132,7 +132,7 @@ class Trace(Displayed, Tabular, Drawable):
     Attributes:
         source: where it comes from.
         query_tokens: the tokens whose queries attend.
-        key_tokens: the tokens they attend to; the same ones in self-attention. A layer may have positions of its own.
+        key_tokens: the tokens they attend to; the same ones in self-attention.
         layers: the recorded layers, in the order asked.
         text: the sentence; empty where there is none, as in a dump and beside a target that stands alone.
         pair: the second text of the same sequence.
@@ -187,9 +187,8 @@ class Trace(Displayed, Tabular, Drawable):
             raise UsageError(f"{what} reads a trace as it was recorded; give it the one that this was derived from")
 
     def sides(self, layer: LayerTrace) -> tuple[Tokens, Tokens]:
-        """Return what a layer's queries and its keys are: tokens, or positions of its own."""
-        queries, keys = sequences(layer.kind, self.query_tokens, self.key_tokens)
-        return layer.query_tokens or queries, layer.key_tokens or keys
+        """Return the tokens of a layer's queries and of its keys."""
+        return sequences(layer.kind, self.query_tokens, self.key_tokens)
 
     def layer(self, index: int, kind: str | None = None) -> LayerTrace:
         """Return the recorded layer with this index (negative ones count from the last of the source).

@@ -84,9 +84,6 @@ class View(NamedTuple):
             UsageError: derived numbers have nothing of what was asked for.
             NotExposedError: the layers can give nothing of what was asked for.
         """
-        for layer in trace.layers:
-            if layer.has_own_positions:
-                self.cells(trace, layer)
         self.rows(trace)
         self.columns(trace)
         if trace.origin is not None and (gone := (self.show or frozenset()) & trace.layers[0].missing):
@@ -100,13 +97,9 @@ class View(NamedTuple):
     def rows(self, trace: Trace) -> list[int]:
         """Return the query rows to show: unless they were chosen, those that predicted what the model wrote, if any.
 
-        They are of the trace's own tokens; where no layer has these as its queries, what was chosen are none of them.
-
         Raises:
             InputMismatchError: a wanted token does not exist, or none is left.
         """
-        if all(layer.query_tokens is not None for layer in trace.layers):
-            return self._chosen(trace.query_tokens, (), "query")
         chosen = self._chosen(trace.query_tokens, self.queries, "query")
         if trace.generated and not self.queries:
             return [row for row in chosen if row in trace.predicted] or chosen
@@ -117,32 +110,24 @@ class View(NamedTuple):
         return bool(self.queries) or trace.generated > 0
 
     def columns(self, trace: Trace) -> list[int]:
-        """Return the key columns to show, of the trace's own tokens as `rows` are.
+        """Return the key columns to show.
 
         Raises:
             InputMismatchError: a wanted token does not exist, or none is left.
         """
-        wanted = () if all(layer.key_tokens is not None for layer in trace.layers) else self.keys
-        return self._chosen(trace.key_tokens, wanted, "key")
+        return self._chosen(trace.key_tokens, self.keys, "key")
 
     def cells(self, trace: Trace, layer: LayerTrace) -> Cells:
         """Return which cells of a layer are shown.
 
-        A layer that attends within one of two texts shows the same tokens of it as rows and as columns. Names and
-        indices are those of the layer's own positions, where it has some.
+        A layer that attends within one of two texts shows the same tokens of it as rows and as columns.
 
         Raises:
             InputMismatchError: a wanted token does not exist, or none is left.
         """
         within = None if trace.target is None else layer.kind
-        if layer.query_tokens is not None:
-            rows = self._chosen(layer.query_tokens, self.queries, "query")
-        else:
-            rows = self.columns(trace) if within == "encoder" else self.rows(trace)
-        if layer.key_tokens is not None:
-            columns = self._chosen(layer.key_tokens, self.keys, "key")
-        else:
-            columns = self.rows(trace) if within == "decoder" else self.columns(trace)
+        rows = self.columns(trace) if within == "encoder" else self.rows(trace)
+        columns = self.rows(trace) if within == "decoder" else self.columns(trace)
         row_tokens, column_tokens = trace.sides(layer)
         return Cells(row_tokens, rows, column_tokens, columns)
 

@@ -49,7 +49,7 @@ SOURCE = {*MAKING, "model", "layers", "heads", "kind", "mask", "special", "gener
 @pytest.mark.parametrize(
     ("function", "listed"),
     [
-        (attncli.open_source, {*SOURCE, "values"}),
+        (attncli.open_source, SOURCE),
         (attncli.inspect, {*SOURCE, "text", "pair", "target"}),
         (attncli.heads, {*SOURCE, "texts", "pair", "target", "queries"}),
         (attncli.why, {*SOURCE, "text", "pair", "target", "query", "key"}),

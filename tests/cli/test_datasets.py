@@ -30,8 +30,10 @@ def test_what_numbers_depend_on_is_said() -> None:
         return lambda: iter(said.items())
 
     request, view = Inspection.__new__(Inspection), ViewOptions.__new__(ViewOptions)
-    object.__setattr__(request, "said", given(model="demo", file="x", top_keys=3, query=["a", "b"], device="cpu"))
-    object.__setattr__(view, "said", given(ramp="log", no_special=True))
+    object.__setattr__(
+        request, "explicit_values", given(model="demo", file="x", top_keys=3, query=["a", "b"], device="cpu")
+    )
+    object.__setattr__(view, "explicit_values", given(ramp="log", no_special=True))
     assert provenance("inspect", request, view) == {
         "command": "inspect", "--device": "cpu", "--model": "demo", "--no-special": "given", "--query": "a,b",
         "--top-keys": "3",

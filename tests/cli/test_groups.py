@@ -9,7 +9,7 @@ import typer
 
 from attncli.checkpoints.options import EngineOptions, LoadOptions, TokenizerOptions, ToyOptions
 from attncli.cli import options
-from attncli.cli.groups import Options, takes, value_of
+from attncli.cli.groups import Options, value_of, with_option_groups
 
 
 def names(kind: Any) -> set[str]:
@@ -40,7 +40,7 @@ def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> 
         seen.extend([selection, request, layer])
 
     app = typer.Typer(add_completion=False)
-    app.command()(takes(command, options.Volume))
+    app.command()(with_option_groups(command, options.Volume))
     made: Any = typer.main.get_command(app)
     expected = {*names(options.Selection), *names(options.Sentences), *names(options.Engine), *names(options.Toy)}
     expected |= {"mask", "model", "from_", *names(options.Volume)}
@@ -48,8 +48,8 @@ def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> 
     assert [one.help for one in made.params if one.name == "layer"] == ["Mine."]
     made.callback(**{one.name: one.default for one in made.params} | {"layer": "3", "d_k": 4, "out_proj": False})
     selection, request, layer = seen
-    assert (layer, dict(selection.said())) == ("3", {"layer": "3"})
-    assert dict(request.said()) == {"layer": "3", "d_k": 4, "out_proj": False}
+    assert (layer, dict(selection.explicit_values())) == ("3", {"layer": "3"})
+    assert dict(request.explicit_values()) == {"layer": "3", "d_k": 4, "out_proj": False}
     assert list(request.making()) == ["d_k", "out_proj"]
 
 

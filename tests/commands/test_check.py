@@ -40,7 +40,6 @@ Run = Callable[..., Any]
 # What transformers 5.23 itself computes differently, found by the check.
 KNOWN = {
     "convbert": ({"batch", "padding-side"}, "its convolutions read the padding"),
-    "deepseek_v4": ({"padding-side"}, "its blocks begin at the first position, which is padding"),
     "fsmt": ({"cache"}, "its decoder leaves the causal mask out while it fills a cache"),
     "minimax_m3_vl_text": ({"dead-row", "padding-side"}, "its blocks are counted from the padding, its local one not"),
     "markuplm": ({"padding-side"}, "the test's tokenizer pads with another id than the one it counts positions by"),

@@ -99,14 +99,6 @@ def test_the_documents_have_their_promised_members(attn: Run, gemma: str) -> Non
     assert len(attn("mask", "model", gemma, "time", "-F", "json").json) == 2
 
 
-def test_after_a_past_the_queries_are_the_rest(attn: Run, gemma: str) -> None:
-    ran = attn("mask", "model", gemma, "time flies like an", "--past", "4")
-    assert "sliding · layers 0,2 · window(3) · the cache has dropped 2 keys · 1 queries × 5 keys, past 4" in ran.out
-    assert pictures(ran.out) == [["4 an 00111"], ["4 an 11111"]]
-    document = attn("mask", "model", gemma, "time flies like an", "--past", "4", "-F", "json").json[0]
-    assert (document["past"], document["dropped_keys"], document["mask"]) == (4, 2, [[False, False, True, True, True]])
-
-
 def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
     sizes = {"d_model": 16, "d_ff": 16, "d_kv": 8, "num_heads": 2}
     T5Config(vocab_size=len(WORDS), num_layers=2, decoder_start_token_id=2, **sizes).save_pretrained("t5")
@@ -117,10 +109,6 @@ def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
     cross = documents[-1]
     assert [token["text"] for token in cross["query_tokens"]] == ["<pad>", "<s>", "an", "arrow"]
     assert [token["text"] for token in cross["key_tokens"]] == ["<s>", "time", "flies", "like"]
-    own = attn("mask", "model", "t5", "time flies", "--past", "2", "-F", "json").json
-    assert [(one["kind"], one["queries"], one["keys"], one["past"]) for one in own] == [
-        ("encoder", 3, 3, 0), ("decoder", 2, 4, 2), ("cross", 2, 3, 2),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("start", ["a text", [2], {}, -1, 0.5, True, len(WORDS), 10**20], ids=repr)
@@ -178,9 +166,6 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no configuration": (["empty", "time"], LOAD, "no config.json"),
     "no tokenizer": (["wordless", "time"], LOAD, "tokenizer"),
     "no attention": (["mamba", "time"], NOT_EXPOSED, "no text model with attention"),
-    "a past of everything": (["gemma", "time flies", "--past", "3"], USAGE, "--past 3 leaves no query"),
-    "a past of nothing": (["gemma", "time flies", "--past", "0"], USAGE, "--past"),
-    "a past of an encoder": (["minilm", "time flies", "--past", "1"], NOT_EXPOSED, "fills no KV cache"),
     "a target of a decoder": (["gemma", "time", "--target", "flies"], USAGE, "--target needs an encoder-decoder"),
     "a side": (["gemma", "time", "--pad", "top"], USAGE, "--pad"),
     "a format": (["gemma", "time", "-F", "tsv"], USAGE, "tsv"),

@@ -14,7 +14,7 @@ import attncli
 from attncli.engines.numpy import forward, ragged_batch
 from attncli.engines.source import CorpusItem, trace_stream
 from attncli.errors import Failure, InputError
-from attncli.trace.layer import LayerTrace, LazyArray
+from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
 WORDS = "the cat sat on a mat and the dog ran to it , then they all slept . ".split(" ")
@@ -112,14 +112,6 @@ def test_what_has_no_room_together_is_tried_alone(monkeypatch: pytest.MonkeyPatc
         else:
             assert same(answer, text)
     assert any(isinstance(answer, Failure) for answer in found)
-
-
-def test_the_values_of_the_last_layer_are_made_when_one_is_read() -> None:
-    found = answers(TEXTS, values=False)
-    for trace, text in zip(found, TEXTS, strict=True):
-        assert isinstance(trace, Trace)
-        assert isinstance(trace.layers[-1].v, LazyArray)
-        assert same(trace, text)
 
 
 def test_nothing_of_a_pack_is_kept_when_the_next_one_is_there(packed: list[list[int]]) -> None:

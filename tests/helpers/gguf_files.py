@@ -16,8 +16,6 @@ PARTS = {
     "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output", "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
     "down_proj": "ffn_down",
-    "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln_1": "attn_norm", "ln_2": "ffn_norm",
-    "c_attn": "attn_qkv", "attn.c_proj": "attn_output", "c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
 }  # fmt: skip
 OF_LATER_GEMMAS = {
     "post_attention_layernorm": "post_attention_norm",
@@ -73,9 +71,8 @@ def name_of(architecture: str, name: str) -> str:
     """Return the name that a tensor of transformers has in a file."""
     parts = PARTS | (OF_LATER_GEMMAS if architecture in ("gemma2", "gemma3") else {})
     words = name.split(".")
-    known = ".".join(words[-3:-1]) if ".".join(words[-3:-1]) in parts else words[-2]
     layer = next((f"blk.{word}." for word in words if word.isdigit()), "")
-    return f"{layer}{parts[known]}.{words[-1]}"
+    return f"{layer}{parts[words[-2]]}.{words[-1]}"
 
 
 def as_llama_cpp_has_it(architecture: str, name: str, array: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
@@ -85,8 +82,6 @@ def as_llama_cpp_has_it(architecture: str, name: str, array: np.ndarray, fields:
         order = [head * 2 * half + half * part + place for head in range(heads)
                  for place in range(half) for part in range(2)]  # fmt: skip
         return array[order]
-    if architecture == "gpt2" and ".c_" in name and array.ndim == 2:
-        return array.T
     return array + 1 if architecture.startswith("gemma") and name.endswith("norm.weight") else array
 
 
@@ -94,4 +89,4 @@ def as_transformers_has_it(architecture: str, name: str, array: np.ndarray, fiel
     if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
         index = np.arange(len(array), dtype=np.float32)[:, None]
         return array[np.argsort(as_llama_cpp_has_it(architecture, name, index, fields)[:, 0])]
-    return array.T if architecture == "gpt2" and ".c_" in name else array
+    return array

@@ -104,11 +104,6 @@ def byt5(folder: Path) -> None:
     _config(folder, "t5", "ByT5Tokenizer")
 
 
-def canine(folder: Path) -> None:
-    """One whose vocabulary is Unicode, which transformers takes seconds to load."""
-    _config(folder, "canine", "CanineTokenizer")
-
-
 def esm(folder: Path) -> None:
     _config(folder, "esm")
     acids = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"
@@ -126,12 +121,6 @@ def _merged(model_type: str, first: str, end: str) -> Callable[[Path], None]:
     return save
 
 
-def prophetnet(folder: Path) -> None:
-    _config(folder, "prophetnet")
-    pieces = "[PAD] [UNK] [CLS] [SEP] [X_SEP] [MASK] time fl ##ies like an arrow"
-    (folder / "prophetnet.tokenizer").write_text("\n".join(pieces.split()))
-
-
 _RANKED = [*(bytes([byte]) for byte in range(256)), b"ti", b"me", b"time", b" f", b"li", b" fli", b"es", b" flies"]
 
 
@@ -139,14 +128,6 @@ def ranks(path: Path) -> None:
     """Write a file of tiktoken: the bytes of each piece in base64, and its rank."""
     lines = (f"{base64.b64encode(piece).decode()} {rank}\n" for rank, piece in enumerate(_RANKED))
     path.write_text("".join(lines))
-
-
-def _tiktoken(file: str) -> Callable[[Path], None]:
-    def save(folder: Path) -> None:
-        _config(folder, "llama")
-        ranks(folder / file)
-
-    return save
 
 
 def custom(folder: Path) -> None:
@@ -195,8 +176,6 @@ PLACED: dict[str, Callable[[Path], None]] = {
         eos_id=-1,
         control_symbols="[CLS],[SEP],[MASK]",
     ),
-    "tiktoken": _tiktoken("tokenizer.model"),
-    "tiktoken.model": _tiktoken("tiktoken.model"),
     "tekken": _tekken(),
     "tekken of a Llama": _tekken("LlamaTokenizer"),
     "tekken of mistral-common": _tekken("MistralCommonBackend"),
@@ -204,12 +183,9 @@ PLACED: dict[str, Callable[[Path], None]] = {
 IN_PYTHON: dict[str, Callable[[Path], None]] = {
     "marian": marian,
     "m2m_100": m2m_100,
-    "plbart": _spm("plbart", "sentencepiece.bpe.model"),
     "bert-generation": _spm("bert-generation", "spiece.model"),
     "byt5": byt5,
     "esm": esm,
     "xlm": _merged("xlm", "<s> </s> <pad> <unk> <special0> <special1>", "</w>"),
-    "biogpt": _merged("biogpt", "<s> <pad> </s> <unk>", "</w>"),
     "ctrl": _merged("ctrl", "<unk>", ""),
-    "prophetnet": prophetnet,
 }

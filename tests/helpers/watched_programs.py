@@ -25,18 +25,26 @@ def programs_of(folder: Path, module: str) -> Iterator[dict[str, Run]]:
         del sys.modules[name]
 
 
-def watched(run: Callable[[], Any], expect: str | None = None) -> tuple[Calls, list[torch.Tensor]]:
-    """The calls of a program, held against an expression, what it computed, and what is drawn after it."""
-    calls = Calls(expect)
+def watched(run: Callable[[], Any], expect: str | None = None, place: str | None = None) -> Calls:
+    """The calls of a program, held against an expression; without, it is the same to the bit as it is alone."""
+    calls = Calls(expect, place=place)
     torch.manual_seed(0)
-    with watching(calls.take, listener=calls):
-        tensors = run()
+    with watching(calls.take, notes=calls.notes, listener=calls):
+        results = [*run(), torch.get_rng_state()]
     calls.finish()
+    if expect is None:
+        torch.manual_seed(0)
+        assert [*map(bits, [*run(), torch.get_rng_state()])] == [*map(bits, results)]
+    return calls
+
+
+def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, *tensor.shape, tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def errors(run: Callable[[], Any], expect: str | None = None, place: str | None = None) -> list[str]:
+    """The codes of the errors that are found in a program, in which there is attention and nothing that is not read."""
+    calls = watched(run, expect, place)
     assert calls
     assert calls.notes == []
-    return calls, [*tensors, torch.get_rng_state()]
-
-
-def errors(run: Callable[[], Any], expect: str | None = None) -> list[tuple[str, str]]:
-    """The codes and messages of the errors that are found in a program."""
-    return [(one.code, one.message) for one in watched(run, expect)[0].findings if one.severity == "error"]
+    return [one.code for one in calls.findings if one.severity == "error"]

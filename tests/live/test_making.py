@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -60,12 +59,6 @@ def booleans() -> None:
     attend(seen)
 
 
-def comparison() -> None:
-    i = torch.arange(T)
-    seen = i[None, :] >= i[:, None]  # <-
-    attend(seen[None, None])
-
-
 def filled_in_place() -> None:
     seen = torch.ones(T, T, dtype=torch.bool)
     seen &= FUTURE  # <-
@@ -107,18 +100,6 @@ def numbers_of_ones() -> None:
     attend(mask.to(torch.float32))
 
 
-def ids_of_nobody() -> None:
-    tokens = torch.from_numpy(np.triu(np.ones((T, T))))
-    mask = (1.0 - tokens) * -1e9  # <-
-    attend(mask.float())
-
-
-def multihead() -> None:
-    x = torch.randn(B, T, E)
-    mask = nn.Transformer.generate_square_subsequent_mask(T).T  # <-
-    nn.MultiheadAttention(E, H, batch_first=True)(x, x, x, attn_mask=mask)
-
-
 def layer_in_evaluation() -> None:
     x = torch.randn(B, T, E)
     later = torch.ones(T, T, dtype=torch.bool).tril(-1)  # <-
@@ -126,17 +107,9 @@ def layer_in_evaluation() -> None:
         nn.TransformerEncoderLayer(E, H, batch_first=True).eval()(x, src_mask=later)
 
 
-def words_padded() -> None:
-    ids = torch.ones(B, T, dtype=torch.long)
-    ids[1, 3:] = 0
-    pad = ids == 0  # <-
-    attend(pad[:, None, None, :].expand(B, 1, T, T))
-
-
 WRONG = (
-    booleans, comparison, filled_in_place, rows_assigned, written_by_hand, buffer, two_lines_combined,
-    numbers_of_booleans, numbers_of_ones, ids_of_nobody, multihead, layer_in_evaluation,
-    words_padded,
+    booleans, filled_in_place, rows_assigned, written_by_hand, buffer, two_lines_combined, numbers_of_booleans,
+    numbers_of_ones, layer_in_evaluation,
 )  # fmt: skip
 
 
@@ -180,22 +153,10 @@ def fused_causal() -> None:
     F.scaled_dot_product_attention(x, y, y, is_causal=True)
 
 
-def made_by_numpy() -> None:
-    attend(torch.from_numpy(np.triu(np.ones((T, T), bool))))
-
-
 def changed_behind() -> None:
     mask = torch.ones(T, T, dtype=torch.bool).tril()
     mask.copy_(FUTURE.T.logical_not())
     attend(mask)
-
-
-def loaded() -> None:
-    model = nn.Module()
-    model.register_buffer("mask", torch.ones(T, T, dtype=torch.bool).triu())
-    model.load_state_dict({"mask": torch.from_numpy(np.triu(np.ones((T, T), bool)))})
-    assert isinstance(model.mask, Tensor)
-    attend(model.mask)
 
 
 def made_where_it_is_used() -> None:
@@ -203,22 +164,11 @@ def made_where_it_is_used() -> None:
     F.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(T, T, dtype=torch.bool).triu())
 
 
-@pytest.mark.parametrize("program", [fused_causal, made_by_numpy, changed_behind, loaded, made_where_it_is_used])
+@pytest.mark.parametrize("program", [fused_causal, changed_behind, made_where_it_is_used])
 def test_no_line_is_named_that_did_not_make_the_mask(program: Callable[[], None]) -> None:
     calls = seen(program)
     assert {one.code for one in calls.findings} & {"leak", "shape"}
     assert {one.made_at for one in calls.findings} == {()}
-
-
-def test_what_is_no_matter_of_a_mask_has_no_line() -> None:
-    def program() -> None:
-        x = torch.randn(B, H, T, D)
-        mask = torch.ones(T, T, dtype=torch.bool).triu()
-        scores = (x @ x.mT).masked_fill(~mask, -torch.inf)
-        scores.softmax(-1) @ x
-
-    found = {one.code: bool(one.made_at) for one in seen(program).findings}
-    assert found == {"leak": True, "unscaled": False}
 
 
 def test_a_mask_made_outside_of_the_module_that_is_watched_is_named() -> None:
@@ -229,18 +179,6 @@ def test_a_mask_made_outside_of_the_module_that_is_watched_is_named() -> None:
         layer(x, x, x, attn_mask=mask)
     ((line,),) = made_at(calls)
     assert line.startswith(str(Path(__file__).relative_to(Path.cwd())))
-
-
-def test_equal_masks_of_two_lines_have_their_own() -> None:
-    def program() -> None:
-        for shift in (0, 0):
-            first = torch.ones(T, T, dtype=torch.bool).triu(shift)
-            attend(first)
-        other = torch.ones(T, T, dtype=torch.bool).triu()
-        by_hand(other)
-
-    lines = {row.api: {one.made_at for one in row.findings if one.code == "leak"} for row in seen(program)}
-    assert lines["sdpa"] != lines["softmax"]
 
 
 def test_no_mask_is_kept_alive_and_no_more_are_known_than_live() -> None:
@@ -293,9 +231,3 @@ def test_every_form_names_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     told = run("run", "-F", "json", "-o", "calls.json", "train.py")
     assert told.returncode == 0, told.stderr
     assert '"made_at": ["masks.py:5"]' in (tmp_path / "calls.json").read_text()
-
-
-def test_what_is_not_as_expected_names_the_line() -> None:
-    calls = seen(booleans)
-    with pytest.raises(AssertionError, match=r"leak: attends to the future in 15 cells; mask made at .*\.py:\d+"):
-        calls.check("causal")

@@ -3,13 +3,14 @@
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
+from watched_programs import watched
 
 import attncli
 from attncli.analysis.calls.calls import Calls
@@ -36,27 +37,19 @@ def programs() -> Iterator[ModuleType]:
     del sys.modules["objectives"]
 
 
-def watched(run: Callable[..., Any], *arguments: Any) -> tuple[Calls, list[torch.Tensor]]:
-    torch.manual_seed(0)
-    with attncli.watch() as calls:
-        tensors = run(*arguments)
-    assert calls
-    return calls, [*tensors, torch.get_rng_state()]
-
-
 def errors(calls: Calls) -> list[str]:
     return [one.code for one in calls.findings if one.severity == "error"]
 
 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_a_right_language_model_has_no_error(name: str, programs: ModuleType) -> None:
-    calls, _ = watched(getattr(programs, name), False)
+    calls = watched(partial(getattr(programs, name), False))
     assert errors(calls) == []
 
 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_a_token_that_is_seen_and_asked_for_is_a_leak(name: str, programs: ModuleType) -> None:
-    calls, _ = watched(getattr(programs, name), True)
+    calls = watched(partial(getattr(programs, name), True))
     assert {*errors(calls)} == {"leak"}
 
 
@@ -64,12 +57,12 @@ def test_a_token_that_is_seen_and_asked_for_is_a_leak(name: str, programs: Modul
 def test_neither_the_encoder_nor_what_looks_at_it_is_accused(name: str, programs: ModuleType) -> None:
     lines, first = inspect.getsourcelines(getattr(programs, name))
     (own,) = (first + n for n, line in enumerate(lines) if "# <-" in line and "attn_mask" in line)
-    calls, _ = watched(getattr(programs, name), True)
+    calls = watched(partial(getattr(programs, name), True))
     assert {row.place.line for row in calls if any(one.severity == "error" for one in row.findings)} == {own}
 
 
 def test_one_layer_of_three_is_named(programs: ModuleType) -> None:
-    calls, _ = watched(programs.one_layer, True)
+    calls = watched(partial(programs.one_layer, True))
     wrong = [
         track.place.module for track in calls.tracks if any(one.finding.code == "leak" for one in track.all_noticed)
     ]
@@ -77,34 +70,17 @@ def test_one_layer_of_three_is_named(programs: ModuleType) -> None:
 
 
 def test_cells_are_counted(programs: ModuleType) -> None:
-    calls, _ = watched(programs.prefix, True)
+    calls = watched(partial(programs.prefix, True))
     (finding,) = (one for one in calls.findings if one.code == "leak")
     assert (finding.count, finding.cells) == (1, ((4, 5),))
     assert "in 1 cell" in finding.message
 
 
-def test_losses_that_may_be_dropped_afterwards_are_a_note(programs: ModuleType) -> None:
-    calls, _ = watched(programs.weighted, True)
-    assert [(one.code, one.severity, one.count) for one in calls.findings] == [("leak", "note", T - 1)]
-    calls, _ = watched(programs.weighted, False)
-    assert not calls.findings
-
-
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_not_asked_for_may_be_seen(name: str, programs: ModuleType) -> None:
-    calls, _ = watched(getattr(programs, name))
+    calls = watched(getattr(programs, name))
     assert errors(calls) == []
     assert not any("the loss asks for" in one.message for one in calls.findings)
-
-
-@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, "weighted", *OTHERS])
-def test_watching_changes_no_bit(name: str, programs: ModuleType) -> None:
-    arguments = () if name in OTHERS else (True,)
-    torch.manual_seed(0)
-    alone = [*getattr(programs, name)(*arguments), torch.get_rng_state()]
-    _, seen = watched(getattr(programs, name), *arguments)
-    assert len(alone) == len(seen)
-    assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(alone, seen, strict=True))
 
 
 def test_a_module_that_is_watched_alone_is_held_against_a_loss_outside_of_it(programs: ModuleType) -> None:

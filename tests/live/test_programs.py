@@ -157,7 +157,7 @@ def watched(run: Callable[[], Any], expect: str | None = None) -> Calls:
     calls = Calls(expect)
     torch.manual_seed(0)
     notes = calls.notes
-    with watching(calls.take, notes=notes, on_loss=calls.learn, on_late=calls.notice, listener=calls):
+    with watching(calls.take, notes=notes, listener=calls):
         run()
     calls.finish()
     return calls

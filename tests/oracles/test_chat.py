@@ -122,21 +122,6 @@ def test_what_is_generated_follows_the_beginning_of_an_answer(attn: Run, model: 
     assert words_of(attn("tokens", TEXT, "--chat", "-m", model, "-F", "json").json) == TEXT
 
 
-def test_hiding_special_tokens_leaves_the_words(attn: Run, model: Path, tmp_path: Path) -> None:
-    write_template(model, TEMPLATES["chatml"])
-    run = ("--chat", "-m", model)
-    ran = attn("tokens", TEXT, *run, "--hide-special", "--words", "-F", "json")
-    assert [word["text"] for word in ran.json["tokens"]] == TEXT.split()
-    rows = attn("inspect", TEXT, *run, "--hide-special", "--words", "-F", "tsv").out.splitlines()[1:]
-    assert {row.split("\t")[5] for row in rows} == set(TEXT.split())
-    trace = tmp_path / "trace.safetensors"
-    assert attn("inspect", TEXT, *run, "--save", trace).code == 0
-    again = attn("inspect", "--from", trace, "--hide-special", "--words", "-F", "tsv")
-    assert again.out.splitlines()[1:] == rows
-    assert "special" in attn("heads", TEXT, *run).out
-    assert attn("why", TEXT, *run, "--query", "arrow", "--key", "time", "--head", "0").code == 0
-
-
 def test_every_command_that_takes_a_sentence_takes_a_chat(attn: Run, model: Path) -> None:
     write_template(model, TEMPLATES["llama 3"])
     messages = [{"role": "user", "content": TEXT}]
@@ -170,11 +155,8 @@ def test_files_hold_messages_and_lines_are_turns(attn: Run, model: Path, tmp_pat
     assert words_of(attn("tokens", "-", *run, stdin="time flies").json) == "time flies"
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma", "tiktoken"])
-def test_a_tokenizer_that_transformers_converts_tells_the_template_from_the_messages(
-    attn: Run, tmp_path: Path, kind: str
-) -> None:
-    PLACED[kind](tmp_path)
+def test_a_tokenizer_that_transformers_converts_tells_the_template_from_the_messages(attn: Run, tmp_path: Path) -> None:
+    PLACED["llama"](tmp_path)
     (tmp_path / "chat_template.jinja").write_text(TEMPLATES["mistral"])
     tokenizer = AutoTokenizer.from_pretrained(tmp_path, mistral_format=False)
     ran = attn("tokens", TEXT, "--chat", "-m", tmp_path, "-F", "json")
@@ -201,12 +183,11 @@ def test_of_tokens_without_places_the_control_tokens_are_special(attn: Run, tmp_
     assert [token["id"] for token in ran.json["tokens"]] == tokenizer.apply_chat_template(messages)["input_ids"]
 
 
-def test_parts_are_given_to_a_template_that_expects_them(attn: Run, model: Path) -> None:
+def test_a_template_that_takes_contents_in_parts_is_refused(attn: Run, model: Path) -> None:
     write_template(model, IN_PARTS)
-    ran = attn("tokens", TEXT, "--chat", "-m", model, "-F", "json")
-    parts = [{"role": "user", "content": [{"type": "text", "text": TEXT}]}]
-    assert ran.json["text"] == AutoTokenizer.from_pretrained(model).apply_chat_template(parts, tokenize=False)
-    assert (words_of(ran.json), ran.err) == (TEXT, "")
+    ran = attn("tokens", TEXT, "--chat", "-m", model)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (INPUT, "", 1)
+    assert "writes nothing of what the messages say" in ran.err
 
 
 def test_where_a_template_rewrites_what_it_is_given_control_tokens_alone_are_special(
@@ -234,10 +215,7 @@ def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: P
     of_model = ("-m", model)
     for arguments in (
         ("inspect", TEXT, "--chat"),
-        ("tokens", TEXT, "--chat"),
         ("inspect", TEXT, "--chat", "--pair", "x", *of_model),
-        ("tokens", TEXT, "--chat", "--pair", "x", *of_model),
-        ("inspect", TEXT, "--chat", "--target", "x", *of_model),
         ("inspect", TEXT, "--chat", "--no-special", *of_model),
         ("inspect", "-f", messages, "--whole", "--chat", *of_model),
         ("inspect", "--from", trace, "--chat"),
@@ -255,11 +233,10 @@ def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: P
         ("[", "is no JSON"),
         ("[" * 100_000, "is no JSON"),
         ("[]", "is an empty list; expected a list of messages"),
-        ('"time"', "is a str; expected"),
-        ("[3]", "message 1 of the conversation is a int"),
-        ('[{"role": "user"}]', "its content is missing"),
-        ('[{"role": "user", "content": null}]', "its content is null"),
-        ('[{"role": "user", "content": "a", "tools": 1}]', "has a member tools"),
+        ("[3]", "message 1 of the conversation is 3; expected a list of messages"),
+        ('[{"role": "user"}]', "message 1 of the conversation is {'role': 'user'}"),
+        ('[{"role": "user", "content": null}]', "'content': None}"),
+        ('[{"role": "user", "content": "a", "tools": 1}]', "'tools': 1}"),
     ],
 )
 def test_what_is_no_list_of_messages_is_one_sentence(
@@ -273,9 +250,8 @@ def test_what_is_no_list_of_messages_is_one_sentence(
     assert said in ran.err
 
 
-@pytest.mark.parametrize("engine", ["native", "transformers"])
-def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run, model: Path, engine: str) -> None:
-    run = ("inspect", TEXT, "--chat", "-m", model, "--engine", engine)
+def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run, model: Path) -> None:
+    run = ("inspect", TEXT, "--chat", "-m", model)
     for template, code, said in (
         (None, NOT_EXPOSED, "has no chat template"),
         ("{% if %}", LOAD, "cannot be read"),
@@ -283,18 +259,18 @@ def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run,
         ("{{ messages[0].nothing.more }}", INPUT, "does not take these messages"),
         ("{{ messages.__class__.__mro__ }}", INPUT, "does not take these messages"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", INPUT, "does not take these messages"),
-        (" ", INPUT, "is empty"),
+        (" ", INPUT, "writes nothing of what the messages say"),
     ):
         write_template(model, template)
         ran = attn(*run)
         assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1), (template, ran.err)
         assert said in ran.err
     named = json.loads((model / "tokenizer_config.json").read_text())
-    named["chat_template"] = [{"name": "tool_use", "template": "a"}, {"name": "rag", "template": "b"}]
+    named["chat_template"] = [{"name": "tool_use", "template": "a"}, {"name": ["rag"], "template": "b"}, "c"]
     (model / "chat_template.jinja").unlink()
     (model / "tokenizer_config.json").write_text(json.dumps(named))
     ran = attn(*run)
-    assert (ran.code, "several chat templates (rag, tool_use)" in ran.err) == (NOT_EXPOSED, True), ran.err
+    assert (ran.code, "or none that is the default" in ran.err) == (NOT_EXPOSED, True), ran.err
 
 
 def test_a_template_in_a_folder_of_its_own_is_one_of_several(attn: Run, model: Path) -> None:
@@ -354,11 +330,8 @@ def test_a_text_that_is_too_long_is_refused(attn: Run, model: Path) -> None:
     [
         "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
         "{% if 1 %}" * 5000 + "{% endif %}" * 5000,
-        "{% for i in [1] %}" * 30 + "x" + "{% endfor %}" * 30,
         "{% for i in [1] %}" * 120 + "x" + "{% endfor %}" * 120,
-        "{{ " + " + ".join(["1"] * 5000) + " }}",
         "{{ 1" + " | string" * 5000 + " }}",
-        "{% break %}",
         "{{ " + "9" * 5000 + " }}",
         "x" * 300_000,
     ],
@@ -391,8 +364,6 @@ def test_a_long_conversation_is_not_refused(model: Path) -> None:
         "raise_exception",
         "messages | map('upper')",
         "[dict] | string",
-        "cycler(1) ~ 'x'",
-        "messages[0].items",
     ],
 )
 def test_no_text_tells_where_in_memory_something_is(attn: Run, model: Path, written: str) -> None:

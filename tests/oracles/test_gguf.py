@@ -1,7 +1,6 @@
 """GGUF files: model, numbers and tokenizer are those that transformers and sentencepiece find in them."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,8 +32,6 @@ ROTATED = {
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
          "initializer_range": 0.03}  # fmt: skip
-OF_GPT2 = {"context_length": 64, "embedding_length": 256, "block_count": 3, "feed_forward_length": 1024,
-           "attention.head_count": 4, "attention.layer_norm_epsilon": 1e-5}  # fmt: skip
 # The name of llama.cpp, transformers' configuration, and what the file says of it.
 MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", "LlamaConfig", SIZES, ROTATED | {"rope.dimension_count": 64, "rope.freq_base": 10000.0}),
@@ -52,8 +49,6 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
                SIZES | {"head_dim": 32, "sliding_window": 3, "query_pre_attn_scalar": 32, "num_hidden_layers": 7},
                ROTATED | {"attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 3,
                           "block_count": 7, "rope.freq_base": 1000000.0}),
-    "gpt2": ("gpt2", "GPT2Config", {"n_embd": 256, "n_layer": 3, "n_head": 4, "n_positions": 64,
-                                    "initializer_range": 0.06}, OF_GPT2),
 }  # fmt: skip
 
 
@@ -123,33 +118,18 @@ def test_a_model_is_that_of_transformers(name: str, qwen2: Path, tmp_path: Path)
     assert (trace.source.model, trace.source.layers) == (str(path), fields["block_count"])
 
 
-@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_quantized_tensors_are_what_the_gguf_package_makes_of_them(
-    kind: str, name: str, qwen2: Path, tmp_path: Path
-) -> None:
-    architecture, _, _, fields = MODELS[name]
-    model, tensors = model_of(name, qwen2)
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1"])
+def test_quantized_tensors_are_what_the_gguf_package_makes_of_them(kind: str, qwen2: Path, tmp_path: Path) -> None:
+    architecture, _, _, fields = MODELS["llama"]
+    model, tensors = model_of("llama", qwen2)
     path = tmp_path / "model.gguf"
-    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, name, "qwen2"), Kind[kind])
+    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, "", "qwen2"), Kind[kind])
     trace = same(path, model, numbers)
     assert trace.source.details.get("weights") == (None if kind.endswith("F16") else "GGUF, dequantized")
 
 
-def test_it_takes_neither_torch_nor_transformers(qwen2: Path, tmp_path: Path) -> None:
-    architecture, _, _, fields = MODELS["llama"]
-    path = tmp_path / "model.gguf"
-    write_gguf(path, architecture, model_of("llama", qwen2)[1], fields, by_bytes(qwen2, "llama", "qwen2"), Kind.Q8_0)
-    script = (
-        "import sys; sys.modules |= dict.fromkeys(('torch', 'transformers'))\n"  # which then cannot be imported
-        "import attncli; print(attncli.inspect('time flies', model=sys.argv[1]).layers[0].head(0).weights.tolist())"
-    )
-    ran = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
-    assert json.loads(ran.stdout) == attncli.inspect("time flies", model=str(path)).layers[0].head(0).weights.tolist()
-
-
 # Where a block of 256 numbers has its scales, in float16.
-SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_XS": (0,)}
+SCALES = {"Q3_K": (108,), "Q4_K": (0, 2), "Q6_K": (208,), "IQ4_XS": (0,)}
 
 
 @pytest.mark.parametrize("kind", SCALES)
@@ -277,18 +257,15 @@ def one_line(ran: Ran, code: int, *words: str) -> None:
 
 def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_path: Path) -> None:
     tensors = {"model.embed_tokens.weight": np.zeros((700, 256), np.float32)}
-    said = {"architecture": ("falcon", {}), "field": ("llama", ROTATED | {"new_field": 3}),
-            "experts": ("llama", ROTATED | {"expert_count": 8}),
-            "rotary": ("llama", ROTATED | {"rope.dimension_count": 32})}  # fmt: skip
-    words = {
-        "architecture": "falcon",
-        "field": "new_field",
-        "experts": "expert_count",
-        "rotary": "rope.dimension_count",
-    }
-    for name, (architecture, fields) in said.items():
-        write_gguf(tmp_path / f"{name}.gguf", architecture, tensors, fields, by_bytes(qwen2, "", "qwen2"))
-        one_line(attn("inspect", TEXT, "-m", tmp_path / f"{name}.gguf"), 4, "GGUF", words[name])
+    for architecture, more, word in (
+        ("falcon", {}, "falcon"),
+        ("gpt2", {}, "gpt2"),
+        ("llama", {"new_field": 3}, "new_field"),
+        ("llama", {"expert_count": 8}, "expert_count"),
+        ("llama", {"rope.dimension_count": 32}, "rope.dimension_count"),
+    ):
+        write_gguf(tmp_path / "odd.gguf", architecture, tensors, ROTATED | more, by_bytes(qwen2, "", "qwen2"))
+        one_line(attn("inspect", TEXT, "-m", tmp_path / "odd.gguf"), 4, "GGUF", word)
     for tensor, code in (("blk.0.ffn_gate_inp.weight", 3), ("rope_factors_long.weight", 3), ("blk.0.attn_q.bias", 4)):
 
         def tokenizer(writer: gguf.GGUFWriter, tensor: str = tensor) -> None:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +149,9 @@ def test_a_spec_names_the_tensors_that_are_read_whole_up_to_a_layer(
     for reader in (ModelWeights.vector, ModelWeights.matrix):
         monkeypatch.setattr(ModelWeights, reader.__name__, noting(reader))
     model = native_model(plain(family))
-    for last, values in product(range(len(model.spec.layers)), (True, False)):
+    for last in range(len(model.spec.layers)):
         read.clear()
-        ((layer,),) = model.record([TokenIds([3, 4, 5])], [last], (0,), None, values)
-        assert set(model.spec.read_whole(last, values)) == read
-        assert bool(values or model.spec.projections.joint) == isinstance(layer.v, np.ndarray)
-        np.asarray(layer.v)
+        model.record([TokenIds([3, 4, 5])], [last], (0,), None)
         assert set(model.spec.read_whole(last)) == read
 
 

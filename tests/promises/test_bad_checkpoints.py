@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from attncli.engines.torch.recorder import Recorder
+from attncli.engines.torch.refused import _REFUSED
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
@@ -215,7 +215,7 @@ def test_a_model_of_images_or_audio_has_no_tokenizer_because_it_reads_no_text(
 
 
 def test_positions_that_are_not_known_are_said(attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recorder, "_own_keys", lambda *_: None)  # as if DeepSeek-V4's blocks were not known
+    monkeypatch.delitem(_REFUSED, "deepseek_v4")  # as if its blocks were not known
     refused(attn, NOT_EXPOSED, checkpoint("deepseek_v4"), "layer 1", "positions that are no tokens", more=("-l", "1"))
 
 

@@ -30,9 +30,7 @@ def of_mha() -> Any:
 
 PROGRAMS: dict[str, tuple[Any, str, Callable[[], Any]]] = {
     "F.softmax": (F, "softmax", by_hand(torch.matmul, lambda x: F.softmax(x, dim=-1))),
-    "torch.softmax": (torch, "softmax", by_hand(torch.matmul, lambda x: torch.softmax(x, -1))),
     "Tensor.softmax": (Tensor, "softmax", by_hand(torch.matmul, lambda x: x.softmax(-1))),
-    "torch.matmul": (torch, "matmul", by_hand(lambda a, b: torch.matmul(a, b), lambda x: x.softmax(-1))),
     "Tensor.__matmul__": (Tensor, "__matmul__", by_hand(lambda a, b: a @ b, lambda x: x.softmax(-1))),
     "torch.einsum": (
         torch, "einsum", by_hand(lambda a, b: torch.einsum("bhij,bhjk->bhik", a, b), lambda x: x.softmax(-1)),
@@ -43,7 +41,6 @@ PROGRAMS: dict[str, tuple[Any, str, Callable[[], Any]]] = {
     ),
     "F.multi_head_attention_forward": (F, "multi_head_attention_forward", of_mha),
     "F.linear, in a module": (F, "linear", lambda: MODULE(X, X, X)[0]),
-    "F.layer_norm, of no attention": (F, "layer_norm", lambda: (F.layer_norm(X, (8,)), of_mha())[1]),
     "Tensor.split, of no attention": (Tensor, "split", lambda: (X.split(2), of_mha())[1]),
 }  # fmt: skip
 

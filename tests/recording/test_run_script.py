@@ -1,7 +1,6 @@
 """A program under `attn run` does what it does under python, and what was seen of it is reported."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -98,11 +97,8 @@ def test_a_folder_and_an_archive() -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        "sys.exit()", "sys.exit(3)", "sys.exit('a sentence')", "sys.exit(256)", "sys.exit(-1)", "1 / 0",
-        "raise ValueError from KeyError()", "sys.stdout.write('no line end')",
-        "sys.excepthook = lambda *_: print('hook'); 1 / 0", "sys.exit(True)", "sys.exit(2.5)",
-        "def hook(*_):\n    raise KeyError\nsys.excepthook = hook\n1 / 0",
-        "sys.excepthook = lambda *_: sys.exit(9)\n1 / 0", "del sys.excepthook\n1 / 0",
+        "sys.exit(3)", "sys.exit('a sentence')", "sys.exit(-1)", "sys.stdout.write('no line end')",
+        "raise ValueError from KeyError()", "sys.excepthook = lambda *_: sys.exit(9)\n1 / 0",
         "atexit.register(lambda: print(sys.last_value, sys.last_type, sys.last_traceback.tb_lineno))\n1 / 0",
     ],
 )  # fmt: skip
@@ -133,8 +129,7 @@ def test_a_function_of_torch_that_fails() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        b"x = (\n", b"def f():\nreturn 1\n", b"print(1)\n# \xe9\n", b"x = '\xe9'\n", b"print(1)\n\0\n",
-        b"# coding: nosuch\nprint(1)\n", "print(1)\n".encode("utf-16"), b"1\n# coding: latin-1\n\n# \xe9\n",
+        b"x = (\n", b"print(1)\n# \xe9\n", b"print(1)\n\0\n", b"# coding: nosuch\nprint(1)\n",
     ],
 )  # fmt: skip
 def test_a_script_that_is_no_python(text: bytes) -> None:
@@ -146,9 +141,8 @@ def test_a_script_that_is_no_python(text: bytes) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        b"# -*- coding: latin-1 -*-\nprint('\xe9')\n", b"#!python\n# vim: fileencoding=latin-1 :\nprint('\xe9')\n",
-        b"\xef\xbb\xbfprint('\xc3\xa9')\n", b"\xef\xbb\xbfprint(1)\n# \xe9\n", b"print(1)\r\nprint(2)\r\n",
-        b"# coding: utf-8\nprint(1)\n# \xe9\n", b"",
+        b"# -*- coding: latin-1 -*-\nprint('\xe9')\n", b"\xef\xbb\xbfprint('\xc3\xa9')\r\n",
+        b"# coding: utf-8\nprint(1)\n# \xe9\n",
     ],
 )  # fmt: skip
 def test_a_script_in_another_encoding(text: bytes) -> None:
@@ -165,32 +159,18 @@ for name in {names}:
     print(name, getattr(module, "__file__", None), getattr(module, "MINE", None))
 print(*sorted(name for name in sys.modules if name.partition(".")[0] in {names}))
 """
-OWN = "MINE = 1\nfrom {0}.part import MINE\n"
 
 
 def test_a_folder_with_modules_called_like_ours() -> None:
     """The program finds its own, and what python has before it begins; each of our imports finds ours."""
-    names = [
-        "json", "random", "typing_extensions", "types", "enum", "heapq", "threading", "subprocess", "inspect", "queue",
-        "select", "dataclasses", "typing", "platform", "copy", "numbers", "pickle", "traceback", "tokenize", "datetime",
-        "rich", "typer", "numpy", "os", "time",
-    ]  # fmt: skip
+    names = ["random", "typing_extensions", "types", "enum", "threading", "inspect", "queue", "pickle", "rich", "numpy"]
     for name in names:
         write(f"{name}.py", "MINE = 1\n_shutdown = int\n")
-    write("main.py", NAMES.format(names=names))
+    write("json/__init__.py", "MINE = 1\nfrom json.part import MINE\n")
+    write("json/part.py", "MINE = 2\n")
+    write("main.py", NAMES.format(names=[*names, "json"]))
     assert same("main.py") == 0
     assert same("-m", "main") == 0
-
-
-def test_packages_called_like_ours_and_folders_that_are_none() -> None:
-    write("json/__init__.py", OWN.format("json"))
-    write("json/part.py", "MINE = 2\n")
-    write("queue/data.txt", "no module")
-    write("application/__main__.py", NAMES.format(names=["json", "queue"]))
-    write("application/json.py", "MINE = 3\n")
-    write("main.py", NAMES.format(names=["json", "queue"]))
-    assert same("main.py") == 0
-    assert same("application") == 0
 
 
 def test_attention_beside_a_module_called_like_one_of_ours() -> None:
@@ -275,11 +255,7 @@ if __name__ == "__main__":
 """
     write("child.py", "print('child')\n")
     assert same(write("starts.py", script)) == 0
-    (note,) = notes()
-    python = os.path.basename(sys.executable)
-    assert note.startswith("8 processes that the program started are not watched: ")
-    assert f"2 × {python} child.py" in note
-    assert "2 × python -c" in note
+    assert notes() == ["8 processes that the program started are not watched"]
     assert same(write("alone.py", "import subprocess\nsubprocess.run(['true'])\n")) == 0
     assert notes() == []
 
@@ -340,18 +316,9 @@ is_said.set()
     assert same(write("threads.py", script)) == 2
 
 
-def test_a_program_without_torch() -> None:
-    assert same(write("plain.py", "import sys\nprint('torch' in sys.modules)\n")) == 0
-
-
 @pytest.mark.usefixtures("warm")
 def test_pytest_runs_under_it() -> None:
     write("test_model.py", f"{ATTEND}\ndef test_it():\n    assert attend().sum() == 8\n")
     ran = watched("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py", python="python")
     assert (ran.code, ran.calls) == (0, 1)
     assert "1 passed" in ran.stdout
-
-
-def test_a_script_reads_its_lines() -> None:
-    assert same(write("reads.py", "for number in range(2):\n    print(number, input())\n"), stdin="one\ntwo\n") == 0
-    assert os.path.exists("calls.json")

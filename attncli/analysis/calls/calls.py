@@ -14,7 +14,6 @@ from attncli.analysis.calls.caches import Before
 from attncli.analysis.calls.expectations import Expectations, Expected, matches
 from attncli.analysis.calls.expected import UnexpectedError, Wrong, findings_against, wrong_against
 from attncli.analysis.calls.looking import Latest, Looking
-from attncli.analysis.calls.makers import with_makers
 from attncli.analysis.calls.passes import Pass, Step
 from attncli.analysis.calls.rows import Row, merged
 from attncli.analysis.calls.steps import Taken, findings_of_step
@@ -24,16 +23,13 @@ from attncli.errors import UsageError
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.detach import kept
-from attncli.recording.input_hint import InputHint
 from attncli.recording.notes import Notes
-from attncli.recording.ranks import Rank, rank
+from attncli.recording.ranks import rank
 from attncli.text import plural, visible
 from attncli.trace.display import Displayed
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool
-
-    from attncli.recording.losses import Loss
+    pass
 
 _MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
 _FULL = f"{_MOST_BYTES >> 20} MiB of masks are kept for check, and later ones are not held against anything"
@@ -61,7 +57,7 @@ class Calls(Displayed, Sequence[Row]):
         seconds: how long the program was watched.
         notes: what the rows do not say, a sentence each.
         left_out: how many calls were seen that `place` or `first` leaves out.
-        rank: which process of a distributed program was watched; None of one that is alone.
+        rank: which process of a distributed program was watched, and of how many; None of one that is alone.
     """
 
     def __init__(
@@ -74,7 +70,7 @@ class Calls(Displayed, Sequence[Row]):
         self.seconds = 0.0
         self.notes = Notes()
         self.left_out = 0
-        self.rank: Rank | None = None
+        self.rank: tuple[int, int] | None = None
         self._begun: float | None = None
         self._expected = None if expect is None else Expectations.parse(expect)
         self._first, self._pattern, self._is_kept = first, place, is_kept
@@ -86,20 +82,15 @@ class Calls(Displayed, Sequence[Row]):
         self._known: Latest[tuple[Step, list[tuple[Finding, ...]]]] = Latest(_MOST_STEPS, lambda known: known[0].size)
         self._to_check: list[Step] = []
         self._bytes = 0
-        self._made_nan = False
 
     # --- taking ---------------------------------------------------------------------------------------------
 
     @np.errstate(all="ignore")  # numbers are odd where a program's are
-    def take(self, call: AttentionCall) -> bool:
-        """Take in a call, while the program waits; it is not kept.
-
-        Returns:
-            Whether NaN came in with it, and no attention is known that made it.
-        """
+    def take(self, call: AttentionCall) -> None:
+        """Take in a call, while the program waits; it is not kept."""
         if not self._is_wanted(call.place):
             self.left_out += 1
-            return False
+            return
         key = call.api, call.place, call.dtype, call.shape[1], call.shape[2] == 1
         track = self._tracks.get(key)
         if track is None:
@@ -107,15 +98,12 @@ class Calls(Displayed, Sequence[Row]):
             track = self._tracks[key] = Track(call.api, call.place, call.dtype, call.shape, expected)
             track.first = self._kept(call)
             self.rank = self.rank or rank()  # before the program leaves its group
-        here = self._here()
+        here = self.here()
         if track in here.tracks:
             self._end(here)
         taken = self._look(call, here)
         track.count(call, taken)
         here.add(track, taken, call.lineage)
-        nan = next((one.severity for one in taken.findings if one.code == "nan"), None)
-        self._made_nan |= nan == "error"
-        return nan == "note" and not self._made_nan
 
     def _look(self, call: AttentionCall, here: Pass) -> Taken:
         """Look at a call; what goes wrong in us is said, and the program goes on."""
@@ -142,31 +130,8 @@ class Calls(Displayed, Sequence[Row]):
             if track.place == place:
                 track.notice((finding,))
 
-    def tell(self, told: InputHint) -> None:
-        """Take in what an input of a module says of a batch; see `watching_inputs`."""
-        self._here().tell(told)
-
-    def begins(self) -> tuple[int, int]:
-        """See `Listener`."""
-        return self._here().begins()
-
-    def ends(self, begun: tuple[int, int]) -> int:
-        """See `Listener`."""
-        return self._here().ends(begun)
-
-    def encoded(self) -> Bool[np.ndarray, "B T"] | None:
-        """See `Listener`."""
-        return self._here().encoded()
-
-    def attends_to(self, told: InputHint) -> None:
-        """See `Listener`."""
-        self._here().attends_to(told)
-
-    def learn(self, loss: Loss) -> None:
-        """Take in a loss of tokens, while the program waits; it is not kept."""
-        self._here().learn(loss)
-
-    def _here(self) -> Pass:
+    def here(self) -> Pass:
+        """Return the step of the thread that runs, which takes what is said of its calls; see `Listener`."""
         thread = get_ident()
         here = self._open.get(thread)
         if here is None:
@@ -225,7 +190,7 @@ class Calls(Displayed, Sequence[Row]):
             held = [self._expected.at(beside.call.place) is not None for beside in step.calls]
             are_expected = [is_held and not wrong for is_held, wrong in zip(held, against, strict=True)]
         together = [
-            tuple(with_makers(one, beside.call) for one in sum(of_one, ()))
+            tuple(map(beside.call.with_makers, sum(of_one, ())))
             for beside, *of_one in zip(step.calls, *found, strict=True)
         ]
         return [_without_notes_of_errors(*each) for each in zip(together, are_expected, strict=True)]
@@ -357,5 +322,5 @@ class Calls(Displayed, Sequence[Row]):
     @property
     def headline(self) -> str:
         """What was seen, in numbers."""
-        which = "" if self.rank is None else f"{self.rank}: "
+        which = "" if self.rank is None else "rank {} of {}: ".format(*self.rank)
         return f"{which}{plural(self.places, 'place')}, {plural(self.calls, 'call')}, {self.seconds:.1f} s"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.analysis.calls.expectations import Expectations
-from attncli.analysis.calls.makers import with_makers
 from attncli.analysis.calls.rows import named
 from attncli.analysis.calls.steps import CallContext, Taken, padding_of
 from attncli.errors import AttnError
@@ -29,19 +28,6 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 20
 _MOST_SLOPES = 4  # that are shown
-_NEAR = 0.05  # of a slope that is taken from a bias in half precision
-
-
-class WrongCells(NamedTuple):
-    """Which cells of a call are wrong, in the first batch row and head where some are.
-
-    Attributes:
-        where: the batch row and the head in words; empty where there is one of each.
-        comparison: of the call with what is expected; where it does not matter what a query sees, they agree.
-    """
-
-    where: str
-    comparison: Comparison
 
 
 class Wrong(NamedTuple):
@@ -58,8 +44,12 @@ class Wrong(NamedTuple):
     expected: Expression | None
 
     @property
-    def cells(self) -> WrongCells | None:
-        """Which cells are wrong; None where it is no matter of cells."""
+    def cells(self) -> tuple[str, Comparison] | None:
+        """Which cells are wrong, in the first batch row and head where some are; None where it is no matter of cells.
+
+        The batch row and the head in words, where there are several, and the call beside what is expected; where it
+        does not matter what a query sees, they agree.
+        """
         mask, expected = self.call.mask, self.expected
         if mask is None or expected is None or not self.finding.cells:
             return None
@@ -67,23 +57,16 @@ class Wrong(NamedTuple):
         grid = Grid(np.arange(queries)[:, None], keys, mask.past, queries, heads)
         wanted = materialise(expected, MaskSize(queries, keys, mask.past), heads)
         wanted = wanted.reshape((1,) * (4 - wanted.ndim) + wanted.shape)
-        rows = max(len(mask.allowed), len(wanted))
-        for row in range(rows):
-            planes = _row(np.broadcast_to(mask.allowed, (*mask.allowed.shape[:2], queries, keys)), row)
-            differs = (planes != _row(wanted, row)) & _row(word_queries(expected, grid), row)
-            for head, plane in enumerate(differs):
-                if plane.any():
-                    names = [f"batch row {row}"] * (rows > 1) + [f"head {head}"] * (len(differs) > 1)
-                    seen = planes[min(head, len(planes) - 1)]
-                    compared = Comparison(
-                        ("the call", "expected"), plane & seen, plane & ~seen, seen & ~plane, mask.past
-                    )
-                    return WrongCells(", ".join(names), compared)
-        return None
-
-
-def _row(planes: Bool[np.ndarray, "_ _ _ _"], row: int) -> Bool[np.ndarray, "_ _ _"]:
-    return planes[min(row, len(planes) - 1)]
+        planes = np.broadcast_to(mask.allowed, np.broadcast_shapes(mask.allowed.shape, wanted.shape))
+        differs = (planes != wanted) & word_queries(expected, grid)
+        found = np.argwhere(differs.any(axis=(2, 3)))
+        if not len(found):
+            return None
+        row, head = found[0].tolist()
+        names = [f"batch row {row}"] * (len(planes) > 1) + [f"head {head}"] * (planes.shape[1] > 1)
+        plane, seen = differs[row, head], planes[row, head]
+        compared = Comparison(("the call", "expected"), plane & seen, plane & ~seen, seen & ~plane, mask.past)
+        return ", ".join(names), compared
 
 
 class UnexpectedError(AssertionError):
@@ -108,7 +91,7 @@ class UnexpectedError(AssertionError):
     def _lines(self) -> Iterator[str]:
         places: dict[tuple[tuple[object, ...], str], list[CallSite]] = {}
         for one in self.wrong:
-            finding = with_makers(one.finding, one.call)
+            finding = one.call.with_makers(one.finding)
             advice = f"; {finding.advice}" if finding.advice else ""
             said = f"{finding.code}: {finding.message}{finding.maker}{advice}"
             places.setdefault((one.call.place[:3], said), []).append(one.call.place)
@@ -165,12 +148,11 @@ def _tokens(
     batch, _, queries, keys = mask.shape
     padding = padding_of(calls, beside)
     unpadded = [one.values.astype(bool) for one in beside.said("unpadded")]
-    prompt = [one.values.astype(bool) for one in beside.said("prompt")]
     if padding:  # several sequences may have as many positions
         known = [*(one.tokens for one in padding), *unpadded]
         tokens = next((one for one in known if np.array_equal(one, mask.rule.tokens)), known[0])
-    elif prompt:
-        return prompt[0]
+    elif queries < keys or keys == 1:  # behind a cache, whose prompt was held against the padding
+        return mask.rule.tokens
     elif batch == 1 or any(
         len(one.allowed) == batch for each in calls for one in each.call.reads if one.allowed.shape[3] == keys
     ):
@@ -205,27 +187,15 @@ def _wrong_bias(mask: CallMask, expected: int | None) -> Iterator[Finding]:
     if expected is None:
         return
     name, right = f"alibi({expected})", (*slopes(expected),)
-    if expected != heads:
-        yield Finding("bias", "error", f"{name} is a bias of {plural(expected, 'head')}, and there are {heads} here")
-        return
     found = mask.slopes if mask.has_bias else mask.slopes_of(np.zeros((1, 1, 1, 1), np.float32))
-    if found in (right, ()):
+    if expected != heads:
+        message = f"{name} is a bias of {plural(expected, 'head')}, and there are {heads} here"
+    elif found in (right, ()):
         return
-    if not mask.has_bias:
+    elif not mask.has_bias:
         message = f"{name} is not added to the scores"
-    elif found is None:
-        message = f"the bias that is added to the scores is not {name}: it is not −slope·distance in each head"
     else:
-        message = f"the bias that is added to the scores is not {name}: {_other_slopes(found, right)}"
+        own, others = (", ".join(f"{one:.4g}" for one in each[:_MOST_SLOPES]) for each in (found or (), right))
+        are = f"its slopes are {own}, not {others}" if found else "it is not −slope·distance in each head"
+        message = f"the bias that is added to the scores is not {name}: {are}"
     yield Finding("bias", "error", message, heads)
-
-
-def _other_slopes(found: Sequence[float], right: Sequence[float]) -> str:
-    """Return how slopes of a bias differ from those that are expected."""
-    ratios = np.divide(found, right)
-    if np.allclose(ratios, -1, rtol=_NEAR):
-        return "it rises with the distance, its sign is wrong"
-    if ratios[0] and np.allclose(ratios, ratios[0], rtol=_NEAR):
-        return f"its slopes are {ratios[0]:.4g} times as large"
-    shown = [", ".join(f"{slope:.4g}" for slope in each[:_MOST_SLOPES]) for each in (found, right)]
-    return f"its slopes are {shown[0]}{', …' * (len(found) > _MOST_SLOPES)}, not {shown[1]}"

@@ -51,7 +51,6 @@ def findings_of(
         if _is_laid_along_queries(one, mask):
             is_laid = True
             yield _broadcast(one)
-        yield from _beside_causal(one, mask)
     yield from _added_up(reads, call.dtype)
     yield from _rising(mask)
     if mask.is_causal:
@@ -69,10 +68,6 @@ def _alignment(mask: CallMask) -> Iterator[Finding]:
         advice = "torch.nn.attention.bias.causal_lower_right aligns the last query with the last key"
         message = f"is_causal aligns {sizes} top-left: {sees}"
         yield Finding("shape", "error", message, queries, advice=advice)
-    elif mask.is_causal and queries > keys:
-        rest = queries - keys
-        message = f"is_causal aligns {queries} queries and {keys} keys top-left: the last {rest} see every key"
-        yield Finding("shape", "note", message, rest)
 
 
 def _before_the_cache(mask: CallMask) -> Finding:
@@ -101,13 +96,6 @@ def _is_laid_along_queries(one: Read, mask: CallMask) -> bool:
     if allowed.shape[3] == 1:
         return one.convention != "additive" or not allowed.all()  # added to all scores of a query, it changes nothing
     return not allowed.all() and bool(allowed.any()) and bool((allowed == allowed[..., :1]).all())
-
-
-def _beside_causal(one: Read, mask: CallMask) -> Iterator[Finding]:
-    """Yield a mask of queries and keys beside `is_causal`."""
-    if mask.is_causal and one.has_rows:
-        message = f"is_causal and {one.name} are both given: some kernels apply both, others refuse"
-        yield Finding("backend", "note", message, advice="put the causal part into the mask, and leave is_causal out")
 
 
 def _added_up(reads: Sequence[Read], dtype: str) -> Iterator[Finding]:

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import cache
+from typing import Any, Generic, TypeVar
 
 from attncli.analysis.calls.caches import Before, Past, last_seen, past_of, without_empty_slots
 from attncli.analysis.calls.findings import findings_of
-from attncli.analysis.calls.heads import findings_of_heads
-from attncli.analysis.calls.laid import wrongly_laid
+from attncli.analysis.calls.layout import findings_of_layout
 from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, read
 from attncli.analysis.calls.passes import Pass
 from attncli.analysis.calls.steps import Taken
-from attncli.analysis.calls.windows import findings_of_windows
 from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.detach import Memory, copied
 from attncli.recording.input_hint import InputHint
-
-if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Int
 
 Value = TypeVar("Value")
 _MOST_BYTES = 2**25  # of the masks of what is kept
@@ -61,7 +56,6 @@ class Looking:
         self._equal: Latest[Read] = Latest(32, lambda read: read.allowed.nbytes)  # by its values
         self._masks: Latest[CallMask] = Latest(64, lambda mask: mask.size)
         self._taken: Latest[Taken] = Latest(128, lambda taken: taken.size)
-        self._last: Latest[Int[np.ndarray, "#B Q"]] = Latest(8)
 
     def look(self, call: AttentionCall, here: Pass, before: Before | None = None) -> tuple[Taken, Before]:
         """Return what a call is, what is wrong with it by itself, and what the next one at its place is to know.
@@ -80,7 +74,8 @@ class Looking:
             tuple(self._read(one, call.dtype) for one in some) for some in (call.masks, call.ignored_masks)
         )
         masks = tuple((one.name, one.convention, one.digest, one.made_at) for one in (*reads, *unused))
-        past, after = past_of(call, lambda: self._last_seen(call, reads, masks), here.positions(call.shape[2]), before)
+        ends = cache(lambda: last_seen((one.allowed for one in reads), call.shape) if reads else None)
+        past, after = past_of(call, ends, here.positions(call.shape[2]), before)
         facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
         told = here.tokens(call.shape[0], call.shape[3] if past.written is None else past.written)
         asking = here.tokens(call.shape[0], call.shape[2])
@@ -106,21 +101,10 @@ class Looking:
         mask = self._masks.get(key, lambda: mask_of(reads, call.is_causal, shape, biases, tokens, is_cut))
         found = (
             *past.findings,
-            *wrongly_laid(call, mask),
+            *findings_of_layout(call, mask),
             *findings_of(call, mask, reads, unused, past.is_grown, asking and asking.values.astype(bool)),
-            *findings_of_heads(call),
-            *findings_of_windows(call, mask),
         )
-        sees_later = mask.rule.expression is None and mask.sees_later
-        return Taken(call.place, mask, reads, found, sees_later=sees_later, unused=unused)
-
-    def _last_seen(
-        self, call: AttentionCall, reads: tuple[Read, ...], masks: Hashable
-    ) -> Int[np.ndarray, "#B Q"] | None:
-        """Return the last key that each query sees by the masks that it was given, −1 where it sees none."""
-        if not reads:
-            return None
-        return self._last.get((call.shape, masks), lambda: last_seen((one.allowed for one in reads), call.shape))
+        return Taken(call.place, mask, reads, found, unused=unused)
 
     def _read(self, given: MaskArgument, dtype: str) -> Read:
         known = self._same.get(given, dtype)

@@ -55,11 +55,6 @@ class Read(NamedTuple):
     findings: tuple[Finding, ...] = ()
     made_at: str | None = None
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether it tells queries apart."""
-        return self.allowed.shape[2] > 1 and bool((self.allowed != self.allowed[:, :, :1]).any())
-
 
 def digest_of(copied: Copied) -> int:
     """Return a number that two masks have in common only if their values are the same."""

@@ -10,12 +10,11 @@ import numpy as np
 from attncli.analysis.calls.objective import answered
 from attncli.analysis.calls.steps import CallContext, Taken
 from attncli.analysis.calls.tracks import Track
-from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
 from attncli.recording.lineage import Lineage
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool
 
     from attncli.recording.losses import Loss
 
@@ -49,8 +48,6 @@ class Pass:
         taken: how many calls the thread has made.
         pending: what was said of the calls to come.
         said: how much was said.
-        prompts: which keys of the last call of a function without a cache were tokens; None where that is not known.
-        prompt: what was said of the last call with a cache.
     """
 
     tracks: list[Track] = field(default_factory=list)
@@ -59,37 +56,13 @@ class Pass:
     taken: int = 0
     pending: list[_Pending] = field(default_factory=list)
     said: int = 0
-    prompts: dict[CallSite, Int[np.ndarray, "B K"] | None] = field(default_factory=dict)
-    prompt: InputHint | None = None
 
     def add(self, track: Track, taken: Taken, lineage: Lineage | None) -> None:
         """Take in a call."""
         self.tracks.append(track)
         self.lineages.append(lineage)
-        prompt = None if taken.mask is None else self._prompt(taken.place, taken.mask.shape)
-        self.calls.append(CallContext(taken, self._told if prompt is None else (*self._told, prompt)))
+        self.calls.append(CallContext(taken, self._told))
         self.taken += 1
-
-    def _prompt(self, place: CallSite, shape: tuple[int, int, int, int]) -> InputHint | None:
-        """Return which keys of a call with a cache are tokens: those of the prompt, and all that were generated since.
-
-        A prompt is the last call there that had as many queries as keys; one of a single token has no padding.
-        """
-        place = place._replace(line=0)  # what has a mask and what has none may be two lines of a function
-        batch, _, queries, keys = shape
-        if queries == keys:
-            said = [
-                one.values for one in self._told if one.size == keys and len(one.values) == batch and _is_of_words(one)
-            ]
-            self.prompts[place] = np.ones((batch, 1), int) if keys == 1 else said[0] if len(said) == 1 else None
-        tokens = self.prompts.get(place)
-        if tokens is None or len(tokens) != batch or tokens.shape[1] > keys or queries == keys > 1:
-            return None
-        tokens = np.pad(tokens.astype(np.int8), ((0, 0), (0, keys - tokens.shape[1])), constant_values=1)
-        digest = hash(("prompt", tokens.shape, tokens.tobytes()))
-        if self.prompt is None or self.prompt.digest != digest:  # layers share it, as it may be kept
-            self.prompt = InputHint("prompt", tokens, keys, digest)
-        return self.prompt
 
     @property
     def _told(self) -> tuple[InputHint, ...]:
@@ -143,10 +116,6 @@ class Pass:
         self.pending = [one for one in self.pending if one.calls > begun]  # what was said for this step is over
         self.tracks, self.calls, self.lineages = [], [], []
         return step
-
-
-def _is_of_words(told: InputHint) -> bool:
-    return told.kind == "unpadded" or (told.kind == "tokens" and told.is_sure)
 
 
 class Step(NamedTuple):

@@ -5,8 +5,8 @@ A step is the calls until a place comes again: one pass through a model, as far 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 
+# What is said of which cells a mask hides, or of its numbers.
+_OF_MASKS = (
+    "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "mixed-fill",
+    "double-fill", "overflow", "no-mask", "batch", "backend", "padding-side", "broadcast", "added-bool", "bias",
+)  # fmt: skip
 _LAID_WRONGLY = ("batch", "padding-side")
 _OF_ROWS = ("documents", "positions")  # what may be said once for all rows of a batch
 
@@ -35,7 +40,6 @@ class Taken(NamedTuple):
         reads: these masks.
         findings: what is wrong with it by itself.
         unread: what of it cannot be read, in words.
-        sees_later: whether a query sees a key behind its own position; asked of masks that follow no rule.
         unused: masks that the API does not apply.
     """
 
@@ -44,13 +48,25 @@ class Taken(NamedTuple):
     reads: tuple[Read, ...]
     findings: tuple[Finding, ...]
     unread: str | None = None
-    sees_later: bool = False
     unused: tuple[Read, ...] = ()
 
     @property
     def size(self) -> int:
         """How many bytes its masks take."""
         return 0 if self.mask is None else self.mask.size
+
+    def with_makers(self, finding: Finding) -> Finding:
+        """Return a finding about masks with the lines of the program that made them, if all of these are known.
+
+        It is about the mask that its message begins with, or else about all that hide keys.
+        """
+        if finding.code not in _OF_MASKS:
+            return finding
+        masks = [one for one in (*self.reads, *self.unused) if finding.message.startswith(f"{one.name} ")]
+        if not masks and self.mask is not None and not self.mask.is_causal:
+            masks = [one for one in self.reads if not one.allowed.all()] or [*(self.reads or self.unused)]
+        lines = tuple(dict.fromkeys(one.made_at or "" for one in masks))
+        return finding if "" in lines else replace(finding, made_at=lines)
 
 
 class CallContext(NamedTuple):
@@ -120,16 +136,14 @@ def padding_of(calls: Sequence[CallContext], beside: CallContext) -> list[Paddin
 
 def findings_of_step(calls: Sequence[CallContext]) -> list[tuple[Finding, ...]]:
     """Return what is wrong with each of the calls beside the others."""
-    found: list[list[Finding]] = [[] for _ in calls]
-    for own, beside in zip(found, calls, strict=True):
-        if beside.call.mask is not None:
-            own += _padding(calls, beside, beside.call.mask)
-            own += _documents(beside.call.mask, beside.said("documents"))
-            own += findings_of_answers(beside.said("answers"))
-            own += _positions(beside.call.mask, beside.said("positions"))
-    for index, finding in _conventions([beside.call for beside in calls]):
-        found[index].append(finding)
-    return [tuple(own) for own in found]
+    return [() if each.call.mask is None else tuple(_of_call(calls, each, each.call.mask)) for each in calls]
+
+
+def _of_call(calls: Sequence[CallContext], beside: CallContext, mask: CallMask) -> Iterator[Finding]:
+    yield from _padding(calls, beside, mask)
+    yield from _documents(mask, beside.said("documents"))
+    yield from findings_of_answers(beside.said("answers"))
+    yield from _positions(mask, beside.said("positions"))
 
 
 def _padding(calls: Sequence[CallContext], beside: CallContext, mask: CallMask) -> Iterator[Finding]:
@@ -243,10 +257,10 @@ def _seen_padding(mask: CallMask, padding: Padding) -> Bool[np.ndarray, "B Q K"]
 def _documents(mask: CallMask, told: Sequence[InputHint]) -> Iterator[Finding]:
     """Yield documents that attend to others, in rows whose positions begin again.
 
-    It is a note where queries see later keys: the columns of a picture's patches begin again in every row.
+    Of queries that see later keys nothing is known: the columns of a picture's patches begin again in every row.
     """
     batch, _, queries, keys = mask.shape
-    if queries != keys:
+    if queries != keys or mask.sees_later:
         return
     for one in told:
         document = one.values
@@ -260,28 +274,10 @@ def _documents(mask: CallMask, told: Sequence[InputHint]) -> Iterator[Finding]:
             where = in_batch(rows) if batch > 1 and len(crossing) > 1 else ""
             message = f"attends to other documents, although positions begin again at each{where}"
             count = int(np.count_nonzero(crossing)) * (batch // len(crossing))
-            severity: Severity = "note" if np.triu(np.any(mask.allowed, axis=1), 1).any() else "error"
-            yield Finding("document", severity, message, count, tuple((query, key) for query, key in cells))
+            yield Finding("document", "error", message, count, tuple((query, key) for query, key in cells))
             return
 
 
 def _named(other: CallSite, place: CallSite) -> str:
     """Return what another place is called: by its module, where it is the same line."""
     return other.module if other.module and other[:3] == place[:3] else str(other)
-
-
-def _conventions(calls: Sequence[Taken]) -> Iterator[tuple[int, Finding]]:
-    """Yield masks of booleans that say one thing to one API and the opposite to another."""
-    by_values: dict[int, list[tuple[int, Read]]] = defaultdict(list)
-    for index, call in enumerate(calls):
-        for one in call.reads:
-            if one.convention != "additive" and one.allowed.any() and not one.allowed.all():
-                by_values[one.digest].append((index, one))
-    for same in by_values.values():
-        first, earlier = same[0]
-        for index, one in same[1:]:
-            if one.convention != earlier.convention:
-                there, here = _named(calls[first].place, calls[index].place), one.convention
-                other = "attend" if here == "masked" else "masked"
-                message = f"{one.name} is the very mask of {there}, where True = {other}; here True = {here}"
-                yield index, Finding("ambiguous", "error", message, advice="one of them needs ~mask")

@@ -15,7 +15,6 @@ from attncli.recording.call import Api, AttentionCall, CallSite
 NOT_READ = "not read: "
 _MOST_RULES = 8  # of a place, told apart
 NOTHING_EXPECTED = "no expectation"  # of a place, where there are expectations for others
-_ONE_SIDED = ("causal", "window", "dilated")  # rules that hide later keys
 
 
 class StepRange(NamedTuple):
@@ -73,7 +72,6 @@ class Track:
         calls: how many there were.
         sizes: batch, heads, queries and keys, the least and the most of each.
         rules: how many calls followed which rule.
-        later: how many followed none, and showed a query a key behind its own position.
         masks: what the masks were, in words; two at most, as more than one is not shown.
         noticed: what was found, by its code and severity.
         first: copies of the first call, where they are kept.
@@ -87,7 +85,6 @@ class Track:
     calls: int = 0
     sizes: tuple[StepRange, StepRange, StepRange, StepRange] = (StepRange(0, 0),) * 4
     rules: Counter[str] = field(default_factory=Counter)
-    later: int = 0
     masks: set[str] = field(default_factory=set)
     noticed: dict[tuple[str, str], Noticed] = field(default_factory=dict)
     first: AttentionCall | None = None
@@ -103,7 +100,6 @@ class Track:
         rule = f"{NOT_READ}{taken.unread}" if taken.mask is None else taken.mask.name
         known = rule in self.rules or len(self.rules) < _MOST_RULES
         self.rules[rule if known else UNKNOWN] += 1
-        self.later += rule == UNKNOWN and taken.mask is not None and taken.sees_later
         if len(self.masks) < 2:
             self.masks.add(rule if taken.mask is None else str(taken.mask))
 
@@ -128,11 +124,5 @@ class Track:
 
     @property
     def all_noticed(self) -> tuple[Noticed, ...]:
-        """What was found, and that some of its calls are causal and others are not; the worst first."""
-        found = [*self.noticed.values()]
-        told = {rule: count for rule, count in self.rules.items() if rule != UNKNOWN and not rule.startswith(NOT_READ)}
-        causal = sum(count for rule, count in told.items() if rule.startswith(_ONE_SIDED))
-        if self.sizes[2].most > 1 and 0 < causal < sum(told.values()) + self.later:
-            message = "some of the calls are causal, and others are not"
-            found.append(Noticed(Finding("varies", "note", message, causal), self.calls))
-        return tuple(sorted(found, key=lambda one: one.finding.severity != "error"))
+        """What was found; the worst first."""
+        return tuple(sorted(self.noticed.values(), key=lambda one: one.finding.severity != "error"))

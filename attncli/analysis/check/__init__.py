@@ -91,9 +91,9 @@ def check(
             runner, group, None if number else (lambda dtype: opened(replace(loading, dtype=dtype)))
         )
     )
-    known = {(finding.layer, finding.kind) for finding in found}
+    reported = {(finding.layer, finding.kind) for finding in found}
     found += _unseen_windows(runner, max(len(sentence.tokens) for sentence in sentences))
-    found += findings_of(runner, compared, documents, known)
+    found += findings_of(runner, compared, documents, reported)
     found += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, runner.known_padding)
     return Report(
         model=runner.checkpoint.name,

@@ -139,7 +139,7 @@ def findings_of(
     runner: ModelRunner,
     compared: Iterable[Invariance],
     is_packed: bool,
-    known: Collection[tuple[int | None, str | None]],
+    reported: Collection[tuple[int | None, str | None]],
 ) -> Iterator[Finding]:
     """Yield a finding for every comparison whose change is more than rounding.
 
@@ -147,7 +147,7 @@ def findings_of(
         runner: the checkpoint.
         compared: what was compared.
         is_packed: whether the sentences are meant to be documents of one sequence.
-        known: the layers that have findings already, with their kinds.
+        reported: the layers that have findings already, with their kinds.
     """
     for each in compared:
         is_note = each.name == "dtype" or (each.name == "packing" and not is_packed)
@@ -160,7 +160,7 @@ def findings_of(
         if each.name == "padding-side" and layer < 0 and "position_ids" not in runner.checkpoint.parameters:
             is_note = True
             advice = "its positions are absolute and it takes no position ids; pad on the right"
-        elif each.first in known:
+        elif each.first in reported:
             advice = "see what else is found in this layer"
         elif each.change is not None and np.isnan(each.change):
             advice = "the model itself gives NaN"

@@ -51,7 +51,7 @@ def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
         dtype: what the model computes in.
     """
     expected = layer.implied.expression
-    whole, own = _subject(layer, slice(layer.tokens)), _subject(layer, layer.keys)
+    whole, own = _subject(layer, slice(None)), _subject(layer, layer.keys)
     yield from _received(layer, own)
     for finding in [*audit(own, expected, own.size), *audit_fills(whole, dtype)]:
         if not layer.implied.is_exact and finding.code in ("missing", "varies"):
@@ -122,14 +122,14 @@ def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
 def _weighed(finding: Finding, layer: CapturedLayer, cells: Bool[np.ndarray, "#H Q K"]) -> Finding:
     """Return a finding about cells with the weight that they get in the head that gives them most."""
     most, worst = -1.0, 0
-    columns = slice(layer.tokens) if cells.shape[-1] == layer.tokens else layer.keys
+    columns = slice(None) if cells.shape[-1] == layer.trace.num_keys else layer.keys
     for head in range(layer.trace.num_heads):
         where = cells[head if len(cells) > 1 else 0]
         rows = np.flatnonzero(where.any(axis=-1))
         if rows.size:
             weights = layer.trace.head(head, (rows + layer.queries.start).tolist()).weights[:, columns]
-            given = float(np.nansum(np.where(where[rows], weights, 0), axis=-1).max())
-            most, worst = max((most, worst), (given, head))
+            weight = float(np.nansum(np.where(where[rows], weights, 0), axis=-1).max())
+            most, worst = max((most, worst), (weight, head))
     message = f"{finding.message}; up to {most:.2g} of a row's weight, in head {worst}"
     return replace(finding, message=message, head=worst)
 
@@ -178,9 +178,9 @@ def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Findi
         )
 
 
-def _of_rows(code: str, said: str, where: Bool[np.ndarray, "H Q"]) -> Finding:
+def _of_rows(code: str, words: str, where: Bool[np.ndarray, "H Q"]) -> Finding:
     rows = np.flatnonzero(where.any(axis=0))
     heads = np.flatnonzero(where.any(axis=1))
     count = int(np.count_nonzero(where))
-    message = f"{count} {said}, in {len(heads)} head{'s' * (len(heads) > 1)}"
+    message = f"{count} {words}, in {len(heads)} head{'s' * (len(heads) > 1)}"
     return Finding(code, "error", message, count, rows=tuple(rows[:MOST_CELLS].tolist()), head=int(heads[0]))

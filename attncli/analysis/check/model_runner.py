@@ -49,7 +49,6 @@ class CapturedLayer:
         dtypes: of that mask and of the queries.
         sums: of the weights that the model itself computed, for every row.
         beside: what the other columns are: `pad` or `document`.
-        tokens: how many of the columns are tokens of the batch; behind them are keys that were made of several.
     """
 
     trace: LayerTrace
@@ -60,7 +59,6 @@ class CapturedLayer:
     mask: Any
     dtypes: tuple[str, str] | None
     sums: Float[np.ndarray, "H Q"]
-    tokens: int
     beside: str = "pad"
 
 
@@ -87,8 +85,8 @@ class ModelRunner:
         """The type that the checkpoint was saved in, as its configuration says."""
         checkpoint = self.checkpoint
         part = find_text_model(checkpoint.snapshot, checkpoint.options)
-        said = (getattr(config, "dtype", None) for config in (part.config, part.whole))
-        return _named(next(filter(None, said), torch.float32))
+        dtypes = (getattr(config, "dtype", None) for config in (part.config, part.whole))
+        return _named(next(filter(None, dtypes), torch.float32))
 
     def read(self, text: str, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
@@ -142,8 +140,7 @@ class ModelRunner:
                 mask = masks[id(values), own]
                 dtypes = _named(values.dtype), call.dtype
         has_mask = call.weight_sums is None or mask is not None
-        tokens = recorded.batch.whole.of(place[1])[1].stop
-        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums, tokens)
+        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums)
 
     # --- in one way and another ---
 
@@ -220,8 +217,8 @@ class ModelRunner:
         return [{(layer, own.get(kind, kind)): state for (layer, kind), state in one.items()} for one in found]
 
     def _padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:
-        given = [sentence.inputs for sentence in sentences]
-        return padded(given, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
+        inputs = [sentence.inputs for sentence in sentences]
+        return padded(inputs, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
 
     def _packed(self, sentences: Sequence[EncodedInput], has_mask: bool) -> PaddedBatch:
         """Return one sequence of several sentences, where each stands, and the whole of it."""

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from attncli.engines.torch.attention_backend import translate_model_errors
-from attncli.engines.torch.kv_prefill import cut_inputs, encoder_inputs
 from attncli.engines.torch.recorder import Span
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
@@ -66,12 +65,19 @@ def states_with_cache(
     """
     is_encoder_decoder = model.config.is_encoder_decoder
     kind = "decoder" if is_encoder_decoder else "self"
-    more = {"encoder_outputs": _run(model.get_encoder(), encoder_inputs(inputs))} if is_encoder_decoder else {}
+    own = "decoder_" if is_encoder_decoder else ""
+    more = {}
+    if is_encoder_decoder:
+        text = {name: value for name, value in inputs.items() if not name.startswith(own)}
+        more["encoder_outputs"] = _run(model.get_encoder(), text)
     pieces: list[dict[tuple[int, str], torch.Tensor]] = []
     cache, start = None, 0
     for end in steps:
-        piece = cut_inputs(inputs, is_encoder_decoder, start, end) | more
-        output = _run(model, piece | {"past_key_values": cache, "use_cache": True})
+        piece = {  # masks are of all positions before them too, and an encoder's inputs stay whole
+            name: value[:, None if name.endswith("attention_mask") else start : end] if name.startswith(own) else value
+            for name, value in inputs.items()
+        }
+        output = _run(model, piece | more | {"past_key_values": cache, "use_cache": True})
         cache = output.get("past_key_values")
         if cache is None:
             raise NotExposedError("it keeps no cache")

@@ -60,7 +60,6 @@ def derived_trace(trace: Trace, derivation: Derivation) -> Trace:
     if derivation.is_none:
         return trace
     from attncli.analysis.derive import mean, norms, rollout, words
-    from attncli.analysis.derive.layer import check_tokens
 
     layers: tuple[LayerTrace, ...] = trace.layers
     queries, keys = trace.query_tokens, trace.key_tokens
@@ -76,7 +75,6 @@ def derived_trace(trace: Trace, derivation: Derivation) -> Trace:
         rules.append(rollout.rule_of(wanted, layers[0].kind))
         layers = rollout.rolled_out(layers, wanted)
     if derivation.words:
-        check_tokens(layers, "--words merges pieces")
         queries, keys, rule = words.sides_of(trace)
         rules.append(rule)
         words_of = {trace.query_tokens: queries, trace.key_tokens: keys}

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.attention import row_blocks
-from attncli.errors import UsageError
 from attncli.masks.expressions import Mask, RuleMask, smallest
-from attncli.text import layers_named
 from attncli.trace.layer import Derived, LayerTrace, Proof, RowSource
 
 if TYPE_CHECKING:
@@ -39,29 +37,21 @@ class DerivedRows:
 def derived_from(layer: LayerTrace, weights: RowSource, derived: Derived, **changed: Any) -> LayerTrace:
     """Return the layer with other numbers in place of its weights, and without what gave these.
 
-    Its mask, heads, proof and positions are those of the layer, unless they are given too.
+    Its mask, heads and proof are those of the layer, unless they are given too.
     """
-    kept = {name: getattr(layer, name) for name in ("mask", "heads", "proof", "query_tokens", "key_tokens")}
+    shared = {name: getattr(layer, name) for name in ("mask", "heads", "proof")}
     return LayerTrace(
-        layer.layer, layer.kind, None, None, None, None, **kept | changed, weights=weights, derived=derived
+        layer.layer, layer.kind, None, None, None, None, **shared | changed, weights=weights, derived=derived
     )
-
-
-def check_tokens(layers: Sequence[LayerTrace], what: str) -> None:
-    """Raise UsageError unless the queries and the keys of each layer are tokens; `what` says who needs that."""
-    own = [layer.layer for layer in layers if layer.has_own_positions]
-    if own:
-        have = "have" if len(own) > 1 else "has"
-        raise UsageError(f"{what} of tokens; {layers_named(own)} {have} positions that stand for several or for none")
 
 
 def worst(proofs: Sequence[Proof | None]) -> Proof | None:
     """Return the proof with the largest error; None where one of the layers has no proof."""
-    known = [proof for proof in proofs if proof is not None]
-    if not known or len(known) < len(proofs):
+    measured = [proof for proof in proofs if proof is not None]
+    if not measured or len(measured) < len(proofs):
         return None
-    errors = np.array([proof.max_abs_error for proof in known])
-    return known[int(errors.argmax())]  # a NaN is the largest
+    errors = np.array([proof.max_abs_error for proof in measured])
+    return measured[int(errors.argmax())]  # a NaN is the largest
 
 
 def any_mask(layers: Sequence[LayerTrace], is_merged: bool) -> Mask:

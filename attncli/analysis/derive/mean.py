@@ -31,8 +31,6 @@ def averaged(layers: tuple[LayerTrace, ...], over: Mean) -> tuple[LayerTrace, ..
     for kind, found in kinds.items():
         if len(found) < 2:
             raise UsageError(f"--mean {over} needs several layers of {kind} attention; here is layer {found[0].layer}")
-        if len({(layer.query_tokens, layer.key_tokens) for layer in found}) > 1:
-            raise UsageError(f"--mean {over}: the positions of some stand for other tokens; choose layers with --layer")
         if over == "layers" and len({layer.heads for layer in found}) > 1:
             raise UsageError("--mean layers: they do not have the same heads; give --mean all")
     return tuple(_averaged(found, over) for found in kinds.values())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import check_tokens, collected, derived_from, is_same_rule, worst
+from attncli.analysis.derive.layer import collected, derived_from, is_same_rule, worst
 from attncli.attention import row_blocks
 from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Atom, Mask, RuleMask
@@ -62,7 +62,6 @@ def _check(layers: tuple[LayerTrace, ...], last: int) -> None:
         raise UsageError(
             f"--rollout follows one kind of attention; here are {', '.join(kinds)}; give --kind {kinds[0]}"
         )
-    check_tokens([layer for layer in layers if layer.layer <= last], "--rollout multiplies the attention")
     if kinds[0] == "cross" or layers[0].num_queries != layers[0].num_keys:
         raise UsageError("--rollout multiplies layer by layer: queries and keys have to be the same tokens")
     there = {layer.layer for layer in layers}

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
@@ -50,6 +51,21 @@ class _Range(NamedTuple):
     end: int
 
 
+@dataclass
+class _File:
+    """A file of weights: in the local cache as a whole, or by ranges in a scratch file.
+
+    Attributes:
+        tensors: of the file, mapped; those that are not fetched are zeros.
+        pages: of a scratch file; None: all of it is here.
+        ranges: those that are here.
+    """
+
+    tensors: Tensors
+    pages: np.memmap[Any, Any] | None = None
+    ranges: set[_Range] = field(default_factory=set)
+
+
 class HubStore:
     """The tensors of a repository at a commit; see `attncli.checkpoints.tensors.Store`.
 
@@ -66,9 +82,10 @@ class HubStore:
     form = ""
 
     def __init__(self, name: str, files: CheckpointFolder, remote: HubFolder, offline: bool) -> None:
-        self._name = visible(name)
-        self._hub = _HubFiles(self._name, files, remote, offline)
-        self._open: dict[str, _HubFile] = {}
+        silence_hub()
+        self._name, self._files, self._remote = visible(name), files, remote
+        self._is_offline = is_offline(offline)
+        self._open: dict[str, _File] = {}
         self._lock = RLock()  # transformers reads in threads of its own
         has_one = WEIGHTS in remote.sizes
         self._file_of = dict.fromkeys(self._file(WEIGHTS).tensors.types, WEIGHTS) if has_one else files.shards()
@@ -96,6 +113,8 @@ class HubStore:
             self._fetch(_Range(whole.file, begin, begin + table[0].nbytes) for begin in begins)
         return table[list(indices)]
 
+    # --- which tensors are where -------------------------------------------------------------------------------------
+
     def _mapped(self, name: str) -> np.ndarray[Any, Any]:
         """Return a tensor, whose bytes may not be here yet."""
         tensors = self._tensors(name)
@@ -116,140 +135,108 @@ class HubStore:
             )
         return tensors
 
-    def _file(self, file: str) -> _HubFile:
-        with self._lock:
-            if file not in self._open:
-                self._open[file] = _HubFile(self._hub, file)
-            return self._open[file]
-
     def _has(self, part: _Range) -> bool:
         file = self._file(part.file)
-        return file.is_whole or part in file.ranges
+        return file.pages is None or part in file.ranges
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def _file(self, name: str) -> _File:
+        with self._lock:
+            if name not in self._open:
+                is_whole = self._files.sizes.get(name) or self._size(name) <= WHOLE
+                self._open[name] = self._whole(name) if is_whole else self._scratch(name)
+            return self._open[name]
+
+    def _size(self, file: str) -> int:
+        """Return how many bytes a file has; LoadError if there is none."""
+        if file not in self._remote.sizes:
+            raise LoadError(f"the weights of {self._name} are not complete: there is no {visible(file)}")
+        return self._remote.sizes[file]
+
+    def _whole(self, file: str) -> _File:
+        """Return a file of the local cache, downloaded where it is not there."""
+        path, remote = self._files.path / file, self._remote
+        if not self._files.sizes.get(file):
+            from huggingface_hub import hf_hub_download
+
+            self._check_online(remote.sizes[file])
+            name = remote.inside + file
+            with translate_hub_errors(self._name, "model"):
+                path = Path(hf_hub_download(remote.repository, name, revision=remote.commit, tqdm_class=Download))
+        return _File(self._map(file, path))
+
+    def _scratch(self, file: str) -> _File:
+        """Make a file with the header alone, whose pages stay when its name is gone."""
+        self._check_online(0)
+        size = self._size(file)
+        descriptor, path = tempfile.mkstemp(suffix=".safetensors")
+        os.close(descriptor)
+        try:
+            os.truncate(path, size)
+            pages = np.memmap(path, np.uint8, "r+")
+            end = min(size, _HEAD)
+            _write(pages, 0, self._get(_Range(file, 0, end)))
+            length = 8 + int.from_bytes(pages[:8].tobytes(), "little")
+            if end < length <= min(size, _LONGEST_HEAD):
+                _write(pages, end, self._get(_Range(file, end, length)))
+            return _File(self._map(file, Path(path)), pages)
+        finally:
+            with suppress(OSError):  # a system may keep what is mapped
+                os.unlink(path)
+
+    def _map(self, file: str, path: Path) -> Tensors:
+        try:
+            return map_weights(path)
+        except LoadError as error:  # which names a file that is gone
+            why = str(error).partition("cannot be read: ")[2]
+            raise LoadError(f"the weights {visible(file)} of {self._name} cannot be read: {why}") from None
+
+    # --- ranges ------------------------------------------------------------------------------------------------------
 
     def _fetch(self, parts: Iterable[_Range]) -> None:
         """Bring ranges to this machine that are not here, several requests at once."""
         with self._lock:
             missing = sorted({part for part in parts if part.begin < part.end and not self._has(part)})
             for file in {part.file for part in missing}:
-                size = sum(part.end - part.begin for part in missing if part.file == file)
-                if 2 * size > self._hub.size(file):
-                    self._open[file] = _HubFile(self._hub, file, is_whole=True)
+                if 2 * sum(part.end - part.begin for part in missing if part.file == file) > self._size(file):
+                    self._open[file] = self._whole(file)
             missing = [part for part in missing if not self._has(part)]
             if not missing:
                 return
             together = list(_joined(missing))
             total, done = sum(part.end - part.begin for part in together), 0
-            self._hub.check_online(total)
+            self._check_online(total)
             with ThreadPoolExecutor(_TOGETHER) as pool:
-                for part, content in zip(together, pool.map(self._hub.get, together), strict=True):
-                    self._open[part.file].write(part, content)
+                for part, content in zip(together, pool.map(self._get, together), strict=True):
+                    _write(self._open[part.file].pages, part.begin, content)
                     done += len(content)
                     shown = bytes_shown(done), bytes_shown(total)
                     _log.debug("fetching %s: %s of %s", self._name, *shown, extra={"share": done / total})
             for part in missing:
                 self._open[part.file].ranges.add(part)
 
-
-class _HubFile:
-    """One of the files: in the local cache as a whole, or by ranges in a scratch file.
-
-    Attributes:
-        tensors: of the file, mapped; those that are not fetched are zeros.
-        ranges: those that are here.
-        is_whole: whether all of it is.
-    """
-
-    def __init__(self, hub: _HubFiles, file: str, is_whole: bool = False) -> None:
-        self.ranges: set[_Range] = set()
-        self.is_whole = True
-        size = hub.size(file)
-        try:
-            if hub.is_here(file):
-                self.tensors = map_weights(hub.files.path / file)
-            elif is_whole or size <= WHOLE:
-                self.tensors = map_weights(hub.download(file))
-            else:
-                self.is_whole = False
-                self.tensors = self._scratch(hub, file, size)
-        except LoadError as error:
-            if why := str(error).partition("cannot be read: ")[2]:
-                raise LoadError(f"the weights {visible(file)} of {hub.name} cannot be read: {why}") from None
-            raise
-
-    def _scratch(self, hub: _HubFiles, file: str, size: int) -> Tensors:
-        """Make a file with the header alone, whose pages stay when its name is gone."""
-        hub.check_online(0)
-        descriptor, path = tempfile.mkstemp(suffix=".safetensors")
-        os.close(descriptor)
-        try:
-            os.truncate(path, size)
-            self._pages = np.memmap(path, np.uint8, "r+")
-            self.write(first := _Range(file, 0, min(size, _HEAD)), hub.get(first))
-            length = 8 + int.from_bytes(self._pages[:8].tobytes(), "little")
-            if first.end < length <= min(size, _LONGEST_HEAD):
-                self.write(rest := _Range(file, first.end, length), hub.get(rest))
-            return map_weights(Path(path))
-        finally:
-            with suppress(OSError):  # a system may keep what is mapped
-                os.unlink(path)
-
-    def write(self, part: _Range, content: bytes) -> None:
-        """Put bytes where they belong."""
-        self._pages[part.begin : part.end] = np.frombuffer(content, np.uint8)
-
-
-class _HubFiles:
-    """The files of a checkpoint in a repository, by huggingface_hub's file system and downloads."""
-
-    def __init__(self, name: str, files: CheckpointFolder, remote: HubFolder, offline: bool) -> None:
-        silence_hub()
-        self.name, self.files, self._remote = name, files, remote
-        self._is_offline = is_offline(offline)
-
-    def is_here(self, file: str) -> bool:
-        """Return whether the local cache has a whole file."""
-        return self.files.sizes.get(file, 0) > 0
-
-    def size(self, file: str) -> int:
-        """Return how many bytes a file has; LoadError if there is none."""
-        if self.is_here(file):
-            return self.files.sizes[file]
-        if file not in self._remote.sizes:
-            raise LoadError(f"the weights of {self.name} are not complete: there is no {visible(file)}")
-        return self._remote.sizes[file]
-
-    def check_online(self, count: int) -> None:
+    def _check_online(self, count: int) -> None:
         """Raise LoadError before bytes are fetched where nothing may be; say how many are, where it takes a while."""
         if self._is_offline:
             raise LoadError(
-                f"the weights of {self.name} are not in the local cache, or not all of them, and offline nothing is "
+                f"the weights of {self._name} are not in the local cache, or not all of them, and offline nothing is "
                 "fetched; `hf download` fetches them"
             )
         if count > _WORTH_SAYING:
-            tell(f"fetching {bytes_shown(count)} of the weights of {self.name} from the hub")
+            tell(f"fetching {bytes_shown(count)} of the weights of {self._name} from the hub")
 
-    def get(self, part: _Range) -> bytes:
+    def _get(self, part: _Range) -> bytes:
         """Return bytes of a file on the hub."""
         path = f"{self._repository}@{self._remote.commit}/{self._remote.inside}{part.file}"
-        with translate_hub_errors(self.name, "model"):
+        with translate_hub_errors(self._name, "model"):
             content: bytes = self._file_system.cat_file(path, start=part.begin, end=part.end, cache_type="none")
         if len(content) != part.end - part.begin:
             raise LoadError(
-                f"the server does not send the part of {visible(part.file)} of {self.name} that it was asked for; "
+                f"the server does not send the part of {visible(part.file)} of {self._name} that it was asked for; "
                 "`hf download` downloads it whole"
             )
         return content
-
-    def download(self, file: str) -> Path:
-        """Download a whole file into the local cache, and return its path there."""
-        from huggingface_hub import hf_hub_download
-
-        self.check_online(self._remote.sizes[file])
-        remote = self._remote
-        with translate_hub_errors(self.name, "model"):
-            return Path(
-                hf_hub_download(remote.repository, remote.inside + file, revision=remote.commit, tqdm_class=Download)
-            )
 
     @cached_property
     def _file_system(self) -> Any:
@@ -263,24 +250,26 @@ class _HubFiles:
         from huggingface_hub import HfApi
 
         name = self._remote.repository
-        with translate_hub_errors(self.name, "model"):
+        with translate_hub_errors(self._name, "model"):
             return name if "/" in name else HfApi().model_info(name, revision=self._remote.commit).id
+
+
+def _write(pages: np.memmap[Any, Any] | None, begin: int, content: bytes) -> None:
+    """Put bytes where they belong."""
+    assert pages is not None
+    pages[begin : begin + len(content)] = np.frombuffer(content, np.uint8)
 
 
 def _joined(parts: Iterable[_Range]) -> Iterator[_Range]:
     """Join ranges, in their order, that stand near each other in a file: the experts of a layer are many tensors."""
     last: _Range | None = None
     for part in parts:
-        if last is not None and _is_near(last, part):
+        if last is None:
+            last = part
+        elif last.file == part.file and part.begin - last.end <= NEAR and part.end - last.begin <= LARGEST:
             last = last._replace(end=max(last.end, part.end))
-            continue
-        if last is not None:
+        else:
             yield last
-        last = part
+            last = part
     if last is not None:
         yield last
-
-
-def _is_near(one: _Range, next_one: _Range) -> bool:
-    is_near = one.file == next_one.file and next_one.begin - one.end <= NEAR
-    return is_near and max(one.end, next_one.end) - one.begin <= LARGEST

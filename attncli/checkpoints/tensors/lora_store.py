@@ -25,14 +25,10 @@ if TYPE_CHECKING:
 
     from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 
-_LORA_TENSOR = re.compile(r"(.+)\.(lora_(?:A|B|embedding_A|embedding_B))(?:\.weight)?")
-# Kinds that put something before the text, in the input or among the keys.
-_PROMPTS = {
-    "PROMPT_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "PREFIX_TUNING", "CPT", "CARTRIDGE", "ADAPTION_PROMPT",
-}  # fmt: skip
+_LORA_TENSOR = re.compile(r"(.+)\.lora_(A|B)\.weight")
 # Settings that are read, and those that were true of the training alone or are told by the tensors themselves.
 _SETTINGS = {
-    "alpha_pattern", "fan_in_fan_out", "init_lora_weights", "lora_alpha", "r", "rank_pattern", "use_rslora",
+    "fan_in_fan_out", "init_lora_weights", "lora_alpha", "r", "use_rslora",
     "auto_mapping", "base_model_name_or_path", "bias", "ensure_weight_tying", "eva_config", "exclude_modules",
     "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config", "lora_dropout", "megatron_config",
     "megatron_core", "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "revision",
@@ -40,9 +36,6 @@ _SETTINGS = {
 }  # fmt: skip
 # PiSSA, OLoRA, CorDA and LoftQ take their beginning out of the base's weights, which are others afterwards.
 _INITS = (None, True, False, "gaussian", "eva", "orthogonal")
-# A name may be matched by an expression; one that repeats what repeats would keep the reader waiting for ever.
-_QUIET_PATTERN = re.compile(r"[^()*+?{}|]*(?:[*+?][^()*+?{}|]*){0,2}")
-_LONGEST_NAME = 300
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 _MERGE = (
@@ -56,21 +49,19 @@ class LoraUpdate:
     """What is added to one weight, s·B·A.
 
     Attributes:
-        a: A, `[r, in]`, as it is stored; of an embedding `[r, vocabulary]`.
+        a: A, `[r, in]`, as it is stored.
         b: B, `[out, r]`.
         scale: s.
-        is_table: whether the weight is a table of embeddings, which is stored as `[vocabulary, out]`.
     """
 
     a: Shaped[np.ndarray, "R I"]
     b: Shaped[np.ndarray, "O R"]
     scale: float
-    is_table: bool
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of the weight, as `[out, in]`; of a table, as it is stored."""
-        return (self.a.shape[1], len(self.b)) if self.is_table else (len(self.b), self.a.shape[1])
+        """The shape of the weight, as `[out, in]`."""
+        return len(self.b), self.a.shape[1]
 
     def added_to(self, weight: Float[np.ndarray, "R C"], is_transposed: bool) -> Float[np.ndarray, "R C"]:
         """Return W + s·B·A.
@@ -81,7 +72,7 @@ class LoraUpdate:
         """
         # GPT-2 and its kin store [in, out].
         is_square = self.shape[0] == self.shape[1]
-        turns = self.is_table or (is_transposed if is_square else self.shape != weight.shape)
+        turns = is_transposed if is_square else self.shape != weight.shape
         added = to_float32(self.b) @ to_float32(self.a)
         return weight + (added.T if turns else added) * np.float32(self.scale)
 
@@ -120,8 +111,8 @@ def read_adapter(name: str, files: CheckpointFolder) -> Adapter:
         own = tensor.removeprefix("base_model.model.")
         if match := _LORA_TENSOR.fullmatch(own):
             pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
-        elif re.search(r"\.lora_\w+|token_adapter", own):  # a magnitude, a bias of its own, rows of tokens
-            raise LoadError(f"the adapter {visible(name)} has {visible(own)}, which is more than LoRA; {_MERGE}")
+        elif re.search(r"\.lora_\w+|token_adapter", own):  # a magnitude, a bias of its own, a table of embeddings
+            raise LoadError(f"the adapter {visible(name)} has {visible(own)}, which is not read; {_MERGE}")
         else:
             whole[own.replace(".base_layer.", ".")] = array
     updates = {module: _update(name, module, parts, config) for module, parts in pairs.items()}
@@ -140,13 +131,11 @@ def check_adapter(name: str, files: CheckpointFolder) -> None:
     kind = config.get("peft_type")
     if not isinstance(kind, str):
         raise LoadError(f"{ADAPTER} of {visible(name)} names no peft_type; expected the adapter that peft saved")
-    if kind in _PROMPTS:
-        raise LoadError(
-            f"{visible(name)} is an adapter of the kind {kind}, which changes no weights: it puts keys or "
-            "embeddings of its own before the text; give the base model alone"
-        )
     if kind != LORA:
-        raise LoadError(f"{visible(name)} is an adapter of the kind {visible(kind)}, and attn reads LoRA; {_MERGE}")
+        raise LoadError(
+            f"{visible(name)} is an adapter of the kind {visible(kind)}, and attn reads LoRA; give the base model "
+            f"alone, or, if it changes weights, {_MERGE}"
+        )
     for setting, value in sorted(config.items()):
         if setting not in _SETTINGS and value not in (None, False, [], {}, ""):
             raise LoadError(
@@ -182,41 +171,17 @@ def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, np.ndarray[Any,
 
 def _update(name: str, module: str, parts: Mapping[str, np.ndarray[Any, Any]], config: Mapping[str, Any]) -> LoraUpdate:
     """Return what is added to the weight of one module."""
-    is_table = "lora_embedding_A" in parts or "lora_embedding_B" in parts
-    a, b = (parts.get(f"lora_embedding_{each}" if is_table else f"lora_{each}") for each in "AB")
-    if len(parts) != 2 or a is None or b is None or a.ndim != 2 or b.ndim != 2 or not b.shape[1] == len(a) > 0:
+    a, b = parts.get("A"), parts.get("B")
+    rank = config.get("r", 8)
+    if a is None or b is None or a.ndim != 2 or b.ndim != 2 or not b.shape[1] == len(a) == rank > 0:
         raise LoadError(
-            f"the adapter {visible(name)} changes {visible(module)} by tensors that do not belong together; check that "
-            "it is complete"
+            f"the adapter {visible(name)} changes {visible(module)} by tensors that are not of the rank that its "
+            f"{ADAPTER} gives; check that the files belong together"
         )
-    rank, patterns = len(a), config.get("rank_pattern")
-    if rank not in (config.get("r", 8), *(patterns.values() if isinstance(patterns, Mapping) else ())):
-        raise LoadError(
-            f"the adapter {visible(name)} changes {visible(module)} by a rank that its {ADAPTER} does not give; check "
-            "that the files belong together"
-        )
-    alpha = _alpha(name, module, config)
-    return LoraUpdate(a, b, alpha / rank**0.5 if config.get("use_rslora") is True else alpha / rank, is_table)
-
-
-def _alpha(name: str, module: str, config: Mapping[str, Any]) -> float:
-    """Return α of a module, which `alpha_pattern` may set."""
-    patterns = config.get("alpha_pattern") or {}
     alpha = config.get("lora_alpha", 8)
-    for pattern, value in patterns.items() if isinstance(patterns, Mapping) else ():
-        if not _QUIET_PATTERN.fullmatch(pattern) or len(module) > _LONGEST_NAME:
-            raise LoadError(
-                f"alpha_pattern of {visible(name)} has the expression {visible(pattern)}, which is not read; {_MERGE}"
-            )
-        try:
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                alpha = value
-                break
-        except re.error:
-            raise LoadError(f"alpha_pattern of {visible(name)} has no expression: {visible(pattern)}") from None
     if type(alpha) not in (int, float) or not abs(alpha) < 1e30:
         raise LoadError(f"{ADAPTER} of {visible(name)} has {visible(repr(alpha)[:50])} for alpha; expected a number")
-    return float(alpha)
+    return LoraUpdate(a, b, alpha / rank**0.5 if config.get("use_rslora") is True else alpha / rank)
 
 
 class LoraStore:
@@ -226,7 +191,6 @@ class LoraStore:
         form: of the model's tensors.
         names: of the model's tensors, and of those that the adapter has for parts which the files of the model lack,
             such as a head of its own.
-        resized: how many rows the adapter's own tables have, by how many the model's have: it may know more tokens.
 
     Raises:
         LoadError: the adapter does not fit the model.
@@ -239,13 +203,14 @@ class LoraStore:
         self._updates: dict[str, LoraUpdate] = {}
         self._whole: dict[str, np.ndarray[Any, Any]] = {}
         self._added: dict[str, np.ndarray[Any, Any]] = {}
-        self.resized: dict[int, int] = {}
-        by_end = _by_ends(base.names)
+        by_end: dict[str, list[str]] = {}
+        for name in base.names:
+            by_end.setdefault(_end(name), []).append(name)
         for tensor, array in adapter.whole.items():
-            if found := self._name_in_base(by_end, tensor, self._whole):
-                self._replace(found, array)
-            else:
-                self._added[tensor] = array
+            found = self._name_in_base(by_end, tensor, self._whole)
+            if found and array.shape != (shape := base.stored(found).shape):
+                raise self._misfit(tensor, f"to one of shape {list(array.shape)}, where its base has {list(shape)}")
+            (self._whole if found else self._added)[found or tensor] = array
         for module, update in adapter.updates.items():
             if found := self._name_in_base(by_end, f"{module}.weight", self._updates):
                 self._check_fits(found, update)
@@ -267,38 +232,28 @@ class LoraStore:
 
         Either may have been saved without the head that the other has on top, so that names differ in how they begin.
         """
-        parts = tensor.split(".")
-        layer = next((place for place, part in enumerate(parts) if part.isdigit()), None)
-        for start in range(max(len(parts) - 1 if layer is None else layer, 1)):
-            found = by_end.get(".".join(parts[start:]), [])
-            found = [tensor] if tensor in found else found
-            found = _nearest(found, parts[:start])
-            if len(found) > 1:
-                raise self._misfit(tensor, f"which may be {visible(found[0])} or {visible(found[1])} of its base")
-            if found and found[0] in taken:
-                raise self._misfit(tensor, f"and so {visible(found[0])} of its base a second time")
-            if found:
-                return found[0]
-        if layer is None:
-            return None
-        raise self._misfit(tensor, "which its base does not have")
-
-    def _replace(self, tensor: str, array: np.ndarray[Any, Any]) -> None:
-        """Put a tensor in place of the model's, after checking that it fits."""
-        shape = self._base.stored(tensor).shape
-        if array.shape != shape:
-            if len(shape) != 2 or array.shape[1:] != shape[1:]:
-                raise self._misfit(tensor, f"to one of shape {list(array.shape)}, where its base has {list(shape)}")
-            self.resized[shape[0]] = len(array)
-        self._whole[tensor] = array
+        found = by_end.get(_end(tensor), [])
+        same = [name for name in found if f".{name}".endswith(f".{tensor}") or f".{tensor}".endswith(f".{name}")]
+        if not same and _is_in_layer(tensor):  # two towers may have layers of one name
+            shared = {name: len({*name.split(".")} & {*tensor.split(".")}) for name in found}
+            same = [name for name in found if shared[name] == max(shared.values())]
+        found = [tensor] if tensor in found else same
+        if len(found) > 1:
+            raise self._misfit(tensor, f"which may be {visible(found[0])} or {visible(found[1])} of its base")
+        if found and found[0] in taken:
+            raise self._misfit(tensor, f"and so {visible(found[0])} of its base a second time")
+        if not found and _is_in_layer(tensor):
+            raise self._misfit(tensor, "which its base does not have")
+        return found[0] if found else None
 
     def _check_fits(self, tensor: str, update: LoraUpdate) -> None:
         stored = self._base.stored(tensor)
         if stored.type not in _FLOATS:
             raise self._misfit(tensor, f"which its base stores as {stored.type}, quantized")
-        shape = self._whole[tensor].shape if tensor in self._whole else stored.shape
-        if shape != update.shape and (update.is_table or shape != update.shape[::-1]):
-            raise self._misfit(tensor, f"by tensors that do not fit the shape {list(shape)} which it has in its base")
+        if stored.shape not in (update.shape, update.shape[::-1]):
+            raise self._misfit(
+                tensor, f"by tensors that do not fit the shape {list(stored.shape)} which it has in its base"
+            )
 
     def stored(self, name: str) -> Stored:
         """See `attncli.checkpoints.tensors.Store.stored`."""
@@ -322,29 +277,16 @@ class LoraStore:
 
     def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
         """See `attncli.checkpoints.tensors.Store.rows`."""
-        own = self._whole if name in self._whole else self._added
-        rows = to_float32(own[name][list(indices)]) if name in own else self._base.rows(name, indices)
-        if name not in self._updates:
-            return rows
-        update = self._updates[name]
-        if not update.is_table:
-            return self.read(name)[list(indices)]
-        added = to_float32(update.a[:, list(indices)]).T @ to_float32(update.b).T
-        return to_float32(rows) + added * np.float32(update.scale)
+        is_own = name in self._updates or name in self._whole or name in self._added
+        return self.read(name)[list(indices)] if is_own else self._base.rows(name, indices)
 
 
-def _nearest(names: list[str], above: Sequence[str]) -> list[str]:
-    """Return the names that share the most parts with what stands above: two towers may have layers of one name."""
-    shared = [len(set(above) & set(name.split("."))) for name in names]
-    return [name for name, count in zip(names, shared, strict=True) if count == max(shared)]
+def _is_in_layer(name: str) -> bool:
+    return any(part.isdigit() for part in name.split("."))
 
 
-def _by_ends(names: Collection[str]) -> dict[str, list[str]]:
-    """Return the names by each of their ends that may be all of a name elsewhere, the number of a layer included."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        parts = name.split(".")
-        layer = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
-        for start in range(max(layer, 1)):
-            found.setdefault(".".join(parts[start:]), []).append(name)
-    return found
+def _end(name: str) -> str:
+    """Return the end of a tensor's name that is the same in every model: from its layer on, or its last two parts."""
+    parts = name.split(".")
+    layer = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    return ".".join(parts[max(layer - 1, 0) :])

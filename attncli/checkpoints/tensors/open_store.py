@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attncli.checkpoints.checkpoint_folder import PICKLE, PICKLE_INDEX, WEIGHTS, WEIGHTS_INDEX, CheckpointFolder
 from attncli.checkpoints.tensors.safetensors_store import Shards
-from attncli.checkpoints.weight_checks import check_dequantized, check_has_weights, quantization_of
+from attncli.checkpoints.weight_checks import check_has_weights, quantization_of
 
 if TYPE_CHECKING:
     from attncli.checkpoints.snapshot import Snapshot
@@ -29,7 +29,6 @@ def open_store(snapshot: Snapshot, offline: bool = False) -> Store:
         from attncli.checkpoints.tensors.quantization import dequantized
 
         store = dequantized(store, snapshot, config)
-    check_dequantized(snapshot.model_name, snapshot.files, store)
     if snapshot.adapter is None:
         return store
     from attncli.checkpoints.tensors.lora_store import LoraStore, read_adapter
@@ -62,9 +61,3 @@ def is_plain(snapshot: Snapshot, store: Store) -> bool:
     """Return whether the weights are files on this machine that any library reads as they are."""
     is_here = snapshot.remote is None or snapshot.is_pickled
     return is_here and snapshot.adapter is None and not store.form
-
-
-def rows_of_vocabulary(store: Store, rows: Any) -> Any:
-    """Return how many embeddings a model has, whose configuration says how many, with the tokens of an adapter."""
-    resized: dict[int, int] = getattr(store, "resized", {})
-    return resized.get(rows, rows) if type(rows) is int else rows

@@ -24,7 +24,8 @@ Shape = tuple[int, ...]
 Block = tuple[int, int]  # rows and columns that share a scale
 
 _FLOATS = ("F32", "F16", "BF16")  # what scales are stored as
-_FP8 = ("F8_E4M3", "F8_E5M2")
+_FP8 = ("F8_E4M3",)
+_BITS = (4, 8)  # of a packed number
 
 
 class QuantizedTensor(NamedTuple):
@@ -92,20 +93,11 @@ class QuantizedTensors:
         return stored.shape
 
     def floats(self, name: str) -> Floats:
-        """Return a tensor of floats, also small ones, or of integers of eight bits, in float32."""
+        """Return a tensor of floats, also of small ones, or of integers of eight bits, in float32."""
         kind, array = self.type(name), self.read(name)
-        if kind == "F8_E4M3":
+        if kind in _FP8:
             return _E4M3[array]
-        if kind == "I8":
-            return array.astype(np.float32)
-        if kind == "F8_E5M2":
-            return (array.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
-        return _powers_of_two(array) if kind in ("F8_E8M0", "U8") else to_float32(array)
-
-    def integers(self, name: str, bits: int, count: int, turned: bool = False) -> Floats:
-        """Return packed integers, each stored more by half of their range than it is; see `unpack_bits`."""
-        words = self.read(name)
-        return unpack_bits(words.T if turned else words, bits, count).astype(np.float32) - (1 << bits - 1)
+        return array.astype(np.float32) if kind == "I8" else to_float32(array)
 
     def misfit(self, what: str) -> LoadError:
         """Return the error for tensors that are not what their form says."""
@@ -137,14 +129,8 @@ def _e4m3() -> Floats:
 _E4M3 = _e4m3()
 
 
-def _powers_of_two(codes: np.ndarray[Any, Any]) -> Floats:
-    """Return the numbers of E8M0, which are exponents of two alone; 255 is no number."""
-    with np.errstate(over="ignore"):
-        return np.where(codes == 255, np.nan, np.ldexp(np.float32(1), codes.astype(np.int32) - 127)).astype(np.float32)
-
-
 def unpack_bits(words: np.ndarray[Any, Any], bits: int, count: int) -> Codes:
-    """Return numbers of at most eight bits, which follow each other in the words of a row, the lowest bits first.
+    """Return numbers of four or eight bits, which follow each other in the words of a row, the lowest bits first.
 
     Args:
         words: `[rows, words]`, of 32 bits.
@@ -152,38 +138,24 @@ def unpack_bits(words: np.ndarray[Any, Any], bits: int, count: int) -> Codes:
         count: how many numbers there are in a row.
     """
     parts = np.ascontiguousarray(words).view(np.uint8)
-    if 8 % bits == 0:
-        shifts = np.arange(0, 8, bits, dtype=np.uint8)
-        codes = parts[:, :, None] >> shifts & np.uint8((1 << bits) - 1)
-        return codes.reshape(len(words), -1)[:, :count]
-    starts = np.arange(count) * bits
-    # A number of three bits may begin in one byte and end in the next.
-    after = np.pad(parts, ((0, 0), (0, 1))).astype(np.uint16)
-    pairs = after[:, :-1] | after[:, 1:] << 8
-    return (pairs[:, starts // 8] >> (starts % 8).astype(np.uint16) & ((1 << bits) - 1)).astype(np.uint8)
+    codes = parts if bits == 8 else np.stack([parts & 15, parts >> 4], axis=-1)
+    return codes.reshape(len(words), -1)[:, :count]
 
 
-def scale_blocks(numbers: Floats, scales: Floats, block: Block) -> Floats:
-    """Multiply the last two axes of numbers by a scale for each block, in place; the last blocks may be smaller.
+def _scale_blocks(numbers: Floats, scales: Floats, block: Block) -> Floats:
+    """Multiply numbers by a scale for each block, in place; the last blocks may be smaller.
 
     Args:
-        numbers: `[..., rows, columns]`.
-        scales: `[..., rows of blocks, columns of blocks]`.
+        numbers: `[rows, columns]`.
+        scales: `[rows of blocks, columns of blocks]`.
         block: rows and columns of one.
     """
-    columns = numbers.shape[-1]
-    if scales.shape[-1] == 1 and block[0] in (1, numbers.shape[-2]):  # one for all, or for each row
+    if scales.shape[1] == 1 and block[0] in (1, len(numbers)):  # one for all, or for each row
         numbers *= scales
         return numbers
-    for index in range(scales.shape[-2]):
-        rows = slice(index * block[0], (index + 1) * block[0])
-        numbers[..., rows, :] *= np.repeat(scales[..., index : index + 1, :], block[1], axis=-1)[..., :columns]
+    for index, of_row in enumerate(scales):
+        numbers[index * block[0] : (index + 1) * block[0]] *= np.repeat(of_row, block[1])[: numbers.shape[1]]
     return numbers
-
-
-def _grid(shape: Shape, block: Block) -> Shape:
-    """Return the shape of the scales of a tensor's blocks."""
-    return (*shape[:-2], -(-shape[-2] // block[0]), -(-shape[-1] // block[1]))
 
 
 def _is_block(value: Any) -> bool:
@@ -193,58 +165,41 @@ def _is_block(value: Any) -> bool:
 def _scaled(
     tensors: QuantizedTensors,
     shape: Shape,
-    codes: str,
-    scale: str,
-    blocks: Iterable[Block] = (),
-    *,
-    scale_types: Iterable[str] = _FLOATS,
-    zeros: str = "",
-    bits: int = 0,
-    more: tuple[str, ...] = (),
+    parts: tuple[str, str, *tuple[str, ...]],
+    blocks: Iterable[Block],
+    codes: Callable[[str], Floats] | None = None,
 ) -> QuantizedTensor:
-    """Return a tensor of codes with a scale for all of it, for each row, or for each block: `(code - zero) * scale`.
+    """Return a tensor of codes with a scale for all of it, for each row, or for each block: `code * scale`.
 
     Args:
         tensors: of the checkpoint.
         shape: of the tensor.
-        codes: name of the codes.
-        scale: name of the scales.
+        parts: the names of the codes, of the scales, and of what else is read for it.
         blocks: the sizes that blocks may have.
-        scale_types: what scales may be stored as.
-        zeros: name of the zeros, as many as scales; there need be none of that name.
-        bits: of a packed code; 0: they are not packed.
-        more: other tensors that are read for it.
+        codes: reads the codes by their name; None: they are not packed.
 
     Raises:
         LoadError: they do not fit each other.
     """
-    if len(shape) < 2:
-        raise tensors.misfit(f"{codes} has shape {list(shape)}, expected two axes or more")
-    ones = (1,) * len(shape)
-    grids = {_grid(shape, block): block for block in blocks}
-    grids |= {(*shape[:-1], 1): (1, shape[-1]), ones: (shape[-2], shape[-1])}
-    stored = grid = tensors.expect(scale, scale_types)
-    if math.prod(grid) == 1:
-        grid = ones
-    elif grid == shape[:1]:
-        grid = (*grid, 1)
+    if len(shape) != 2:
+        raise tensors.unread(f"{parts[0]} with {len(shape)} axes")
+    rows, columns = shape
+    grids: dict[Shape, Block] = {
+        (-(-rows // height), -(-columns // width)): (height, width) for height, width in blocks
+    }
+    grids |= {(rows, 1): (1, columns), (1, 1): (rows, columns)}
+    scale = parts[1]
+    grid = stored = tensors.expect(scale, _FLOATS)
+    if math.prod(stored) == 1:
+        grid = (1, 1)
+    elif stored == (rows,):
+        grid = (rows, 1)
     if grid not in grids:
-        tensors.expect(scale, scale_types, *grids)
-    parts = (codes, scale, *more)
-    if zeros in tensors:
-        packed = (-(-grid[0] * bits // 32), *grid[1:]) if tensors.type(zeros) == "I32" else grid
-        tensors.expect(zeros, ("I8", "I32" if bits else "F8_E4M3"), packed, stored)
-        parts += (zeros,)
-
-    def numbers() -> Floats:
-        values = tensors.integers(codes, bits, shape[1]) if bits else tensors.floats(codes)
-        if zeros in tensors:
-            is_packed = tensors.type(zeros) == "I32"  # along the rows
-            shift = tensors.integers(zeros, bits, grid[0], turned=True).T if is_packed else tensors.floats(zeros)
-            values -= scale_blocks(np.ones_like(values), shift.reshape(grid), grids[grid])
-        return scale_blocks(values, tensors.floats(scale).reshape(grid), grids[grid])
-
-    return QuantizedTensor(shape, parts, numbers)
+        tensors.expect(scale, _FLOATS, *grids)
+    read = codes or tensors.floats
+    return QuantizedTensor(
+        shape, parts, lambda: _scale_blocks(read(parts[0]), tensors.floats(scale).reshape(grid), grids[grid])
+    )
 
 
 def _by_group(codes: Codes, zeros: Codes, scales: Floats, index: np.ndarray[Any, Any], zero_offset: int = 0) -> Floats:
@@ -263,7 +218,7 @@ def _by_group(codes: Codes, zeros: Codes, scales: Floats, index: np.ndarray[Any,
     return numbers
 
 
-# --- FP8: eight bits with a scale for each block (DeepSeek-V3, Qwen3) or row (FBGEMM) --------------------------------
+# --- FP8: eight bits with a scale for each block (DeepSeek-V3, Qwen3) ------------------------------------------------
 # https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/kernel.py: each number of `weight` times that of its
 # block, mostly of 128 by 128, in `weight_scale_inv`.
 
@@ -274,18 +229,10 @@ def fp8(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, Quant
     if block is not None and not _is_block(block):
         raise tensors.unread(f"weight_block_size {block!r}")
     blocks = [] if block is None else [(block[0], block[1])]
-    return {name: _float8(tensors, name, "_scale_inv", blocks) for name in tensors.ending("_scale_inv")}
-
-
-def fbgemm_fp8(tensors: QuantizedTensors, _: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
-    """Return the weights that are stored as float8 with a `weight_scale` for each row."""
-    names = [name for name in tensors.ending("_scale") if tensors.type(name) in _FP8]
-    return {name: _float8(tensors, name, "_scale", []) for name in names}
-
-
-def _float8(tensors: QuantizedTensors, name: str, end: str, blocks: list[Block]) -> QuantizedTensor:
-    shape = tensors.expect(name, _FP8)
-    return _scaled(tensors, shape, name, name + end, blocks, scale_types=(*_FLOATS, "F8_E8M0", "U8"))
+    return {
+        name: _scaled(tensors, tensors.expect(name, _FP8), (name, name + "_scale_inv"), blocks)
+        for name in tensors.ending("_scale_inv")
+    }
 
 
 # --- GPTQ: a few bits with a scale and a zero for each group of inputs -----------------------------------------------
@@ -294,14 +241,13 @@ def _float8(tensors: QuantizedTensors, name: str, end: str, blocks: list[Block])
 # which group an input belongs to. A number is `(code - zero) * scale`; the first version stores zeros less 1.
 
 _GPTQ_ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
-_GPTQ_BITS = (2, 3, 4, 8)
 
 
 def gptq(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
     """Return the weights that AutoGPTQ or GPTQModel wrote."""
     bits, group_size = config.get("bits"), config.get("group_size")
     layout = "marlin" if config.get("is_marlin_format") else config.get("checkpoint_format") or "gptq"
-    if bits not in _GPTQ_BITS or layout not in _GPTQ_ZERO_OFFSETS or type(group_size) is not int:
+    if bits not in _BITS or layout not in _GPTQ_ZERO_OFFSETS or type(group_size) is not int:
         raise tensors.unread(f"GPTQ as {layout} with {bits} bits in groups of {group_size}")
     if config.get("dynamic"):
         raise tensors.unread("GPTQ whose bits differ from module to module (dynamic)")
@@ -462,27 +408,23 @@ def _bnb_scaled(tensors: QuantizedTensors, name: str, numbers: Floats, state: _Q
 
 # --- compressed-tensors: integers in words of 32 bits, or one code for each number, with scales ----------------------
 # https://github.com/vllm-project/compressed-tensors/tree/main/src/compressed_tensors/compressors: a number is
-# `(code - weight_zero_point) * weight_scale`, with one scale for the tensor, for each row, for each group of a row, or
-# for each block. `pack-quantized` packs the codes of `weight_packed`, and zeros along the rows, from the lowest bit on,
-# each more by half their range than they are. Groups of modules may have formats of their own: mixed-precision.
+# `code * weight_scale`, with one scale for the tensor, for each row, for each group of a row, or for each block.
+# `pack-quantized` packs the codes of `weight_packed` from the lowest bit on. What has zeros of its own, or an order of
+# activations (`weight_zero_point`, `weight_g_idx`), is refused, as those tensors are read by nobody.
 
-_COMPRESSED_FORMATS = {
-    "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision", "dense",
-}  # fmt: skip
-_PACKED_BITS = (4, 8)
+_COMPRESSED_FORMATS = {"pack-quantized", "int-quantized", "float-quantized"}
 
 
 def compressed_tensors(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
     """Return the weights that compressed-tensors wrote in one of its plain formats."""
     groups = [each for each in _as_mapping(config.get("config_groups")).values() if isinstance(each, Mapping)]
     formats = {str(each.get("format") or config.get("format")) for each in groups} or {str(config.get("format"))}
-    formats.add(str(_as_mapping(config.get("sparsity_config")).get("format", "dense")))
+    if (sparse := _as_mapping(config.get("sparsity_config")).get("format", "dense")) != "dense":
+        formats.add(str(sparse))
     for unknown in sorted(formats - _COMPRESSED_FORMATS):
         raise tensors.unread(f"compressed-tensors' {unknown}")
     if _as_mapping(config.get("transform_config")).get("config_groups"):
         raise tensors.unread("compressed-tensors' transforms of the hidden states")
-    if any(True for _ in tensors.ending("_g_idx")):
-        raise tensors.unread("compressed-tensors' groups in the order of activations (actorder)")
     schemes = [_as_mapping(each.get("weights")) for each in groups]
     sizes = [each.get("group_size") for each in schemes]
     blocks = [(1, size) for size in sizes if type(size) is int and size > 0]
@@ -491,7 +433,7 @@ def compressed_tensors(tensors: QuantizedTensors, config: Mapping[str, Any]) -> 
     for name in tensors.ending("_scale"):
         if tensors.type(name) in (*_FP8, "I8"):
             shape = tensors.expect(name, (*_FP8, "I8"))
-            found[name] = _scaled(tensors, shape, name, name + "_scale", blocks, zeros=name + "_zero_point")
+            found[name] = _scaled(tensors, shape, (name, name + "_scale"), blocks)
     return found
 
 
@@ -510,17 +452,21 @@ def _packed_integers(
     fitting = sorted(bits for bits in possible if words == -(-shape[1] * bits // 32))
     if shape[0] != rows or shape[1] < 1 or len(fitting) != 1:
         raise tensors.misfit(f"{name}_packed has shape {[rows, words]} for {list(shape)} in {sorted(possible)} bits")
-    if fitting[0] not in _PACKED_BITS:
-        raise tensors.unread(f"compressed-tensors' pack-quantized with {fitting[0]} bits")
-    names = name + "_packed", name + "_scale", blocks
-    return _scaled(tensors, shape, *names, zeros=name + "_zero_point", bits=fitting[0], more=(name + "_shape",))
+    bits = fitting[0]
+    if bits not in _BITS:
+        raise tensors.unread(f"compressed-tensors' pack-quantized with {bits} bits")
+
+    def codes(packed: str) -> Floats:
+        """Each is stored more by half of their range than it is."""
+        return unpack_bits(tensors.read(packed), bits, shape[1]).astype(np.float32) - (1 << bits - 1)
+
+    return _scaled(tensors, shape, (name + "_packed", name + "_scale", name + "_shape"), blocks, codes)
 
 
 RECIPES: dict[str, Recipe] = {
     "awq": awq,
     "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed_tensors,
-    "fbgemm_fp8": fbgemm_fp8,
     "fp8": fp8,
     "gptq": gptq,
 }

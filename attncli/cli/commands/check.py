@@ -67,9 +67,9 @@ def check(
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
     codes = parse_fail_on(fail_on)
     chosen = output.chosen()
-    given = options.TextOptions(text, file, column, prompt=prompt)
-    check_chat(given, target)
-    texts = list(texts_of(given, environment)) if any((text, file, column)) else []
+    inputs = options.TextOptions(text, file, column, prompt=prompt)
+    check_chat(inputs, target)
+    texts = list(texts_of(inputs, environment)) if any((text, file, column)) else []
     with status(environment, f"checking {model}"):
         report = check_model(
             model,
@@ -78,8 +78,8 @@ def check(
             documents=docs,
             layers=layer or "all",
             special=not no_special,
-            **dict(prompt.said()),
-            **dict(load.said()),
+            **dict(prompt.explicit_values()),
+            **dict(load.explicit_values()),
         )
     for note in report.notes:
         environment.note(note)

@@ -98,9 +98,9 @@ def _lines(value_of: Callable[[Setting], Any]) -> tuple[list[_Line], list[_Line]
             chosen.append(_Line(name, default if one.is_default else value_of(one), one.place))
         else:
             chosen.append(_Line(name, default, "default"))
-    beside = [(one, _why_not(one, first, left_out)) for values in found.values() for one in values]
+    reasons = [(one, _why_not(one, first, left_out)) for values in found.values() for one in values]
     ignored = [
-        _Line(one.name, one.value if one.is_default else value_of(one), one.place, why) for one, why in beside if why
+        _Line(one.name, one.value if one.is_default else value_of(one), one.place, why) for one, why in reasons if why
     ]
     return chosen, [*ignored, *_without_option()]
 
@@ -118,13 +118,13 @@ def _without_option() -> Iterator[_Line]:
     """Yield the environment variables that look like ours."""
     from attncli.text import did_you_mean
 
-    known = [variable_of(name) for name in DEFAULTS]
-    for name in sorted(os.environ.keys() - {*known, "ATTN_DEBUG"}):
+    names = [variable_of(name) for name in DEFAULTS]
+    for name in sorted(os.environ.keys() - {*names, "ATTN_DEBUG"}):
         if name.startswith("ATTN_"):
             flag = dashed(name.removeprefix("ATTN_").lower())
             why = f"it takes a flag, --{flag}, in each run"
             if flag not in FLAGS_ALONE:
-                why = f"there is no such variable{did_you_mean(name, known)}"
+                why = f"there is no such variable{did_you_mean(name, names)}"
             yield _Line(None, os.environ[name], name, why)
 
 
@@ -177,8 +177,8 @@ def _on_ray(model: str) -> list[list[str]]:
 
 def _row(one: _Line) -> list[str]:
     value = _DEFAULTS[one.name] if one.value is None and one.name else one.value
-    said = str(value).lower() if isinstance(value, bool) else str(value)
-    return [dashed(one.name) if one.name else "-", said or "''", one.place]
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return [dashed(one.name) if one.name else "-", text or "''", one.place]
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], palette: Palette, width: int | None) -> Block:

@@ -155,9 +155,7 @@ def _over_sentences(
     from attncli.corpus.jobs import DiffJob, Identity
     from attncli.corpus.run import batched, run
 
-    (first, source), (second, other) = (
-        open_job(environment, request, Task(Identity(), "all", values=False)) for request in requests
-    )
+    (first, source), (second, other) = (open_job(environment, request, Task(Identity(), "all")) for request in requests)
     job = DiffJob(first, second, queries)
     results = run(job, batched(many), jobs, job.open(source, other), max(source.parallel_from, other.parallel_from))
     total = last_number(requests[0].computed.sentences)
@@ -203,7 +201,7 @@ def _traces(
     from attncli.cli.request import traces_of
     from attncli.engines.source import CorpusItem
 
-    traces = partial(traces_of, environment, default_layers="all", values=False)
+    traces = partial(traces_of, environment, default_layers="all")
     if files:
         if models:
             raise UsageError("--model does not apply to --from, whose attention is already computed; drop one of them")
@@ -227,11 +225,11 @@ def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
     return next(traces)[1]
 
 
-def _texts(environment: Environment, given: options.Sentences, wanted: int) -> list[str]:
+def _texts(environment: Environment, inputs: options.Sentences, wanted: int) -> list[str]:
     """Return as many sentences as are wanted, from wherever they are."""
     from attncli.cli.sentences import texts_of
 
-    texts = list(islice(texts_of(given, environment, may_be_words=wanted == 1), wanted + 1))
+    texts = list(islice(texts_of(inputs, environment, may_be_words=wanted == 1), wanted + 1))
     if len(texts) == wanted:
         return texts
     found = "one sentence" if len(texts) == 1 else "more than two sentences"

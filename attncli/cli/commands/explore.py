@@ -58,12 +58,12 @@ class Explored(Options):
             raise UsageError(f"{len(words)} sentences, and one is explored at a time; attn diff compares two")
         return " ".join(words)
 
-    def given(self, colors: options.Colors) -> InputSource:
+    def input_source(self, colors: options.Colors) -> InputSource:
         """Return the options that no key changes, as a command line has them."""
         from attncli.explore.command import InputSource
 
-        named = (one for one in self.said() if one[0] not in _OF_QUESTIONS)
-        of_colors = (one for one in colors.said() if one[0] in ("colormap", "color"))
+        named = (one for one in self.explicit_values() if one[0] not in _OF_QUESTIONS)
+        of_colors = (one for one in colors.explicit_values() if one[0] in ("colormap", "color"))
         words = (word for name, value in (*named, *of_colors) for word in _words(name, value))
         return InputSource(tuple(words), self.from_ is not None)
 
@@ -85,12 +85,12 @@ def explore(environment: Environment, explored: Explored, colors: options.Colors
 
     asks = Query(explored.sentence, explored.pair, explored.target, explored.mask)
     look = ViewState(asks, ramp=colors.ramp)
-    given = explored.given(colors)
-    _refuse_without_screen(environment, explored, look, given)
+    source = explored.input_source(colors)
+    _refuse_without_screen(environment, explored, look, source)
     require("attn explore", "textual")
-    asked = _opened(environment, explored)
-    if asked.own is not None:
-        look = replace(look, question=asked.own)
+    opened = _opened(environment, explored)
+    if opened.own is not None:
+        look = replace(look, question=opened.own)
     from attncli.explore.app import run
     from attncli.explore.exporter import Exporter
     from attncli.explore.hangup import end_with_terminal
@@ -98,13 +98,13 @@ def explore(environment: Environment, explored: Explored, colors: options.Colors
     with environment.canvas("attn explore", color=colors.color) as terminal:
         palette = terminal.palette(colors.colormap or "viridis")
     end_with_terminal()
-    seen, is_computing = run(asked, look, palette, Exporter(given))
-    environment.write([f"{command_of(seen, given).line()}\n"])
+    seen, is_computing = run(opened, look, palette, Exporter(source))
+    environment.write([f"{command_of(seen, source).line()}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)
 
 
-def _refuse_without_screen(environment: Environment, explored: Explored, look: ViewState, given: InputSource) -> None:
+def _refuse_without_screen(environment: Environment, explored: Explored, look: ViewState, source: InputSource) -> None:
     """Raise UsageError, with the command that takes its place, where there is no terminal for it."""
     from attncli.explore.command import ViewSnapshot, command_of
 
@@ -113,7 +113,7 @@ def _refuse_without_screen(environment: Environment, explored: Explored, look: V
         return
     if explored.text is None and explored.from_ is None and is_piped_in():
         look = look.asking("-")
-    command = shlex.join(["attn", *command_of(ViewSnapshot(look, "heads"), given).words()])
+    command = shlex.join(["attn", *command_of(ViewSnapshot(look, "heads"), source).words()])
     raise UsageError(f"attn explore is drawn on a terminal, and {why}; this prints what it would begin with: {command}")
 
 
@@ -129,15 +129,15 @@ def _opened(environment: Environment, explored: Explored) -> InteractiveSource:
     from attncli.engines.interactive import open_interactive
 
     if explored.from_ is not None:
-        refuse_beside_saved(name for name, _ in explored.said() if name != "from_")
+        refuse_beside_saved(name for name, _ in explored.explicit_values() if name != "from_")
         return open_interactive(saved=explored.from_)
 
     with loading(environment, explored.model, explored.toy.vocab):
         return open_interactive(
             model=explored.model,
             special=not explored.no_special,
-            **dict(explored.toy.said()),
-            **dict(explored.load.said()),
+            **dict(explored.toy.explicit_values()),
+            **dict(explored.load.explicit_values()),
         )
 
 

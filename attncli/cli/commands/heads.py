@@ -84,9 +84,9 @@ class Wanted(Options):
             if metric in DETECTORS and not self.induction:
                 raise UsageError(f"{metric} is measured on random tokens that come twice; give --induction")
         if self.induction:
-            given = [name for name, _ in request.computed.sentences.said() if name != "no_special"]
-            if given := [*given, *["from"] * (request.from_ is not None)]:
-                option = "TEXT" if given[0] == "text" else f"--{given[0]}"
+            inputs = [name for name, _ in request.computed.sentences.explicit_values() if name != "no_special"]
+            if inputs := [*inputs, *["from"] * (request.from_ is not None)]:
+                option = "TEXT" if inputs[0] == "text" else f"--{inputs[0]}"
                 raise UsageError(f"{option} does not apply to --induction, which draws its tokens; drop one of them")
 
     @property
@@ -94,9 +94,9 @@ class Wanted(Options):
         """The metrics that `--metrics` names; None is all of them."""
         if self.metrics is None:
             return None
-        known = {name: name for name in (*NAMES, *DETECTORS)}
-        names_in("--metrics", self.metrics, known)
-        return [known[name.strip()] for name in self.metrics.split(",")]  # type: ignore[index]
+        metrics = {name: name for name in (*NAMES, *DETECTORS)}
+        names_in("--metrics", self.metrics, metrics)
+        return [metrics[name.strip()] for name in self.metrics.split(",")]  # type: ignore[index]
 
     @property
     def order(self) -> Metric | None:
@@ -104,12 +104,12 @@ class Wanted(Options):
         is_found_by = self.induction and not self.label and self.grid is None
         if self.sort is None:
             return "induction" if is_found_by else None
-        known: dict[str, Metric] = {name: name for name in (*NAMES, *DETECTORS)}
+        metrics: dict[str, Metric] = {name: name for name in (*NAMES, *DETECTORS)}
         name = self.sort.removeprefix("-")
-        if name not in known:
-            expected = ", ".join(known)
-            raise UsageError(f"--sort '{visible(self.sort)}': expected one of {expected}{did_you_mean(name, known)}")
-        return known[name]
+        if name not in metrics:
+            expected = ", ".join(metrics)
+            raise UsageError(f"--sort '{visible(self.sort)}': expected one of {expected}{did_you_mean(name, metrics)}")
+        return metrics[name]
 
     def of(self, found: HeadReport, is_drawn: bool) -> HeadReport:
         """Return a survey with the heads and the metrics that are wanted, in order."""
@@ -202,7 +202,7 @@ def _measured(
     results = results_of(
         environment,
         request,
-        Task(HeadMetricsTask(View(queries=queries), wanted.induction), "all", values=False),
+        Task(HeadMetricsTask(View(queries=queries), wanted.induction), "all"),
         texts=twice,
         jobs=jobs_of(context, request.jobs),
     )

@@ -108,34 +108,34 @@ def inspect(
         raise typer.Exit(ExitCode.INPUT)
 
 
-def _view(given: options.ViewOptions) -> View:
+def _view(chosen: options.ViewOptions) -> View:
     from attncli.text import names_in
     from attncli.trace.view import PARTS, View
 
     return View(
-        show=None if given.show is None else names_in("--show", given.show, PARTS),
-        queries=tuple(given.query or ()),
-        keys=tuple(given.key or ()),
-        hide_special=given.hide_special,
-        precision=given.precision,
-        top_keys=given.top_keys,
-        ramp=given.ramp,
+        show=None if chosen.show is None else names_in("--show", chosen.show, PARTS),
+        queries=tuple(chosen.query or ()),
+        keys=tuple(chosen.key or ()),
+        hide_special=chosen.hide_special,
+        precision=chosen.precision,
+        top_keys=chosen.top_keys,
+        ramp=chosen.ramp,
     )
 
 
-def _size(given: str | None, chosen: str) -> Size | None:
+def _size(text: str | None, chosen: str) -> Size | None:
     """Return the size of a figure.
 
     Raises:
         UsageError: it is none, or what is written is no figure.
     """
-    if given is None:
+    if text is None:
         return None
     from attncli.formats import FIGURES
     from attncli.formats.figures import check_figures
     from attncli.formats.figures.size import Size
 
-    size = Size.of(given)
+    size = Size.of(text)
     if chosen not in FIGURES | {"svg"}:
         raise UsageError(f"--size does not apply to {chosen}; it is of a figure: give -o figure.pdf, .png or .svg")
     check_figures()
@@ -165,20 +165,6 @@ def _refuse_contradictions(run: _Run) -> None:
         check_parquet(path)
 
 
-def _reads_values(run: _Run) -> bool:
-    """Return whether V is certain or likely to be read: by what is shown, made of it or saved, or by a single row."""
-    from attncli.formats import DRAWN
-
-    view = run.view
-    if run.save is not None or run.derive.norms:
-        return True
-    if run.is_figure:
-        return False
-    if view.show is None:
-        return run.chosen in DRAWN and bool(view.queries)
-    return not view.show.isdisjoint({"v", "output"})
-
-
 def _task(run: _Run) -> Task:
     """Return what is made of the traces that are asked for: to be drawn, or their pieces of a format."""
     from attncli.cli.request import Task, derivation_of
@@ -186,7 +172,7 @@ def _task(run: _Run) -> Task:
 
     derivation, layers = derivation_of(run.derive, run.request)
     task = RenderTask(derivation, run.view, run.form, run.save)
-    return Task(task, "0", layers, run.request.generate, _reads_values(run))
+    return Task(task, "0", layers, run.request.generate)
 
 
 def _jobs(context: typer.Context, run: _Run) -> int | None:
@@ -288,7 +274,7 @@ def _title(trace: Trace) -> str:
 def _check_page(view: options.ViewOptions, run: _Run) -> None:
     from attncli.formats.page import check_page
 
-    for name, _ in (*run.derive.said(), *view.said()):
+    for name, _ in (*run.derive.explicit_values(), *view.explicit_values()):
         if name in _NOT_OF_PAGES:
             option = "--" + name.replace("_", "-")
             raise UsageError(

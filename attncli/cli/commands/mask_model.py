@@ -30,9 +30,6 @@ def model(
         Literal["left", "right"] | None,
         options.input_option(help="Where shorter sentences are padded. Default: where the tokenizer does."),
     ] = None,
-    past: Annotated[
-        int | None, options.input_option(min=1, metavar="N", help="The first N positions stand in a KV cache already.")
-    ] = None,
     pair: options.Pair = None,
     target: Annotated[
         str | None,
@@ -50,7 +47,7 @@ def model(
     Examples:
     attn mask model demo "time flies like an arrow"
     attn mask model gpt2 "time flies" "fruit flies like a banana"
-    attn mask model gpt2 "time flies like an arrow" --past 3 -F json
+    attn mask model gpt2 "time flies like an arrow" -F json
     """
     from attncli.checkpoints.options import LoadOptions, checked_options
     from attncli.checkpoints.snapshot import resolve
@@ -66,7 +63,10 @@ def model(
         refuse_beside_chat(pair, target)
     with status(environment, f"loading {model}"):
         loading = checked_options(
-            model, dict(hub.said()) | dict(prompt.said()), LoadOptions, "a checkpoint that transformers runs"
+            model,
+            dict(hub.explicit_values()) | dict(prompt.explicit_values()),
+            LoadOptions,
+            "a checkpoint that transformers runs",
         )
         snapshot = resolve(model, loading)
         announce_import("attn mask model", snapshot)
@@ -74,7 +74,7 @@ def model(
 
         every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
         blank = BlankCheckpoint(snapshot, *every, kind=None, mask=None, special=special, options=loading)
-        sentences, notes = blank.masks(text or [], pair, target, pad, past or 0)
+        sentences, notes = blank.masks(text or [], pair, target, pad)
     for one in notes:
         environment.note(one)
     if chosen == "json":
@@ -102,8 +102,8 @@ def _subject(mask: LayerMask) -> MaskGrid:
     from attncli.masks.mask_grid import MaskGrid
     from attncli.masks.recognition import recognise_plane
 
-    rule = recognise_plane(mask.allowed[0], mask.past) if len(mask.allowed) == 1 else None
-    return MaskGrid("" if rule is None else str(rule), mask.allowed, mask.past, rule)
+    rule = recognise_plane(mask.allowed[0], 0) if len(mask.allowed) == 1 else None
+    return MaskGrid("" if rule is None else str(rule), mask.allowed, 0, rule)
 
 
 def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, An
         "target": one.sentence.target,
         "query_tokens": [token.as_dict() for token in mask.queries],
         "key_tokens": [token.as_dict() for token in mask.keys],
-        "dropped_keys": mask.dropped,
+        "dropped_keys": 0,  # of a KV cache, which the schema has room for
     }
 
 
@@ -138,9 +138,7 @@ def _draw(
             for mask in one.masks:
                 subject = _named(mask)
                 queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
-                # Of positions that are no tokens, those of rows and of columns may be others.
-                is_one = queries == keys[mask.past :] or all(token.is_token for token in (*mask.queries, *mask.keys))
-                view = MaskView(palette, shown.width, [""] * mask.past + queries, keys, is_one)
+                view = MaskView(palette, shown.width, queries, keys)
                 pools[view.pool(subject)] = None
                 yield from view.shown(subject)
 
@@ -154,6 +152,4 @@ def _named(mask: LayerMask) -> MaskGrid:
 
     subject = _subject(mask)
     parts = [mask.kind, layers_named(mask.layers), subject.name]
-    if mask.dropped:
-        parts.append(f"the cache has dropped {mask.dropped} key{'s' if mask.dropped > 1 else ''}")
     return subject._replace(name=" · ".join(filter(None, parts)))

@@ -49,7 +49,7 @@ class _Tokenizing(Options):
 def tokens(
     context: typer.Context,
     environment: Environment,
-    asked: _Tokenizing,
+    request: _Tokenizing,
     output: options.OutputOptions,
     hide_special: Annotated[
         bool, options.choice_option("--hide-special", help="Leave the special tokens out of the view.")
@@ -73,16 +73,16 @@ def tokens(
     from attncli.trace.tokenization import Choice
 
     chosen = output.chosen()
-    if hide_special and asked.from_ is None and asked.model is None and asked.vocab in (None, "words"):
+    if hide_special and request.from_ is None and request.model is None and request.vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     choice = Choice(hide_special, words)
     task = TokenizeTask(choice, None if chosen in DRAWN else chosen)
     stream = ResultStream(
         context,
         environment,
-        _results(context, environment, asked, task),
-        total=last_number(asked.texts),
-        is_alone=is_alone(asked.texts, asked.from_),
+        _results(context, environment, request, task),
+        total=last_number(request.texts),
+        is_alone=is_alone(request.texts, request.from_),
         shares_terminal=environment.is_terminal(output.file),
     )
     if chosen in DRAWN:
@@ -94,7 +94,7 @@ def tokens(
 
 
 def _results(
-    context: typer.Context, environment: Environment, asked: _Tokenizing, task: TokenizeTask
+    context: typer.Context, environment: Environment, request: _Tokenizing, task: TokenizeTask
 ) -> Generator[Result[Any], None, None]:
     """Yield what is made of the tokens that are asked for; a bad request is refused before the first ones."""
     from attncli.cli.request import check_chat, jobs_of, loading, refuse_beside_saved
@@ -103,25 +103,25 @@ def _results(
     from attncli.corpus.run import batched, first_batched, run
     from attncli.engines.source import PARALLEL_FROM_LATE
 
-    if asked.from_ is not None:
+    if request.from_ is not None:
         from attncli.trace.store import load
         from attncli.trace.tokenization import tokenizations_in
 
-        refuse_beside_saved(name for name, _ in asked.said() if name != "from_")
-        saved = list(enumerate(tokenizations_in(load(asked.from_)), start=1))
+        refuse_beside_saved(name for name, _ in request.explicit_values() if name != "from_")
+        saved = list(enumerate(tokenizations_in(load(request.from_)), start=1))
         return (task(number, tokens) for number, tokens in saved)
-    jobs = jobs_of(context, asked.jobs, None if task.form else "what is drawn")
-    texts = sentences(asked.texts, environment)
-    check_chat(asked.texts)
+    jobs = jobs_of(context, request.jobs, None if task.form else "what is drawn")
+    texts = sentences(request.texts, environment)
+    check_chat(request.texts)
     options = {
-        "model": asked.model,
-        "special": not asked.texts.no_special,
-        **dict(asked.texts.prompt.said()),
-        **dict(asked.hub.said()),
-        **{name: value for name, value in asked.said() if name in ("vocab", "truncate")},
+        "model": request.model,
+        "special": not request.texts.no_special,
+        **dict(request.texts.prompt.explicit_values()),
+        **dict(request.hub.explicit_values()),
+        **{name: value for name, value in request.explicit_values() if name in ("vocab", "truncate")},
     }
-    job = TokenizeJob(task, options, asked.texts.pair)
-    with loading(environment, asked.model, asked.vocab):
+    job = TokenizeJob(task, options, request.texts.pair)
+    with loading(environment, request.model, request.vocab):
         opened = job.open()
     return run(job, batched(texts, first_batched(jobs, PARALLEL_FROM_LATE)), jobs, opened, PARALLEL_FROM_LATE)
 

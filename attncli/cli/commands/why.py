@@ -81,7 +81,7 @@ def why(
         environment.note(each)
 
 
-def _the_only(name: str, given: list[str] | None) -> str | None:
-    if given and len(given) > 1:
-        raise UsageError(f"--{name} is given {len(given)} times; one cell or one row is explained at a time")
-    return given[0] if given else None
+def _the_only(name: str, values: list[str] | None) -> str | None:
+    if values and len(values) > 1:
+        raise UsageError(f"--{name} is given {len(values)} times; one cell or one row is explained at a time")
+    return values[0] if values else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
-from attncli.checkpoints.tensors.open_store import open_store, rows_of_vocabulary
+from attncli.checkpoints.tensors.open_store import open_store
 from attncli.checkpoints.weight_checks import check_types, check_unread, without_quantization
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
@@ -65,7 +65,6 @@ class NativeCheckpoint:
         kind: str | None,
         mask: str | None,
         special: bool,
-        values: bool,
         options: EngineOptions,
     ) -> None:
         check_options(options)
@@ -100,8 +99,7 @@ class NativeCheckpoint:
             truncate=options.truncate,
             rows=spec.embedding.tokens.rows,
         ).with_chat(options)
-        weights.prepare(spec.read_whole(last, values))
-        self._values = values
+        weights.prepare(spec.read_whole(last))
         self._prefix_cache: PrefixCache | None = None
         self._source = Provenance(
             "pretrained",
@@ -186,7 +184,7 @@ class NativeCheckpoint:
         inputs = [TokenIds(each.inputs["input_ids"], each.inputs.get("token_type_ids")) for each in pack]
         found = None
         try:
-            what = self.layers, self.heads, self.mask, self._values
+            what = self.layers, self.heads, self.mask
             if self._prefix_cache is not None and len(pack) == 1:
                 found = [self._prefix_cache.record(self.model, inputs[0], *what)]
             else:
@@ -213,7 +211,7 @@ class NativeCheckpoint:
             yield self._traced(sentence, layers)
 
     def _traced(self, sentence: EncodedInput, layers: Sequence[LayerTrace]) -> Trace | UnsupportedError:
-        arrays = (array for each in layers for array in (each.q, each.k, each.v) if isinstance(array, np.ndarray))
+        arrays = (array for each in layers for array in (each.q, each.k, each.v) if array is not None)
         if not all(map(_is_finite, arrays)):
             return UnsupportedError("some of its numbers are not finite")
         found = {each.layer: each for each in layers}
@@ -260,15 +258,12 @@ def _open(snapshot: Snapshot, offline: bool) -> _OpenFiles:
         raise UnsupportedError(f"the weights of {'its base' if snapshot.adapter else 'it'} are in a pickle")
     config = without_quantization(snapshot.config)  # which the store undoes
     store = cache(partial(open_store, snapshot, offline))
-    if snapshot.adapter is not None and "vocab_size" in config:
-        config["vocab_size"] = rows_of_vocabulary(store(), config["vocab_size"])
     return _OpenFiles(config, store, partial(load_tokenizer, snapshot.model_name, snapshot.tokenizer, config))
 
 
 def _open_gguf(path: Path) -> _OpenFiles:
     # Which other checkpoints need not wait for.
-    from attncli.checkpoints.tensors.gguf import Gguf
-    from attncli.checkpoints.tensors.gguf_file import GgufFile
+    from attncli.checkpoints.tensors.gguf import Gguf, GgufFile
     from attncli.encoding.gguf_tokenizer import tokenizer_of
     from attncli.engines.numpy.gguf_config import config_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from attncli.engines.numpy.ops import linear, rotated
 from attncli.engines.numpy.ragged_batch import Group, GroupHeads, RaggedBatch, TokenIds
 from attncli.engines.numpy.weights import ModelWeights
 from attncli.masks.expressions import Atom, Expression, RuleMask
-from attncli.trace.layer import LayerTrace, LazyArray, stages_of
+from attncli.trace.layer import LayerTrace, stages_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -64,7 +64,6 @@ class Model:
         wanted: Sequence[int],
         heads: tuple[int, ...],
         mask: Expression | None,
-        values: bool = True,
     ) -> list[list[LayerTrace]]:
         """Return the wanted layers' attention to each sentence, in the order of the layers.
 
@@ -73,12 +72,10 @@ class Model:
             wanted: indices of layers.
             heads: the heads that were asked for.
             mask: in place of the model's own; None is that one.
-            values: whether those of the last layer are made now, or when they are read; the next layer needs those of
-                the others.
         """
         # A mask of the user's may tell heads apart, which those of several sentences are not.
         batch = RaggedBatch(sentences, share=mask is None)
-        layers = self.layers(wanted, mask, values)
+        layers = self.layers(wanted, mask)
         records: list[list[LayerTrace]] = [[] for _ in sentences]
         with computing(batch.longest):
             x = self.embed(batch)
@@ -89,10 +86,9 @@ class Model:
                     x = layer.forward(x, projected)
         return records
 
-    def layers(self, wanted: Sequence[int], mask: Expression | None, values: bool) -> list[Layer]:
+    def layers(self, wanted: Sequence[int], mask: Expression | None) -> list[Layer]:
         """Return the layers up to the last of those wanted; see `record`."""
-        last = max(wanted)
-        return [Layer(self, index, mask, index in wanted, values or index < last) for index in range(last + 1)]
+        return [Layer(self, index, mask, index in wanted) for index in range(max(wanted) + 1)]
 
     def embed(self, batch: RaggedBatch, past: int = 0) -> Hidden:
         """Return the first hidden states, from a row on."""
@@ -127,7 +123,8 @@ class Model:
         self, name: str, x: Hidden, width: int, has_bias: bool, is_transposed: bool = False
     ) -> Float[np.ndarray, "T F"]:
         """Return x·Wᵀ, or x·Wᵀ + b."""
-        weight = self.weights.matrix(name + ".weight", *_stored_shape(x, width, is_transposed))
+        shape = (x.shape[-1], width) if is_transposed else (width, x.shape[-1])
+        weight = self.weights.matrix(name + ".weight", *shape)
         bias = self.weights.vector(name + ".bias", width) if has_bias else None
         return linear(x, weight.T if is_transposed else weight, bias)
 
@@ -141,14 +138,12 @@ class Layer:
         index: which layer it is.
         mask: in place of the layer's own; None is that one.
         is_wanted: whether its attention is recorded.
-        values: whether its values are made with its queries and keys, or when they are read.
     """
 
     model: Model
     index: int
     mask: Expression | None
     is_wanted: bool
-    values: bool
 
     def project_qkv(self, x: Hidden, batch: RaggedBatch, past: int = 0) -> list[GroupHeads]:
         """Return the queries, keys and values of each group of sentences, queries and keys rotated.
@@ -172,8 +167,7 @@ class Layer:
             for place, sentence in enumerate(group.sentences):
                 queries = slice(place * count, (place + 1) * count)
                 keys = slice(place * kv_heads, (place + 1) * kv_heads)
-                own = LazyArray(k[keys].shape, partial(v.__getitem__, keys)) if isinstance(v, LazyArray) else v[keys]
-                records[sentence].append(self._trace(q[queries], k[keys], own, heads))
+                records[sentence].append(self._trace(q[queries], k[keys], v[keys], heads))
 
     def forward(self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0) -> Hidden:
         """Return the hidden states that leave the layer: attention, then the feed-forward network.
@@ -207,21 +201,19 @@ class Layer:
     def _project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         return self.model.project(self._name(name), x, width, has_bias, self._spec.projections.is_transposed)
 
-    def _heads_of(self, group: Group, past: int, query: Queries, key: Keys, value: Keys | LazyArray) -> GroupHeads:
+    def _heads_of(self, group: Group, past: int, query: Queries, key: Keys, value: Keys) -> GroupHeads:
         rest = group.without_prefix(past)
         q, k = rest.split_heads(query), rest.split_heads(key)
         if (rope := self._spec.layers[self.index].rope) is not None:
             angles = rope.angles(group.tokens)[past:]
-            q, k = rotated(q, angles, rope.length), rotated(k, angles, rope.length)
-        if isinstance(value, LazyArray):
-            return GroupHeads(group, q, k, LazyArray(k.shape, lambda: rest.split_heads(value[:])))
+            q, k = rotated(q, angles), rotated(k, angles)
         return GroupHeads(group, q, k, rest.split_heads(value))
 
     def _trace(
         self,
         q: Float[np.ndarray, "H T D"],
         k: Float[np.ndarray, "Hkv T D"],
-        v: Float[np.ndarray, "Hkv T D"] | LazyArray,
+        v: Float[np.ndarray, "Hkv T D"],
         heads: tuple[int, ...],
     ) -> LayerTrace:
         how, (count, tokens) = self._spec.layers[self.index], q.shape[:2]
@@ -238,7 +230,7 @@ class Layer:
             fill=_FILL,
         )
 
-    def _queries_keys_values(self, x: Hidden) -> tuple[Queries, Keys, Keys | LazyArray]:
+    def _queries_keys_values(self, x: Hidden) -> tuple[Queries, Keys, Keys]:
         heads, how = self._spec.heads, self._spec.projections
         if how.joint:
             joint = self._project(how.joint, x, 3 * heads.count * heads.width, how.has_bias)
@@ -249,18 +241,7 @@ class Layer:
             return q, k, v
         query = self._project_heads(how.query, how.query_norm, x, heads.count)
         key = self._project_heads(how.key, how.key_norm, x, heads.kv_heads)
-        if self.values:
-            return query, key, self._values(x)
-        # What is read later is there, and has its shape.
-        weights, name, width = self.model.weights, self._name(how.value), heads.kv_heads * heads.width
-        weights.check(name + ".weight", *_stored_shape(x, width, how.is_transposed))
-        if how.has_bias:
-            weights.check(name + ".bias", width)
-        return query, key, LazyArray(key.shape, partial(self._values, x))
-
-    def _values(self, x: Hidden) -> Keys:
-        with np.errstate(all="ignore"):  # as in `computing`, which may be over
-            return self._project_heads(self._spec.projections.value, "", x, self._spec.heads.kv_heads)
+        return query, key, self._project_heads(how.value, "", x, heads.kv_heads)
 
     def _project_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Queries:
         how, width = self._spec.projections, self._spec.heads.width
@@ -291,8 +272,12 @@ class Layer:
 def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q Dv"]:
     """Return weights·V of every head, from a row on. Of many rows they are made block by block, on all cores."""
     heads, queries, keys = layer.cells
-    assert layer.v is not None
-    output = np.empty((heads, queries - past, layer.v.shape[-1]), np.float32)
+    q, k, v, scale = layer.q, layer.k, layer.v, layer.scale
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    assert scale is not None
+    output = np.empty((heads, queries - past, v.shape[-1]), np.float32)
     every = tuple(range(heads))
 
     def staged(rows: Int[np.ndarray, " R"]) -> None:
@@ -305,12 +290,8 @@ def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q
         if len(allowed) > 1 or not allowed.any(axis=-1).all():
             staged(np.arange(rows.start, rows.stop))
             return
-        assert layer.q is not None
-        assert layer.k is not None
-        assert layer.scale is not None
-        q, k, v = layer.q[:, rows], layer.k, np.asarray(layer.v)
         some = slice(rows.start - past, rows.stop - past)
-        output[:, some] = attention.fused_output(q, k, v, layer.scale, allowed[0], layer.softcap)
+        output[:, some] = attention.fused_output(q[:, rows], k, v, scale, allowed[0], layer.softcap)
 
     is_short = queries - past <= parallel.LONG
     if is_short or layer.bias is not None or layer.sinks is not None or layer.weights is not None:
@@ -326,11 +307,6 @@ def computing(tokens: int) -> Iterator[None]:
     """Use all cores if so many tokens of one text are a long one, and let numbers overflow: it shows in the end."""
     with np.errstate(all="ignore"), parallel.use_all_cores(tokens):
         yield
-
-
-def _stored_shape(x: Hidden, width: int, is_transposed: bool) -> tuple[int, int]:
-    """Return the shape of a matrix that leads from hidden states to others of a width."""
-    return (x.shape[-1], width) if is_transposed else (width, x.shape[-1])
 
 
 def _positions(ids: Sequence[int], padding_id: int | None) -> list[int]:

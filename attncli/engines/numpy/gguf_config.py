@@ -12,20 +12,11 @@ from typing import Any
 import numpy as np
 
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
-from attncli.checkpoints.tensors.gguf import FREQUENCIES, NAMES
-from attncli.checkpoints.tensors.gguf_file import GgufFile
+from attncli.checkpoints.tensors.gguf import FREQUENCIES, NAMES, GgufFile
 from attncli.engines.numpy.rope import rope_of
 from attncli.files import to_float32
 
-_OF_GPT2 = {
-    "context_length": "n_positions",
-    "embedding_length": "n_embd",
-    "feed_forward_length": "n_inner",
-    "block_count": "n_layer",
-    "attention.head_count": "n_head",
-    "attention.layer_norm_epsilon": "layer_norm_epsilon",
-}
-_OF_DECODERS = {
+_FIELDS = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
@@ -64,11 +55,9 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     table = file.shapes.get("token_embd.weight")
     if table is None or len(table) != 2:
         raise UnsupportedError("it has no token_embd.weight")
-    names = _OF_GPT2 if architecture == "gpt2" else _OF_DECODERS
     config = {"model_type": architecture, "vocab_size": table[0]}
-    config |= {name: fields.get(key) for key, name in names.items()}
-    if architecture != "gpt2":
-        config |= _decoder(architecture, config, fields, file)
+    config |= {name: fields.get(key) for key, name in _FIELDS.items()}
+    config |= _decoder(architecture, config, fields, file)
     fields.get("vocab_size", None)  # of which the table of embeddings tells
     fields.reject_unknown()
     return config
@@ -87,7 +76,7 @@ class _Metadata(ConfigReader):
 
 
 def _decoder(architecture: str, config: Mapping[str, Any], fields: ConfigReader, file: GgufFile) -> dict[str, Any]:
-    """Return what the configuration of a decoder says beside what it has in common with GPT-2."""
+    """Return what the configuration says of how layers attend."""
     heads, hidden = fields.count("attention.head_count"), fields.count("embedding_length")
     width = fields.count("attention.key_length", hidden // heads)
     fields.get("attention.value_length", width, among=(width,))
@@ -118,17 +107,15 @@ def _decoder(architecture: str, config: Mapping[str, Any], fields: ConfigReader,
 def _rotated(architecture: str, fields: ConfigReader, file: GgufFile, width: int) -> dict[str, Any]:
     """Return what a configuration says of its rotary embeddings."""
     theta = fields.number("rope.freq_base", 10_000.0)
-    kind = fields.get("rope.scaling.type", "none", among=("none", "linear", "yarn"))
+    kind = fields.get("rope.scaling.type", "none", among=("none", "linear"))
     factor = fields.get("rope.scaling.factor", 1.0)
     fields.get("rope.scaling.finetuned", None)  # how the model was trained
-    trained = fields.get("rope.scaling.original_context_length", None)
+    fields.get("rope.scaling.original_context_length", None)  # likewise
     rotated: dict[str, Any] = {"rope_theta": theta}
     if FREQUENCIES in file.shapes:
         rotated["rope_scaling"] = _stretched(file, theta, width)
     elif kind != "none":
         rotated["rope_scaling"] = {"rope_type": kind, "factor": factor}
-        if kind == "yarn":
-            rotated["rope_scaling"]["original_max_position_embeddings"] = trained
     if architecture == "gemma3":
         rotated["rope_local_base_freq"] = fields.number("rope.freq_base_swa", 10_000.0)
     return rotated

@@ -211,19 +211,13 @@ class ModelSpec(NamedTuple):
         yield from self.read_whole(layers - 1)
         yield from self._in_layer(layers - 1, self._passing_on())
 
-    def read_whole(self, last: int, values: bool = True) -> Iterator[str]:
-        """Yield the names of the tensors that lead to the queries and keys of a layer, but for the tables.
-
-        Args:
-            last: the layer.
-            values: whether to yield what makes its values too.
-        """
+    def read_whole(self, last: int) -> Iterator[str]:
+        """Yield the names of the tensors that lead to the queries, keys and values of a layer, but for the tables."""
         yield from _tensors(self.embedding.norm, self.norm.has_bias)
         yield from _tensors(self.embedding.projection, has_bias=True)
         for index in range(last):
             yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
-        left_out = None if values else self.projections.value
-        yield from self._in_layer(last, [each for each in self._projecting() if each[0] != left_out])
+        yield from self._in_layer(last, self._projecting())
 
     def _in_layer(self, index: int, tensors: Iterable[tuple[str | None, bool]]) -> Iterator[str]:
         for name, has_bias in tensors:

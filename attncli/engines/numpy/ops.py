@@ -89,9 +89,7 @@ def rms_norm(x: Hidden, weight: Float[np.ndarray, " E"], eps: float) -> Hidden:
     return normed.reshape(x.shape)
 
 
-def rotated(
-    x: Float[np.ndarray, "H T D"], angles: Float[np.ndarray, "T R"], length: float
-) -> Float[np.ndarray, "H T D"]:
+def rotated(x: Float[np.ndarray, "H T D"], angles: Float[np.ndarray, "T R"]) -> Float[np.ndarray, "H T D"]:
     """Return queries or keys turned by their positions (rotary embedding, Su et al. 2021).
 
     The first 2R dimensions are turned, dimension i together with i + R, as GPT-NeoX and all who followed lay them
@@ -100,10 +98,9 @@ def rotated(
     Args:
         x: queries or keys.
         angles: position times frequency.
-        length: what the turned dimensions are multiplied by.
     """
     half = angles.shape[-1]
-    cos, sin = np.cos(angles) * np.float32(length), np.sin(angles) * np.float32(length)
+    cos, sin = np.cos(angles), np.sin(angles)
     first, second = x[..., :half], x[..., half : 2 * half]
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :]], axis=-1)
 

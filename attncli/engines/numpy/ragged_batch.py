@@ -15,8 +15,6 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from attncli.trace.layer import LazyArray
-
 
 class TokenIds(NamedTuple):
     """What a model reads of a sentence.
@@ -66,7 +64,7 @@ class GroupHeads(NamedTuple):
     group: Group
     q: Float[np.ndarray, "NH T D"]
     k: Float[np.ndarray, "NHkv T D"]
-    v: Float[np.ndarray, "NHkv T D"] | LazyArray
+    v: Float[np.ndarray, "NHkv T D"]
 
 
 class RaggedBatch:

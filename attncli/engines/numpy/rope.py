@@ -20,11 +20,9 @@ class Rope(NamedTuple):
 
     Attributes:
         frequencies: radians that a position adds, for each pair of dimensions, `[R]`.
-        length: what the rotated dimensions are multiplied by.
     """
 
     frequencies: Float[np.ndarray, " R"]
-    length: float = 1.0
 
     def angles(self, tokens: int) -> Float[np.ndarray, "T R"]:
         """Return the angles of the first positions."""
@@ -67,21 +65,21 @@ def rope_of(parameters: Any, defaults: Mapping[str, Any], width: int, positions:
     if rotary_width < 2 or rotary_width % 2 or rotary_width > min(width, MOST):
         raise UnsupportedError(f"it turns {rotary_width} of {width} dimensions")
     frequencies = 1 / np.float32(base) ** (np.arange(0, rotary_width, 2, dtype=np.float32) / np.float32(rotary_width))
-    rope = _KINDS[kind](fields, frequencies.astype(np.float32), rotary_width, positions)
+    rope = _KINDS[kind](fields, frequencies.astype(np.float32), positions)
     fields.reject_unknown()
     return rope
 
 
-def _default(_: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
+def _default(_: ConfigReader, frequencies: Float[np.ndarray, " R"], positions: int) -> Rope:
     return Rope(frequencies)
 
 
-def _linear(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
+def _linear(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], positions: int) -> Rope:
     """Divide all frequencies by a factor (Chen et al. 2023, "Extending Context Window …")."""
     return Rope(frequencies / np.float32(fields.number("factor")))
 
 
-def _llama3(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
+def _llama3(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], positions: int) -> Rope:
     """Stretch long waves, keep short ones, and interpolate between the two (Llama 3.1, 2024)."""
     factor, low, high = (fields.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     trained = fields.count("original_max_position_embeddings", positions)
@@ -92,33 +90,4 @@ def _llama3(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], width: i
     return Rope(np.where(waves < trained / high, frequencies, stretched).astype(np.float32))
 
 
-def _yarn(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], width: int, positions: int) -> Rope:
-    """Keep dimensions that turn often within the trained length, stretch slow ones (YaRN, Peng et al. 2023)."""
-    factor = fields.number("factor")
-    trained = fields.count("original_max_position_embeddings", positions)
-    ends = [
-        width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(fields.number("rope_theta")))
-        for turns in (fields.get("beta_fast", None) or 32, fields.get("beta_slow", None) or 1)
-    ]
-    if fields.get("truncate", True):
-        ends = [math.floor(ends[0]), math.ceil(ends[1])]
-    low, high = max(ends[0], 0), min(ends[1], width - 1)
-    high += 0.001 if low == high else 0
-    steps = (np.arange(width // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
-    stretched = np.clip(steps, 0, 1)
-    mixed = frequencies / np.float32(factor) * stretched + frequencies * (1 - stretched)
-    return Rope(mixed.astype(np.float32), _yarn_length(fields, factor))
-
-
-def _yarn_length(fields: ConfigReader, factor: float) -> float:
-    length, over, under = (fields.get(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
-    if length is not None:
-        return float(length)
-
-    def magnitude(slope: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * slope * math.log(factor) + 1.0
-
-    return magnitude(over) / magnitude(under) if over and under else magnitude(1)
-
-
-_KINDS = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
+_KINDS = {"default": _default, "linear": _linear, "llama3": _llama3}

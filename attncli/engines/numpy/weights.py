@@ -66,10 +66,6 @@ class ModelWeights:
             )
         return self._prefix + name
 
-    def check(self, name: str, *shape: int) -> None:
-        """Make sure that a tensor can be read, without reading it; see `vector`."""
-        self._expected(name, shape)
-
     def vector(self, name: str, length: int) -> Float[np.ndarray, " E"]:
         """Return the weights of a norm, or a bias, in float32.
 

@@ -26,7 +26,6 @@ from attncli.engines.torch.configuration import (
     other_layers,
     start_id,
 )
-from attncli.engines.torch.expected_masks import implied_masks, mask_notes
 from attncli.engines.torch.generation import Writer, check_causal, check_no_future
 from attncli.engines.torch.recorder import RecordRequest
 from attncli.engines.torch.run_recorded import run
@@ -35,10 +34,9 @@ from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.recording.readers.transformers import ATTENTION
 from attncli.text import as_list, visible
-from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
-from attncli.trace.trace import Provenance, Trace, sequences
+from attncli.trace.trace import Provenance, Trace
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +92,6 @@ class Checkpoint:
         own = whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
         self.notes = self._all_notes()
-        self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
         self.encoder = InputEncoder(
             name=model,
             tokenizer=own_tokenizer,
@@ -121,7 +118,6 @@ class Checkpoint:
         other.request = replace(self.request, layers=chosen, mask=expression)
         other._check_attention()
         other.notes = other._all_notes()
-        other.unseen = dict(self.unseen)  # each of them complains for itself
         return other
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
@@ -131,9 +127,8 @@ class Checkpoint:
         return sentence.query_tokens, sentence.tokens
 
     def _all_notes(self) -> tuple[str, ...]:
-        config = self.part.config
-        about = architecture_of(config).notes(config, max(self.request.layers))
-        return (*self._unshown(), *about, *self._of_weights)
+        about = architecture_of(self.part.config).note
+        return (*self._unshown(), *([about] if about else []), *self._of_weights)
 
     def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
         """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
@@ -250,21 +245,11 @@ class Checkpoint:
         traces = []
         for one, own in zip(sentences, recorded.traces(), strict=True):
             tokens = one.query_tokens, one.tokens
-            layers = tuple(self._with_positions(layer, *tokens) for layer in own)
-            notes = one.notes
-            if self.request.mask is None:
-                notes += mask_notes(layers, self.unseen)
             if one.generated:
                 check_no_future(self.name, own, one.generated)
-            sides = (*tokens, layers, one.text, one.pair, one.target)
-            traces.append(Trace(source, *sides, notes, one.generated))
+            sides = (*tokens, own, one.text, one.pair, one.target)
+            traces.append(Trace(source, *sides, one.notes, one.generated))
         return traces
-
-    def _with_positions(self, layer: LayerTrace, query_tokens: Tokens, key_tokens: Tokens) -> LayerTrace:
-        """Return a layer that says what its keys are, where they are not the tokens."""
-        _, tokens = sequences(layer.kind, query_tokens, key_tokens)
-        keys = architecture_of(self.model.config).key_tokens(self.model.config, layer.layer, tokens)
-        return layer if keys is None else replace(layer, key_tokens=keys)
 
     def _provenance(self) -> Provenance:
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from attncli.attention import row_blocks
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.configuration import layer_types, sides
 from attncli.engines.torch.recorder import Sublayer
-from attncli.masks.expressions import And, Atom, Expression, RuleMask
-from attncli.text import layers_named
-from attncli.trace.layer import LayerTrace
+from attncli.masks.expressions import And, Atom, Expression
 
 # What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
 _BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
@@ -51,7 +46,6 @@ def selected_keys(config: Any) -> int | None:
     """Return how many keys a query attends to where a layer selects keys by their content; None if none does."""
     blocks = getattr(config, "index_topk_blocks", None)
     counts = [getattr(config, name, None) for name in _BUDGETS]
-    counts = [count and architecture_of(config).selected_keys(config, count) for count in counts]
     counts.append(blocks and blocks * config.index_block_size)
     return min((count for count in counts if isinstance(count, int)), default=None)
 
@@ -81,42 +75,6 @@ def _of_layer(config: Any, layer: int) -> Any:
     return config.per_layer_config[layer] if layer < config.num_hidden_layers else config
 
 
-def mask_notes(layers: Sequence[LayerTrace], implied: dict[Sublayer, ExpectedMask]) -> tuple[str, ...]:
-    """Return a sentence for the layers whose mask is another one than the configuration implies.
-
-    Args:
-        layers: of one sentence.
-        implied: the masks that are expected; those of layers that are complained of are taken out.
-    """
-    differing: dict[tuple[str, str], list[int]] = {}
-    for layer in layers:
-        sublayer = layer.layer, layer.kind
-        if sublayer in implied and _differs(layer, implied[sublayer]):
-            differing.setdefault((str(implied.pop(sublayer).expression), layer.kind), []).append(layer.layer)
-    return tuple(
-        f"{layers_named(which, None if kind == 'self' else kind)}: the mask is not {expected}, which the configuration "
-        "implies; `attn check` says where they differ"
-        for (expected, kind), which in differing.items()
-    )
-
-
-def _differs(layer: LayerTrace, implied: ExpectedMask) -> bool:
-    """Return whether a mask is not what is implied."""
-    if isinstance(layer.mask, RuleMask) and layer.mask.expression == implied.expression:
-        return False
-    if layer.query_tokens is not None:
-        return False  # what is implied is said of tokens
-    tokens = [key for key, token in enumerate(layer.key_tokens or ()) if token.is_token]
-    columns = tokens if layer.key_tokens is not None else slice(None)
-    rule = RuleMask(implied.expression, layer.num_queries, len(tokens) or layer.num_keys, layer.num_heads)
-    heads = list(range(layer.num_heads))
-    for rows in row_blocks(np.arange(layer.num_queries), layer.num_keys):
-        allowed, expected = layer.mask.rows(heads, rows)[..., columns], rule.rows(heads, rows)
-        if ((allowed ^ expected) if implied.is_exact else (allowed & ~expected)).any():
-            return True
-    return False
-
-
 def _is_causal(model: Any, modules: Any) -> bool | None:
     """Return whether a model without a decoder of its own looks at the past alone; None if nothing says so.
 
@@ -144,7 +102,6 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> ExpectedMask:
     if is_causal is None:
         return ExpectedMask(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
-    is_exact &= architecture_of(config).is_exact
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
     is_exact &= "indexed" not in layer_type

@@ -115,7 +115,6 @@ def check_no_future(name: str, layers: tuple[LayerTrace, ...], generated: int) -
     """Raise NotExposedError if a query that predicted a token could see it, so that it predicted nothing."""
     for layer in layers:
         rows = np.arange(layer.num_queries - 1 - generated, layer.num_queries - 1)
-        tokens = slice(layer.num_queries)  # behind them may stand keys that were made of earlier ones
-        allowed = layer.mask.rows(list(range(layer.num_heads)), rows)[..., tokens]
-        if (allowed & (np.arange(layer.num_keys)[tokens] > rows[:, None])).any():
+        allowed = layer.mask.rows(list(range(layer.num_heads)), rows)
+        if (allowed & (np.arange(layer.num_keys) > rows[:, None])).any():
             raise NotExposedError(f"{visible(name)} attends to later tokens; --generate needs a causal model")

@@ -11,8 +11,8 @@ import torch
 from transformers import MODEL_MAPPING, AutoModel, AutoModelForCausalLM
 from transformers import __version__ as transformers_version
 
-from attncli.checkpoints.hub import Download, capture_warnings, first_sentence, translate_errors
-from attncli.checkpoints.tensors.open_store import is_plain, open_store, rows_of_vocabulary
+from attncli.checkpoints.hub import Download, first_sentence, translate_errors
+from attncli.checkpoints.tensors.open_store import is_plain, open_store
 from attncli.checkpoints.weight_checks import check_types, check_unread
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
 from attncli.engines.torch import attention_modules
@@ -66,10 +66,8 @@ def load_model(
     loader = _loader(part, options, request, writes)
     _drop_quantization(part)  # transformers would undo it by other packages, or not at all
     store = open_store(snapshot, options.offline)
-    if hasattr(part.config, "vocab_size"):
-        part.config.vocab_size = rows_of_vocabulary(store, part.config.vocab_size)
     folder = snapshot.folder if is_plain(snapshot, store) else None
-    with translate_errors(name, "model"), capture_warnings() as warnings:
+    with translate_errors(name, "model"):
         model, report = build_with_recorder(partial(_loaded, loader, folder, part, options, store))
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
     notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
@@ -80,7 +78,7 @@ def load_model(
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
     _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
-    return model, (*notes, *dict.fromkeys(warnings)), store.form
+    return model, notes, store.form
 
 
 def _check_device(options: LoadOptions) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 import torch
 
+from attncli.engines.cpu import free_memory
 from attncli.engines.torch.configuration import sides
 from attncli.errors import InputError
 
 _OVERHEAD = 200e6  # blocks of scores and what the libraries hold besides
-_COPIES = 3  # times a recorded layer, on a device: the tensors, what its modules gave, and their copies
 _QUADRATIC = 4  # [H, Q, K] arrays that a model's own eager attention holds at a time, at the most
 
 
@@ -31,8 +30,6 @@ def room_for(model: Any, tokens: int, layers: int, is_watched: bool) -> int:
     there = _available(model.device)
     if there is None:
         return sys.maxsize
-    if model.device.type != "cpu":
-        layers *= _COPIES
     one, two = (estimate(model.config, model.dtype.itemsize, batch, tokens, layers, is_watched) for batch in (1, 2))
     if one > there:
         raise InputError(
@@ -72,27 +69,7 @@ def _widest(config: Any) -> Any:
 
 def _available(device: torch.device) -> float | None:
     """Return how many bytes are free where the model runs; None if the system does not say."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    free = []
-    try:
-        with open("/proc/meminfo") as file:
-            kilobytes = next(line.split()[1] for line in file if line.startswith("MemAvailable"))
-        free.append(float(kilobytes) * 1024)
-        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as current:
-            used = float(current.read())
-            free.append(float(limit.read()) - used + _read_only("/sys/fs/cgroup/memory.stat"))
-    except (OSError, StopIteration, ValueError):  # another system, or no limit ("max")
-        pass
-    if not free and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        free.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
-    return min(free, default=None)
-
-
-def _read_only(path: str) -> float:
-    """Return how many bytes of a group's memory hold files, which give way when somebody needs it."""
-    with open(path) as file:
-        return float(next(line.split()[1] for line in file if line.startswith("inactive_file ")))
+    return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_memory()
 
 
 def _gigabytes(count: float) -> str:

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.encoding.encode import EncodedInput
-from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.batch import padded
 from attncli.engines.torch.configuration import instead, layer_types
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.expected_masks import selected_keys
-from attncli.engines.torch.kv_prefill import continued, encoder_inputs
-from attncli.engines.torch.recorder import PaddedBatch, Span
 from attncli.engines.torch.run_recorded import run
 from attncli.engines.torch.weightless_model import SkipProducts, blank_model
-from attncli.errors import InputError, NotExposedError, UsageError
+from attncli.errors import InputError, NotExposedError
 from attncli.masks.recognition import recognise_plane
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
@@ -27,7 +24,6 @@ from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import sequences
 
 if TYPE_CHECKING:
-    import torch
     from jaxtyping import Bool
 
 _TYPE = re.compile(r"(\w+)_attention")
@@ -43,8 +39,6 @@ class LayerMask:
         allowed: True = attend; a plane for all heads, or one for each.
         queries: the tokens of the rows, padding included.
         keys: the tokens of the columns.
-        past: how many tokens ran before the first query.
-        dropped: how many of the keys a cache no longer holds.
     """
 
     kind: str
@@ -52,8 +46,6 @@ class LayerMask:
     allowed: Bool[np.ndarray, "P Q K"]
     queries: Tokens
     keys: Tokens
-    past: int
-    dropped: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,6 @@ class BlankCheckpoint(Checkpoint):
         pair: str | None = None,
         target: str | None = None,
         pad: str | None = None,
-        past: int = 0,
     ) -> tuple[list[SentenceMasks], list[str]]:
         """Return the masks of sentences that run side by side, and what the user should know of them.
 
@@ -86,10 +77,9 @@ class BlankCheckpoint(Checkpoint):
             pair: a second text in the sequence of each one.
             target: of an encoder-decoder, the decoder's text; None is the sentence itself.
             pad: `left` or `right`, where the shorter ones are padded; None is where the tokenizer does it.
-            past: how many positions have run before, and stand in a cache.
 
         Raises:
-            UsageError: an option does not apply.
+            UsageError: a target does not apply.
             InputError: a text cannot be read.
             NotExposedError: the model does not show its masks, or cannot do what is asked.
         """
@@ -98,14 +88,15 @@ class BlankCheckpoint(Checkpoint):
         side = pad or self.encoder.tokenizer.padding_side
         padding = self._padding()
         batch = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions)
+        rows = batch._replace(spans=[batch.whole] * len(sentences))
         with SkipProducts():
-            recorded = self._recorded(batch, past)
+            recorded = run(self.model, self.model, rows, self.request, self.kinds).traces()
         text_end, target_end = batch.whole.text.stop, batch.whole.target.stop
         filled = [
             (_filled(one.tokens, text_end, padding, side), _filled(one.query_tokens, target_end, padding, side))
             for one in sentences
         ]
-        masks = self._grouped(recorded, filled, past)
+        masks = self._grouped(recorded, filled)
         notes = [*self._layer_notes(), *(note for one in sentences for note in one.notes)]
         notes += self._padding_notes(sentences, pad, side, padding)
         return [SentenceMasks(*both) for both in zip(sentences, masks, strict=True)], notes
@@ -147,35 +138,8 @@ class BlankCheckpoint(Checkpoint):
         if is_padded and self.encoder.tokenizer.pad_token_id is None:
             yield f"the tokenizer has no pad token; padded with {padding.label}"
 
-    # --- running -------------------------------------------------------------------------------------------
-
-    def _recorded(self, batch: PaddedBatch, past: int) -> list[tuple[LayerTrace, ...]]:
-        """Return the layers of every sentence, each with the whole padded row."""
-        inputs, spans, whole = batch
-
-        def recorded(part: Any, own: dict[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
-            return run(self.model, part, PaddedBatch(own, [span] * len(spans), span), self.request, kinds).traces()
-
-        if not past:
-            return recorded(self.model, inputs, self.kinds, whole)
-        tokens, name, config = whole.target.stop, visible(self.name), self.model.config
-        if past >= tokens:
-            raise UsageError(f"--past {past} leaves no query; the longest sentence has {tokens} tokens")
-        if any(architecture_of(config).key_count(config, layer, past) is not None for layer in range(self.num_layers)):
-            raise NotExposedError(f"{name} has keys that are no tokens, and a cache hides which; leave out --past")
-        rest = slice(0, tokens - past)
-        encoder: list[tuple[LayerTrace, ...]] = [()] * len(spans)
-        if self.is_encoder_decoder:
-            encoder = recorded(self.model.get_encoder(), encoder_inputs(inputs), ("encoder",), whole)
-        part, left = continued(self.model, inputs, past)
-        kinds = [kind for kind in self.kinds if kind != "encoder"]
-        span = Span(whole.text if self.is_encoder_decoder else rest, rest, past)
-        return [first + second for first, second in zip(encoder, recorded(part, left, kinds, span), strict=True)]
-
-    # --- putting together -------------------------------------------------------------------------------------
-
     def _grouped(
-        self, recorded: Sequence[tuple[LayerTrace, ...]], filled: Sequence[tuple[Tokens, Tokens]], past: int
+        self, recorded: Sequence[tuple[LayerTrace, ...]], filled: Sequence[tuple[Tokens, Tokens]]
     ) -> list[tuple[LayerMask, ...]]:
         """Return the masks of each sentence; layers of one kind that have the same mask share it.
 
@@ -184,33 +148,25 @@ class BlankCheckpoint(Checkpoint):
         groups: dict[Any, tuple[str, list[np.ndarray[Any, Any]], list[int]]] = {}
         for layers in zip(*recorded, strict=True):
             cells = [_cells(layer) for layer in layers]
-            kind = self._kind(layers[0], cells, past)
+            kind = self._kind(layers[0], cells)
             key = (kind, *((each.shape, each.tobytes()) for each in cells))
             groups.setdefault(key, (layers[0].kind, cells, []))[2].append(layers[0].layer)
         masks: list[list[LayerMask]] = [[] for _ in filled]
-        config = self.model.config
         for (kind, *_), (side, cells, indices) in groups.items():
-            before = past if side != "encoder" else 0
             for own, (text, target), allowed in zip(masks, filled, cells, strict=True):
-                queries, keys = sequences(side, target, text)
-                keys = architecture_of(config).key_tokens(config, indices[0], keys) or keys
-                queries = Tokens(queries[before:])
-                dropped = len(keys) - allowed.shape[-1]
-                full = np.pad(allowed, ((0, 0), (0, 0), (dropped, 0)))
-                own.append(LayerMask(kind, tuple(indices), full, queries, keys, before, dropped))
+                own.append(LayerMask(kind, tuple(indices), allowed, *sequences(side, target, text)))
         return [tuple(own) for own in masks]
 
-    def _kind(self, layer: LayerTrace, cells: Sequence[Bool[np.ndarray, "P Q K"]], past: int) -> str:
+    def _kind(self, layer: LayerTrace, cells: Sequence[Bool[np.ndarray, "P Q K"]]) -> str:
         """Return what the configuration calls a layer, or what its masks say of it."""
         if layer.kind != "self":
             return layer.kind
         types = layer_types(self.model.config, "layer_types")
         if types and (named := _TYPE.fullmatch(types[layer.layer])):
             return named[1]
-        queries, keys = cells[0].shape[-2:]
-        if any((each & ~np.tri(queries, keys, keys - queries, dtype=bool)).any() for each in cells):
+        if any(np.triu(each, 1).any() for each in cells):
             return "bidirectional"
-        rules = {str(recognise_plane(plane, keys - queries)) for each in cells for plane in each}
+        rules = {str(recognise_plane(plane, 0)) for each in cells for plane in each}
         if any("window" in rule for rule in rules):
             return "sliding"
         return "chunked" if any("chunk" in rule for rule in rules) else "full"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch.nn.modules import module as torch_module
 
-from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.softmax_tracer import fitted_scale
 from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
@@ -54,12 +53,11 @@ class Span:
 
     text: slice  # of the encoder's text, or of the only one
     target: slice  # of the decoder's
-    past: int = 0  # keys before the first query, in a cache
 
     def of(self, kind: str) -> tuple[slice, slice]:
         """Return the rows and the columns of one kind of attention."""
         rows = self.target if kind in ("decoder", "cross") else self.text
-        return rows, self.text if kind == "cross" else slice(rows.start, rows.stop + self.past)
+        return rows, self.text if kind == "cross" else rows
 
 
 class PaddedBatch(NamedTuple):
@@ -77,7 +75,7 @@ class PaddedBatch(NamedTuple):
 
 
 class UnknownPositionsError(NotExposedError):
-    """A layer has queries or keys that are neither tokens nor what its architecture is known to have."""
+    """A layer has queries or keys that are no tokens."""
 
 
 class StopForward(Exception):  # noqa: N818
@@ -102,7 +100,6 @@ class Recorder:
         modules: which attention module is which layer.
         kinds: the kinds of attention that run.
         batch: what it runs on.
-        config: the model's configuration.
         layers: what was recorded, of each sentence.
         order: the layers of each kind that ran, in that order.
         calls: what the layers were recorded of, if that is asked for.
@@ -114,14 +111,12 @@ class Recorder:
     modules: AttentionModules
     kinds: Sequence[str]
     batch: PaddedBatch
-    config: Any
     order: dict[str, list[int]] = field(init=False)
     layers: list[dict[Sublayer, LayerTrace]] = field(init=False)
     calls: dict[Sublayer, AttentionCall] = field(default_factory=dict)
     returned: list[tuple[int, Sublayer]] = field(default_factory=list)
     outputs: dict[Sublayer, torch.Tensor] = field(default_factory=dict)
     _running: list[_ModuleRun] = field(default_factory=list)
-    _waiting: list[tuple[AttentionCall, Sublayer]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin with nothing recorded."""
@@ -160,11 +155,7 @@ class Recorder:
         run = self._run_of(module)
         if run is None or (module is None and not self.modules.has(run.module)):
             return False
-        sublayer = self._register(run)
-        if self.request.mask is not None and self._own_keys(sublayer) is not None:
-            name = type(module).__name__
-            raise NotExposedError(f"{name} has positions that are no tokens; --mask says nothing of them")
-        return sublayer in self.requested
+        return self._register(run) in self.requested
 
     def emit(self, module: Any, call: AttentionCall) -> None:
         """Take what a module computed whose attention is wanted; None is the innermost."""
@@ -194,11 +185,7 @@ class Recorder:
         self.returned.append((id(module), run.sublayer))
         if run.calls:
             self.outputs[run.sublayer] = output[0] if isinstance(output, list | tuple) else output
-            call = joined(run.sublayer, run.calls)
-            if _is_on_cpu(call):
-                self._record(call, run.sublayer)
-            else:  # a transfer waits for all that the device was asked before
-                self._waiting.append((call, run.sublayer))
+            self._record(joined(run.sublayer, run.calls), run.sublayer)
         if self.is_last(run.sublayer):
             raise StopForward
 
@@ -206,46 +193,22 @@ class Recorder:
         """Whether nothing that comes after this layer is needed, not even to know which layer this one is."""
         return self.modules.is_named and sublayer == self.requested[-1]
 
-    def flush(self) -> None:
-        """Bring what waits on a device to the CPU and record it, after everything was asked of the device."""
-        copies: dict[int, torch.Tensor] = {}  # layers share masks
-        for call, sublayer in self._waiting:
-            self._record(_on_cpu(call, copies), sublayer)
-        self._waiting.clear()
-
-    # --- which positions are whose ---
-
-    def _own_keys(self, sublayer: Sublayer) -> int | None:
-        """Return how many keys a layer has where they are not the tokens of the padded batch."""
-        tokens = self.batch.whole.of(sublayer[1])[1].stop
-        return architecture_of(self.config).key_count(self.config, sublayer[0], tokens)
-
-    def sentence_slices(self, number: int, sublayer: Sublayer) -> tuple[slice, slice]:
-        """Return which rows and columns of a layer are one sentence's; keys of its own are all of them."""
-        rows, columns = self.batch.spans[number].of(sublayer[1])
-        keys = self._own_keys(sublayer)
-        return rows, columns if keys is None else slice(keys)
+    # --- what was recorded ---
 
     def _heads_of(self, sublayer: Sublayer, heads: int, queries: int, keys: int) -> tuple[int, ...]:
         """Return the heads asked for of a layer with these sizes.
 
         Raises:
-            UnknownPositionsError: it has not one query and one key for every position that is known of: for the tokens
-                of the padded batch, where nothing else is.
+            UnknownPositionsError: it has not one query and one key for every token of the padded batch.
             UsageError: it has no such head.
         """
         rows, columns = (side.stop for side in self.batch.whole.of(sublayer[1]))
-        columns = self._own_keys(sublayer) or columns
-        # A cache of a sliding window has dropped what no query will see.
-        is_cut = self.batch.whole.past > 0 and keys < columns
-        if queries != rows or (keys != columns and not is_cut):
+        if (queries, keys) != (rows, columns):
             raise UnknownPositionsError(
                 f"layer {sublayer[0]} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
                 "positions that are no tokens are not supported in it"
             )
         return self.request.heads.resolve(heads, f"layer {sublayer[0]}")
-
-    # --- what was recorded ---
 
     def _record(self, call: AttentionCall, sublayer: Sublayer) -> None:
         """Keep one layer of every sentence; of a model without weights its mask alone."""
@@ -253,7 +216,7 @@ class Recorder:
         if self.request.audits:
             self.calls[sublayer] = call
         for number, layers in enumerate(self.layers):
-            layer = to_layer(_of_sentence(call, number, *self.sentence_slices(number, sublayer)), 0)
+            layer = to_layer(_of_sentence(call, number, *self.batch.spans[number].of(sublayer[1])), 0)
             mask = layer.mask
             if self.request.mask is not None:
                 mask = RuleMask(self.request.mask, layer.num_queries, layer.num_keys, layer.num_heads)
@@ -313,48 +276,28 @@ def _has_same_scores(one: AttentionCall, other: AttentionCall) -> bool:
     return same and torch.allclose(one.scores, other.scores, rtol=0, atol=0, equal_nan=True)
 
 
-def _is_on_cpu(call: AttentionCall) -> bool:
-    return call.device == "cpu"
-
-
-def _on_cpu(call: AttentionCall, copies: dict[int, torch.Tensor]) -> AttentionCall:
-    """Return a call with its tensors on the CPU; `copies` are those that were brought before, by their `id`."""
-
-    def copy(tensor: torch.Tensor, _: str) -> torch.Tensor:
-        if id(tensor) not in copies:
-            copies[id(tensor)] = tensor.cpu()
-        return copies[id(tensor)]
-
-    return _with_tensors(call, copy)
-
-
 def _of_sentence(call: AttentionCall, number: int, rows: slice, columns: slice) -> AttentionCall:
     """Return one sentence's part of the attention of a padded batch."""
     sides = {"Q": rows, "K": columns}
 
     def part(tensor: torch.Tensor, axes: str) -> torch.Tensor:
-        """Take a batch row, and of the axes behind the heads those positions; an axis of one stands for all."""
+        """Return a batch row, and of the axes behind the heads those positions; an axis of one stands for all."""
         own = tensor[number : number + 1] if len(tensor) > 1 else tensor
         index = [sides[name] if own.shape[axis] > 1 else slice(None) for axis, name in enumerate(axes, start=2)]
         return own[:, :, *index]
 
     queries, keys = (len(range(size)[side]) for size, side in zip(call.shape[2:], (rows, columns), strict=True))
-    own = replace(call, shape=(1, call.shape[1], queries, keys), proofs=call.proofs[number : number + 1])
-    return _with_tensors(own, part)
+    tensors: dict[str, Any] = {
+        name: part(tensor, axes) for name, axes in _AXES.items() if (tensor := getattr(call, name)) is not None
+    }
+    masks = tuple(mask._replace(values=part(mask.values, "QK")) for mask in call.masks)
+    return replace(call, shape=(1, call.shape[1], queries, keys), masks=masks, **tensors)
 
 
 # The axes of a call's tensors behind the batch and the heads, as far as they are positions.
 _AXES = {
     "q": "Q", "k": "K", "v": "K", "scores": "QK", "weights": "QK", "weight_sums": "Q", "sinks": "Q", "output": "Q",
 }  # fmt: skip
-
-
-def _with_tensors(call: AttentionCall, change: Callable[[torch.Tensor, str], torch.Tensor]) -> AttentionCall:
-    """Return a call with every tensor changed; what changes it is told their axes."""
-    tensors: dict[str, Any] = {
-        name: change(tensor, axes) for name, axes in _AXES.items() if (tensor := getattr(call, name)) is not None
-    }
-    return replace(call, **tensors, masks=tuple(mask._replace(values=change(mask.values, "QK")) for mask in call.masks))
 
 
 def _with_mask_alone(layer: LayerTrace) -> LayerTrace:

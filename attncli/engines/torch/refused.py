@@ -18,6 +18,7 @@ _REFUSED = {
     "canine": f"{_NO_TOKENS} hashes characters, and its deep layers attend to groups of four",
     "cohere_asr": _SOUND,
     "cpmant": f"{_NO_TOKENS} puts prompts of its own before each text",
+    "deepseek_v4": f"{_NO_TOKENS} attends to blocks of tokens that a compressor made, behind the tokens",
     "diffusion_gemma": _READS.format("a canvas of noise"),
     "evolla": _READS.format("a protein"),
     "funnel": f"{_NO_TOKENS} pools its queries from block to block",
@@ -39,6 +40,8 @@ _REFUSED = {
     "xlm-prophetnet": f"{_NO_WEIGHTS} predicts several tokens at once, in streams that attend to each other",
     "yoso": f"{_NO_WEIGHTS} estimates attention by how often hashes of queries and keys collide, without a softmax",
 }
+# What chooses global tokens before it runs its base model.
+_GLOBAL_TOKENS = ("LongformerForQuestionAnswering", "LongformerForSequenceClassification")
 
 
 def check_supported(name: str, config: Mapping[str, Any]) -> None:
@@ -52,6 +55,13 @@ def check_supported(name: str, config: Mapping[str, Any]) -> None:
         NotExposedError: it is refused.
     """
     for part in (config, config.get("encoder"), config.get("decoder")):
-        kind = part.get("model_type") if isinstance(part, Mapping) else None
+        if not isinstance(part, Mapping):
+            continue
+        kind, classes = part.get("model_type"), part.get("architectures")
         if isinstance(kind, str) and kind in _REFUSED:
             raise NotExposedError(f"{visible(name)} ({kind}) {_REFUSED[kind]}")
+        if chosen := [each for each in classes if each in _GLOBAL_TOKENS] if isinstance(classes, list) else ():
+            raise NotExposedError(
+                f"{visible(name)} ({chosen[0]}) lets some tokens see all others, with queries and keys of other "
+                "matrices; attn reads the band alone, of a base model"
+            )

@@ -28,7 +28,7 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
 
     Args:
         model: from `load_model`.
-        part: what runs: the model, its encoder, or what goes on where a cache ends.
+        part: what runs: the model, or its encoder.
         batch: the sentences.
         request: what to record.
         kinds: the kinds of attention that run.
@@ -39,21 +39,15 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
     """
     architecture = model.config.model_type
     forward = partial(_forward, model, part, batch.inputs)
-    particular = architecture_of(model.config)
-    particular.prepare(model, batch.inputs["input_ids"].shape[1])
-    ours = model.config._attn_implementation
-    if ours == interface.ATTENTION and particular.adds_to_its_mask:
-        ours = interface.EAGER_MASKS
-        set_backend(model, ours)
-    if ours in (interface.ATTENTION, interface.EAGER_MASKS):
-        recorder = Recorder(request, find_attention_modules(model), kinds, batch, model.config)
+    architecture_of(model.config).prepare(model, batch.inputs["input_ids"].shape[1])
+    if model.config._attn_implementation in (interface.ATTENTION, interface.EAGER_MASKS):
+        recorder = Recorder(request, find_attention_modules(model), kinds, batch)
         reader = interface.InterfaceReader(
             recorder.wants, recorder.emit, model._supports_sdpa, request.mask, request.is_blank, request.audits
         )
         try:
             with interface.reading(reader), recorder.following():
                 forward()
-            recorder.flush()
             recorder.check(architecture)
         except (interface.UnknownTensorError, UnknownPositionsError):
             raise
@@ -68,14 +62,13 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
         set_backend(model, "eager")
     if request.mask is not None:
         raise NotExposedError(f"{architecture} makes its own mask, which --mask cannot replace")
-    recorder = Recorder(request, find_attention_modules(model), kinds, batch, model.config)
+    recorder = Recorder(request, find_attention_modules(model), kinds, batch)
     with ExitStack() as readers:
         readers.enter_context(recorder.following())
         readers.enter_context(tracing(recorder.wants, recorder.emit, len(batch.inputs["input_ids"])))
         for reading in MODULE_READERS:
             readers.enter_context(reading(model, recorder.wants, recorder.emit, batch.whole.text.stop))
         forward()
-    recorder.flush()
     recorder.check(architecture)
     return recorder
 
@@ -84,7 +77,5 @@ def _forward(model: Any, part: Any, inputs: Mapping[str, Any]) -> None:
     """Run a model, or a part of it, up to the last layer that is needed."""
     batch, count = inputs["input_ids"].shape
     failure = f"{model.config.model_type}: the model did not run on the text alone"
-    with translate_model_errors(f"{batch} × {count} tokens", failure):
-        own = architecture_of(model.config).inputs(model.config, inputs)
-        with suppress(StopForward):
-            part(**{name: tensor.to(model.device) for name, tensor in own.items()})
+    with translate_model_errors(f"{batch} × {count} tokens", failure), suppress(StopForward):
+        part(**{name: tensor.to(model.device) for name, tensor in inputs.items()})

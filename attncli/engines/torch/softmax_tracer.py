@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from attncli.recording.call import AttentionCall, CallSite, MaskArgument
+from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.notes import Notes
 from attncli.recording.watch import watching
 from attncli.trace.layer import LayerTrace
 
 # What a model adds to a forbidden score is −1e4 at the least, and no score comes near: below this it is masked.
-FORBIDDEN = -5e3
+_FORBIDDEN = -5e3
 
 
 @contextmanager
@@ -50,9 +50,23 @@ def _by_scores(call: AttentionCall, batch: int) -> AttentionCall:
         """Return `[B, heads, …]` of that or of `[B·heads, 1, …]`."""
         return None if tensor is None else tensor.reshape(batch, -1, *tensor.shape[-2:])
 
-    # A copy of the output: Nystromformer adds to it in place.
-    output = None if call.output is None else call.output.clone()
-    own = softmax_call(*map(split, (call.scores, call.weights, call.q, call.k, call.v, output)))
+    scores = split(call.scores)
+    own = AttentionCall(
+        api="softmax",
+        place=call.place,
+        shape=tuple(scores.shape),
+        dtype=str(scores.dtype).removeprefix("torch."),
+        device=str(scores.device),
+        q=split(call.q),
+        k=split(call.k),
+        v=split(call.v),
+        masks=(MaskArgument("scores", scores <= _FORBIDDEN, "masked"),),  # NaN is no mask
+        scores=scores,
+        weights=split(call.weights),
+        # A copy: Nystromformer adds to it in place.
+        output=None if call.output is None else split(call.output.clone()),
+        output_of="the model's own product",
+    )
     if not _meets_values(own):
         own = replace(own, unsupported="changes its weights after the softmax; that is not supported")
     return own
@@ -65,33 +79,6 @@ def _meets_values(call: AttentionCall) -> bool:
     values = call.v.repeat_interleave(call.shape[1] // call.v.shape[1], dim=1).float()
     tolerance = 1e-2 * max(float(values.abs().nan_to_num().max()), 1.0)
     return torch.allclose(call.weights.float() @ values, call.output.float(), rtol=0, atol=tolerance, equal_nan=True)
-
-
-def softmax_call(
-    scores: torch.Tensor,
-    weights: torch.Tensor,
-    q: torch.Tensor | None,
-    k: torch.Tensor | None,
-    v: torch.Tensor | None,
-    output: torch.Tensor | None,
-) -> AttentionCall:
-    """Return a call by what its softmax received, `[B, H, Q, K]`, with −inf or a large number where it is masked."""
-    batch, heads, queries, keys = scores.shape
-    return AttentionCall(
-        api="softmax",
-        place=CallSite("", 0, "", None),
-        shape=(batch, heads, queries, keys),
-        dtype=str(scores.dtype).removeprefix("torch."),
-        device=str(scores.device),
-        q=q,
-        k=k,
-        v=v,
-        masks=(MaskArgument("scores", scores <= FORBIDDEN, "masked"),),  # NaN is no mask
-        scores=scores,
-        weights=weights,
-        output=output,
-        output_of="the model's own product",
-    )
 
 
 def fitted_scale(layer: LayerTrace) -> float | None:

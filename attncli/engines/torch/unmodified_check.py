@@ -47,7 +47,7 @@ def verify_unmodified(model: Any, recorder: Recorder, forward: Callable[[], None
         for sublayer, layer in layers.items():
             if layer.proof is None or sublayer not in theirs:
                 continue
-            rows, _ = recorder.sentence_slices(number, sublayer)
+            rows, _ = recorder.batch.spans[number].of(sublayer[1])
             one, other = (
                 _of_sentence(outputs[sublayer], number, count, rows) for outputs in (recorder.outputs, theirs)
             )

@@ -108,7 +108,7 @@ def _settings() -> dict[str, Any]:
     """Return settings that leave nothing to those of the user: matplotlib's own, and of fonts the outlines."""
     import matplotlib
 
-    usual = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
+    defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
     embedded = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "attn"}
     words = {
         "font.size": 7,
@@ -129,4 +129,4 @@ def _settings() -> dict[str, Any]:
     lines = {"axes.linewidth": 0.4, "axes.edgecolor": _FAINT, "hatch.linewidth": 0.4, "xtick.major.size": 2}
     ticks = {"xtick.major.width": 0.4, "ytick.major.width": 0.4, "xtick.major.pad": 2, "ytick.major.pad": 2}
     places = {"axes.titlelocation": "left", "axes.titlepad": 2, "axes.labelpad": 1}
-    return usual | embedded | words | legend | lines | ticks | places
+    return defaults | embedded | words | legend | lines | ticks | places

@@ -131,11 +131,11 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
             sequences.append(listed)
         return sequences.index(listed)
 
-    said = {name: None if text is None else visible(text) for name, text in _texts(trace).items()}
+    texts = {name: None if text is None else visible(text) for name, text in _texts(trace).items()}
     return {
         "schema": SCHEMA,
         "title": headline(trace, Palette()).plain.replace("\n", " · "),
-        **said,
+        **texts,
         "ramp": view.ramp or DEFAULT_RAMP,
         "widest": WIDEST,
         "colormap": colormap,

@@ -17,7 +17,6 @@ from torch._higher_order_ops.flex_attention import flex_attention as flex_attent
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.lineage import lineage
-from attncli.recording.projections import swapped
 from attncli.recording.readers.heads import split_findings
 from attncli.recording.readers.origins import AttentionOutput
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
@@ -83,7 +82,6 @@ def _call(
         findings=(
             *of_fused(context.origins, query, key, float(scale), shape[1]),
             *split_findings(context.origins, query, key, value),
-            *swapped(context.projected, context.module(), query, key),
         ),
         unsupported=None if changed.is_known else "the score_mod, which does more than add to a score or cap it",
         lineage=lineage(query, key, output),

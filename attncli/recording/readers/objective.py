@@ -64,7 +64,8 @@ class Objective(Reader):
         label_smoothing: float = 0.0,
     ) -> None:
         """Tell a loss; the parameters after `result` are those of `F.cross_entropy`."""
-        if input.grad_fn is None or target.is_floating_point() or target.dim() not in (1, 2):
+        is_one_number = result.dim() == 0  # of a number each, the program may drop some afterwards
+        if not is_one_number or input.grad_fn is None or target.is_floating_point() or target.dim() not in (1, 2):
             return
         embedded, calls = tuple(self._embedded), tuple(self.context.calls)
-        self.context.learn(Loss(input, target, ignore_index, weight, result.dim() > 0, embedded, calls))
+        self.context.learn(Loss(input, target, ignore_index, weight, embedded, calls))

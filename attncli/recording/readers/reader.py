@@ -16,7 +16,6 @@ import torch
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.lineage import Lineage
-from attncli.recording.projections import Projected
 from attncli.recording.readers.origins import Origins
 
 if TYPE_CHECKING:
@@ -58,13 +57,11 @@ class ThreadContext(Protocol):
     Attributes:
         origins: of its tensors.
         calls: what the last attention was computed from, where autograd records it.
-        projected: what linear layers gave.
         windows: how many windows of a picture follow one another in a batch of so many rows.
     """
 
     origins: Origins
     calls: deque[Lineage]
-    projected: Projected
     windows: dict[int, int]
 
     def place(self) -> CallSite:

@@ -11,7 +11,6 @@ import torch
 from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.lineage import lineage
 from attncli.recording.nested_tensors import longest, own_tokens, padded
-from attncli.recording.projections import swapped
 from attncli.recording.readers.heads import split_findings
 from attncli.recording.readers.origins import AttentionOutput
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
@@ -67,7 +66,6 @@ def _call(
         else (
             *of_fused(context.origins, query, key, factor, parts["shape"][1]),
             *split_findings(context.origins, query, key, value),
-            *swapped(context.projected, context.module(), query, key),
         ),
         lineage=lineage(query, key, output),
         **parts,

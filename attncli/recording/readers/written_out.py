@@ -14,7 +14,6 @@ from torch import Tensor
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.lineage import Lineage, operation
-from attncli.recording.projections import swapped
 from attncli.recording.readers.contraction import Contraction
 from attncli.recording.readers.heads import SPLIT
 from attncli.recording.readers.layout import Axes, Points, compact
@@ -64,8 +63,6 @@ class WrittenOut:
         findings = list(reading.findings)
         if any(each.is_split for each in (axes.q.factor, axes.k.factor, values)):
             findings.append(SPLIT)
-        if (q_side := axes.q.tensor) is not None and (k_side := axes.k.tensor) is not None:
-            findings += swapped(context.projected, context.module(), q_side, k_side)
         masks = [(mask, argument) for mask in reading.masks if (argument := _argument(mask, points)) is not None]
         batch, heads, *_ = axes.shape
         q, k, v = points.q, points.k, points.v

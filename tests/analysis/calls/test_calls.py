@@ -107,21 +107,6 @@ def test_masks_that_vary_say_how() -> None:
     assert row.mask == "causal, varies: pad in 1 of 2 calls"
     (row,) = taken(sdpa(is_causal=True), sdpa(), sdpa())
     assert row.mask == "varies: full in 2, causal in 1"
-    assert [(one.code, one.severity) for one in row.findings] == [("varies", "note")]
-    (noticed,) = row.noticed
-    assert noticed.finding.message == "some of the calls are causal, and others are not"
-
-
-def test_one_mask_of_its_own_among_causal_ones_is_a_note() -> None:
-    leaking = CAUSAL.clone()
-    leaking[0, 3] = True
-    (row,) = taken(sdpa(given(CAUSAL)), sdpa(given(leaking)))
-    assert row.mask == "varies: causal in 1, a mask of its own in 1"
-    assert [(one.code, one.severity) for one in row.findings] == [("varies", "note")]
-    gap = CAUSAL.clone()
-    gap[5, 3] = False  # follows no rule, and shows no later key
-    (row,) = taken(sdpa(given(CAUSAL)), sdpa(given(gap)))
-    assert row.findings == ()
 
 
 def test_how_masks_vary_is_counted_over_all_modules_of_a_row() -> None:

@@ -53,15 +53,12 @@ PADDING = ~REAL[:3, None, :].expand(-1, T, -1)
 FORBIDDEN = torch.zeros(T, T).masked_fill(~CAUSAL, float("-inf"))
 WRONG = {
     "along the heads": (masked(REAL[None, :, None, :]), "batch"),
-    "along the heads, by hand": (by_hand(lambda scores: scores.masked_fill(~REAL[:, None, :], -1e9)), "batch"),
     "along the heads, and causal": (masked(CAUSAL & REAL[None, :, None, :]), "batch"),
     "along the heads, on the left": (masked(REAL.flip(1)[None, :, None, :]), "batch"),
-    "repeated": (of_module(PADDING.repeat(H, 1, 1), 3), "batch"),
     "repeated, and causal": (of_module((PADDING | ~CAUSAL).repeat(H, 1, 1), 3), "batch"),
     "keys tiled, values not": (grouped(tiled, side_by_side), "heads"),
     "values tiled, keys not": (grouped(side_by_side, tiled), "heads"),
     "ALiBi of the other sign": (masked(FORBIDDEN - SLOPES * DISTANCE), "bias"),
-    "ALiBi of the other sign, by hand": (by_hand(lambda scores: scores - SLOPES * DISTANCE + FORBIDDEN), "bias"),
     "ALiBi of the other sign, both sides": (masked(SLOPES * DISTANCE.abs()), "bias"),
     "ALiBi of the other sign, a row": (by_hand(lambda s: s - SLOPES * torch.arange(T) + FORBIDDEN), "bias"),
 }
@@ -83,7 +80,6 @@ RIGHT = {
     "shared side by side": grouped(side_by_side, side_by_side),
     "shared by all": lambda: sdpa(drawn(), drawn(heads=1).expand(-1, H, -1, -1), drawn(heads=1).expand(-1, H, -1, -1)),
     "ALiBi": masked(FORBIDDEN + SLOPES * DISTANCE),
-    "ALiBi of a row": by_hand(lambda scores: scores + SLOPES * torch.arange(T) + FORBIDDEN),
     "ALiBi on both sides": masked(-SLOPES * DISTANCE.abs()),
     "a learned bias": masked(torch.randn(H, T, T, generator=torch.Generator().manual_seed(1))),
     "a bias that is nearly even": masked(FORBIDDEN + 5 - 0.001 * DISTANCE),

@@ -8,7 +8,7 @@ from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, given, padding, place, sd
 
 from attncli.analysis.calls.calls import Calls
 from attncli.masks.findings import Finding
-from attncli.recording.call import AttentionCall, MaskArgument
+from attncli.recording.call import AttentionCall
 
 INF = float("inf")
 LEAST = torch.finfo(torch.float32).min
@@ -119,11 +119,6 @@ def test_numbers_added_twice() -> None:
     assert codes(small) == []
 
 
-def test_a_mask_beside_is_causal_is_worth_a_note_if_it_tells_queries_apart() -> None:
-    window = torch.ones(T, T, dtype=torch.bool).tril().triu(-2)
-    assert codes(sdpa(given(window), is_causal=True)) == [("backend", "note")]
-
-
 def test_a_mask_that_is_not_applied_is_an_error_unless_it_is_causal() -> None:
     window = torch.ones(T, T, dtype=torch.bool).tril().triu(-2)
     hint = sdpa(is_causal=True, ignored_masks=(given(window),))
@@ -227,15 +222,6 @@ def test_padding_of_another_batch_order() -> None:
 
 def test_padding_on_the_other_side() -> None:
     assert codes(sdpa(padding()), sdpa(padding(REAL.flip(1)), at=place(2))) == [("padding-side", "note")]
-
-
-def test_one_mask_for_two_apis() -> None:
-    real = REAL[:, None, None, :]
-    mha: MaskArgument = given(real, "key_padding_mask", masked=True)
-    errors = {one.code: one.message for one in found(sdpa(given(real)), sdpa(mha, at=place(2)))}
-    assert "where True = attend; here True = masked" in errors["ambiguous"]
-    right = given(~real, "key_padding_mask", masked=True)
-    assert codes(sdpa(given(real)), sdpa(right, at=place(2))) == []
 
 
 def test_steps_are_told_apart_by_places_that_come_again() -> None:

@@ -127,15 +127,6 @@ def test_of_one_module(model: Model, x: Tensor) -> None:
     assert (row.module, row.calls) == ("layers.1", 1)
 
 
-def test_a_watch_within_a_watch(model: Model, x: Tensor) -> None:
-    with attncli.watch() as outer:
-        model(x)
-        with attncli.watch(model.pool) as inner:
-            model(x)
-    assert (outer.calls, inner.calls) == (6, 1)
-    assert [row.calls for row in outer] == [4, 2]
-
-
 @pytest.mark.parametrize("error", [KeyError("its own"), KeyboardInterrupt(), SystemExit(3)])
 def test_an_exception_goes_through_and_the_rows_stay(model: Model, x: Tensor, error: BaseException) -> None:
     calls, passed = None, None
@@ -174,77 +165,3 @@ def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(LoadError, match="takes torch, which is not installed: pip install"), attncli.watch():
         pass
-
-
-class Logarithm(nn.Module):
-    """Makes NaN by itself; the module that it calls makes none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(x).abs().neg().log()
-        return out
-
-
-class Before(nn.Module):
-    """Something before the attention of a model."""
-
-    def __init__(self, first: nn.Module) -> None:
-        super().__init__()
-        self.first, self.model, self.after = first, Model(), nn.Linear(HEADS * WIDTH, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.after(self.model(self.first(x)))
-        return out
-
-
-def norm_without_epsilon() -> nn.Module:
-    return nn.LayerNorm(HEADS * WIDTH, eps=0.0)
-
-
-def broken_projection() -> nn.Module:
-    module = nn.Linear(HEADS * WIDTH, HEADS * WIDTH)
-    nn.init.constant_(module.weight, torch.nan)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("first", "x", "begins"),
-    [
-        (norm_without_epsilon, 0.0, "first (LayerNorm): its output has it, its inputs do not"),
-        (Logarithm, 1.0, "first (Logarithm): its output has it, its inputs do not"),
-        (broken_projection, 1.0, "first (Linear): its output has it, its inputs do not, and its own weights do"),
-    ],
-)
-def test_where_nan_begins_is_known_from_the_next_step_on(first: Callable[[], nn.Module], x: float, begins: str) -> None:
-    model, given = Before(first()), torch.full((BATCH, SIZE, HEADS * WIDTH), x)
-    with attncli.watch() as calls:
-        model(given)
-        assert calls.notes == []
-        model(given)
-        model(given)
-    assert calls.notes == [f"NaN begins in {begins}"]
-    assert "NaN comes in with its queries and keys and values" in calls[0].findings[0].message
-
-
-def test_nan_that_an_attention_makes_is_looked_for_nowhere_else(model: Model, x: Tensor) -> None:
-    nobody = torch.ones(BATCH, SIZE, dtype=torch.bool)
-    with attncli.watch() as calls:
-        for _ in range(2):
-            out, _ = model.pool(x, x, x, key_padding_mask=nobody)
-            F.scaled_dot_product_attention(out, out, out)
-    assert [one.severity for row in calls for one in row.findings if one.code == "nan"] == ["error", "note"]
-    assert calls.notes == []
-
-
-def test_nothing_is_looked_at_before_nan_was_seen(model: Model, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Tensor) -> bool:
-        raise AssertionError
-
-    monkeypatch.setattr("attncli.recording.watch.has_nan", fails)
-    with attncli.watch() as calls:
-        model(x)
-        model(x)
-    assert len(calls) == 2
