@@ -143,7 +143,7 @@ MASKED = ["llama", "bert", "t5", "gpt_oss"]
 MASKS = ["causal", "window(2)", "keys(1,4)", "full"]
 
 
-@pytest.mark.parametrize(("name", "mask"), zip(MASKED, MASKS, strict=True))
+@pytest.mark.parametrize(("name", "mask"), list(zip(MASKED, MASKS, strict=True)))
 def test_a_mask_arrives_at_every_layer_and_head(name: str, mask: str, folder: Folder) -> None:
     trace = masked(folder(name), mask, "all").trace(TEXT)
     assert len(trace.layers) == 3

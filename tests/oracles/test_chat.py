@@ -64,7 +64,7 @@ def test_texts_and_ids_are_those_of_transformers(model: Path, name: str, form: s
     write_template(model, TEMPLATES[name], form)
     tokenizer = AutoTokenizer.from_pretrained(model)
     ours = open_tokenizer(model=str(model), chat=True)
-    for system in [[]] if name == "gemma" else [[], [("system", "speak  of\ntime ")]]:
+    for system in [[], [("system", "speak  of\ntime ")]]:
         for content in CONTENTS:
             turns = [*system, ("user", content), ("assistant", TEXT), ("user", content[::-1])]
             messages = [{"role": role, "content": said} for role, said in turns]

@@ -330,6 +330,7 @@ UNREAD: dict[str, tuple[dict[str, Any], str]] = {
     "fbgemm": ({"quant_method": "fbgemm_fp8"}, "'fbgemm_fp8'"),
     "gptq 3": ({"quant_method": "gptq", "bits": 3, "group_size": 32}, "3 bits"),
     "nvfp4": ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "nvfp4-pack-quantized"),
+    "mixed": ({"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}}, "forms of their own"),
     "blocks": ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "weight_block_size [0, 128]"),
 }
 
@@ -389,7 +390,11 @@ BROKEN: dict[str, tuple[dict[str, Any], Made]] = {
         lambda each: Form({"weight.quant_state.bitsandbytes__nf4": torch.ones(3, dtype=torch.uint8)}, each),
     ),
     "no shape": (
-        {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}},
+        {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "config_groups": {"group_0": {"weights": {"num_bits": 4}}},
+        },
         lambda each: Form({"weight_packed": torch.ones(8, 1, dtype=torch.int32)}, each),
     ),
 }

@@ -476,7 +476,7 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-# --- the store ---------------------------------------------------------------------------------------------------------
+# --- the store -------------------------------------------------------------------------------------------------------
 
 # What the fields that are read hold, of whichever method; those that are lists or tables are looked at where they are.
 _TYPES = dict.fromkeys(("bits", "w_bit", "group_size"), int) | dict.fromkeys(
