@@ -1,6 +1,5 @@
 """What a run of a checkpoint is given and what it may take: length, mask, layers, devices, memory, precision."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,33 +185,6 @@ def test_a_mask_arrives_at_every_kind_of_an_encoder_decoder(folder: Folder) -> N
         check_same(cross, trace.layer(1, "cross"))
 
 
-def test_a_mask_arrives_at_every_sentence_of_many(attn: Run, folder: Folder) -> None:
-    texts = [TEXT, "w9 w8", "w5 w6 w7 w8 w9 w10 w11 w12 w13"]
-    arguments = ("-m", folder("llama"), "-l", "all", "--mask", "window(2)", "--show", "weights,mask", "-F", "jsonl")
-    ran = attn("inspect", *texts, *arguments)
-    assert (ran.code, ran.err) == (0, "")
-    for line, text in zip(ran.out.splitlines(), texts, strict=True):
-        (alone,) = attn("inspect", text, *arguments).out.splitlines()
-        size = len(text.split())
-        allowed = np.tri(size, dtype=bool) & ~np.tri(size, k=-2, dtype=bool)
-        for layer, other in zip(json.loads(line)["layers"], json.loads(alone)["layers"], strict=True):
-            for head, same in zip(layer["heads"], other["heads"], strict=True):
-                assert head["mask"] == allowed.tolist()
-                assert (np.array(head["weights"])[~allowed] == 0).all()
-                np.testing.assert_allclose(head["weights"], same["weights"], rtol=0, atol=EXACT)
-
-
-def test_a_causal_mask_makes_an_encoder_blind_to_what_comes_after(folder: Folder) -> None:
-    checkpoint = masked(folder("bert"), "causal", "all")
-    whole = checkpoint.trace(TEXT)
-    start = checkpoint.trace(" ".join(TEXT.split()[:4]))
-    for ours, theirs in zip(start.layers, whole.layers, strict=True):
-        np.testing.assert_allclose(stacked(ours), stacked(theirs)[:, :4, :4], rtol=0, atol=EXACT)
-    plain = opened(folder("bert"), "all")
-    longer, shorter = plain.trace(TEXT).layers[2], plain.trace(" ".join(TEXT.split()[:4])).layers[2]
-    assert np.abs(stacked(shorter) - stacked(longer)[:, :4, :4]).max() > 1e-3
-
-
 # --- layers that nobody asked for --------------------------------------------------------------------------
 
 FAST = {"llama": True, "bert": True, "gpt_oss": False, "t5": False}
@@ -325,15 +297,6 @@ def test_no_weight_is_computed_before_the_memory_is_checked(folder: Folder, monk
     with pytest.raises(InputError, match="GB are free"):
         checkpoint.trace(TEXT)
     assert not forward.called
-
-
-def test_a_system_that_does_not_say_what_is_free_lets_it_run(
-    attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "_available", lambda _: None)
-    ran = attn("inspect", TEXT, "-m", folder("llama"))
-    assert (ran.code, ran.err) == (0, "")
-    assert "llama" in ran.out
 
 
 @pytest.mark.parametrize("name", ["llama", "dbrx"])

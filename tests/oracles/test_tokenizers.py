@@ -180,14 +180,6 @@ def test_the_limit_of_the_configuration_is_that_of_the_model() -> None:
     assert found == {}
 
 
-def test_weights_and_configuration_are_not_needed(attn: Run, tmp_path: Path, minilm: str) -> None:
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(Path(minilm, name), tmp_path)
-    expected = attn("tokens", "time flies", "-m", minilm, "-F", "json").json
-    found = attn("tokens", "time flies", "-m", tmp_path, "-F", "json").json
-    assert found == expected | {"source": {"kind": "pretrained", "model": str(tmp_path), "vocab": None}}
-
-
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 def test_a_special_token_without_a_letter_is_none(
