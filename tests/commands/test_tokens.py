@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel, WordPiece
+from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
@@ -21,14 +21,6 @@ from attncli.errors import InputError, UsageError
 Run = Callable[..., Any]
 
 TEXT = "time flies like an arrow"
-LINES = b"\xef\xbb\xbftime flies\r\n\r\nna\xefve\r\n \t\r\nfruit flies like\r\n\xff\n\nan arrow"
-BAD = [
-    "attn: sentence 3: it is not UTF-8 at byte 3; convert standard input to UTF-8 first",
-    "attn: sentence 4: the sentence is empty; expected at least one word",
-    "attn: sentence 6: it is not UTF-8 at byte 1; convert standard input to UTF-8 first",
-]
-NOTE = "attn: standard input: 2 empty lines were skipped"
-GOOD = {1: "time flies", 5: "fruit flies like", 8: "an arrow"}
 
 
 @pytest.fixture
@@ -46,15 +38,6 @@ def vocab(tmp_path: Path) -> str:
 
 
 # --- what is shown -----------------------------------------------------------------------------------------
-
-
-def test_the_words_of_the_toy_layer_have_the_ids_of_the_design(attn: Run) -> None:
-    ran = attn("tokens", "Life is short eat dessert first", "-F", "json")
-    assert (ran.code, ran.err) == (0, "")
-    assert [token["id"] for token in ran.json["tokens"]] == [0, 4, 5, 2, 1, 3]
-    assert ran.json["schema"] == "attncli.tokens/1"
-    assert ran.json["source"] == {"kind": "toy", "model": None, "vocab": "words"}
-    assert (ran.json["length"], ran.json["limit"], ran.json["pair"]) == (6, None, None)
 
 
 def test_a_token_has_every_member_of_the_traces_tokens_and_more(attn: Run, vocab: str) -> None:
@@ -117,7 +100,7 @@ def test_the_table_is_what_a_reader_needs(attn: Run, vocab: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [40, 60, 100, 200])
+@pytest.mark.parametrize("width", [40, 100])
 def test_no_line_is_wider_than_was_asked(attn: Run, vocab: str, width: int) -> None:
     for options in ([], ["--words"]):
         ran = attn("tokens", "time flies " + "x" * 300, "--vocab", vocab, "--width", width, *options)
@@ -147,104 +130,34 @@ def test_hidden_special_tokens_keep_their_places(attn: Run, vocab: str) -> None:
 # --- formats -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [[], ["--words"], ["--hide-special"], ["--pair", "a like"]], ids=" ".join)
+@pytest.mark.parametrize("options", [["--words"], ["--hide-special", "--pair", "a like"]], ids=" ".join)
 def test_rows_say_what_the_documents_say(attn: Run, vocab: str, tmp_path: Path, options: list[str]) -> None:
     texts = ["time flies away", 'a "quoted", word', "like"]
     arguments = ("tokens", *texts, "--vocab", vocab, *options)
     documents = [json.loads(line) for line in attn(*arguments, "-F", "jsonl").out.splitlines()]
-    expected = [
-        {"sentence": number, **token}
-        for number, document in enumerate(documents, start=1)
-        for token in document["tokens"]
-    ]
+    expected = [{"sentence": number, **token} for number, one in enumerate(documents, 1) for token in one["tokens"]]
     for token in expected:
         if "pieces" in token:
             token["pieces"] = " ".join(map(str, token["pieces"]))
             del token["id"]
-
-    def field(value: Any) -> str:
-        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-    header, *rows = (line.split("\t") for line in attn(*arguments, "-F", "tsv").out.splitlines())
-    assert set(header) == set(expected[0])
-    assert rows == [[field(token[name]) for name in header] for token in expected]
-    assert list(csv.reader(io.StringIO(attn(*arguments, "-F", "csv").out))) == [header, *rows]
     ran = attn(*arguments, "-o", tmp_path / "tokens.parquet")
     assert (ran.code, ran.out) == (0, "")
     assert pq.read_table(tmp_path / "tokens.parquet").to_pylist() == expected
+    rows = list(csv.DictReader(io.StringIO(attn(*arguments, "-F", "csv").out)))
+    assert [row["text"] for row in rows] == [token["text"] for token in expected]
+    assert set(rows[0]) == set(expected[0])
+    tsv = attn(*arguments, "-F", "tsv").out
+    assert [list(row.values()) for row in rows] == [line.split("\t") for line in tsv.splitlines()[1:]]
     assert attn(*arguments, "-F", "json").json == documents
 
 
-def test_the_columns_of_tsv(attn: Run) -> None:
-    header = attn("tokens", "time", "-F", "tsv").out.splitlines()[0]
-    assert header == "sentence\tindex\tid\ttext\tstart\tend\tspecial\tsegment\tword\tunknown"
-
-
-def test_what_separates_fields_is_escaped(attn: Run, tmp_path: Path) -> None:
-    pieces = {"a\tb": 0, "c\nd": 1, "e\\f": 2}
-    tokenizer = Tokenizer(WordLevel(pieces, unk_token="e\\f"))
-    tokenizer.save(str(tmp_path / "odd.json"))
-    for piece, escaped in (("a\tb", "a\\tb"), ("c\nd", "c\\nd"), ("e\\f", "e\\\\f")):
-        ran = attn("tokens", "--vocab", tmp_path / "odd.json", "-F", "tsv", "--whole", stdin=piece)
-        assert ran.out.splitlines()[1].split("\t")[3] == escaped
-        assert ran.out.count("\n") == 2
-
-
-def test_pictures_hold_every_token(attn: Run, vocab: str, tmp_path: Path) -> None:
-    for ending in ("svg", "html", "md", "txt"):
-        path = tmp_path / f"tokens.{ending}"
-        assert attn("tokens", "time flies", "--vocab", vocab, "-o", path).code == 0
-        content = path.read_text(encoding="utf-8")
+def test_pictures_hold_every_token(attn: Run, vocab: str) -> None:
+    for ending in ("svg", "html", "md"):
+        content = attn("tokens", "time flies", "--vocab", vocab, "-F", ending).out
         assert all(piece in content for piece in ("[CLS]", "time", "##ies", "special"))
 
 
 # --- sentences ---------------------------------------------------------------------------------------------
-
-
-def test_bad_sentences_are_said_and_left_out(attn: Run) -> None:
-    ran = attn("tokens", "-F", "jsonl", stdin=LINES)
-    assert (ran.code, ran.err.splitlines()) == (5, [*BAD, NOTE])
-    assert [json.loads(line)["text"] for line in ran.out.splitlines()] == list(GOOD.values())
-    rows = attn("tokens", "-F", "tsv", stdin=LINES).out.splitlines()[1:]
-    assert list(dict.fromkeys(int(row.split("\t")[0]) for row in rows)) == list(GOOD)
-    ran = attn("tokens", stdin=LINES)
-    assert (ran.code, ran.out) == (5, attn("tokens", *GOOD.values()).out)
-
-
-def test_a_file_of_sentences_or_of_one_text(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "sentences.txt"
-    path.write_text("time flies\nan arrow\n", encoding="utf-8")
-    lines = [json.loads(line) for line in attn("tokens", "-f", path, "-F", "jsonl").out.splitlines()]
-    assert [[token["text"] for token in line["tokens"]] for line in lines] == [["time", "flies"], ["an", "arrow"]]
-    whole = attn("tokens", "-f", path, "--whole", "-F", "json").json
-    assert (whole["text"], whole["length"]) == ("time flies\nan arrow\n", 4)
-    assert attn("tokens", "-", "-F", "jsonl", stdin=path.read_bytes()).out.count("\n") == 2
-
-
-def test_a_stream_is_not_read_ahead(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each sentence is written before the next one is read, so that memory does not grow with their number."""
-    from attncli.cli import sentences
-    from attncli.engines.source import CorpusItem
-
-    events: list[str] = []
-
-    def lines(*_: Any) -> Any:
-        for number in (1, 2, 3):
-            events.append(f"read {number}")
-            yield CorpusItem(number, f"sentence {number}")
-
-    monkeypatch.setattr(sentences, "sentences", lines)
-    from attncli.formats import tokens
-
-    written = tokens.document
-
-    def document(*arguments: Any, **options: Any) -> Any:
-        events.append("write")
-        return written(*arguments, **options)
-
-    monkeypatch.setattr(tokens, "document", document)
-    assert attn("tokens", "-F", "jsonl").code == 0
-    assert events == ["read 1", "write", "read 2", "write", "read 3", "write"]
 
 
 # --- saved traces ------------------------------------------------------------------------------------------
@@ -259,10 +172,6 @@ def test_the_tokens_of_a_saved_trace(attn: Run, vocab: str, tmp_path: Path) -> N
         token["unknown"] = None  # a trace does not record what its vocabulary lacks
     assert found == direct | {"source": {"kind": "toy", "model": None, "vocab": None}}
     assert attn("tokens", "--from", saved, "--hide-special", "--words").code == 0
-
-
-def test_a_trace_with_a_target_has_two_texts(attn: Run, tmp_path: Path) -> None:
-    saved = tmp_path / "cross.safetensors"
     assert attn("inspect", "time flies", "--target", "die Zeit fliegt", "--save", saved).code == 0
     found = attn("tokens", "--from", saved, "-F", "json").json
     assert [(one["text"], one["length"]) for one in found] == [("time flies", 2), ("die Zeit fliegt", 3)]
@@ -287,10 +196,7 @@ def test_a_dump_without_places_has_no_words(attn: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([TEXT, "--hide-special"], "--hide-special does not apply to --vocab words"),
-        ([TEXT, "--no-special"], "--no-special does not apply to --vocab words"),
         ([TEXT, "--offline"], "--offline does not apply to --vocab words"),
-        ([TEXT, "--base", "main"], "--base does not apply to the toy layer's vocabulary"),
         ([TEXT, "--truncate"], "--truncate does not apply to the toy layer's vocabulary"),
         ([TEXT, "-m", "x", "--vocab", "words"], "--vocab does not apply to --model"),
         ([TEXT, "--whole"], "--whole applies to --file and standard input"),
@@ -300,7 +206,6 @@ def test_a_dump_without_places_has_no_words(attn: Run, tmp_path: Path) -> None:
         ([TEXT, "--from", "x.safetensors"], "TEXT does not apply to --from"),
         (["--from", "x.safetensors", "--vocab", "words"], "--vocab does not apply to --from"),
         (["--from", "x.safetensors", "--truncate"], "--truncate does not apply to --from"),
-        (["--from", "x.safetensors", "--pair", "x"], "--pair does not apply to --from"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -315,8 +220,7 @@ def test_python_gives_what_the_command_gives(attn: Run, vocab: str) -> None:
     document = attn("tokens", "time flies away", "--vocab", vocab, "-F", "json").json
     assert found.tokens.ids == [token["id"] for token in document["tokens"]]
     assert found.unknown == {4}
-    assert found.words is not None
-    assert [word.text for word in found.words] == ["[CLS]", "time", "flies", "away", "[SEP]"]
+
     with pytest.raises(UsageError, match="--device does not apply"):
         attncli.tokenize("time", model="x", device="cuda")
     with pytest.raises(InputError, match="the sentence is empty"):
