@@ -14,7 +14,7 @@ from attncli.corpus.protocol import Result
 from attncli.corpus.readers import text as text_reader
 from attncli.engines import open_source
 from attncli.engines.source import CorpusItem, trace_stream
-from attncli.errors import Failure, InputError, raise_on_failure
+from attncli.errors import Failure
 
 Run = Callable[..., Any]
 
@@ -48,12 +48,9 @@ def test_json_lines_and_rows_lack_the_bad_sentences(attn: Run, command: str) -> 
         _, *own = attn(command, text, "-F", "tsv").out.splitlines()
         expected += [f"{number}{row[1:]}" for row in own]
     assert rows == expected
-
-
-def test_tables_are_those_of_the_good_sentences(attn: Run) -> None:
-    ran = attn("inspect", stdin=LINES)
+    ran = attn(command, stdin=LINES)
     assert (ran.code, said(ran.err)) == (5, SAID)
-    assert ran.out == attn("inspect", *GOOD.values()).out
+    assert ran.out == attn(command, *GOOD.values()).out
 
 
 def test_heads_are_measured_over_the_good_sentences(attn: Run) -> None:
@@ -76,11 +73,10 @@ def test_several_arguments_are_a_stream_too(attn: Run) -> None:
     assert [json.loads(line)["text"] for line in ran.out.splitlines()] == ["time flies", "an arrow"]
 
 
-@pytest.mark.parametrize("command", ["inspect", "tokens"])
-def test_a_single_bad_text_is_an_error_of_one_sentence(attn: Run, command: str) -> None:
-    ran = attn(command, " ", "-F", "jsonl")
+def test_a_single_bad_text_is_an_error_of_one_sentence(attn: Run) -> None:
+    ran = attn("tokens", " ", "-F", "jsonl")
     assert (ran.code, ran.out, ran.err) == (5, "", "attn: the sentence is empty; expected at least one word\n")
-    ran = attn(command, "--whole", "-F", "jsonl", stdin=b"time\xff")
+    ran = attn("tokens", "--whole", "-F", "jsonl", stdin=b"time\xff")
     assert (ran.code, ran.out) == (5, "")
     assert ran.err == "attn: it is not UTF-8 at byte 5; convert standard input to UTF-8 first\n"
 
@@ -133,13 +129,6 @@ def test_a_sentence_without_the_tokens_that_are_asked_for_is_a_bad_one(attn: Run
     assert reason in [error for _, _, error in errors]
 
 
-def test_where_the_only_sentence_lacks_a_token_the_option_is_wrong(attn: Run) -> None:
-    ran = attn("inspect", "a dog", "--query", "fox")
-    assert (ran.code, ran.out, ran.err) == (
-        2, "", "attn: --query 'fox': no such query token; the tokens are: a dog\n"
-    )  # fmt: skip
-
-
 def test_heads_are_measured_over_the_sentences_that_have_the_query(attn: Run) -> None:
     ran = attn("heads", "--query", "the", "-F", "tsv", stdin=LACKING)
     assert ran.code == 5
@@ -189,16 +178,6 @@ def test_a_warning_names_its_sentence_where_there_are_several(attn: Run) -> None
     assert all(line.startswith("attn: warning: ") and "sentence" not in line for line in one)
     assert [line.removeprefix("attn: warning: sentence ")[:3] for line in several] == ["1: ", "2: "]
     assert several[1].replace("sentence 2: ", "") in one
-
-
-def test_refusing_names_the_sentence_unless_it_is_alone() -> None:
-    answers: list[tuple[int, str | Failure]] = [(1, "one"), (7, Failure("it is odd")), (8, "eight")]
-    found = raise_on_failure(answers)
-    assert next(found) == (1, "one")
-    with pytest.raises(InputError, match=r"^sentence 7: it is odd$"):
-        next(found)
-    with pytest.raises(InputError, match=r"^it is odd$"):
-        list(raise_on_failure(answers, is_alone=True))
 
 
 def test_what_is_to_be_known_of_a_source_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

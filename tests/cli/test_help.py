@@ -6,7 +6,7 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -289,25 +289,6 @@ def test_what_does_not_exist_is_answered_with_the_nearest_name(
 
 
 # --- variables, streams ------------------------------------------------------------------------
-
-
-def test_an_entry_says_what_an_option_takes_and_where_else_it_comes_from() -> None:
-    alone = typer.Typer()
-
-    @alone.command()
-    def command(
-        to: Annotated[str, typer.Option(metavar="NAME", help="Where to.", envvar="ATTN_TO")],
-        count: Annotated[int, typer.Option("--count", "-c", min=1, max=9, metavar="N", help="How many.")] = 1,
-        kind: Annotated[Literal["self", "cross"], typer.Option("--kind", "-k", help="Which.")] = "self",
-    ) -> None:
-        """Do it."""
-
-    (group,) = page_of(typer.Context(get_command(alone), info_name="command")).tables.values()  # type: ignore[arg-type]
-    assert group[:3] == [
-        ("--to NAME", "Where to. [env:ATTN_TO; required]"),
-        ("-c, --count N", "How many. [default: 1; 1<=x<=9]"),
-        ("-k, --kind KIND", "Which. [default: self] [self, cross]"),
-    ]
 
 
 def test_without_docstrings_every_page_still_has_its_purpose() -> None:

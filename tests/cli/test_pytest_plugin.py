@@ -79,12 +79,6 @@ def test_the_future_is_seen(attention):
     attention.check("causal")
 
 
-def test_of_each_head(attention):
-    masks = right([4, 6]).repeat(1, 2, 1, 1)
-    masks[1, 1, 5, 0] = False
-    Model()(masks)
-    attention.check("causal & pad", lengths=[4, 6])
-
 
 def test_nothing_runs(attention):
     attention.check("causal")
@@ -195,14 +189,6 @@ def test_of_a_long_mask_the_map_is_small(failures: dict[str, str]) -> None:
     assert len(lines) < 80
     assert max(map(len, lines)) < 120
     assert any(line.startswith("a cell is ") for line in lines)
-
-
-def test_the_batch_row_and_the_head_are_named(failures: dict[str, str]) -> None:
-    lines = message(failures["test_of_each_head"])
-    assert any("misses an allowed key in 1 cell, in batch row 1" in line for line in lines)
-    assert any(line.endswith("(layers.0), batch row 1, head 1") for line in lines)
-    drawn = map_of(lines, 6)
-    assert [(query, key) for query in range(6) for key in range(6) if drawn[query][key] == "BB"] == [(5, 0)]
 
 
 def test_without_attention_it_says_what_was_looked_for(failures: dict[str, str]) -> None:

@@ -22,17 +22,14 @@ from attncli.cli.app import app
 
 COMMANDS = {
     "toy": ["inspect", "time flies like an arrow"],
-    "toy with torch": ["inspect", "time flies", "--rng", "torch", "-F", "json"],
     "tokenizer": ["inspect", "time flies", "--vocab", "tiny/tokenizer.json"],
     "help": ["inspect", "--help"],
     "version": ["--version"],
     "completion": ["completion", "bash"],
     "trace": ["inspect", "--from", "trace.safetensors", "-o", "page.html"],
     "parquet": ["inspect", "time flies", "-o", "rows.parquet"],
-    "picture": ["inspect", "time flies", "-o", "picture.svg"],
     "checkpoint": ["inspect", "time flies", "-m", "tiny", "-l", "all"],
     "what a model writes": ["inspect", "time flies", "-m", "tiny", "--generate", "2"],
-    "spread": ["inspect", "time flies", "-m", "tiny", "--device-map", "cpu"],
     "pickle": ["inspect", "time flies", "-m", "pickle"],
     "broken": ["inspect", "time flies", "-m", "broken"],
     "tokens": ["tokens", "time flies", "-m", "tiny"],
@@ -49,10 +46,7 @@ COMMANDS = {
     "mask model": ["mask", "model", "tiny", "time flies"],
     "mask diff": ["mask", "diff", "causal", "causal & window(3)"],
     "mask convert": ["mask", "convert", "causal", "--to", "additive", "-o", "additive.safetensors"],
-    "NumPy's engine": ["inspect", "time flies", "-m", "tiny", "--engine", "native"],
-    "transformers' engine": ["inspect", "time flies", "-m", "tiny", "--engine", "transformers"],
     "both engines": ["inspect", "time flies", "-m", "tiny", "--engine", "verify"],
-    "folder": ["inspect", "time", "flies", "-m", "tiny", "-o", "rows/"],
     "program": ["run", "program.py"],  # the last one: after a program there are no more threads
 }
 ENDS = {"explorer": 2, "broken": LOAD, "mask diff": 1}
