@@ -36,13 +36,13 @@ def keys_joined() -> Iterator[Tensor]:
         yield F.scaled_dot_product_attention(key, keys, keys)
 
 
-def keys_joined_and_dropped() -> Iterator[Tensor]:
-    """A cache that slides."""
-    keys = drawn(1, 1, 1, WIDTH) * 0.5
+def hidden_states_joined() -> Iterator[Tensor]:
+    """A memory of hidden states, which keys are made of anew."""
+    weight, states = drawn(WIDTH, WIDTH), drawn(1, 1, WIDTH)
     while True:
-        key = drawn(1, 1, 1, WIDTH) * 0.5
-        keys = torch.cat([keys, key], -2)[:, :, -PAST:]
-        yield F.scaled_dot_product_attention(key, keys, keys)
+        states = torch.cat([states, states[:, -1:] @ weight * 0.1], dim=1)
+        keys = states[:, -PAST:] @ weight
+        yield F.scaled_dot_product_attention(states[:, -1:] / 2, keys, keys)
 
 
 def slots_assigned() -> Iterator[Tensor]:
@@ -82,23 +82,19 @@ def multiplied_by_parts_of_a_table() -> Iterator[Tensor]:
         yield attended(x, x, x)
 
 
+def gated() -> Iterator[Tensor]:
+    """A factor for each row, as a norm has it."""
+    x = drawn(1, 4, WIDTH)
+    while True:
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1)
+        yield x
+
+
 def residual() -> Iterator[Tensor]:
     x = drawn(1, 4, WIDTH)
     while True:
         x = x + attended(x, x, x) * 0.1
         yield x
-
-
-def averaged() -> Iterator[Tensor]:
-    """A step of an optimizer: running means of gradients, and parameters that go along."""
-    parameter = first = drawn(WIDTH, WIDTH)
-    second = first.square()
-    while True:
-        gradient = drawn(WIDTH, WIDTH) * 0.1
-        first = first * 0.9 + gradient * 0.1
-        second = second * 0.99 + gradient * gradient * 0.01
-        parameter = parameter - first / (second.sqrt() + 1e-8) * 0.01
-        yield F.scaled_dot_product_attention(parameter[None], parameter[None], parameter[None])
 
 
 # Scores and weights that have no end.
@@ -108,6 +104,13 @@ def scores_and_values() -> tuple[Tensor, Tensor]:
     """Scores of 4 queries, and values."""
     x = drawn(1, 1, 4, WIDTH)
     return x @ x.mT / math.sqrt(WIDTH), x
+
+
+def scores_scaled() -> Iterator[Tensor]:
+    scores, _ = scores_and_values()
+    while True:
+        scores = scores * 0.999
+        yield scores.softmax(-1)
 
 
 def biases_added() -> Iterator[Tensor]:
@@ -149,9 +152,8 @@ def rows_kept() -> Iterator[Tensor]:
 STYLES: dict[str, Endless] = {
     each.__name__: each
     for each in (
-        keys_joined, keys_joined_and_dropped, slots_assigned, by_einsum,
-        multiplied, multiplied_by_parts_of_a_table, residual, averaged,
-        biases_added, cells_assigned, weights_added, rows_kept,
+        keys_joined, hidden_states_joined, slots_assigned, by_einsum, multiplied, multiplied_by_parts_of_a_table,
+        gated, residual, scores_scaled, biases_added, cells_assigned, weights_added, rows_kept,
     )
 }  # fmt: skip
 

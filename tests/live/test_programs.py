@@ -48,8 +48,8 @@ RIGHT = {
     """,
     "handwritten": """
         mingpt alibi rotary rotary_in_half cross_attention sliding_window t5 annotated_transformer batched_products
-        picture_patches shifted_windows cosine_attention softcap sink masked_before_and_after zero_for_nan
-        a_factor_for_each_head multiplied_and_added renormalized difference_of_two heads_last linear_attention pooling
+        picture_patches shifted_windows cosine_attention softcap masked_before_and_after zero_for_nan
+        a_factor_for_each_head multiplied_and_added renormalized heads_last linear_attention pooling
         experts checkpointed classifier
     """,
     "flash": "causal cached",
