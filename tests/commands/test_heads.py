@@ -257,18 +257,6 @@ def test_in_a_terminal_it_is_one_screen(width: int, heads: int, view: str) -> No
         assert all(any(label in row for row in rows) for label in labels)
 
 
-def test_of_the_model_in_the_box_the_two_heads_are_found_by_name(attn: Run) -> None:
-    text = "I met a tall woman with a dog and a tall woman with a hat, a tall woman with a dog"
-    heads = attn("heads", "-m", "demo", text, "--label", "-F", "json").json["heads"]
-    found = {head["label"]: head["labels"][0]["score"] for head in reversed(heads) if head["label"]}
-    assert found["previous"] >= 0.6
-    assert found["induction"] >= 0.5
-    labels = {(head["layer"], head["head"]): head["label"] for head in heads}
-    (tested,) = attn("heads", "-m", "demo", "--induction", "--top", "1", "-F", "json").json["heads"]
-    assert labels[tested["layer"], tested["head"]] == "induction"
-    assert tested["induction"] >= 0.5
-
-
 def test_all_shows_what_a_screen_has_no_room_for() -> None:
     command = ("heads", TEXT, "--num-heads", "60", "--d-model", "60", "--label")
     for more in ((), ("--all",)):

@@ -40,43 +40,6 @@ def vocab(tmp_path: Path) -> str:
 # --- what is shown -----------------------------------------------------------------------------------------
 
 
-def test_a_token_has_every_member_of_the_traces_tokens_and_more(attn: Run, vocab: str) -> None:
-    for options in ([], ["--vocab", vocab], ["--pair", "a time"], ["--vocab", vocab, "--pair", "a time"]):
-        found = attn("tokens", TEXT, "-F", "json", *options).json
-        seen = attn("inspect", TEXT, "-F", "json", *options).json
-        assert [{name: token[name] for name in seen["key_tokens"][0]} for token in found["tokens"]] == seen[
-            "key_tokens"
-        ]
-        assert (found["text"], found["pair"]) == (seen["text"], seen["pair"])
-        assert list(found["tokens"][0]) == [*seen["key_tokens"][0], "word", "unknown"]
-
-
-def test_pieces_of_a_word_share_its_number_and_unknown_ones_are_marked(attn: Run, vocab: str) -> None:
-    ran = attn("tokens", "time flies away", "--vocab", vocab, "-F", "json")
-    rows = [(token["text"], token["word"], token["unknown"], token["special"]) for token in ran.json["tokens"]]
-    assert rows == [
-        ("[CLS]", 0, False, True),
-        ("time", 1, False, False),
-        ("fl", 2, False, False),
-        ("##ies", 2, False, False),
-        ("[UNK]", 3, True, False),
-        ("[SEP]", 4, False, True),
-    ]
-    assert "lacks 'away', read as [UNK]" in ran.err
-    merged = attn("tokens", "time flies away", "--vocab", vocab, "-F", "json", "--words").json["tokens"]
-    rows = [(word["text"], word["start"], word["end"], word["pieces"], word["unknown"]) for word in merged]
-    assert rows[1:4] == [("time", 0, 4, [1], False), ("flies", 5, 10, [2, 3], False), ("away", 11, 15, [4], True)]
-
-
-def test_a_token_that_the_text_spells_out_is_not_unknown(attn: Run, vocab: str, tmp_path: Path) -> None:
-    tokenizer = Tokenizer.from_file(vocab)
-    tokenizer.add_special_tokens(["[UNK]"])
-    tokenizer.save(str(tmp_path / "spelled.json"))
-    ran = attn("tokens", "time [UNK] flies", "--vocab", tmp_path / "spelled.json", "-F", "json")
-    assert [token["unknown"] for token in ran.json["tokens"] if token["text"] == "[UNK]"] == [False]
-    assert ran.err == ""
-
-
 def test_the_table_is_what_a_reader_needs(attn: Run, vocab: str) -> None:
     assert attn("tokens", "time flies away", "--vocab", vocab).out.splitlines() == [
         f"{vocab} · 6 tokens · 2 special · 1 unknown · 3 words · 15 characters",
