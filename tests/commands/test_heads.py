@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from rich.cells import cell_len
 from running import Ran, on_terminal, plain, printed, text_shown
 
 import attncli
+from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.metric_names import NAMES
-from attncli.render.heads import HeadTable, table_parts
+from attncli.render.heads import HeadTable, grid_parts, table_parts
 from attncli.render.palette import Palette
+from attncli.trace.trace import Provenance
 
 Run = Callable[..., Ran]
 TEXT = "the cat saw the dog and the dog saw the cat"
@@ -317,6 +320,18 @@ def test_the_document_is_valid_json_whatever_the_scores_are(attn: Run, tmp_path:
     assert ran.code == 0
     json.loads(ran.out, parse_constant=lambda text: pytest.fail(text))
     assert attn("heads", "--from", path).code == 0
-    grid = attn("heads", "--from", path, "--grid", "max_score")
-    assert grid.code == 0
-    assert "I infinite" in grid.out
+    assert attn("heads", "--from", path, "--grid", "max_score").code == 0
+
+
+def test_a_map_has_no_range_of_infinities_and_no_undefined_head_at_an_end() -> None:
+    values = [math.inf, 1.0, 2.0, None]
+    heads = tuple(
+        HeadSummary(0, "self", index, dict.fromkeys(NAMES, value), dict.fromkeys(NAMES), dict.fromkeys(NAMES, 1))
+        for index, value in enumerate(values)
+    )
+    found = HeadReport(Provenance("file"), 1, (3, 3), ("full",), len(heads), heads)
+    shown = plain(printed(grid_parts(found, "max_score", Palette(), None, None), Palette(), 200)).splitlines()
+    assert shown[1] == "max_score   1  ░░░ 1.2 ░▒▒▒ 1.5 ▒▓▓▓ 1.8 ▓███ 2   – not defined   I infinite"
+    ends = [line.split("   ")[1] for line in shown[-2:]]
+    assert [end.rpartition(": ")[2] for end in ends] == ["inf", "1.0000"]
+    assert not any("head 3" in line for line in shown[-2:])
