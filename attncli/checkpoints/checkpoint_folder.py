@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,6 @@ _OF_TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
     "sentencepiece.bpe.model", "tekken.json",
 )  # fmt: skip
-_PICKLED = re.compile(r"pytorch_model.*\.bin(\.index\.json)?$")
 
 
 class CheckpointFolder:
@@ -107,19 +105,10 @@ class CheckpointFolder:
             return {}
 
     @property
-    def weight_files(self) -> set[str]:
-        """The safetensors files that have the weights, whether they are all there or not."""
-        return {WEIGHTS} if WEIGHTS in self.sizes else set(self.shards().values())
-
-    @property
     def has_weights(self) -> bool:
         """Whether it has safetensors weights, with all their files."""
-        return bool(self.weight_files) and self.weight_files <= self.sizes.keys()
-
-    @property
-    def has_pickle(self) -> bool:
-        """Whether it has weights in pickles."""
-        return any(map(_PICKLED.match, self.sizes))
+        files = {WEIGHTS} if WEIGHTS in self.sizes else set(self.shards().values())
+        return bool(files) and files <= self.sizes.keys()
 
     @property
     def has_config(self) -> bool:

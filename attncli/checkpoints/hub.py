@@ -205,8 +205,8 @@ def translate_hub_errors(name: str, part: str, offline: bool = False) -> Iterato
         raise
     except Exception as error:  # of the client, and of what lies below it
         # The client has then looked into the local cache, and says no more.
-        behind = error.__cause__ if type(error).__name__ == "LocalEntryNotFoundError" else None
-        raise not_found(name, part, offline, first_sentence(behind or error)) from None
+        cause = error.__cause__ if type(error).__name__ == "LocalEntryNotFoundError" else None
+        raise not_found(name, part, offline, first_sentence(cause or error)) from None
 
 
 def not_found(name: str, part: str, offline: bool, why: str | None = None) -> LoadError:

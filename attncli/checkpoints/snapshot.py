@@ -132,21 +132,12 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
     return _Search(options, for_tokenizer, for_writing).find(name, *split_revision(name))
 
 
-def resolve_here(name: str) -> Snapshot:
-    """Find what this machine has of a checkpoint; the hub's client is not imported. See `resolve`."""
-    from attncli.checkpoints.options import LoadOptions
-
-    options = LoadOptions(offline=True)
-    return _Search(options, for_tokenizer=True, is_here=True).find(name, *split_revision(name))
-
-
 class _Search(NamedTuple):
     """What is looked for; see `resolve`."""
 
     options: LoadOptions
     for_tokenizer: bool
     for_writing: bool = False
-    is_here: bool = False
 
     def find(self, shown: str, name: str, revision: str) -> Snapshot:
         check_path(name)
@@ -207,8 +198,6 @@ class _Search(NamedTuple):
         """Return what views call a checkpoint on the hub, its files in the local cache, and where on the hub it is."""
         repository, inside = split_name(name)
         folder = cached_snapshot(repository, revision) / inside
-        if self.is_here:
-            return shown, CheckpointFolder(_only_checkpoint(folder)), None
         if folder.is_dir() and self.is_whole(files := CheckpointFolder(folder)):
             return shown, files, None
         from attncli.checkpoints.hub import Repository, not_found

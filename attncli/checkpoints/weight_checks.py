@@ -46,7 +46,7 @@ _ADVICE = "give the checkpoint that it was made from, or what transformers dequa
 
 def check_has_weights(name: str, files: CheckpointFolder) -> None:
     """Raise LoadError for a folder without weights that can be read, with the files that it has."""
-    if not (WEIGHTS in files or WEIGHTS_INDEX in files or files.has_pickle):
+    if WEIGHTS not in files and WEIGHTS_INDEX not in files:
         raise LoadError(
             f"{visible(name)} has a config.json and no weights that can be read{there_is(files)}: expected {WEIGHTS}, "
             f"or {WEIGHTS_INDEX} and its files"

@@ -160,10 +160,11 @@ def sizes(name: str) -> dict[str, int]:
     Args:
         name: a folder, or a name in the local cache; an adapter has the layers of its base.
     """
-    from attncli.checkpoints.snapshot import resolve_here
+    from attncli.checkpoints.options import LoadOptions
+    from attncli.checkpoints.snapshot import resolve
 
     try:
-        config = resolve_here(os.path.expanduser(name)).config
+        config = resolve(os.path.expanduser(name), LoadOptions(offline=True), for_tokenizer=True).config
     except (AttnError, OSError, ValueError):
         config = {}
     parts = [config, *(config[name] for name in _NESTED if isinstance(config.get(name), dict))]

@@ -465,7 +465,7 @@ class ViewOptions(Options):
             "--key",
             "-k",
             metavar="TOKEN",
-            help="Show this key column: a token or an index. May be repeated.",
+            help="Show this key column: a token, an index or 500:520. May be repeated.",
         ),
     ] = None
     top_keys: Annotated[

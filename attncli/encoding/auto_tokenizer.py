@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.hub import BRINGS_CODE, silence_transformers, translate_errors
 from attncli.checkpoints.weight_checks import unknown_quantization
-from attncli.encoding.python_tokenizer import PythonTokenizer
+from attncli.encoding.encode import TokenizerOutput
 from attncli.encoding.vocabulary_files import check_vocabulary
 from attncli.errors import LoadError, require
 from attncli.text import visible
@@ -191,3 +192,41 @@ def _no_tokenizer(name: str) -> LoadError:
         f"{visible(name)} has no tokenizer: none of {', '.join(_LOOKED_FOR)} is there; put its tokenizer.json beside "
         "config.json"
     )
+
+
+class PythonTokenizer:
+    """A tokenizer of transformers in pure Python, called as those that say where their pieces stand."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def __call__(self, *texts: str | None, **how: Any) -> TokenizerOutput:
+        """Return what the model is given of a text, or of a target (`text_target`)."""
+        if any(text is not None for text in texts[1:]):
+            raise ValueError("its tokenizer does not say which of two texts a token is of; drop --pair")
+        inputs = dict(self._tokenizer(*texts[:1], **how))
+        ids = [int(each) for each in inputs["input_ids"]]
+        pieces = [self._tokenizer.convert_ids_to_tokens(id_) for id_ in ids]
+        before, behind = self._added(texts[:1], how | {"truncation": False, "max_length": None})
+        is_own = [before <= index < len(ids) - behind for index in range(len(ids))]
+        encoding = SimpleNamespace(
+            ids=ids,
+            tokens=[f"<id {id_}>" if piece is None else str(piece) for id_, piece in zip(ids, pieces, strict=True)],
+            offsets=[(None, None)] * len(ids),
+            special_tokens_mask=[not each for each in is_own],
+            sequence_ids=[0 if each else None for each in is_own],
+            word_ids=[None] * len(ids),
+        )
+        return TokenizerOutput(inputs, encoding)
+
+    def _added(self, texts: tuple[str | None, ...], how: dict[str, Any]) -> tuple[int, int]:
+        """Return how many tokens the tokenizer puts before a text, and behind it."""
+        ids, own = (
+            list(self._tokenizer(*texts, **how | {"add_special_tokens": adds})["input_ids"])
+            for adds in (how["add_special_tokens"], False)
+        )
+        before = next((start for start in range(len(ids)) if ids[start : start + len(own)] == own), 0)
+        return before, max(len(ids) - before - len(own), 0)

@@ -13,15 +13,15 @@ import numpy as np
 from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
-from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE
+from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE, OpenModel
 from attncli.errors import NotExposedError, require
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace, Proof
 
 if TYPE_CHECKING:
-    from attncli.engines.source import OpenModel
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
+    from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
 
@@ -113,7 +113,7 @@ def _refusal(name: str, reason: UnsupportedError, engine: str, is_gguf: bool = F
     return NotExposedError(f"--engine {engine}: the native engine does not {why}; leave the option out")
 
 
-class _Native:
+class _Native(OpenModel):
     """The native engine, with transformers for the sentences that it declines, or for a comparison of all of them.
 
     Which engine computes a sentence does not depend on the sentences beside it, so that a resumed run gives the same
@@ -134,18 +134,17 @@ class _Native:
         self._verifies = verifies
         self.name = native.name
         self.attention_layers = native.attention_layers
-        self.tokens = native.tokens
         self.parallel_from = PARALLEL_FROM_LATE if verifies else PARALLEL_FROM
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence; see `OpenModel.tokens`."""
+        return self._native.tokens(text, pair, target)
 
     def recording(self, layers: Indices, mask: str | None) -> _Native:
         """Return the source of other layers under another mask; see `OpenModel.recording`."""
         other = self._other
         again = None if other is None else cache(lambda: other().recording(layers, mask))
         return _Native(self._native.recording(layers, mask), again, self._verifies)
-
-    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`."""
-        return next(self.traces([text], pair, target))
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.encoding.encode import check_texts
 from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace
 
 
-class Source(Protocol):
+class Source(ABC):
     """What turns one sentence after another into a trace.
 
     Attributes:
@@ -34,7 +35,9 @@ class Source(Protocol):
             pair: a second text in the same sequence.
             target: the text whose queries attend to the sentence's keys.
         """
+        return next(iter(self.traces([text], pair, target)))
 
+    @abstractmethod
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of several sentences, or of one, in order.
 
@@ -43,7 +46,7 @@ class Source(Protocol):
         """
 
 
-class OpenModel(Source, Protocol):
+class OpenModel(Source):
     """A source that can be asked for other layers, under another mask, without being opened again.
 
     Attributes:
@@ -53,15 +56,14 @@ class OpenModel(Source, Protocol):
     """
 
     name: str
+    attention_layers: Sequence[int]
     is_incremental: bool
 
-    @property
-    def attention_layers(self) -> Sequence[int]:
-        """See above."""
-
+    @abstractmethod
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return what the queries and the keys of a sentence are; see `Source.trace`."""
 
+    @abstractmethod
     def recording(self, layers: Indices, mask: str | None) -> Source:
         """Return the source of other layers under another mask; None is its own.
 

@@ -17,7 +17,7 @@ import numpy as np
 from attncli.checkpoints.options import PROJECTS, ToyOptions, refuse_unknown
 from attncli.encoding.encode import check_texts, unknown_notes
 from attncli.encoding.vocabulary import Vocabulary, open_vocabulary
-from attncli.engines.source import PARALLEL_FROM
+from attncli.engines.source import PARALLEL_FROM, OpenModel
 from attncli.engines.toy_init import INITS, RNGS, Linear
 from attncli.errors import UsageError
 from attncli.masks.expressions import Atom, RuleMask
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from attncli.trace.selection import Indices
 
 
-class ToyLayer:
+class ToyLayer(OpenModel):
     """One attention layer with drawn weights, for sentences that each have a vocabulary of their own."""
 
     can_batch = False

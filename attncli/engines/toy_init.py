@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,37 +35,23 @@ class Linear(NamedTuple):
         return (projected if self.bias is None else projected + self.bias).astype(np.float32)
 
 
-class Draws(Protocol):
-    """A seeded stream of float32 arrays."""
-
-    def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """Draw from N(0, 1)."""
-
-    def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """Draw from U[0, 1)."""
-
-    def embedding(self, tokens: Sequence[Token], size: int, width: int) -> Float[np.ndarray, "T E"]:
-        """Draw the embedding of each token of a vocabulary of that size, N(0, 1)."""
-
-    def default_linear(self, fan_in: int, fan_out: int) -> Linear:
-        """Draw weight and bias as nn.Linear does by default, U(-1/√fan_in, 1/√fan_in)."""
-
-
 class _NumpyDraws:
-    """Draws with NumPy's default generator."""
+    """A seeded stream of float32 arrays, drawn with NumPy's default generator."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._generator = np.random.default_rng(seed)
 
     def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """Draw from N(0, 1)."""
         return self._generator.standard_normal((rows, columns), dtype=np.float32)
 
     def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """Draw from U[0, 1)."""
         return self._generator.random((rows, columns), dtype=np.float32)
 
     def embedding(self, tokens: Sequence[Token], size: int, width: int) -> Float[np.ndarray, "T E"]:
-        """Draw each from the seed and the word alone, so that it is the same beside any other words."""
+        """Draw each from N(0, 1), by the seed and the word alone: it is the same beside any other words."""
         drawn = {text: self._of_word(text, width) for text in dict.fromkeys(token.text for token in tokens)}
         return np.stack([drawn[token.text] for token in tokens])
 
@@ -74,13 +60,14 @@ class _NumpyDraws:
         return np.random.default_rng([self._seed, digest]).standard_normal(width, dtype=np.float32)
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
+        """Draw weight and bias as nn.Linear does by default, U(-1/√fan_in, 1/√fan_in)."""
         bound = np.float32(1 / math.sqrt(fan_in))
         weight = (2 * self.uniform(fan_out, fan_in) - 1) * bound  # drawn as nn.Linear stores it
         return Linear(weight.T, (2 * self.uniform(1, fan_out)[0] - 1) * bound)
 
 
 class _TorchDraws:
-    """Draws with torch's generator on the CPU, seeded like that of a notebook, whose own it leaves alone."""
+    """The same with torch's generator on the CPU, seeded like that of a notebook, whose own it leaves alone."""
 
     def __init__(self, seed: int) -> None:
         require("--rng torch", "torch")
@@ -110,6 +97,7 @@ class _TorchDraws:
         return Linear(weight.numpy().T, bias.numpy())
 
 
+Draws = _NumpyDraws | _TorchDraws
 RNGS: dict[str, Callable[[int], Draws]] = {"numpy": _NumpyDraws, "torch": _TorchDraws}
 
 # How a matrix of `rows` inputs and `columns` outputs is drawn in a layer of the given width.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.files import to_numpy
-from attncli.masks.conventions import Convention
 from attncli.recording.call import AttentionCall, MaskArgument
 
 if TYPE_CHECKING:
@@ -20,26 +19,9 @@ Known = TypeVar("Known")
 _MOST_KNOWN = 64  # tensors that are recognized when they come again
 
 
-class Copied(NamedTuple):
-    """A mask of a call, copied.
-
-    Attributes:
-        name: what the API calls it.
-        convention: what its values mean to this API.
-        values: `[#B, #H, #Q, #K]`, an axis along which the program repeats it being 1; bfloat16 comes as float32.
-        dtype: of the program's tensor, without `torch.`.
-    """
-
-    name: str
-    convention: Convention
-    values: np.ndarray[Any, Any]
-    dtype: str
-
-
-def copied(given: MaskArgument) -> Copied:
-    """Copy a mask out of a program, without what the program only repeats."""
-    values = _compact(given.values)
-    return Copied(given.name, given.convention, to_numpy(values), str(values.dtype).removeprefix("torch."))
+def copied(given: MaskArgument) -> np.ndarray[Any, Any]:
+    """Return the values of a mask, without what the program only repeats; bfloat16 comes as float32."""
+    return to_numpy(_compact(given.values))
 
 
 def kept(call: AttentionCall) -> AttentionCall:

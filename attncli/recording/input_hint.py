@@ -18,7 +18,8 @@ class InputHint(NamedTuple):
 
     Attributes:
         kind: `tokens`, or `unpadded` where all of them are, `positions`, `documents`, `encoded`: the tokens of an
-            encoder whose output is attended to, or `answers`: what a loss asks for and is seen.
+            encoder whose output is attended to, `prompt`: the tokens of a prompt and what was generated since, or
+            `answers`: what a loss asks for and is seen.
         values: of tokens, 1 where a position is one and 0 where it is padding; of positions, themselves; of documents,
             the number of the document of each position, −1 where it is in none; of answers, 1 where a query sees one.
         size: how many positions a row has; 0 is a first position of any number of them.
@@ -29,7 +30,7 @@ class InputHint(NamedTuple):
         who: of tokens, who says what padding is: the embedding itself, the configuration of a model, or both.
     """
 
-    kind: Literal["tokens", "unpadded", "positions", "documents", "encoded", "answers"]
+    kind: Literal["tokens", "unpadded", "positions", "documents", "encoded", "prompt", "answers"]
     values: Int[np.ndarray, "B T"]
     size: int
     digest: int
@@ -59,7 +60,7 @@ class Hints(Protocol):
         """Take in a loss, while the program waits."""
 
 
-class Listener(Protocol):
+class CallListener(Protocol):
     """Who takes what is said of calls besides what they are themselves."""
 
     def here(self) -> Hints:

@@ -21,7 +21,7 @@ import torch
 from torch.nn import Embedding
 
 from attncli.files import to_numpy
-from attncli.recording.input_hint import InputHint, Listener
+from attncli.recording.input_hint import CallListener, InputHint
 from attncli.recording.readers.reader import may_look
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _Says = Callable[["Int[np.ndarray, 'B T']"], Iterator["InputHint"]]
 class Inputs:
     """Reads what the modules of a thread are given, and tells it to a listener."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: CallListener) -> None:
         self._hints = listener.here()
         self._tables: WeakKeyDictionary[torch.nn.Module, _Says] = WeakKeyDictionary()
         self._known: deque[tuple[ref[torch.Tensor], int, _Says, tuple[InputHint, ...]]] = deque(maxlen=_MOST_KNOWN)

@@ -23,7 +23,8 @@ from attncli.recording.readers.origins import has_values, version
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 _LOGIC = ("and", "or", "xor")
 # What makes a mask of whatever it is given, and of another mask a new one; or a mask of numbers.
-_ANEW = ("tril", "triu", "__setitem__")
+_FILLED = ("ones", "ones_like", "zeros", "zeros_like", "full")
+_ANEW = ("tril", "triu", "__setitem__", *_FILLED)
 _MAKE = (
     *_COMPARED, *(f"__{name}__" for name in _COMPARED), *(f"logical_{name}" for name in (*_LOGIC, "not")),
     *(f"bitwise_{name}" for name in (*_LOGIC, "not")), *(f"__{i}{name}__" for i in ("", "i", "r") for name in _LOGIC),
@@ -154,6 +155,8 @@ def _is_mask(name: str, mask: torch.Tensor, tensors: Sequence[torch.Tensor]) -> 
         return mask.is_floating_point() and len(tensors) == 1
     if name in ("masked_fill", "where"):
         return mask.is_floating_point() and mask.ndim > 1
+    if name in _FILLED:
+        return False
     return len(tensors) == 1 or mask.is_floating_point() or name in _JOIN
 
 

@@ -26,7 +26,7 @@ from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.call_site import Names, is_in_compiled_region, user_line
 from attncli.recording.import_hook import when_imported
-from attncli.recording.input_hint import Listener
+from attncli.recording.input_hint import CallListener
 from attncli.recording.input_metadata import Inputs
 from attncli.recording.lineage import Lineage
 from attncli.recording.losses import Loss
@@ -64,7 +64,7 @@ READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective,
 
 
 class Watch:
-    """A program that is watched.
+    """A program that is watched: what watches each of its threads is made when it is first needed.
 
     Attributes:
         notes: what the calls do not say, such as that compiled regions run eagerly.
@@ -78,13 +78,65 @@ class Watch:
         on_call: Callable[[AttentionCall], object],
         module: torch.nn.Module | None,
         notes: Notes | None,
-        listener: Listener | None,
+        listener: CallListener | None,
     ) -> None:
         self.notes = Notes() if notes is None else notes
         self.is_on, self.only, self.start = True, module, os.getcwd()
         self.on_call, self.listener = on_call, listener
         self.names, self.making, self.unfollowed = Names(), Making(self.start), Unfollowed(self.notes)
         self.lock = threading.RLock()
+        self._profile, self._local = threading.getprofile(), threading.local()
+
+    def here(self) -> _Thread:
+        """Return what watches the thread that runs."""
+        thread: _Thread | None = getattr(self._local, "thread", None)
+        if thread is None:
+            thread = self._local.thread = _Thread(self)
+        return thread
+
+    def begin(self, *event: Any) -> None:
+        """Watch a thread from its first line on; what the program wants to begin there begins then."""
+        sys.setprofile(self._profile)
+        try:
+            if self.is_on:
+                self.here().enter()
+        except Exception as fault:
+            self.notes.failed(fault)
+        if self._profile is not None:
+            self._profile(*event)
+
+    def hook(self) -> Callable[[], None]:
+        """Have all modules tell when their forward begins and ends, before other hooks do; return what undoes it."""
+        before = torch_modules.register_module_forward_pre_hook(self._enter_module)
+        after = torch_modules.register_module_forward_hook(self._leave_module, with_kwargs=True, always_call=True)
+        torch_modules._global_forward_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
+
+        def remove() -> None:
+            before.remove()
+            after.remove()
+            # The handle forgets this, and torch.compile warns of global hooks for as long as it is there.
+            torch_modules._global_forward_hooks_with_kwargs.pop(after.id, None)
+
+        return remove
+
+    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
+        try:
+            self.here().enter_module(module, args, sys._getframe(1))  # what calls the hook
+        except Exception as fault:
+            self._end(fault)
+
+    def _leave_module(self, module: torch.nn.Module, args: Any, *rest: Any) -> None:
+        """Take a module away; of one that failed neither keyword arguments nor an output come."""
+        try:
+            self.here().leave_module(module, (args, *rest) if len(rest) == 2 else None)
+        except Exception as fault:
+            self._end(fault)
+
+    def _end(self, fault: Exception) -> None:
+        """End the watch, which lost sight of where the program is: a mode that stays on changes its last bits."""
+        self.is_on = False
+        self.here().leave_all()
+        self.notes.failed(fault)
 
 
 @contextmanager
@@ -92,7 +144,7 @@ def watching(
     on_call: Callable[[AttentionCall], object],
     module: torch.nn.Module | None = None,
     notes: Notes | None = None,
-    listener: Listener | None = None,
+    listener: CallListener | None = None,
 ) -> Iterator[Watch]:
     """Hand over every attention that runs inside.
 
@@ -105,16 +157,15 @@ def watching(
     """
     watch = Watch(on_call, module, notes, listener)
     earlier = threading.getprofile()
-    threads = _Threads(watch, earlier)
-    remove_hooks = threads.hook()
-    threading.setprofile(threads.begin)
-    own = threads.here()
+    remove_hooks = watch.hook()
+    threading.setprofile(watch.begin)
+    own = watch.here()
 
     def forget() -> None:
         watch.is_on = False
         threading.setprofile(earlier)
         remove_hooks()
-        threads.here().leave_all()
+        watch.here().leave_all()
 
     _FORGET_IN_A_CHILD.append(forget)
     try:
@@ -179,65 +230,6 @@ class _Running:
     was_seen: bool
     begun: tuple[int, int] | None = None
     called: list[torch.nn.Module] = field(default_factory=list)
-
-
-class _Threads:
-    """What watches each thread, made when it is first needed. Modules are followed until the end of the watch."""
-
-    def __init__(self, watch: Watch, profile: Any) -> None:
-        self._watch = watch
-        self._profile = profile
-        self._local = threading.local()
-
-    def here(self) -> _Thread:
-        thread: _Thread | None = getattr(self._local, "thread", None)
-        if thread is None:
-            thread = self._local.thread = _Thread(self._watch)
-        return thread
-
-    def begin(self, *event: Any) -> None:
-        """Watch a thread from its first line on; what the program wants to begin there begins then."""
-        sys.setprofile(self._profile)
-        try:
-            if self._watch.is_on:
-                self.here().enter()
-        except Exception as fault:
-            self._watch.notes.failed(fault)
-        if self._profile is not None:
-            self._profile(*event)
-
-    def hook(self) -> Callable[[], None]:
-        """Have all modules tell when their forward begins and ends, before other hooks do; return what undoes it."""
-        before = torch_modules.register_module_forward_pre_hook(self._enter_module)
-        after = torch_modules.register_module_forward_hook(self._leave_module, with_kwargs=True, always_call=True)
-        torch_modules._global_forward_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
-
-        def remove() -> None:
-            before.remove()
-            after.remove()
-            # The handle forgets this, and torch.compile warns of global hooks for as long as it is there.
-            torch_modules._global_forward_hooks_with_kwargs.pop(after.id, None)
-
-        return remove
-
-    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
-        try:
-            self.here().enter_module(module, args, sys._getframe(1))  # what calls the hook
-        except Exception as fault:
-            self._end(fault)
-
-    def _leave_module(self, module: torch.nn.Module, args: Any, *rest: Any) -> None:
-        """Take a module away; of one that failed neither keyword arguments nor an output come."""
-        try:
-            self.here().leave_module(module, (args, *rest) if len(rest) == 2 else None)
-        except Exception as fault:
-            self._end(fault)
-
-    def _end(self, fault: Exception) -> None:
-        """End the watch, which lost sight of where the program is: a mode that stays on changes its last bits."""
-        self._watch.is_on = False
-        self.here().leave_all()
-        self._watch.notes.failed(fault)
 
 
 class _Thread(TorchFunctionMode):

@@ -165,7 +165,7 @@ class MaskView(NamedTuple):
 
     def shown(self, subject: MaskGrid) -> Iterator[RenderableType]:
         """Yield the pictures and the numbers of a mask."""
-        yield Text(self.palette.label(_headline(subject)))
+        yield Text(self.palette.label(_headline(subject, self.keys is None)))
         drawing = self._drawing(subject)
         yield drawing.picture(self.pool(subject), self.palette, self.room)
         yield from drawing.facts(self.palette, self.room)
@@ -193,10 +193,10 @@ def pooling_note(pool: tuple[int, int], command: str) -> str:
     return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
 
 
-def _headline(subject: MaskGrid) -> str:
+def _headline(subject: MaskGrid, is_of_positions: bool) -> str:
     _, queries, keys = subject.allowed.shape
     text = f"{subject.name} · {queries} queries × {keys} keys"
-    if subject.past or queries < keys:
+    if subject.past or (is_of_positions and queries < keys):
         text += f", past {subject.past}"
     if subject.stored is not None and subject.reading is not None:
         text += f" · {subject.stored.dtype or 'numbers'} {list(subject.stored.values.shape)}"

@@ -1,7 +1,4 @@
-"""Tokens: what the model reads, where each piece stands in the text, and how it is shown safely.
-
-A position of a layer that is no token of the text has one too: several tokens together, or what a model puts in itself.
-"""
+"""Tokens: what the model reads, where each piece stands in the text, and how it is shown safely."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class Token:
 
     Attributes:
         index: place in the sequence, from 0.
-        id: row of the vocabulary; a negative one is none, and the same for positions that stand for the same tokens.
+        id: row of the vocabulary.
         text: the piece as the vocabulary spells it (`##ing`, `Ġflies`).
         start: first character of the piece in the text, or None for a token that the text does not hold, or where the
             tokenizer does not say.
@@ -42,9 +39,8 @@ class Token:
         segment: 0 for the text, 1 for the second text of a pair.
         word: which word of its text the tokenizer's own splitting puts it into; None where it does not say.
         shown: the piece as the text spells it, where the vocabulary spells it byte by byte.
-        pieces: of a word or a position that stands for several tokens, their indices, which follow each other. The
-            text of a word is what stands in the text, and its id is no row of a vocabulary, but the first word of the
-            same pieces; the text of a position is `tokens 4-7`.
+        pieces: of a word, the indices of its tokens, which follow each other. Its text is what stands in the text, and
+            its id is no row of a vocabulary, but the first word of the same pieces.
     """
 
     index: int
@@ -69,15 +65,13 @@ class Token:
             "special": self.special,
             "segment": self.segment,
         }
-        if self.pieces:
-            return {**written, "id": None, "pieces": list(self.pieces)}
-        return written if self.id >= 0 else {**written, "id": None}
+        return {**written, "id": None, "pieces": list(self.pieces)} if self.pieces else written
 
     @property
     def below(self) -> str:
         """What stands below the token in a list of tokens: its id, or the indices of its pieces."""
         if not self.pieces:
-            return str(self.id) if self.id >= 0 else ""
+            return str(self.id)
         first, last = self.pieces[0], self.pieces[-1]
         return str(first) if first == last else f"{first}-{last}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from attncli.errors import InputMismatchError, NotExposedError, UsageError
+from attncli.text import span
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import RowRange
 from attncli.trace.tokens import Tokens
@@ -45,11 +46,10 @@ class View(NamedTuple):
 
     Attributes:
         show: parts by name; None leaves the choice to the format.
-        queries: tokens or indices of the query rows; empty is all of them.
-        keys: tokens or indices of the key columns; empty is all of them.
+        queries: tokens, indices or ranges (`3:9`) of the query rows; empty is all of them.
+        keys: tokens, indices or ranges of the key columns; empty is all of them.
         hide_special: leave the tokenizer's special tokens out of rows and columns.
         precision: digits after the point; None leaves it to the format.
-        span: keep the query rows of this range; None keeps all of those that are chosen.
         top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
         ramp: how far along the colours a weight stands; None leaves it to the format.
     """
@@ -59,14 +59,13 @@ class View(NamedTuple):
     keys: tuple[str, ...] = ()
     hide_special: bool = False
     precision: int | None = None
-    span: RowRange | None = None
     top_keys: int | None = None
     ramp: Ramp | None = None
 
     @property
     def unselected(self) -> View:
         """The same view of all rows and columns: what the ends of the colours are of, whichever of them are chosen."""
-        return self._replace(queries=(), keys=(), span=None)
+        return self._replace(queries=(), keys=())
 
     def parts(self, default: tuple[str, ...]) -> frozenset[str]:
         """Return the parts to show, given a format's default."""
@@ -101,28 +100,14 @@ class View(NamedTuple):
         Raises:
             InputMismatchError: a wanted token does not exist, or none is left.
         """
-        chosen = self._rows_of(trace.query_tokens)
-        if trace.generated and not self.queries and self.span is None:
+        chosen = self._chosen(trace.query_tokens, self.queries, "query")
+        if trace.generated and not self.queries:
             return [row for row in chosen if row in trace.predicted] or chosen
         return chosen
 
-    def _rows_of(self, tokens: Tokens) -> list[int]:
-        chosen = self._chosen(tokens, self.queries, "query")
-        if self.span is None:
-            return chosen
-        within = self.span.among(len(tokens))
-        kept = [row for row in chosen if row in within]
-        if not kept:
-            least, most = min(chosen), max(chosen)
-            raise InputMismatchError(
-                f"--query {self.span} leaves no query to show; without it they are "
-                + (f"{least}..{most}" if least < most else str(least))
-            )
-        return kept
-
     def chooses_rows(self, trace: Trace) -> bool:
         """Return whether the query rows were chosen one by one, or as a range."""
-        return bool(self.queries) or self.span is not None or trace.generated > 0
+        return bool(self.queries) or trace.generated > 0
 
     def columns(self, trace: Trace) -> list[int]:
         """Return the key columns to show.
@@ -147,9 +132,15 @@ class View(NamedTuple):
         return Cells(row_tokens, rows, column_tokens, columns)
 
     def _chosen(self, tokens: Tokens, wanted: tuple[str | int, ...], role: str) -> list[int]:
-        if wanted:
-            return list(dict.fromkeys(index for name in wanted for index in tokens.find(name, role)))
-        chosen = [token.index for token in tokens if not (self.hide_special and token.special)]
-        if not chosen:
+        shown = [token.index for token in tokens if not (self.hide_special and token.special)]
+        if not wanted and not shown:
             raise InputMismatchError(f"--hide-special leaves no {role} token to show; leave it out")
-        return chosen
+        chosen = dict.fromkeys(() if wanted else shown)
+        for name in wanted:
+            within = RowRange.of(name) if isinstance(name, str) else None
+            found = tokens.find(name, role) if within is None else [i for i in shown if i in within.among(len(tokens))]
+            if not found:
+                there = span(shown[0], shown[-1]) if shown else "none"
+                raise InputMismatchError(f"--{role} {within} leaves no {role} to show; without it they are {there}")
+            chosen |= dict.fromkeys(found)
+        return list(chosen)

@@ -20,16 +20,8 @@ PROJECT = Path(__file__).parents[2]
 FOLDER = Path(demo_or("demo"))
 UNSEEN = (
     "The old man put the letter on the table and the key under the table.",
-    "She asked her brother whether he had fed the horses before the storm.",
     "If you want a quiet life, do not keep a parrot next to a piano.",
 )
-
-
-def test_both_engines_open_it_by_its_name(attn: Run) -> None:
-    for engine in ("native", "transformers"):
-        ran = attn("inspect", "-m", "demo", "time flies", "--engine", engine, "-F", "json")
-        assert ran.json["source"]["model"] == "demo"
-        assert ran.json["source"]["layers"] == 4
 
 
 def test_its_name_means_the_model_in_the_box_and_not_a_folder_of_that_name(attn: Run, folder: Path) -> None:

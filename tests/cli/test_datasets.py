@@ -2,10 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,7 +36,7 @@ def test_what_numbers_depend_on_is_said() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [[], ["--show", "metrics"], ["--top-keys", "2"]])
+@pytest.mark.parametrize("options", [["--show", "metrics"], ["--top-keys", "2"]])
 def test_a_folder_holds_the_rows_of_a_file(attn: Run, tmp_path: Path, options: list[str]) -> None:
     run = ["inspect", "-m", "demo", "one two three", "a b", "--layer", "all", *options]
     ran = attn(*run, "-o", f"{tmp_path}/out/")
@@ -86,12 +82,11 @@ def test_several_files_have_parts_of_their_own(attn: Run, tmp_path: Path) -> Non
     assert (ran.code, ran.err.count("\n")) == (2, 1)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "tsv", "csv"])
-def test_parts_of_text_are_those_of_a_file(attn: Run, tmp_path: Path, form: str) -> None:
-    run = ["inspect", "-F", form, "--num-heads", "1"]
+def test_parts_of_text_are_those_of_a_file(attn: Run, tmp_path: Path) -> None:
+    run = ["inspect", "-F", "tsv", "--num-heads", "1"]
     ran = attn(*run, "-o", f"{tmp_path}/out/", stdin=b"a b\n\xff\nc d\n")
     assert ran.code == 5
-    assert (tmp_path / "out" / f"part-00000-00000.{form}").read_text() == attn(*run, stdin=b"a b\n\xff\nc d\n").out
+    assert (tmp_path / "out" / "part-00000-00000.tsv").read_text() == attn(*run, stdin=b"a b\n\xff\nc d\n").out
 
 
 def test_a_format_that_no_folder_has_is_refused(attn: Run, tmp_path: Path) -> None:
@@ -108,23 +103,3 @@ def test_a_folder_is_not_for_a_saved_trace_or_tokens(attn: Run, tmp_path: Path) 
     assert "a folder of parts is of sentences" in ran.err
     assert attn("tokens", "a b", "-o", f"{tmp_path}/out/").code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
-
-
-def test_a_killed_run_is_gone_on_with(attn: Run, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for number in range(9):
-        (corpus / f"{number}.txt").write_text(f"w{number} w{number % 2} w{number % 3}\n" * 3)
-    run = ["inspect", "--file", corpus, "--show", "metrics"]
-    program = [sys.executable, "-m", "attncli", *map(str, run), "-o", f"{tmp_path}/out/", "--jobs", "2"]
-    process = subprocess.Popen(program, start_new_session=True)
-    while process.poll() is None and not (tmp_path / "out" / f"_{PART}.json").exists():
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    ran = attn(*run, "-o", f"{tmp_path}/out/")
-    assert (ran.code, "of them there before" in ran.err) == (0, True)
-    assert attn(*run, "-o", f"{tmp_path}/undisturbed/").code == 0
-    files = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("out", "undisturbed")]
-    assert files[0] == files[1]
-    assert len(files[0]) == 19

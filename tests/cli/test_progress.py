@@ -3,14 +3,12 @@
 import json
 import logging
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import on_terminal, program, text_shown
+from running import on_terminal, text_shown
 
 from attncli.cli.environment import Environment, Stderr
 from attncli.cli.progress import ProgressBar
@@ -19,15 +17,6 @@ from attncli.corpus.protocol import Result
 Run = Callable[..., Any]
 
 LINES = "time flies\n\nlike an arrow\n \nfruit flies\n"
-COMMANDS = [["inspect"], ["heads"], ["check"], ["why"], ["diff"], ["tokens"], ["config"], ["completion"]]
-COMMANDS += [["mask", name] for name in ("show", "check", "diff", "convert", "model")]
-
-
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_every_command_takes_both_and_not_together(path: list[str], attn: Run) -> None:
-    told = attn(*path, "--help-all").out
-    assert "--quiet" in told
-    assert "--verbose" in told
 
 
 def test_quiet_says_errors_alone(attn: Run, tmp_path: Path) -> None:
@@ -48,26 +37,15 @@ def test_quiet_says_errors_alone(attn: Run, tmp_path: Path) -> None:
 
 
 def test_verbose_says_what_is_done_and_when(attn: Run, tiny_llama: str) -> None:
-    given = (
-        "time flies",
-        "like an",
-        "an arrow",
-        "-m",
-        tiny_llama,
-        "--engine",
-        "transformers",
-        "-l",
-        "1",
-        "-F",
-        "jsonl",
-    )
+    given = ("time flies", "like an", "an arrow", "-m", tiny_llama, "--dtype", "float64", "-l", "1", "-F", "jsonl")
     ran, silent = attn("inspect", *given, "-v"), attn("inspect", *given)
     assert (ran.code, ran.out, silent.err) == (0, silent.out, "")
     lines = ran.err.splitlines()
     assert all(re.match(r"attn: \d+\.\d\d s: ", line) for line in lines)
     said = [line.split(" s: ", 1)[1] for line in lines]
     assert f"{tiny_llama}: llama of 3 layers; layer 1 is the last to run" in said
-    assert any(line.startswith("loaded: float32 on cpu, threads: ") for line in said)
+    assert any("left to transformers: it computes in float32 alone" in line for line in said)
+    assert any(line.startswith("loaded: float64 on cpu, threads: ") for line in said)
     batches = [re.findall(r"ran a batch of (\d+) × (\d+) tokens", line) for line in said]
     assert [found[0] for found in batches if found] == [("1", "2"), ("2", "2")]  # 1, and 2 to 3
     assert said[-1] == "done"
@@ -91,21 +69,12 @@ def test_verbose_says_what_the_native_engine_does_to_the_end_of_a_stream_with_a_
     ]
 
 
-def test_verbose_tells_what_the_toy_layer_is(attn: Run) -> None:
-    ran = attn("inspect", "time flies", "--seed", "7", "-F", "jsonl", "--verbose")
-    assert "seed 7" in ran.err.splitlines()[0]
-    assert ran.out == attn("inspect", "time flies", "--seed", "7", "-F", "jsonl").out
-
-
-@pytest.mark.parametrize(
-    "command", [["inspect", "-F", "jsonl"], ["heads", "-F", "json"], ["tokens", "-F", "tsv"]], ids=" ".join
-)
-def test_a_bar_follows_the_sentences_and_is_gone_at_the_end(command: list[str], tmp_path: Path) -> None:
+def test_a_bar_follows_the_sentences_and_is_gone_at_the_end(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "sentences.txt"
     path.write_text("time flies\n" * 40)
-    code, data, shown = on_terminal(*command, "--file", path)
+    code, data, shown = on_terminal("heads", "-F", "json", "--file", path)
     assert code == 0
-    assert data == program(*command, "--file", path).stdout
+    assert data == attn("heads", "-F", "json", "--file", path).out
     assert "/40" in text_shown(shown)
     assert "sentences/s" in text_shown(shown)
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0  # the cursor is back
@@ -120,29 +89,19 @@ def test_notes_stand_beside_the_bar() -> None:
     assert "attn: standard input: 1 empty line was skipped" in text_shown(shown)
 
 
-def test_there_is_no_bar_where_it_would_be_in_the_way(tmp_path: Path) -> None:
-    few = ("inspect", "time flies", "like an arrow")
-    for arguments, out in (
-        ((*few, "-F", "jsonl"), True),  # documents on the same terminal
-        (few, True),
-        ((*few, "-F", "jsonl", "--quiet"), False),
-        (("inspect", "time flies", "-F", "jsonl"), False),  # a single sentence
+def test_there_is_no_bar_where_it_would_be_in_the_way(attn: Run) -> None:
+    few = ("inspect", "time flies", "like an arrow", "-F", "jsonl")
+    for arguments, out, term in (
+        (few, True, "xterm"),  # documents on the same terminal
+        ((*few, "--quiet"), False, "xterm"),
+        (("inspect", "time flies", "-F", "jsonl"), False, "xterm"),  # a single sentence
+        (few, False, "dumb"),
     ):
-        code, _, shown = on_terminal(*arguments, out=out)
+        code, _, shown = on_terminal(*arguments, out=out, TERM=term)
         assert code == 0
         assert "sentences/s" not in text_shown(shown)
         assert "\x1b[?25l" not in shown
-    assert program(*few, "-F", "jsonl").stderr == ""
-    code, _, shown = on_terminal(*few, "-F", "jsonl", TERM="dumb")
-    assert (code, shown) == (0, "")
-
-
-def test_verbose_says_which_engine_and_why(attn: Run, tiny_llama: str) -> None:
-    said = attn("inspect", "time flies", "-m", tiny_llama, "-l", "2", "--verbose").err
-    assert f"{tiny_llama}: llama of 3 layers; layer 2 is the last to run" in said
-    assert "transformers" not in said
-    said = attn("inspect", "time flies", "-m", tiny_llama, "--dtype", "float64", "--verbose").err
-    assert "left to transformers: it computes in float32 alone" in said
+    assert attn(*few).err == ""
 
 
 def test_a_line_says_what_is_loaded_before_torch_is(tiny_llama: str) -> None:
@@ -154,12 +113,10 @@ def test_a_line_says_what_is_loaded_before_torch_is(tiny_llama: str) -> None:
 
 
 def test_a_line_says_which_tokenizer_is_loaded(tiny_llama: str) -> None:
-    for command, option in (("tokens", "--model"), ("tokens", "--vocab"), ("inspect", "--vocab")):
-        _, data, shown = on_terminal(command, option, tiny_llama, "time flies", "-F", "jsonl")
-        assert data
-        assert f"loading {tiny_llama}" in re.sub(r"\s*\n", "", text_shown(shown))
-        assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
-    assert on_terminal("tokens", "time flies", "-F", "jsonl")[2] == ""
+    _, data, shown = on_terminal("tokens", "--model", tiny_llama, "time flies", "-F", "jsonl")
+    assert data
+    assert f"loading {tiny_llama}" in re.sub(r"\s*\n", "", text_shown(shown))
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
 
 
 def test_a_name_on_the_line_brings_no_escape_sequence() -> None:
@@ -167,23 +124,6 @@ def test_a_name_on_the_line_brings_no_escape_sequence() -> None:
     assert code == 3
     assert "\x1b]0;" not in shown
     assert "\x07" not in shown
-
-
-def test_off_a_terminal_nothing_of_it_is_imported() -> None:
-    script = (
-        "import sys; from attncli.cli.app import app\n"
-        "try: app(['inspect', 'time flies', 'an arrow', '-F', 'jsonl'])\n"
-        "except SystemExit: print(*sys.modules, file=sys.stderr)"
-    )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    imported = set(ran.stderr.split())
-    assert "attncli.cli.progress" in imported
-    assert not imported & {"rich.console", "rich.progress", "rich.live", "logging"}
-
-
-def test_without_a_terminal_answers_pass_as_they_are() -> None:
-    with ProgressBar(Environment(), None, shares_terminal=False, goes_on=False) as bar:
-        assert [result.number for result in bar.track([Result(1, "one"), Result(4, "four")])] == [1, 4]
 
 
 def test_a_bar_counts_on_where_another_file_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import MORE, architectures, each, tiny_config, tiny_model, tiny_text_part
-from conformance import NOT_REACHED, opened, save, save_for_auto, save_tokenizer, tokenizer_in
+from conformance import NOT_REACHED, save_for_auto, save_tokenizer, tokenizer_in
 from planted import BUGS, Bug, raw_masks
 from refusals import refused
 from whole_program import whole_program
@@ -26,7 +26,7 @@ from attncli.encoding import auto_tokenizer
 from attncli.encoding.encode import InputEncoder
 from attncli.engines.torch import load
 from attncli.engines.torch.attention_backend import build_with_recorder, set_backend
-from attncli.errors import LoadError, NotExposedError, UsageError
+from attncli.errors import NotExposedError
 from attncli.formats.documents import what_was_run, write_findings
 from attncli.masks.findings import CODES, Finding
 
@@ -124,8 +124,6 @@ def test_there_are_many_models_and_mistakes_of_codes_that_the_contract_lists() -
     ("name", "more"),
     [
         ("phi3", {"sliding_window": 3}),
-        ("starcoder2", {"sliding_window": 3}),
-        ("mixtral", {"sliding_window": 3}),
         ("qwen3_moe", {"use_sliding_window": False}),
         ("llama4_text", {"attention_chunk_size": 3}),
         ("gemma3_text", {"use_bidirectional_attention": True}),
@@ -147,11 +145,7 @@ def test_the_mask_that_a_configuration_implies_is_the_one_its_code_builds(
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        *((name, "bfloat16") for name in ("llama", "gpt2", "bart", "gemma2")),
-        *((name, "float16") for name in ("bert", "qwen2", "phi", "gpt_neox")),
-    ],
+    ("name", "dtype"), [("llama", "bfloat16"), ("gemma2", "bfloat16"), ("bert", "float16"), ("bart", "float16")]
 )
 def test_a_healthy_model_has_no_finding_in_half_precision(name: str, dtype: str, checked: Checked) -> None:
     report = checked(name, dtype=dtype)
@@ -211,7 +205,7 @@ def test_a_finding_says_where_and_how_much(checked: Checked) -> None:
 
 
 # By positions that begin again, or by a mask of the documents.
-@pytest.mark.parametrize("name", ["llama", "bert", "roberta", "llama4_text", "mistral", "gemma2", "qwen2"])
+@pytest.mark.parametrize("name", ["llama", "bert", "llama4_text"])
 def test_packed_documents_of_a_healthy_model_do_not_reach_each_other(
     name: str, checked: Checked, configured: Callable[..., None]
 ) -> None:
@@ -274,15 +268,6 @@ def test_what_is_not_a_number_is_said_in_valid_json(checked: Checked) -> None:
     assert "nan" in {each["change"] for each in parsed["invariances"]}
 
 
-def test_the_change_of_every_layer_is_there(checked: Checked) -> None:
-    report = checked("llama")
-    batch = compared(report, "batch")
-    assert list(batch.changes) == [(layer, "self") for layer in range(-1, 3)]
-    assert batch.change == max(batch.changes.values())
-    (written,) = (each["changes"] for each in what_was_run(report)["invariances"] if each["name"] == "batch")
-    assert written[1] == {"layer": 0, "kind": "self", "change": batch.changes[0, "self"]}
-
-
 def test_an_architecture_of_which_nothing_is_known_is_not_judged(
     checked: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,8 +284,7 @@ def test_an_architecture_of_which_nothing_is_known_is_not_judged(
 def test_sentences_of_equal_length_have_a_longer_or_shorter_one_beside_them(checked: Checked) -> None:
     report = checked("bert", planted_by("padding attended in one layer").plant, ["w5 w6 w7"] * 8 + ["w5 w6 w7 w8 w9"])
     assert "pad" in errors(report)
-    for name in ("llama", "gpt2", "bert", "t5"):
-        assert errors(checked(name, texts=["w5 w6 w7"] * 9)) == set()
+    assert errors(checked("bert", texts=["w5 w6 w7"] * 9)) == set()
 
 
 def test_one_token_many_times_leaves_a_head_nothing_to_choose(
@@ -315,12 +299,6 @@ def test_a_model_with_few_positions_gets_shorter_sentences(checked: Checked, con
     report = checked("gpt2", texts=[])
     assert max(report.tokens) <= 10
     assert errors(report) == set()
-
-
-def test_positions_that_cannot_be_told_are_a_note(checked: Checked) -> None:
-    (finding,) = of_code(checked("bart"), "padding-side")
-    assert finding.severity == "note"
-    assert "pad on the right" in str(finding.advice)
 
 
 def test_a_mask_of_another_type_than_the_queries_is_a_note(checked: Checked) -> None:
@@ -355,20 +333,6 @@ def test_a_tokenizer_that_has_made_masks_wrong_is_a_note(
     save_tokenizer(tmp_path)
     assert not any(said in message for message in notes({}))
     assert any(said in message for message in notes({"pad_token": "w77"} | tokens))
-
-
-@pytest.mark.parametrize("name", ["window one too wide", "mask inverted"])
-def test_inspect_warns_of_a_mask_that_the_configuration_does_not_imply(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bug = planted_by(name)
-    save(tiny_model(bug.architecture), tmp_path)
-    source = opened(tmp_path, "all")
-    assert not any("implies" in note for note in source.trace(TEXTS[1]).notes)
-    bug.plant(source.model, monkeypatch)
-    (note,) = (note for note in source.trace(TEXTS[1]).notes if "implies" in note)
-    assert note.startswith("layers 0-2: the mask is not ")
-    assert not any("implies" in note for note in source.trace(TEXTS[1]).notes)  # said once
 
 
 # --- the program -------------------------------------------------------------------------------------------
@@ -450,6 +414,7 @@ def test_notes_never_fail(tmp_path: Path, attn: Run) -> None:
     assert ran.code == 0
     assert "note   tokenizer  it has no pad token" in ran.out
     assert "padding-side" in ran.out
+    assert "pad on the right" in ran.out
 
 
 def test_sentences_come_from_arguments_a_file_and_standard_input(tiny_llama: str, tmp_path: Path) -> None:
@@ -458,11 +423,9 @@ def test_sentences_come_from_arguments_a_file_and_standard_input(tiny_llama: str
     with whole_program() as attn:
         for arguments, given, counts in (
             (("time flies",), b"", [2, 5]),  # beside it a built-in one, so that there is padding
-            (("time flies", "like an"), b"", [2, 2, 5]),
             (("--file", path), b"", [2, 5]),
             (("-",), path.read_bytes(), [2, 5]),
             ((), b"time flies\n", [5, 20, 10]),  # without a text nothing is read
-            ([" ".join(["time"] * (1 + number % 7)) for number in range(19)], b"", [1 + n % 7 for n in range(19)]),
         ):
             ran = attn("check", "-m", tiny_llama, "-F", "json", *arguments, stdin=given)
             assert (ran.code, ran.json["tokens"]) == (0, counts)
@@ -484,10 +447,3 @@ def test_sentences_come_from_arguments_a_file_and_standard_input(tiny_llama: str
 )
 def test_bad_requests_get_one_sentence(arguments: list[str], code: int, said: str, minilm: str, attn: Run) -> None:
     refused(attn(*[minilm if argument == "MINILM" else argument for argument in arguments]), code, said)
-
-
-def test_the_library_refuses_what_the_command_does(minilm: str) -> None:
-    with pytest.raises(LoadError):
-        attncli.check("nowhere/at-all")
-    with pytest.raises(UsageError):
-        attncli.check(minilm, d_model=3)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import program
 
 import attncli
 
@@ -23,14 +22,6 @@ def traces(tmp_path: Path, attn: Run) -> tuple[Path, Path]:
     for seed, path in enumerate(paths):
         assert attn("inspect", FLIES[0], "--seed", str(seed), "--save", path).code == 0
     return paths
-
-
-def test_two_sentences_are_compared_on_what_they_share(attn: Run) -> None:
-    ran = attn("diff", *FLIES, "--query", "flies", "--top", "2")
-    assert (ran.code, ran.err) == (0, "")
-    assert re.search(r"tokens A  0 time .*\ntokens B  0 fruit.*\nshared +=  +=", ran.out)
-    assert "query row 1 flies" in ran.out
-    assert len(re.findall(r"^ +0 +\d  1 flies", ran.out, re.MULTILINE)) == 2
 
 
 def test_a_word_that_is_deleted_changes_the_rows_that_saw_it_and_no_other(attn: Run) -> None:
@@ -62,31 +53,17 @@ def test_two_traces_are_compared_without_the_model(traces: tuple[Path, Path], at
     assert [head["jensen_shannon"] for head in document["heads"]] == [head.jensen_shannon for head in expected.heads]
 
 
-def test_the_document_holds_every_head_and_the_cells_that_changed_most(attn: Run, tmp_path: Path) -> None:
-    ran = attn("diff", *FLIES, "-F", "json", "--top", "3", "--num-heads", "6", "--d-model", "12")
-    document = json.loads(ran.out, parse_constant=pytest.fail)
-    assert document["schema"] == "attncli.diff/1"
-    assert document["unit"] == "bits"
+def test_the_cells_that_changed_most_have_the_weights_of_both(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "diff.json"
+    assert attn("diff", *FLIES, "-o", path, "--top", "3", "--precision", "2").out == ""
+    document = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert document["shared"] == {"queries": [[1, 1], [2, 2]], "keys": [[1, 1], [2, 2]]}
-    assert [document[side]["text"] for side in "ab"] == list(FLIES)
-    assert len(document["heads"]) == 6
-    assert set(document["heads"][0]) == {"layer", "kind", "head", "jensen_shannon", "rows", "elsewhere"}
     assert len(document["cells"]) == 3
     for cell in document["cells"]:
         for side, text in zip("ab", FLIES, strict=True):
-            head = attncli.inspect(text, num_heads=6, d_model=12).layer(0).head(cell["head"])
-            weight = head.weights[cell[side]["query"], cell[side]["key"]]
-            assert cell[side]["weight"] == float(str(weight))
-        assert cell["difference"] == cell["b"]["weight"] - cell["a"]["weight"]
-    path = tmp_path / "diff.json"
-    assert attn("diff", *FLIES, "-o", path, "--precision", "2").out == ""
-    rounded = json.loads(path.read_text())
-    assert all(head["jensen_shannon"] == round(head["jensen_shannon"], 2) for head in rounded["heads"])
-
-
-def test_one_head_can_be_chosen(attn: Run) -> None:
-    chosen = attn("diff", *FLIES, "--head", "2", "--top", "50").out
-    assert len(re.findall(r"^layer 0 head 2", chosen, re.MULTILINE)) == 1
+            head = attncli.inspect(text).layer(0).head(cell["head"])
+            weight = float(head.weights[cell[side]["query"], cell[side]["key"]])
+            assert cell[side]["weight"] == round(weight, 2)
 
 
 def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Path) -> None:
@@ -110,9 +87,7 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
         (["one", "two", "three and four"], 2, "more than two sentences to compare; give two"),
         (["one", "-m", "a", "-m", "b", "-m", "c"], 2, "--model is given 3 times; give it once, or twice"),
         (["--from", "a.safetensors"], 2, "--from is given once; give it twice"),
-        (["--from", "a", "--from", "b", "--from", "c"], 2, "--from is given 3 times"),
         (["--from", "a", "--from", "b", "-m", "c"], 2, "--model does not apply to --from"),
-        (["a b", "--from", "a", "--from", "b"], 2, "TEXT does not apply to --from"),
         (["--from", "a", "--from", "b", "--seed", "3"], 2, "--seed does not apply to --from"),
         (["--from", "a", "--from", "b"], 5, "trace file a does not exist"),
         (["time flies", "cats sleep"], 5, "the two share no token, so there is nothing to compare"),
@@ -123,9 +98,7 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
         ),
         (["time flies", "time flew", "-q", "tim"], 2, "--query 'tim': no such query token; did you mean 'time'?"),
         (["time flies", "time flew", "-l", "2"], 2, "--layer 2 is out of range"),
-        (["time flies", "time flew", "-F", "tsv"], 2, ""),
         (["time flies", "time flew", "-o", "x.tsv"], 2, "expected a file ending in .json, .svg"),
-        (["time flies", "time flew", "--top", "0"], 2, "--top"),
         (["time flies", " "], 5, "sentence 2: the sentence is empty"),
         (["time flies", "time flew", "--dtype", "float16"], 2, "--dtype does not apply"),
     ],
@@ -155,18 +128,3 @@ def test_nothing_from_a_sentence_reaches_the_terminal_as_an_escape(attn: Run) ->
     ran = attn("diff", "time \x1b[31m flies \u202e", "time \x1b[31m like \u202e")
     assert ran.code == 0
     assert not re.search("[\x1b\u202e]", ran.out + ran.err)
-
-
-def test_a_pipe_of_any_encoding_gets_the_whole_view_and_no_colour() -> None:
-    for encoding in ("ascii", "utf-8"):
-        ran = program("diff", *FLIES, env={"PYTHONIOENCODING": encoding, "PATH": ""})
-        assert ran.returncode == 0
-        assert "\x1b" not in ran.stdout
-        assert ("B - A" if encoding == "ascii" else "B − A") in ran.stdout
-
-
-def test_neither_torch_nor_transformers_is_imported_for_two_traces(traces: tuple[Path, Path]) -> None:
-    from imported import HEAVY, PROGRAM, imported_by
-
-    assert not imported_by(PROGRAM, "diff", "--from", traces[0], "--from", traces[1]) & HEAVY
-    assert "numpy" not in imported_by(PROGRAM, "diff", "--help")

@@ -3,21 +3,17 @@
 import csv
 import io
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 from running import Ran, on_terminal, plain, printed, text_shown
 
 import attncli
-from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.metric_names import NAMES
-from attncli.render.heads import HeadTable, grid_parts, table_parts
+from attncli.render.heads import HeadTable, table_parts
 from attncli.render.palette import Palette
-from attncli.trace.trace import Provenance
 
 Run = Callable[..., Ran]
 TEXT = "the cat saw the dog and the dog saw the cat"
@@ -60,22 +56,13 @@ def test_every_format_has_the_same_numbers(attn: Run, tmp_path: Path) -> None:
         assert f"{entry['entropy']:.3f} ±{entry['std']['entropy']:.3f}" in table
 
 
-@pytest.mark.parametrize("ending", ["svg", "html", "md"])
-def test_a_picture_has_what_the_table_and_the_map_have(attn: Run, tmp_path: Path, ending: str) -> None:
-    for view in ("--sort", "--grid"):
+def test_a_picture_has_what_the_table_and_the_map_have(attn: Run, tmp_path: Path) -> None:
+    heads = attn("heads", TEXT, "-F", "json").json["heads"]
+    for view, ending in (("--sort", "svg"), ("--grid", "html"), ("--grid", "md")):
         path = tmp_path / f"heads.{ending}"
         assert attn("heads", TEXT, view, "entropy", "-o", path, "--precision", "2").code == 0
         assert "entropy" in path.read_text()
-        assert all(
-            f"{entry['entropy']:.2f}" in path.read_text() for entry in attn("heads", TEXT, "-F", "json").json["heads"]
-        )
-
-
-def test_one_sentence_has_neither_deviations_nor_counts(attn: Run) -> None:
-    (entry, *_) = attn("heads", TEXT, "-F", "json").json["heads"]
-    assert list(entry) == ["layer", "kind", "head", *NAMES, "label", "labels"]
-    label = ["label", "label_score", "label_baseline", "label_gain", "labels"]
-    assert list(rows_of(attn("heads", TEXT, "-F", "tsv").out)[0]) == ["layer", "kind", "head", *NAMES, *label]
+        assert all(f"{entry['entropy']:.2f}" in path.read_text() for entry in heads)
 
 
 def test_precision_rounds_every_format(attn: Run) -> None:
@@ -130,11 +117,10 @@ def test_in_colour_the_map_has_numbers_where_they_fit(attn: Run) -> None:
     assert "." not in cells
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("width", [40, 100])
 @pytest.mark.parametrize("view", [(), ("--sort", "sink"), ("--grid", "sink")], ids=" ".join)
-@pytest.mark.parametrize("texts", [(TEXT,), TWO], ids=["one", "two"])
-def test_no_line_is_wider_than_the_output(attn: Run, width: int, view: tuple[str, ...], texts: tuple[str, ...]) -> None:
-    ran = attn("heads", *texts, "--num-heads", "40", "--d-model", "40", *view, "--width", width)
+def test_no_line_is_wider_than_the_output(attn: Run, width: int, view: tuple[str, ...]) -> None:
+    ran = attn("heads", *TWO, "--num-heads", "40", "--d-model", "40", *view, "--width", width)
     assert all(cell_len(line) <= width for line in ran.out.splitlines())
     assert all(line == line.rstrip() for line in ran.out.splitlines() if line.startswith(("layer ", "    ")))
     if "--grid" not in view:
@@ -157,59 +143,12 @@ def test_on_one_screen_a_wide_table_is_folded_and_beyond_it_columns_go(attn: Run
     assert "special, separator not defined for this sentence" in note
 
 
-def test_a_picture_is_as_wide_as_its_table(attn: Run, tmp_path: Path) -> None:
-    options = ("--num-heads", "40", "--d-model", "40", "-o", tmp_path / "heads.md")
-    attn("heads", TEXT, *options)
-    assert all(name in (tmp_path / "heads.md").read_text() for name in NAMES)
-    attn("heads", TEXT, *options, "--width", "60")
-    assert "no room for" in " ".join((tmp_path / "heads.md").read_text().split())
-
-
 def test_where_nothing_can_be_ranked_it_is_said(attn: Run) -> None:
     assert (
         "no head is ranked: induction is not defined for this sentence"
         in attn("heads", "time flies", "--sort", "induction").out
     )
     assert "no head is ranked" not in attn("heads", TEXT, "--sort", "induction").out
-
-
-@pytest.mark.parametrize(
-    ("values", "legend", "ends"),
-    [
-        ([math.inf, -math.inf, None], "max_score   – not defined   I infinite", ["inf", "-inf"]),
-        (
-            [math.inf, 1.0, 2.0, None],
-            "max_score   1  ░░░ 1.2 ░▒▒▒ 1.5 ▒▓▓▓ 1.8 ▓███ 2   – not defined   I infinite",
-            ["inf", "1.0000"],
-        ),
-        ([1.0, None, 2.0], "max_score   1  ░░░ 1.2 ░▒▒▒ 1.5 ▒▓▓▓ 1.8 ▓███ 2   – not defined", ["2.0000", "1.0000"]),
-    ],
-)
-def test_a_map_has_no_range_of_infinities_and_no_undefined_head_at_an_end(
-    values: list[float | None], legend: str, ends: list[str]
-) -> None:
-    heads = tuple(
-        HeadSummary(0, "self", index, dict.fromkeys(NAMES, value), dict.fromkeys(NAMES), dict.fromkeys(NAMES, 1))
-        for index, value in enumerate(values)
-    )
-    found = HeadReport(Provenance("file"), 1, (3, 3), ("full",), len(heads), heads)
-    console = Console(file=io.StringIO(), width=200, _environ={})
-    for part in grid_parts(found, "max_score", Palette(), None, None):
-        console.print(part)
-    _, said, _, _, highest, lowest = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert said == legend
-    undefined = values.index(None)
-    for line, end in zip((highest, lowest), ends, strict=True):
-        assert line.split("   ")[1].endswith(f": {end}")
-        assert f"head {undefined}" not in line
-
-
-def test_ascii_output_has_ascii_marks(attn: Run, tmp_path: Path) -> None:
-    from running import program
-
-    ran = program("heads", *TWO, env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parents[2])})
-    assert ran.returncode == 0
-    assert ran.stdout.isascii()
 
 
 def test_a_saved_trace_and_the_other_options_of_a_source(attn: Run, tmp_path: Path) -> None:
@@ -223,21 +162,6 @@ def test_a_saved_trace_and_the_other_options_of_a_source(attn: Run, tmp_path: Pa
     assert len(rows_of(attn("heads", "--from", path, "--head", "1,2", "-F", "tsv").out)) == 2
 
 
-def test_rows_of_a_query_alone(attn: Run) -> None:
-    (weights,) = attn("inspect", TWO[0], "-q", "an", "--head", "2", "-F", "json").json["layers"][0]["heads"][0][
-        "weights"
-    ]
-    (entry,) = attn("heads", TWO[0], "-q", "an", "--head", "2", "-F", "json").json["heads"]
-    assert entry["self"] == pytest.approx(weights[3])
-    assert entry["sink"] == pytest.approx(weights[0])
-
-
-def test_a_warning_is_said_once(attn: Run) -> None:
-    ran = attn("heads", "a b", "c d", "e f", "--mask", "~causal")
-    assert ran.code == 0
-    assert ran.err.count("leaves no key") == len(set(ran.err.splitlines())) == 3
-
-
 def test_a_thousand_warnings_are_counted(attn: Run) -> None:
     ran = attn("heads", "--mask", "~causal", stdin="\n".join(f"x w{number}" for number in range(1000)))
     assert len(ran.err.splitlines()) == 21
@@ -247,33 +171,20 @@ def test_a_thousand_warnings_are_counted(attn: Run) -> None:
 LABELLED = (TEXT, "--num-heads", "8", "--init", "normal", "--label")
 
 
-def test_every_format_has_the_same_labels(attn: Run, tmp_path: Path) -> None:
+def test_every_format_has_the_same_labels(attn: Run) -> None:
     heads = attn("heads", *LABELLED, "-F", "json").json["heads"]
     assert len({head["label"] for head in heads}) > 1
-    for head, row in zip(heads, rows_of(attn("heads", *LABELLED, "-F", "tsv").out), strict=True):
-        assert (row["layer"], row["head"]) == (str(head["layer"]), str(head["head"]))
+    table = attn("heads", *LABELLED, "--precision", "3").out.partition("layer  head")[2].splitlines()[1:]
+    rows = rows_of(attn("heads", *LABELLED, "-F", "tsv").out)
+    for head, row, line in zip(heads, rows, table, strict=False):
+        assert [row["layer"], row["head"]] == line.split()[:2] == [str(head["layer"]), str(head["head"])]
         assert row["label"] == (head["label"] or "")
-        assert row["labels"].split(";") == [label["label"] for label in head["labels"]] or not head["labels"]
-        if head["labels"]:
-            first = head["labels"][0]
-            assert first["label"] == head["label"]
-            numbers = [float(row[f"label_{name}"]) for name in ("score", "baseline", "gain")]
-            assert numbers == [first["score"], first["baseline"], first["gain"]]
-        else:
-            assert row["label_score"] == row["label_baseline"] == row["label_gain"] == ""
-    table = attn("heads", *LABELLED, "--precision", "3").out.splitlines()
-    header = table.index(next(line for line in table if line.startswith("layer  head")))
-    for line, head in zip(table[header + 1 :], heads, strict=False):
-        words = line.split()
-        assert words[:2] == [str(head["layer"]), str(head["head"])]
         assert (head["label"] or "mixed") in line
-        if head["label"]:
-            first = head["labels"][0]
-            numbers = [word for word in words if "." in word][:3]
-            assert numbers == [f"{first[name]:.3f}" for name in ("score", "baseline", "gain")]
-    for ending in ("svg", "html", "md"):
-        attn("heads", *LABELLED, "-o", tmp_path / f"heads.{ending}")
-        assert "baseline" in (tmp_path / f"heads.{ending}").read_text()
+        assert row["labels"] == ";".join(label["label"] for label in head["labels"])
+        numbers = [row[f"label_{name}"] for name in ("score", "baseline", "gain")]
+        first = [head["labels"][0][name] for name in ("score", "baseline", "gain")] if head["labels"] else []
+        assert [float(number) for number in numbers if number] == first
+        assert [word for word in line.split() if "." in word][: len(first)] == [f"{each:.3f}" for each in first]
 
 
 def test_labels_may_stand_beside_metrics_and_in_the_order_of_one(attn: Run) -> None:
@@ -282,12 +193,10 @@ def test_labels_may_stand_beside_metrics_and_in_the_order_of_one(attn: Run) -> N
     (header,) = [line.split() for line in ran.out.splitlines() if line.startswith("layer  head")]
     assert header[:6] == ["layer", "head", "label", "score", "baseline", "gain"]
     assert header[-2:] == ["sink", "entropy"]
-    by_entropy = attn("heads", *LABELLED, "--sort", "entropy").out
-    order = [row["head"] for row in rows_of(attn("heads", *LABELLED, "--sort", "entropy", "-F", "tsv").out)]
-    shown = [line.split()[1] for line in by_entropy.splitlines() if line.startswith("    0")]
-    assert shown == order
-    entropies = {row["head"]: float(row["entropy"]) for row in rows_of(attn("heads", *LABELLED, "-F", "tsv").out)}
-    assert order == sorted(order, key=lambda head: -entropies[head])
+    rows = rows_of(attn("heads", *LABELLED, "--sort", "entropy", "-F", "tsv").out)
+    assert [row["entropy"] for row in rows] == sorted((row["entropy"] for row in rows), reverse=True)
+    shown = attn("heads", TEXT, "--metrics", "entropy", "--sort", "sink").out
+    assert "layer  head    sink  entropy" in shown  # a sorted table has the metric that it is sorted by
 
 
 def test_with_label_top_keeps_some_heads_of_each_label(attn: Run) -> None:
@@ -296,22 +205,13 @@ def test_with_label_top_keeps_some_heads_of_each_label(attn: Run) -> None:
     assert kept == list(dict.fromkeys(labels))
 
 
-@pytest.mark.parametrize("form", ["json", "tsv"])
-def test_metrics_chooses_columns_in_order(attn: Run, form: str) -> None:
-    ran = attn("heads", *TWO, "--metrics", "sink,entropy,sink", "-F", form)
-    if form == "json":
-        (entry, *_) = ran.json["heads"]
-        assert list(entry) == ["layer", "kind", "head", "sink", "entropy", "std", "counts", "label", "labels"]
-        assert [list(entry[name]) for name in ("std", "counts")] == [["sink", "entropy"]] * 2
-    else:
-        (header, *_) = ran.out.splitlines()
-        of_each = [f"{name}{what}" for what in ("", "_std", "_count") for name in ("sink", "entropy")]
-        assert header.split("\t")[3:-5] == of_each
-
-
-def test_a_sorted_table_has_the_metric_that_it_is_sorted_by(attn: Run) -> None:
-    ran = attn("heads", TEXT, "--metrics", "entropy", "--sort", "sink")
-    assert "layer  head    sink  entropy" in ran.out
+def test_metrics_chooses_columns_in_order(attn: Run) -> None:
+    options = ("heads", *TWO, "--metrics", "sink,entropy,sink", "-F")
+    (entry, *_) = attn(*options, "json").json["heads"]
+    assert list(entry) == ["layer", "kind", "head", "sink", "entropy", "std", "counts", "label", "labels"]
+    assert [list(entry[name]) for name in ("std", "counts")] == [["sink", "entropy"]] * 2
+    of_each = [f"{name}{what}" for what in ("", "_std", "_count") for name in ("sink", "entropy")]
+    assert attn(*options, "tsv").out.splitlines()[0].split("\t")[3:-5] == of_each
 
 
 def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> None:
@@ -323,7 +223,6 @@ def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> N
     assert header == ["layer", "head", "induction", "previous", "duplicate", *detectors]
     heads = attn("heads", "-m", tiny_llama, "--induction", "-F", "json").json["heads"]
     assert [head["induction"] for head in heads] == sorted((head["induction"] for head in heads), reverse=True)
-    assert attn("heads", "-m", tiny_llama, "--induction").out == ran.out  # the same tokens in every run
     grid = attn("heads", "-m", tiny_llama, "--induction", "--grid", "induction_head").out
     assert "induction_head, mean over 10 sequences" in grid
     assert "same token and induction rest on" not in attn("heads", "-m", tiny_llama, "--induction", "--label").out
@@ -336,40 +235,30 @@ def test_the_induction_test_of_a_model_that_sees_later_keys_has_a_warning(attn: 
     assert ran.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
-@pytest.mark.parametrize("lines", [20, 44])
-@pytest.mark.parametrize(
-    "view", [(), ("--label",), ("--sort", "sink"), ("--label", "--metrics", "entropy,sink")], ids=" ".join
-)
-@pytest.mark.parametrize("heads", [4, 60])
-def test_in_a_terminal_it_is_one_screen(width: int, lines: int, view: tuple[str, ...], heads: int) -> None:
+@pytest.mark.parametrize("width", [60, 120])
+@pytest.mark.parametrize(("heads", "view"), [(4, ""), (60, ""), (60, "label"), (60, "sort"), (60, "label metrics")])
+def test_in_a_terminal_it_is_one_screen(width: int, heads: int, view: str) -> None:
     found = attncli.heads(TEXT, num_heads=heads, d_model=heads)
-    shown = HeadTable("sink" if "--sort" in view else None, "--label" in view, None, max(lines, 40) - 1)
-    if "--label" in view:
-        found = found.by_label().only(("entropy", "sink") if "--metrics" in view else ())
+    shown = HeadTable("sink" if view == "sort" else None, "label" in view, None, 43)
+    if "label" in view:
+        found = found.by_label().only(("entropy", "sink") if "metrics" in view else ())
     out = printed(table_parts(found, shown, Palette("truecolor"), width), Palette("truecolor"), width)
     written = plain(out).splitlines()
-    assert len(written) <= max(lines, 40) - 1
+    assert len(written) <= 43
     assert all(cell_len(line) <= width for line in written)
     rows = [line for line in written if line.startswith("    0  ")]
     said = " ".join(" ".join(written).split())
     assert ("one screen: " in said) == (heads == 60)
     if heads == 60:
         assert f"{len(rows)} of 60 heads" in said
-        assert len(written) >= max(lines, 40) - 6  # and no line of it is wasted
-    if view == ("--label",) and heads == 60:
+        assert len(written) >= 38  # and no line of it is wasted
+    if view == "label":
         labels = {head.labels[0].name if head.labels else "mixed" for head in found.heads}
         assert all(any(label in row for row in rows) for label in labels)
 
 
-REPEATING = (
-    "seven green lamps near the door, seven green lamps near the stair, seven green lamps",
-    "I met a tall woman with a dog and a tall woman with a hat, a tall woman with a dog",
-)
-
-
-@pytest.mark.parametrize("text", REPEATING)
-def test_of_the_model_in_the_box_the_two_heads_are_found_by_name(attn: Run, text: str) -> None:
+def test_of_the_model_in_the_box_the_two_heads_are_found_by_name(attn: Run) -> None:
+    text = "I met a tall woman with a dog and a tall woman with a hat, a tall woman with a dog"
     heads = attn("heads", "-m", "demo", text, "--label", "-F", "json").json["heads"]
     found = {head["label"]: head["labels"][0]["score"] for head in reversed(heads) if head["label"]}
     assert found["previous"] >= 0.6
@@ -382,15 +271,11 @@ def test_of_the_model_in_the_box_the_two_heads_are_found_by_name(attn: Run, text
 
 def test_all_shows_what_a_screen_has_no_room_for() -> None:
     command = ("heads", TEXT, "--num-heads", "60", "--d-model", "60", "--label")
-    size = {"COLUMNS": "80", "LINES": "24", "PAGER": "cat"}
-    (_, _, screen), (_, _, whole) = (on_terminal(*command, *more, out=True, **size) for more in ((), ("--all",)))
-    rows_shown = [
-        [line for line in text_shown(one).splitlines() if line.startswith("    0  ")] for one in (screen, whole)
-    ]
-    assert len(text_shown(screen).splitlines()) <= 39
-    assert len(rows_shown[0]) < 60 == len(rows_shown[1])
-    assert "--all shows the rest" in " ".join(text_shown(screen).split())
-    assert "one screen" not in text_shown(whole)
+    for more in ((), ("--all",)):
+        shown = text_shown(on_terminal(*command, *more, out=True, COLUMNS="80", LINES="24", PAGER="cat")[2])
+        lines = [line for line in shown.splitlines() if line.startswith("    0  ")]
+        assert (len(lines) == 60) == (len(shown.splitlines()) > 39) == bool(more)
+        assert ("--all shows the rest" in " ".join(shown.split())) == (not more)
 
 
 def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -> None:
@@ -404,7 +289,6 @@ def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -
     ("arguments", "says"),
     [
         (["--metrics", "sink,entrpy"], "did you mean 'entropy'?"),
-        (["--metrics", ""], "--metrics"),
         (
             ["--metrics", "induction_head"],
             "is measured on random tokens that come twice; give --induction",
@@ -415,10 +299,7 @@ def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -
         (["--label", "--grid", "sink"], "--label does not apply to --grid"),
         (["--metrics", "sink", "--grid", "sink"], "--metrics does not apply to --grid"),
         (["--top", "3"], "--top does not apply without --sort"),
-        (["--sort", "-entrpy"], "did you mean 'entropy'?"),
         (["--sort", "sink", "--grid", "sink"], "--sort does not apply to --grid"),
-        (["--sort", "nonsense"], "nonsense"),
-        (["--top", "0", "--sort", "sink"], "top"),
         (["--layer", "1"], "out of range"),
         (["--query", "nowhere"], "no such query token"),
         (["--truncate"], "--truncate does not apply"),
@@ -426,7 +307,6 @@ def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -
             ["-o", "heads.jsonl"],
             "expected a file ending in .json, .tsv, .csv, .parquet, .svg, .pdf, .png, .html, .md or .txt",
         ),
-        (["--format", "jsonl"], "jsonl"),
     ],
     ids=str,
 )
@@ -449,4 +329,6 @@ def test_the_document_is_valid_json_whatever_the_scores_are(attn: Run, tmp_path:
     assert ran.code == 0
     json.loads(ran.out, parse_constant=lambda text: pytest.fail(text))
     assert attn("heads", "--from", path).code == 0
-    assert attn("heads", "--from", path, "--grid", "max_score").code == 0
+    grid = attn("heads", "--from", path, "--grid", "max_score")
+    assert grid.code == 0
+    assert "I infinite" in grid.out

@@ -1,6 +1,5 @@
 """Long texts: some rows, the heaviest keys, maps that keep the largest weight, and one screen by default."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,28 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from refusals import USAGE, refused
 
 import attncli
 from attncli.render.fit import LINES
 
 Run = Callable[..., Any]
 SENTENCE = "time flies like an arrow fruit flies like a banana"
-USAGE = 2
-
-
-def refused(ran: Any, *words: str) -> None:
-    assert (ran.code, ran.out) == (USAGE, ""), ran.err
-    assert ran.err.startswith("attn: ")
-    assert ran.err.count("\n") == 1
-    for word in words:
-        assert word in ran.err, ran.err
 
 
 # --- rows --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", ["2:5", ":3", "7:", "-4:", ":-8", "-3:-1", "8:700", "0:10"])
+@pytest.mark.parametrize("given", ["2:5", ":-8", "8:700"])
 def test_rows_are_what_a_slice_of_the_matrix_is(attn: Run, given: str) -> None:
     every = attn("inspect", SENTENCE, "-F", "json").json["layers"][0]["heads"]
     some = attn("inspect", SENTENCE, "-F", "json", "--query", given).json
@@ -43,14 +33,15 @@ def test_rows_are_what_a_slice_of_the_matrix_is(attn: Run, given: str) -> None:
         assert head["metrics"] == whole["metrics"]  # of the whole head, whichever rows are shown
 
 
-def test_rows_narrow_what_query_names_and_keep_its_order(attn: Run) -> None:
+def test_rows_and_columns_are_shown_in_the_order_in_which_they_are_named(attn: Run) -> None:
     def rows(*options: str) -> list[int]:
         document = attn("inspect", SENTENCE, "-F", "json", "--show", "weights", *options).json
         return [token["index"] for token in document["query_tokens"]]
 
     assert rows("--query", "like", "--query", "flies") == [2, 7, 1, 6]
-    assert rows("--query", "like", "--query", "flies", "--query", "2:") == [2, 7, 6]
-    assert rows("--query", "like", "--query", "flies", "--query", "-4:") == [7, 6]
+    assert rows("--query", "like", "--query", "0:2", "--query", "-2:") == [2, 7, 0, 1, 8, 9]
+    columns = attn("inspect", SENTENCE, "-F", "json", "--show", "weights", "--key", "2:4", "--key", "0").json
+    assert [token["index"] for token in columns["key_tokens"]] == [2, 3, 0]
     table = attn("inspect", SENTENCE, "--query", "4:6", "--head", "0").out
     assert "\n4 arrow " in table
     assert "\n5 fruit " in table
@@ -60,50 +51,9 @@ def test_rows_narrow_what_query_names_and_keep_its_order(attn: Run) -> None:
 def test_a_range_without_rows_is_refused_and_says_which_there_are(attn: Run) -> None:
     for given in ("10:", "5:5", "7:3", "-1:-3"):
         refused(attn("inspect", SENTENCE, "--query", given), f"--query {given} leaves no query to show", "0..9")
-    refused(attn("inspect", SENTENCE, "--query", ":2", "--query", "banana"), "--query :2", "without it they are 9")
 
 
 # --- the heaviest keys -------------------------------------------------------------------------------------
-
-
-def ranked(weights: list[float], count: int) -> list[int]:
-    """The places of the largest numbers, the largest first, of equal ones the first."""
-    return sorted(range(len(weights)), key=lambda place: (-weights[place], place))[:count]
-
-
-@pytest.mark.parametrize("mask", ["none", "causal", "window(3)"])
-@pytest.mark.parametrize("count", [1, 3, 50])
-def test_the_heaviest_keys_are_those_of_the_matrix_in_every_format(attn: Run, mask: str, count: int) -> None:
-    base = ("inspect", SENTENCE, "--mask", mask)
-    (layer,) = attn(*base, "-F", "json").json["layers"]
-    expected = {
-        (head["head"], query): [(key, weights[key]) for key in ranked(weights, count) if head["mask"][query][key]]
-        for head in layer["heads"]
-        for query, weights in enumerate(head["weights"])
-    }
-    top = ("--top-keys", str(count))
-    found = attn(*base, *top, "-F", "json").json["layers"][0]["heads"]
-    assert set(found[0]) == {"head", "top_keys", "metrics"}
-    assert {
-        (head["head"], query): list(zip(keys["keys"], keys["weights"], strict=True))
-        for head in found
-        for query, keys in enumerate(head["top_keys"])
-    } == expected
-
-    lines = [line.split("\t") for line in attn(*base, *top, "-F", "tsv").out.splitlines()[1:]]
-    rows: dict[tuple[int, int], list[tuple[int, float]]] = {place: [] for place in expected}
-    for line in lines:
-        rows[int(line[3]), int(line[4])].append((int(line[6]), float(line[10])))
-    assert rows == expected
-
-    words = SENTENCE.split()
-    table = attn(*base, *top, "--precision", "6").out.splitlines()
-    for (head, query), keys in expected.items():
-        (line,) = [each for each in table if each.startswith(f"{head}  {query} {words[query]} ")]
-        total = sum(np.float32(weight) for _, weight in keys)
-        assert f"{total:.6f}"[:6] in line
-        for key, weight in ((key, np.float32(weight)) for key, weight in keys):
-            assert f"{key} {words[key]} {weight:.6f}" in line
 
 
 def test_the_keys_that_are_shown_are_the_ones_that_are_ranked(attn: Run) -> None:
@@ -136,8 +86,8 @@ def test_a_row_without_keys_lists_its_nan_and_is_marked(attn: Run) -> None:
 
 
 def test_no_number_of_keys_but_one_or_more(attn: Run) -> None:
-    for given in ("0", "-1", "two"):
-        refused(attn("inspect", "a b", "--top-keys", given), "--top-keys")
+    for given in ("0", "two"):
+        refused(attn("inspect", "a b", "--top-keys", given), USAGE, "--top-keys")
 
 
 # --- one screen --------------------------------------------------------------------------------------------
@@ -159,19 +109,15 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SCREENS = {
-    "one head": ["--head", "0"],
     "all heads": [],
     "all layers": ["--layer", "all"],
-    "some rows": ["--query", "100:120"],
     "many rows": ["--query", "100:190"],
-    "one row": ["--query", "250"],
     "one row of all layers": ["--query", "250", "--layer", "all"],
     "the heaviest keys": ["--top-keys", "5", "--layer", "all"],
-    "the heaviest keys of one head": ["--top-keys", "9", "--head", "31"],
 }
 
 
-@pytest.mark.parametrize("width", [None, 60, 100, 200])
+@pytest.mark.parametrize("width", [None, 60])
 @pytest.mark.parametrize("what", SCREENS)
 def test_the_default_view_of_a_long_text_is_one_screen(attn: Run, deep: Path, what: str, width: int | None) -> None:
     layer = [] if "--layer" in SCREENS[what] else ["--layer", "1"]
@@ -187,7 +133,7 @@ def test_the_default_view_of_a_long_text_is_one_screen(attn: Run, deep: Path, wh
         assert said in ran.err
 
 
-@pytest.mark.parametrize("length", [65, 600, 2048])
+@pytest.mark.parametrize("length", [65, 2048])
 def test_however_long_it_is(attn: Run, length: int) -> None:
     ran = attn("inspect", text(length), "--width", "80")
     assert len(ran.out.splitlines()) <= LINES
@@ -207,14 +153,7 @@ def test_of_what_has_no_room_is_said_how_much_there_is_and_it_can_be_had(attn: R
         assert not whole.err
 
 
-def test_rows_that_were_chosen_are_not_pooled(attn: Run, deep: Path) -> None:
-    out = attn("inspect", "--from", deep, "--layer", "0", "--query", "100:120", "--width", "100").out
-    assert "largest of 1×" in out
-    for row in range(100, 120):
-        assert f"{row} w{row % 97} " in out.replace("\n", "\n ")
-
-
-@pytest.mark.parametrize("terms", [60, 73, 80, 91])
+@pytest.mark.parametrize("terms", [60, 91])
 def test_a_headline_that_fills_the_screen_leaves_room_for_a_row_of_one_map(attn: Run, terms: int) -> None:
     mask = " & ".join(["causal"] * terms)
     ran = attn("inspect", text(90), "--query", "0:70", "--width", "40", "--mask", mask)
@@ -231,47 +170,21 @@ def test_rows_that_were_chosen_list_all_their_keys(attn: Run, deep: Path) -> Non
     assert not ran.err
 
 
-def test_a_pooled_map_keeps_the_largest_weight_of_each_block(attn: Run, tmp_path: Path) -> None:
-    # One key of 300 has all the weight: wherever it falls in its block, its column is the brightest.
-    flat, bias = np.zeros((300, 4), np.float32), np.zeros((1, 300, 300), np.float32)
-    bias[:, :, 211] = 50
-    save_file({"q": flat, "k": flat, "bias": bias}, tmp_path / "one-key.safetensors")
-    out = attn("inspect", "--from", tmp_path / "one-key.safetensors", "--width", "80").out
-    pool = int(out.split("largest of ")[1].split("×")[1].split()[0])
-    rows = [line.split(" ", 2)[-1] for line in out.splitlines() if "█" in line and "weights" not in line]
-    assert len(rows) > 15
-    for row in rows:
-        cells = row[300 // -pool :]  # as many as there are blocks
-        assert [place for place, cell in enumerate(cells) if cell == "█"] == [211 // pool]
-
-
-def test_json_of_the_heaviest_keys_of_a_long_text_is_small(attn: Run) -> None:
-    out = attn("inspect", text(500), "--top-keys", "3", "-F", "jsonl").out
-    assert len(out) < 500 * 4 * 3 * 40 + 200_000
-    assert all(len(head["top_keys"]) == 500 for head in json.loads(out)["layers"][0]["heads"])
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ["inspect"],
-        ["inspect", "--show", "tokens,metrics", "-F", "json", "--head", "0"],
         ["inspect", "--top-keys", "1", "--query", "9990:", "-F", "tsv"],
-        ["inspect", "-o", "map.svg"],
         ["heads"],
         ["why", "-q", "9999", "-k", "0"],
         ["tokens", "-F", "jsonl"],
     ],
     ids=" ".join,
 )
-def test_a_line_of_ten_thousand_tokens_is_like_any_other(
-    arguments: list[str], attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_line_of_ten_thousand_tokens_is_like_any_other(arguments: list[str], attn: Run) -> None:
     line = " ".join(f"w{number % 37}" for number in range(10_000))
     options = [] if arguments[0] == "tokens" else ["--d-model", "4", "--num-heads", "1"]
     given = {"arguments": [line]} if arguments[0] == "why" else {"stdin": f"{line}\n"}
     ran = attn(*arguments, *options, *given.pop("arguments", []), **given)
     assert ran.code == 0, ran.err
-    assert ran.out or (tmp_path / "map.svg").stat().st_size
-    assert len(ran.out) < 3_000_000  # bytes; a matrix would have 100 million cells
+    assert 0 < len(ran.out) < 3_000_000  # bytes; a matrix would have 100 million cells

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from imported import PROGRAM, imported_by
-from running import program
 from safetensors.numpy import save_file
 
 SENTENCE = "time flies like an arrow"
@@ -38,15 +36,6 @@ def test_inspect_draws_a_mask_as_mask_show_does(attn: Run) -> None:
     assert "0 time  !  · · · · ·" in picture
 
 
-def test_the_mask_stands_once_before_the_matrices_of_the_heads(attn: Run, heads_mask: str) -> None:
-    out = attn("inspect", SENTENCE, "--show", "mask,weights").out
-    assert out.index("mask of every head") < out.index("head 0 of 4") < out.index("head 3 of 4")
-    assert out.count("██ attends") == 1
-    differing = attn("inspect", SENTENCE, "--show", "mask", "--mask", heads_mask).out
-    assert re.search(r"head 0 and 2 more head 2\n", differing)
-    assert "! fully masked in some of them" in differing
-
-
 def test_the_mask_of_a_long_text_is_pooled_and_says_so(attn: Run) -> None:
     words = " ".join(f"w{index}" for index in range(300))
     ran = attn("inspect", words, "--show", "mask", "--mask", "causal & window(40)")
@@ -54,22 +43,6 @@ def test_the_mask_of_a_long_text_is_pooled_and_says_so(attn: Run) -> None:
     assert "shade: share of 5×5 cells" in ran.out
     assert "keys per row       1..40, the first one visible 0..260" in ran.out
     assert ran.err == "attn: each cell drawn of the mask stands for 5×5; --query or -F json has all of them\n"
-
-
-def test_masks_in_machine_formats_are_what_they_were(attn: Run) -> None:
-    document = attn("inspect", "a b", "--show", "mask", "-F", "json").json
-    assert [set(head) for head in document["layers"][0]["heads"]] == [{"head", "mask"}] * 4
-    assert document["layers"][0]["heads"][0]["mask"] == [[True, False], [True, True]]
-
-
-@pytest.mark.parametrize("color", ["never", "always"])
-def test_no_escape_of_a_token_reaches_the_terminal(attn: Run, color: str) -> None:
-    ran = attn("inspect", "a \x1b[2Jb", "--target", "c \x1b]0;d\x07", "--mask", "~full", "--show", "mask,weights",
-               "--color", color)  # fmt: skip
-    assert ran.code == 0
-    kept = re.sub(r"\x1b\[[\d;]*m", "", ran.out) if color == "always" else ran.out
-    assert "\x1b" not in kept + ran.err
-    assert "\x07" not in kept + ran.err
 
 
 def test_a_row_without_a_key_is_marked_by_default_and_warned_about(attn: Run) -> None:
@@ -117,13 +90,3 @@ def test_a_dump_of_the_last_queries_is_drawn_over_the_keys_before_them(attn: Run
     assert "causal             yes" in ran.out
     assert "fully masked rows  1: 1" in ran.out
     assert ran.err.startswith(f"{WARNING} 1 ")
-
-
-def test_the_default_view_imports_nothing_of_the_drawing() -> None:
-    imported_by(PROGRAM + "\nassert 'attncli.render.masks' not in sys.modules", "inspect", SENTENCE)
-
-
-def test_a_pipe_and_no_color_get_the_drawing_plain() -> None:
-    piped = program("inspect", SENTENCE, "--show", "mask")
-    assert "██████████\n██ attends   · masked\n" in piped.stdout
-    assert "\x1b" not in piped.stdout

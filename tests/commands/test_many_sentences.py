@@ -31,12 +31,6 @@ def records(tmp_path: Path) -> Path:
     return path
 
 
-def test_processes_give_the_digits_of_one(attn: Run, records: Path) -> None:
-    ways = [attn("heads", "--file", records, "-F", "json", "--jobs", jobs) for jobs in ("1", "2")]
-    assert ways[0].out == ways[1].out
-    assert ways[0].err == ways[1].err
-
-
 def test_means_and_deviations_are_those_of_single_runs(attn: Run, records: Path) -> None:
     ran = attn("heads", "--file", records, "-F", "json")
     assert (ran.code, ran.json["sentences"]) == (5, 6)

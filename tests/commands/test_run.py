@@ -320,7 +320,7 @@ def test_the_table_fits_the_terminal(train: Path) -> None:
         ("attncli.analysis.calls.looking.findings_of", "wrong.py:6 could not be looked at"),
         ("attncli.analysis.calls.calls.findings_of_step", "the masks of a step could not be held against each other"),
         ("attncli.analysis.calls.calls.kept", "wrong.py:6 could not be kept"),
-        ("attncli.recording.input_metadata._takes", "an attention could not be looked at"),
+        ("attncli.recording.input_metadata._positions_of", "an attention could not be looked at"),
         ("attncli.recording.watch._Thread.enter", "the program could not be watched"),
         ("attncli.render.calls.calls_parts", "the table cannot be shown"),
     ],

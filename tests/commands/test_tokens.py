@@ -21,14 +21,6 @@ from attncli.errors import InputError, UsageError
 Run = Callable[..., Any]
 
 TEXT = "time flies like an arrow"
-LINES = b"\xef\xbb\xbftime flies\r\n\r\nna\xefve\r\n \t\r\nfruit flies like\r\n\xff\n\nan arrow"
-BAD = [
-    "attn: sentence 3: it is not UTF-8 at byte 3; convert standard input to UTF-8 first",
-    "attn: sentence 4: the sentence is empty; expected at least one word",
-    "attn: sentence 6: it is not UTF-8 at byte 1; convert standard input to UTF-8 first",
-]
-NOTE = "attn: standard input: 2 empty lines were skipped"
-GOOD = {1: "time flies", 5: "fruit flies like", 8: "an arrow"}
 
 
 @pytest.fixture
@@ -117,16 +109,6 @@ def test_the_table_is_what_a_reader_needs(attn: Run, vocab: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [40, 60, 100, 200])
-def test_no_line_is_wider_than_was_asked(attn: Run, vocab: str, width: int) -> None:
-    for options in ([], ["--words"]):
-        ran = attn("tokens", "time flies " + "x" * 300, "--vocab", vocab, "--width", width, *options)
-        assert ran.code == 0
-        table = ran.out.splitlines()[ran.out.splitlines().index("") + 1 :]
-        assert max(map(len, table)) <= width
-        assert width < 60 or len(table) == 1 + (5 if options else 6)  # its columns stand side by side
-
-
 def test_nothing_that_a_terminal_would_obey_is_printed(attn: Run) -> None:
     text = "\x1b[31mred \x07 \u202eolleh \ufeff [/INST] :smile: שלום"
     for options in ([], ["--words"], ["-F", "json"], ["-F", "tsv"], ["--color", "always"]):
@@ -190,35 +172,7 @@ def test_what_separates_fields_is_escaped(attn: Run, tmp_path: Path) -> None:
         assert ran.out.count("\n") == 2
 
 
-def test_pictures_hold_every_token(attn: Run, vocab: str, tmp_path: Path) -> None:
-    for ending in ("svg", "html", "md", "txt"):
-        path = tmp_path / f"tokens.{ending}"
-        assert attn("tokens", "time flies", "--vocab", vocab, "-o", path).code == 0
-        content = path.read_text(encoding="utf-8")
-        assert all(piece in content for piece in ("[CLS]", "time", "##ies", "special"))
-
-
 # --- sentences ---------------------------------------------------------------------------------------------
-
-
-def test_bad_sentences_are_said_and_left_out(attn: Run) -> None:
-    ran = attn("tokens", "-F", "jsonl", stdin=LINES)
-    assert (ran.code, ran.err.splitlines()) == (5, [*BAD, NOTE])
-    assert [json.loads(line)["text"] for line in ran.out.splitlines()] == list(GOOD.values())
-    rows = attn("tokens", "-F", "tsv", stdin=LINES).out.splitlines()[1:]
-    assert list(dict.fromkeys(int(row.split("\t")[0]) for row in rows)) == list(GOOD)
-    ran = attn("tokens", stdin=LINES)
-    assert (ran.code, ran.out) == (5, attn("tokens", *GOOD.values()).out)
-
-
-def test_a_file_of_sentences_or_of_one_text(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "sentences.txt"
-    path.write_text("time flies\nan arrow\n", encoding="utf-8")
-    lines = [json.loads(line) for line in attn("tokens", "-f", path, "-F", "jsonl").out.splitlines()]
-    assert [[token["text"] for token in line["tokens"]] for line in lines] == [["time", "flies"], ["an", "arrow"]]
-    whole = attn("tokens", "-f", path, "--whole", "-F", "json").json
-    assert (whole["text"], whole["length"]) == ("time flies\nan arrow\n", 4)
-    assert attn("tokens", "-", "-F", "jsonl", stdin=path.read_bytes()).out.count("\n") == 2
 
 
 def test_a_stream_is_not_read_ahead(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:

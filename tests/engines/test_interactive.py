@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conformance import save as save_model
 from conformance import tiny_model, tokenizer_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_variants import compared, config_of, save
 from rounding import of_weights
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 import attncli
@@ -212,17 +210,6 @@ def test_two_texts_that_are_compared_are_both_kept(folders: dict[str, str], rows
         assert not +rows
 
 
-def test_a_text_that_is_written_on_leaves_the_one_that_is_held(folders: dict[str, str], rows: Counter[str]) -> None:
-    model = open_interactive(model=folders["gpt2"], engine="native")
-    held, text = Query("w2 w3 w4"), "w5"
-    model.trace(held, [2])
-    for _ in range(4):
-        model.trace(Query(text := text + " w6"), [2])
-    rows.clear()
-    model.trace(held, [2])
-    assert not +rows
-
-
 def test_what_is_kept_is_bounded(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_cache, "_MOST", 20_000)
     model: Any = open_interactive(model=folders["gpt2"], engine="native")
@@ -370,23 +357,6 @@ def test_a_layer_without_attention_is_not_among_the_layers(tmp_path: Path) -> No
     assert model.trace(Query("w2 w3"), model.layers).layers
 
 
-def test_a_sentence_that_the_native_engine_declines_is_left_to_transformers(tmp_path: Path, loads: list[str]) -> None:
-    folder = save_whole("bert", tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    tensors["embeddings.word_embeddings.weight"][7] = torch.nan
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    model = open_interactive(model=folder)
-    texts = ("w8 w9", "w7", "w8 w9 w7", "w8")
-    engines = [model.trace(Query(text), [1, 2]).source.details["engine"] for text in texts]
-    assert engines == ["native", "transformers", "transformers", "native"]
-    assert loads == [folder]
-    assert equal(model.trace(Query("w8"), [0, 2]), attncli.inspect("w8", model=folder, layers=[0, 2]))
-    with pytest.raises(NotExposedError, match="not finite"):
-        open_interactive(model=folder, engine="native").trace(Query("w7"), [1])
-    with pytest.raises(UsageError, match="--target needs"):
-        model.tokens(Query("w8", target="w9"))
-
-
 def test_a_saved_trace_answers_its_own_question(folders: dict[str, str], tmp_path: Path) -> None:
     known = attncli.inspect("w2 w3", pair="w4", model=folders["bert"], layers=[0, 2])
     known.save(path := tmp_path / "trace.safetensors")
@@ -402,11 +372,3 @@ def test_a_saved_trace_answers_its_own_question(folders: dict[str, str], tmp_pat
             saved.trace(other, [0])
     with pytest.raises(UsageError, match=r"layer 1 is not in the saved trace; recorded: 0,2"):
         saved.trace(question, [1])
-
-
-def test_what_was_kept_can_be_saved(folders: dict[str, str], tmp_path: Path) -> None:
-    model = open_interactive(model=folders["llama"], engine="native")
-    for text in ("w2 w3 w4", "w2 w3"):  # the second is cut from the first
-        trace = model.trace(Query(text), [0, 2])
-    trace.save(path := tmp_path / "trace.safetensors")
-    assert same(attncli.load(path), attncli.inspect("w2 w3", model=folders["llama"], layers=[0, 2]))

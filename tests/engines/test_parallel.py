@@ -92,17 +92,6 @@ def test_an_error_and_the_warnings_are_those_of_one_thread(monkeypatch: pytest.M
         parallel_for(work, range(4))  # where a warning is an error, as in all tests
 
 
-@pytest.mark.parametrize("rows", [1, LONG, LONG + 1, 1000, 5000])
-def test_blocks_are_all_of_the_rows_in_order(rows: int) -> None:
-    assert blocks(rows) == [slice(0, rows)]
-    with use_all_cores(LONG + 1):
-        cut = blocks(rows)
-    assert cut[0].start == 0
-    assert cut[-1].stop == rows
-    assert [each.stop for each in cut[:-1]] == [each.start for each in cut[1:]]
-    assert max(each.stop - each.start for each in cut) <= 256
-
-
 # --- what is computed --------------------------------------------------------------------------------------
 
 

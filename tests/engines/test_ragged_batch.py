@@ -1,6 +1,5 @@
 """Sentences that the native engine computes together: what is packed, and that each is answered as if it were alone."""
 
-import math
 import weakref
 from collections.abc import Sequence
 from itertools import pairwise
@@ -123,32 +122,6 @@ def test_nothing_of_a_pack_is_kept_when_the_next_one_is_there(packed: list[list[
         del trace, queries
         assert {number for number, array in made if array() is not None} <= {len(packed)}
     assert len(packed) > 3
-
-
-def batch_of(*lengths: int, share: bool = True) -> ragged_batch.RaggedBatch:
-    return ragged_batch.RaggedBatch([ragged_batch.TokenIds(range(length)) for length in lengths], share)
-
-
-def test_groups_are_sentences_of_one_length_the_shortest_first() -> None:
-    groups = batch_of(5, 2, 5, 3, 2).groups
-    assert [(each.sentences, each.tokens, each.rows) for each in groups] == [
-        ((1, 4), 2, slice(0, 4)),
-        ((3,), 3, slice(4, 7)),
-        ((0, 2), 5, slice(7, 17)),
-    ]
-    assert [each.sentences for each in batch_of(5, 2, 5, share=False).groups] == [(1,), (0,), (2,)]
-
-
-def test_heads_are_split_and_merged_again() -> None:
-    rows = np.random.default_rng(0).random((17, 3, 4), np.float32)
-    laid = np.full_like(rows, math.nan)
-    for group in batch_of(5, 2, 5, 3, 2).groups:
-        heads = group.split_heads(rows)
-        place = len(group.sentences) - 1
-        own = rows[group.rows][place * group.tokens :]
-        np.testing.assert_array_equal(heads[-3:], own.transpose(1, 0, 2))
-        group.merge_heads(heads, laid)
-    np.testing.assert_array_equal(laid, rows)
 
 
 def test_one_bad_sentence_raises_where_nothing_catches_it() -> None:

@@ -24,7 +24,6 @@ from attncli.checkpoints.options import ToyOptions
 from attncli.encoding.vocabulary import WordVocabulary
 from attncli.errors import AttnError, InputError, LoadError, UsageError
 from attncli.trace.layer import LayerTrace
-from attncli.trace.trace import Trace
 
 SENTENCE = "Life is short eat dessert first"
 LENGTH = 6
@@ -293,15 +292,6 @@ def test_positions_go_on_from_the_text_into_its_pair() -> None:
     close(trace.layer(0).head(0).v - plain.layer(0).head(0).v, sinusoids(4, 4))
 
 
-def test_the_causal_mask_is_minus_infinity_before_the_softmax() -> None:
-    layer = attncli.inspect(SENTENCE, seed=12).layer(0)
-    above = torch.full((LENGTH, LENGTH), -math.inf).triu(1)
-    for head in range(4):
-        masked = torch.from_numpy(layer.head(head).scores) + above
-        close(layer.head(head).weights, torch.softmax(masked, -1))
-        assert (np.triu(layer.head(head).weights, 1) == 0).all()
-
-
 @pytest.mark.parametrize(
     ("expression", "allows"),
     [
@@ -319,37 +309,6 @@ def test_any_mask_expression_reaches_the_softmax(expression: str, allows: Any) -
     q, k, v = (torch.from_numpy(array) for array in (layer.q, layer.k, layer.v))
     close(heads(layer, "output"), scaled_dot_product_attention(q, k, v, attn_mask=allowed))
     assert (heads(layer, "mask") == allowed.numpy()).all()
-
-
-@both_rngs
-def test_one_query_row_has_its_omega_alpha_and_context_vector(rng: str) -> None:
-    options: dict[str, Any] = {"num_heads": 2, "d_model": 6, "mask": "none", "seed": 21, "rng": rng}
-    raw = attncli.inspect(SENTENCE, scale="none", **options)
-    trace = attncli.inspect(SENTENCE, **options)
-    x = embedded(rng, 21, 6, SENTENCE)
-    drawn = scaled(rng, 21, 6, *[(6, 3)] * 6)
-    row = trace.query_tokens.find("is", "query")
-    assert row == [1]
-    for head in range(2):
-        w_q, w_k, w_v = drawn[3 * head : 3 * head + 3]
-        query = x[1] @ w_q
-        omega = torch.stack([query @ (vector @ w_k) for vector in x])
-        alpha = torch.softmax(omega / math.sqrt(3), 0)
-        context = sum(weight * (vector @ w_v) for weight, vector in zip(alpha, x, strict=True))
-        close(raw.layer(0).head(head, row).scores, omega[None])
-        close(trace.layer(0).head(head, row).q, query[None])
-        close(trace.layer(0).head(head, row).weights, alpha[None])
-        close(trace.layer(0).head(head, row).output, context[None])
-
-
-def test_some_rows_are_those_rows_of_the_whole() -> None:
-    layer = attncli.inspect(SENTENCE, mask="window(2)").layer(0)
-    whole, some = layer.head(2), layer.head(2, [4, 1])
-    for name in ("q", "mask"):
-        np.testing.assert_array_equal(getattr(some, name), getattr(whole, name)[[4, 1]])
-    for name in ("scores", "weights", "output"):  # another product, which may be rounded otherwise
-        close(getattr(some, name), getattr(whole, name)[[4, 1]])
-    close(layer.projected([4, 1]), layer.projected(range(LENGTH))[[4, 1]])
 
 
 @pytest.mark.parametrize(
@@ -416,25 +375,6 @@ def test_every_init_draws_each_head_and_then_w_o(rng: str, init: str) -> None:
     assert (layer.out_bias is not None) == (init == "linear")
     biases = count * (d_k + d_k + d_v) + width if init == "linear" else 0
     assert trace.source.details["parameters"] == width * count * (d_k + d_k + d_v) + count * d_v * width + biases
-
-
-@both_rngs
-@pytest.mark.parametrize(
-    ("init", "mean", "deviation", "bound"),
-    [
-        ("scaled", 0, 1 / 8, math.inf),
-        ("normal", 0, 1, math.inf),
-        ("uniform", 0.5, 12**-0.5, 1),
-        ("linear", 0, (1 / 16) * 3**-0.5, 1 / 16),
-    ],
-)
-def test_weights_have_the_spread_that_is_stated(
-    rng: str, init: str, mean: float, deviation: float, bound: float
-) -> None:
-    w_o = attncli.inspect("a", d_model=64, d_k=1, d_v=64, init=init, rng=rng).layer(0).out_projection  # [256, 64]
-    assert w_o.mean() == pytest.approx(mean, abs=5 * deviation / math.sqrt(w_o.size))
-    assert w_o.std() == pytest.approx(deviation, rel=0.03)
-    assert abs(w_o).max() <= bound
 
 
 @both_rngs
@@ -509,12 +449,6 @@ def test_torchs_random_state_on_an_accelerator_is_left_untouched(monkeypatch: py
     assert seeded == []
 
 
-def test_numpys_own_random_state_is_left_untouched() -> None:
-    before = np.random.get_state()[1].tolist()
-    attncli.inspect(SENTENCE, rng="numpy")
-    assert np.random.get_state()[1].tolist() == before
-
-
 def test_torchs_draws_do_not_depend_on_its_default_dtype() -> None:
     expected = attncli.inspect(SENTENCE, rng="torch").layer(0).q
     torch.set_default_dtype(torch.float64)
@@ -567,25 +501,6 @@ def test_a_vocabulary_may_be_larger_than_its_words_but_not_smaller() -> None:
         attncli.inspect("a b a c", vocab_size=2)
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ({"text": " \t"}, "the sentence is empty"),
-        ({"text": "a", "pair": ""}, "the pair is empty"),
-        ({"text": "a", "target": "\n"}, "the target is empty"),
-    ],
-)
-def test_a_blank_text_is_refused(texts: dict[str, str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        attncli.inspect(**texts)
-
-
-@pytest.mark.parametrize("role", ["text", "pair", "target"])
-def test_half_a_character_is_refused(role: str) -> None:
-    with pytest.raises(InputError, match="not valid UTF-8 at character 3"):
-        attncli.inspect(**{"text": "a", role: "a \udcff"})
-
-
 ASCII = st.text(st.characters(max_codepoint=127), min_size=1)
 
 
@@ -628,12 +543,6 @@ def test_a_tokenizer_file_gives_its_ids_without_its_padding_and_truncation(token
     close(trace.layer(0).inputs, embedded("numpy", 0, 32, "[CLS] time flies like an arrow [SEP]"))
 
 
-def test_a_folder_with_a_tokenizer_will_do(tokenizer_file: Path) -> None:
-    trace = attncli.inspect("time flies", vocab=str(tokenizer_file.parent), special=False, vocab_size=20)
-    assert trace.query_tokens.ids == [4, 5]
-    assert trace.source.details["vocab_size"] == 20
-
-
 def test_a_tokenizers_token_has_the_embedding_of_the_same_word_and_of_any_other_table(tokenizer_file: Path) -> None:
     trained = qkv("time flies", vocab=str(tokenizer_file))
     for word, arrays in qkv("flies of time").items():
@@ -653,11 +562,6 @@ def test_unknown_words_of_the_text_and_of_the_target_are_noted(tokenizer_file: P
     assert trace.key_tokens.ids == [4, 1, 6, 1]
     assert "lacks 'warps', read as [UNK]" in trace.notes[0]
     assert r"lacks '\x1b', 'odd', read as [UNK]" in trace.notes[1]
-
-
-def test_unknown_words_of_a_pair_are_noted(tokenizer_file: Path) -> None:
-    trace = attncli.inspect("time flies", pair="an odd arrow", vocab=str(tokenizer_file))
-    assert any("'odd'" in note for note in trace.notes)
 
 
 def test_what_a_unigram_vocabulary_lacks_is_noted(tmp_path: Path) -> None:
@@ -703,13 +607,8 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str | None, me
 
 def test_a_name_that_is_not_in_the_cache_is_refused_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(LoadError, match="'nobody/nothing' is no file or folder here and not on the hub"):
+    with pytest.raises(LoadError, match="'nobody/nothing' was not found in the local cache"):
         attncli.inspect("time", vocab="nobody/nothing", offline=True)
-
-
-def test_a_name_longer_than_any_file_is_refused() -> None:
-    with pytest.raises(LoadError):
-        attncli.inspect("time", vocab="x" * 5000, offline=True)
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
@@ -821,18 +720,6 @@ def test_a_mask_that_does_not_fit_the_sentence_is_refused_with_both_lengths() ->
         attncli.inspect(SENTENCE, mask="docs(2,2)")
 
 
-def test_the_chosen_heads_are_kept_in_the_order_asked() -> None:
-    trace: Trace = attncli.inspect(SENTENCE, heads="-1,0-1")
-    assert trace.layer(0).heads == (3, 0, 1)
-    assert trace.layer(0).num_heads == 4
-
-
 def test_a_scale_that_float32_cannot_hold_is_refused() -> None:
     with pytest.raises(UsageError, match="--scale"):
         _ = attncli.inspect(SENTENCE, scale=1e300).layer(0).head(0).weights
-
-
-@pytest.mark.parametrize("layer", [pytest.param(-7), 1])
-def test_a_layer_that_was_not_recorded_is_refused(layer: int) -> None:
-    with pytest.raises(UsageError, match="recorded are 0"):
-        attncli.inspect(SENTENCE).layer(layer)

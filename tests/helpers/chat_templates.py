@@ -18,14 +18,6 @@ LLAMA_3 = """{% set loop_messages = messages %}{% for message in loop_messages %
 {{ content }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
 
-GEMMA = """{{ bos_token }}
-{%- if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}
-{%- for message in messages %}
-{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate') }}{% endif %}
-{%- set role = 'model' if message['role'] == 'assistant' else message['role'] %}
-{{- '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}
-{%- endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
-
 MISTRAL = """
 {%- if messages[0].role == 'system' %}{% set system = messages[0].content %}{% set turns = messages[1:] %}
 {%- else %}{% set turns = messages %}{% endif %}
@@ -56,7 +48,6 @@ AS_JSON = """{{ bos_token }}{% for m in messages %}{{ {'role': m.role, 'says': m
 TEMPLATES = {
     "chatml": CHATML,
     "llama 3": LLAMA_3,
-    "gemma": GEMMA,
     "mistral": MISTRAL,
     "generation": GENERATION,
     "json": AS_JSON,

@@ -36,15 +36,6 @@ def keys_joined() -> Iterator[Tensor]:
         yield F.scaled_dot_product_attention(key, keys, keys)
 
 
-def keys_joined_and_dropped() -> Iterator[Tensor]:
-    """A cache that slides."""
-    keys = drawn(1, 1, 1, WIDTH) * 0.5
-    while True:
-        key = drawn(1, 1, 1, WIDTH) * 0.5
-        keys = torch.cat([keys, key], -2)[:, :, -PAST:]
-        yield F.scaled_dot_product_attention(key, keys, keys)
-
-
 def hidden_states_joined() -> Iterator[Tensor]:
     """A memory of hidden states, which keys are made of anew."""
     weight, states = drawn(WIDTH, WIDTH), drawn(1, 1, WIDTH)
@@ -61,23 +52,6 @@ def slots_assigned() -> Iterator[Tensor]:
         keys[:, :, step % PAST] = drawn(1, 2, WIDTH) * 0.5
         step += 1
         yield attended(drawn(1, 2, 1, WIDTH), keys, keys)
-
-
-def slots_copied() -> Iterator[Tensor]:
-    """A cache of a fixed size, into which is copied by an index."""
-    keys, step = torch.zeros(1, 2, PAST, WIDTH), 0
-    while True:
-        keys.index_copy_(2, torch.tensor([step % PAST]), drawn(1, 2, 1, WIDTH) * 0.5)
-        step += 1
-        yield F.scaled_dot_product_attention(drawn(1, 2, 1, WIDTH), keys, keys)
-
-
-def stacked() -> Iterator[Tensor]:
-    """Keys in a list, which is stacked whenever they are needed."""
-    keys: list[Tensor] = []
-    while True:
-        keys = [*keys[-PAST:], drawn(1, WIDTH) * 0.5]
-        yield attended(drawn(1, 1, WIDTH), torch.stack(keys, 1), torch.stack(keys, 1))
 
 
 def by_einsum() -> Iterator[Tensor]:
@@ -98,13 +72,6 @@ def multiplied() -> Iterator[Tensor]:
     while True:
         x = x * 0.99
         yield F.scaled_dot_product_attention(x, x, x)
-
-
-def multiplied_in_place() -> Iterator[Tensor]:
-    x = drawn(1, 4, WIDTH) * 1.0
-    while True:
-        x *= 0.999
-        yield attended(x, x, x)
 
 
 def multiplied_by_parts_of_a_table() -> Iterator[Tensor]:
@@ -128,25 +95,6 @@ def residual() -> Iterator[Tensor]:
     while True:
         x = x + attended(x, x, x) * 0.1
         yield x
-
-
-def doubled() -> Iterator[Tensor]:
-    x = drawn(1, 4, WIDTH) * 0.5
-    while True:
-        x = (x + x) * 0.5
-        yield attended(x, x, x)
-
-
-def averaged() -> Iterator[Tensor]:
-    """A step of an optimizer: running means of gradients, and parameters that go along."""
-    parameter = first = drawn(WIDTH, WIDTH)
-    second = first.square()
-    while True:
-        gradient = drawn(WIDTH, WIDTH) * 0.1
-        first = first * 0.9 + gradient * 0.1
-        second = second * 0.99 + gradient * gradient * 0.01
-        parameter = parameter - first / (second.sqrt() + 1e-8) * 0.01
-        yield F.scaled_dot_product_attention(parameter[None], parameter[None], parameter[None])
 
 
 # Scores and weights that have no end.
@@ -181,13 +129,6 @@ def cells_assigned() -> Iterator[Tensor]:
         yield scores
 
 
-def columns_joined() -> Iterator[Tensor]:
-    scores, _ = scores_and_values()
-    while True:
-        scores = torch.cat([scores, drawn(1, 1, 4, 1)], -1)
-        yield scores
-
-
 def weights_added() -> Iterator[Tensor]:
     """Maps of every step, summed."""
     total = drawn(1, 1, 4, 4)
@@ -196,14 +137,6 @@ def weights_added() -> Iterator[Tensor]:
         weights = scores.softmax(-1)
         total = weights + total
         yield weights @ values
-
-
-def weights_doubled() -> Iterator[Tensor]:
-    scores, _ = scores_and_values()
-    weights = scores.softmax(-1)
-    while True:
-        weights = (weights + weights) * 0.5
-        yield weights
 
 
 def rows_kept() -> Iterator[Tensor]:
@@ -219,9 +152,8 @@ def rows_kept() -> Iterator[Tensor]:
 STYLES: dict[str, Endless] = {
     each.__name__: each
     for each in (
-        keys_joined, keys_joined_and_dropped, hidden_states_joined, slots_assigned, slots_copied, stacked, by_einsum,
-        multiplied, multiplied_in_place, multiplied_by_parts_of_a_table, gated, residual, doubled, averaged,
-        scores_scaled, biases_added, cells_assigned, columns_joined, weights_added, weights_doubled, rows_kept,
+        keys_joined, hidden_states_joined, slots_assigned, by_einsum, multiplied, multiplied_by_parts_of_a_table,
+        gated, residual, scores_scaled, biases_added, cells_assigned, weights_added, rows_kept,
     )
 }  # fmt: skip
 

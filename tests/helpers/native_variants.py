@@ -56,21 +56,16 @@ _LLAMA3 = {
     "original_max_position_embeddings": 16,
     "rope_theta": 500.0,
 }
-_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 100.0}
 _ROPES: dict[str, list[Any]] = {
     "rope_parameters": [
         ABSENT,
         {"rope_theta": 500.0, "rope_type": "default"},
         {"rope_theta": 500.0, "rope_type": "linear", "factor": 2.5},
         _LLAMA3,
-        _YARN,
-        _YARN | {"beta_fast": 8, "beta_slow": 2, "attention_factor": 1.3},
-        _YARN | {"mscale": 1.2, "mscale_all_dim": 0.8, "truncate": False},
-        {"rope_type": "yarn", "factor": 2.0, "rope_theta": 100.0},
     ],
     # As transformers 4 wrote it.
     "rope_theta": [700.0],
-    "rope_scaling": [{"type": "linear", "factor": 3.0}, _LLAMA3, _YARN, None],
+    "rope_scaling": [{"type": "linear", "factor": 3.0}, _LLAMA3, None],
 }
 _LLAMA: dict[str, list[Any]] = {
     **_SIZES,
@@ -177,7 +172,7 @@ VARIANTS: dict[str, dict[str, list[Any]]] = {
                 "full_attention": {"rope_theta": 500.0, "rope_type": "linear", "factor": 4.0},
                 "sliding_attention": {"rope_theta": 50.0, "rope_type": "default"},
             },
-            {"full_attention": _YARN},
+            {"full_attention": _LLAMA3},
         ],
         "rope_scaling": [{"rope_type": "linear", "factor": 3.0}, _LLAMA3, None],
         "rope_local_base_freq": [60.0],

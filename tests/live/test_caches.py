@@ -16,16 +16,15 @@ def programs() -> Iterator[dict[str, Run]]:
 
 
 CAUSAL = """
-    hf_static_sdpa hf_static_eager hf_static_chunks hf_static_chunks_eager hf_static_gpt2 slots slots_by_hand
-    slots_from_the_second slots_twice gpt_fast slots_in_chunks slots_by_one slots_by_a_hint rows_of_their_own_lengths
-    hf_slots_seen
+    hf_static_sdpa hf_static_chunks hf_static_gpt2 slots slots_from_the_second gpt_fast slots_in_chunks slots_by_one
+    slots_by_a_hint rows_of_their_own_lengths
 """.split()
 JOINED = ["joined", "the_same_word_again", "positions_again", "hf_positions_again"]
 PADDED = ["hf_static_left_padded", "hf_generate_static", "hf_generate"]
-OTHERS = ["hf_generate_beams", "hf_sliding", "hf_translating", "hf_bart", "rolling", "source_of_fixed_length"]
+OTHERS = ["hf_sliding", "hf_translating", "rolling", "source_of_fixed_length"]
 WRONG = {
-    "slots": "cache", "slots_by_hand": "cache", "slots_from_the_second": "cache", "hf_slots_seen": "cache",
-    "joined": "cache", "positions_again": "positions", "hf_positions_again": "positions",
+    "slots": "cache", "slots_from_the_second": "cache", "joined": "cache", "positions_again": "positions",
+    "hf_positions_again": "positions",
 }  # fmt: skip
 
 

@@ -70,18 +70,6 @@ def test_a_factor_of_each_head_hides_nothing(is_masked_first: bool) -> None:
     calls.check("causal")
 
 
-def test_a_row_of_padding_alone_is_no_error() -> None:
-    """The last batch of an epoch is filled up with sentences of no words."""
-    words = torch.nn.Embedding(10, D, padding_idx=0)
-    ids = torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0], [0, 0, 0, 0]])
-    with attncli.watch() as calls:
-        x = words(ids)[:, None]
-        mask = ~FUTURE[:4, :4] & (ids != 0)[:, None, None]
-        torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
-    assert {one.severity for one in calls.findings} <= {"note"}
-    calls.check("causal & pad")
-
-
 def test_padding_of_a_target_is_not_that_of_its_source() -> None:
     """Both are embedded first, are as long, and the source has no padding."""
     source, target = (torch.nn.Embedding(10, D, padding_idx=0) for _ in range(2))

@@ -72,15 +72,6 @@ def advance(program: Iterator[torch.Tensor], steps: int) -> None:
 
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
-def test_what_is_held_of_a_tensor_does_not_grow(style: Endless) -> None:
-    program = style()
-    with watched():
-        advance(program, MANY)
-        held = held_of_each()
-    assert max(held, default=0) <= MOST
-
-
-@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 def test_tensors_of_the_program_end_as_without(style: Endless) -> None:
     """A few of the latest are held; of a program that goes on four times as long, no more of them."""
     beyond = []
@@ -122,7 +113,9 @@ def test_a_late_step_takes_as_much_as_an_early_one(style: Endless) -> None:
         early = calls_in(program, FEW)
         advance(program, MANY)
         late = calls_in(program, FEW)
+        held = held_of_each()
     assert late <= early * 1.1 + FEW
+    assert max(held, default=0) <= MOST
 
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
@@ -135,7 +128,7 @@ def test_no_bit_is_changed(style: Endless) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
-@pytest.mark.parametrize("name", ["keys_joined", "slots_assigned", "by_einsum", "multiplied", "residual"])
+@pytest.mark.parametrize("name", ["keys_joined", "by_einsum", "residual"])
 def test_ten_thousand_steps(name: str) -> None:
     """They take little memory beyond the program's, see `growing.main`; all of it is counted, or it is said."""
     finished = forked("run", "-F", "json", growing.__file__, name, "10000")

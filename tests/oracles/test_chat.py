@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from chat_templates import IN_PARTS, REWRITES, TEMPLATES, save_chat_model, write_template
-from tokenizer_folders import PLACED, custom
+from tokenizer_folders import custom
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 import attncli
@@ -19,7 +19,6 @@ from attncli.errors import UsageError
 from attncli.trace.tokens import Token
 
 Run = Callable[..., Any]
-Messages = list[dict[str, str]]
 
 USAGE, LOAD, NOT_EXPOSED, INPUT = 2, 3, 4, 5
 TEXT = "time flies like an arrow"
@@ -65,7 +64,7 @@ def test_texts_and_ids_are_those_of_transformers(model: Path, name: str, form: s
     write_template(model, TEMPLATES[name], form)
     tokenizer = AutoTokenizer.from_pretrained(model)
     ours = open_tokenizer(model=str(model), chat=True)
-    for system in [[]] if name == "gemma" else [[], [("system", "speak  of\ntime ")]]:
+    for system in [[], [("system", "speak  of\ntime ")]]:
         for content in CONTENTS:
             turns = [*system, ("user", content), ("assistant", TEXT), ("user", content[::-1])]
             messages = [{"role": role, "content": said} for role, said in turns]
@@ -153,17 +152,6 @@ def test_files_hold_messages_and_lines_are_turns(attn: Run, model: Path, tmp_pat
     assert found == ["time flies", '[{"role": "user"}]']
     assert words_of(attn("tokens", "-f", text, "--whole", *run).json) == text.read_text()
     assert words_of(attn("tokens", "-", *run, stdin="time flies").json) == "time flies"
-
-
-def test_a_tokenizer_that_transformers_converts_tells_the_template_from_the_messages(attn: Run, tmp_path: Path) -> None:
-    PLACED["llama"](tmp_path)
-    (tmp_path / "chat_template.jinja").write_text(TEMPLATES["mistral"])
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path, mistral_format=False)
-    ran = attn("tokens", TEXT, "--chat", "-m", tmp_path, "-F", "json")
-    messages = [{"role": "user", "content": TEXT}]
-    assert ran.json["text"] == tokenizer.apply_chat_template(messages, tokenize=False)
-    assert [token["id"] for token in ran.json["tokens"]] == tokenizer.apply_chat_template(messages)["input_ids"]
-    assert words_of(ran.json).strip() == TEXT
 
 
 def test_of_tokens_without_places_the_control_tokens_are_special(attn: Run, tmp_path: Path) -> None:

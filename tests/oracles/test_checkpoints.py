@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from architectures import tiny_model
 from conformance import save_for_auto
 from refusals import refused
-from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -21,7 +19,6 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5Model
 
 import attncli
-from attncli.errors import LoadError
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
@@ -51,17 +48,6 @@ def test_minilm_is_exact_in_every_layer_and_head(minilm: str) -> None:
     for layer, attentions in zip(trace.layers, expected, strict=True):
         assert layer.shapes["weights"] == [12, 7, 7]
         np.testing.assert_allclose(weights(layer), attentions, atol=1e-6)
-        assert layer.proof is not None
-        assert layer.proof.max_abs_error < 1e-5
-
-
-def test_a_causal_decoder_with_grouped_keys_and_rotary_positions_is_exact(tiny_llama: str) -> None:
-    trace = attncli.inspect(SENTENCE, model=tiny_llama, layers="all")
-    for layer, attentions in zip(trace.layers, eager(tiny_llama, SENTENCE), strict=True):
-        assert (layer.shapes["q"], layer.shapes["k"]) == ([6, 5, 4], [2, 5, 4])
-        np.testing.assert_allclose(weights(layer), attentions, atol=1e-6)
-        assert (np.triu(weights(layer), 1) == 0).all()
-        assert layer.head(0).mask.tolist() == np.tri(5, dtype=bool).tolist()
         assert layer.proof is not None
         assert layer.proof.max_abs_error < 1e-5
 
@@ -231,12 +217,3 @@ def test_layers_of_a_hybrid_without_attention_are_listed_and_never_silently_miss
 def test_a_blind_row_in_float16_keeps_what_the_model_computed(minilm: str) -> None:
     trace = attncli.inspect(SENTENCE, model=minilm, dtype="float16", mask="keys(0,0)", layers="all")
     assert max(layer.proof.max_abs_error for layer in trace.layers if layer.proof) < 0.02
-
-
-def test_weights_that_are_missing_are_never_made_up(tmp_path: Path, tiny_llama: str) -> None:
-    shutil.copytree(tiny_llama, tmp_path, dirs_exist_ok=True)
-    tensors = load_file(tmp_path / "model.safetensors")
-    del tensors["model.layers.1.self_attn.q_proj.weight"]
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(LoadError, match=r"lack 1 of the model's tensors \(layers\.1\.self_attn\.q_proj\.weight"):
-        attncli.inspect(SENTENCE, model=str(tmp_path), layers=1)

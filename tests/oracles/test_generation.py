@@ -77,15 +77,6 @@ def test_what_is_written_and_its_rows_are_those_of_transformers(attn: Run, folde
         assert layer["proof"]["max_abs_error"] < EXACT
 
 
-def test_every_row_can_be_had_and_a_hidden_layer_is_the_plain_passes(folder: Folder) -> None:
-    path = folder("llama")
-    ids, expected = plainly(path, COUNT)
-    trace = attncli.inspect(TEXT, model=str(path), layers=1, generate=COUNT)
-    assert trace.generated == COUNT
-    assert trace.query_tokens.ids == ids
-    np.testing.assert_allclose(trace.layer(1).head(2).weights, expected[1][2], atol=EXACT)
-
-
 def test_the_text_ends_where_the_model_ends_it(attn: Run, folder: Folder) -> None:
     free, _ = plainly(folder("llama"), COUNT)
     end = free[len(IDS) + 2]

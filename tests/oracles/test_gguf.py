@@ -151,15 +151,6 @@ def test_blocks_of_256_are_what_the_gguf_package_makes_of_them(kind: str, qwen2:
     same(path, model, numbers)
 
 
-def test_it_is_what_transformers_reads_of_the_file(qwen2: Path, tmp_path: Path) -> None:
-    _, tensors = model_of("llama", qwen2)
-    write_gguf(tmp_path / "model.gguf", "llama", tensors, MODELS["llama"][3], by_bytes(qwen2, "", "qwen2"), Kind.Q8_0)
-    model = AutoModelForCausalLM.from_pretrained(
-        tmp_path, gguf_file="model.gguf", attn_implementation="eager", dtype=torch.float32
-    )
-    same(tmp_path / "model.gguf", model.eval(), {})
-
-
 def test_the_frequencies_of_llama_3_are_found_in_the_file(qwen2: Path, tmp_path: Path) -> None:
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192, "rope_theta": 500000.0}  # fmt: skip

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from architectures import tiny_model
-from conformance import save
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import BERT, END, FAMILIES, ROBERTA, STRINGS, save_tokenizer
@@ -440,17 +438,6 @@ def test_never_anything_else(
             return
         event("equal")
         assert _differently_read(native, AutoTokenizer.from_pretrained(folder), MIXED) == []
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_tokenizer_of_the_conformance_test(family: str, tmp_path: Path) -> None:
-    save(tiny_model(family, layers=1), tmp_path)
-    words = ["w7 w8 w127", "w7 a w9", "<unk> w3 <pad>", " w5  w6 "]
-    if FAMILIES[family][0] in ("PreTrainedTokenizerFast", "LlamaTokenizer") or family == "olmo2":
-        assert _differences(tmp_path, words) == []
-    else:  # its class would make word pieces, or pairs of bytes, of these words
-        with pytest.raises(UnsupportedError, match="has WordLevel"):
-            _differences(tmp_path, words)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Tokenizers in every form but tokenizer.json, on files of the forms' own libraries, against transformers' classes."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
-from tokenizer_folders import CONTROLS, IN_PYTHON, PLACED, custom, ranks
+from tokenizer_folders import IN_PYTHON, PLACED, custom, ranks
 from transformers import AutoTokenizer, MarianConfig, MarianModel, TokenizersBackend
 
 Run = Callable[..., Any]
@@ -87,17 +86,6 @@ def test_a_tekken_file_reads_as_mistral_common_does(attn: Run, folder_of: Callab
     expected = Tekkenizer.from_file(folder_of(kind) / "tekken.json").encode(TEXTS[0], bos=False, eos=False)
     tokens = attn("tokens", TEXTS[0], "-m", folder_of(kind), "-F", "json").json["tokens"]
     assert [token["id"] for token in tokens] == expected
-
-
-def test_a_tokenizer_json_beside_a_tekken_file_is_read_whatever_class_is_named(
-    attn: Run, folder_of: Callable[[str], Path], tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(folder_of("tekken of mistral-common"), tmp_path / "both"))
-    own(folder_of("tekken"))._tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tekken.json").write_text(json.dumps({"config": {}}))  # which would be refused
-    tokens = attn("tokens", TEXTS[0], "-m", folder, "-F", "json").json["tokens"]
-    assert [token["id"] for token in tokens] == own(folder_of("tekken"))(TEXTS[0])["input_ids"]
-    assert tokens[0]["id"] >= len(CONTROLS)
 
 
 def test_a_vocabulary_of_tiktoken_is_refused(attn: Run, tmp_path: Path) -> None:

@@ -85,21 +85,6 @@ def test_every_option_gives_the_same(
         assert (longest <= min(limits)) == ("--truncate" in options)
 
 
-def test_a_word_that_a_vocabulary_cannot_express_is_refused_in_the_same_words(
-    tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_tokenizer(tmp_path, "llama")
-    content = json.loads((tmp_path / "tokenizer.json").read_text())
-    content["model"] = {"type": "WordLevel", "vocab": {"ByteLevel": 0}, "unk_token": "[UNK]"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"pre_tokenizer": {"type": "Whitespace"}}))
-    fields = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields | {"tokenizer_class": "TokenizersBackend"}))
-    without, with_it = both(attn, monkeypatch, "tokens", "-m", tmp_path, "flies")
-    assert without == with_it
-    assert (without.code, without.err.count("\n")) == (5, 1)
-    assert "the tokenizer cannot read the text: " in without.err
-
-
 RUN = """
 import sys
 from attncli.__main__ import main

@@ -1,7 +1,6 @@
 """Language models inside of other models: as the whole uses them, from the files that people have."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,39 +14,9 @@ from conformance import calmed, opened, save, save_for_auto, stacked, words
 from safetensors.torch import load_file, save_file
 
 from attncli.errors import LoadError, NotExposedError
-from attncli.trace.trace import Trace
 
 IDS = torch.tensor([[23, 42, 17, 88, 23, 64, 31]])
 Run = Callable[..., Any]
-
-# How checkpoints of older versions call the tensors that are called otherwise today.
-OLDER = {
-    "llava": {r"^model\.language_model\.": "language_model.model.", r"^lm_head\.": "language_model.lm_head."},
-    "gemma3": {r"^model\.language_model\.": "language_model.model.", r"^model\.vision_tower\.": "vision_tower."},
-    "qwen2_5_vl": {r"^model\.language_model\.": "model.", r"^model\.visual\.": "visual."},
-    "mllama": {r"^model\.language_model\.": "language_model.model.", r"^lm_head\.": "language_model.lm_head."},
-}
-
-
-def weights(trace: Trace) -> list[np.ndarray]:
-    return [stacked(layer) for layer in trace.layers]
-
-
-@pytest.mark.parametrize("name", OLDER)
-def test_the_names_of_older_checkpoints_give_the_same_numbers(name: str, tmp_path: Path) -> None:
-    model = calmed(tiny_whole(name))
-    save(model, tmp_path)
-    tensors = {tensor: value.clone() for tensor, value in model.state_dict().items()}
-    assert any(tensor.startswith("model.language_model.") for tensor in tensors)
-    found = []
-    for names in ({}, OLDER[name]):
-        for pattern, older in names.items():
-            tensors = {re.sub(pattern, older, tensor): value for tensor, value in tensors.items()}
-        save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-        found.append(weights(opened(tmp_path, "all").trace(words(IDS) or "")))
-    assert not any(tensor.startswith("model.language_model.") for tensor in tensors)
-    for today, before in zip(*found, strict=True):
-        np.testing.assert_array_equal(today, before)
 
 
 def test_weights_that_look_at_pictures_may_be_missing_and_those_of_the_tower_may_not(tmp_path: Path) -> None:
@@ -60,16 +29,6 @@ def test_weights_that_look_at_pictures_may_be_missing_and_those_of_the_tower_may
     lost = next(name for name in tensors if "layers.1.self_attn.q_proj" in name)
     save_file({name: value for name, value in tensors.items() if name != lost}, file, {"format": "pt"})
     with pytest.raises(LoadError, match=r"lack 1 of the model's tensors \(.*layers\.1\.self_attn\.q_proj"):
-        opened(tmp_path, "all")
-
-
-def test_adapters_and_scales_of_the_tower_are_found(tmp_path: Path) -> None:
-    save(calmed(tiny_whole("gemma3")), tmp_path)
-    file = tmp_path / "model.safetensors"
-    tensors = load_file(file)
-    weight = next(name for name in tensors if "language_model" in name and "layers.1.self_attn.q_proj" in name)
-    save_file(tensors | {f"{weight}_scale": torch.ones(1)}, file, {"format": "pt"})
-    with pytest.raises(LoadError, match="quantized"):
         opened(tmp_path, "all")
 
 
@@ -182,20 +141,11 @@ def test_the_limit_of_a_towers_positions_is_known_to_all_commands(qwen: str, att
     assert "reads at most 64" in attn("inspect", long, "-m", qwen).err
 
 
-def test_the_whole_class_is_found_without_its_name(tmp_path: Path) -> None:
+def test_the_whole_class_is_found_whatever_the_configuration_names(tmp_path: Path) -> None:
     save(calmed(tiny_whole("gemma3")), tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
-    named = opened(tmp_path, "all").trace("w7 w8 w9")
-    for architectures in ([], ["OfSomebody"]):
+    for architectures in ([], ["OfSomebody"], ["Gemma3ForCausalLM"]):
         path.write_text(json.dumps(config | {"architectures": architectures}))
-        for ours, theirs in zip(weights(opened(tmp_path, "all").trace("w7 w8 w9")), weights(named), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+        assert opened(tmp_path, "0").part.path == "model.language_model"
     assert whole_class("gemma3").__name__ in config["architectures"]
-
-
-def test_a_class_that_does_not_fit_the_configuration_is_passed_over(tmp_path: Path) -> None:
-    save(calmed(tiny_whole("gemma3")), tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["Gemma3ForCausalLM"]}))
-    assert opened(tmp_path, "0").part.path == "model.language_model"

@@ -64,13 +64,6 @@ def test_a_scale_is_stated_where_scores_are_scaled_products(tmp_path: Path) -> N
     assert layer.scale == pytest.approx(layer.q.shape[-1] ** -0.5, rel=1e-5)
 
 
-def test_a_saved_trace_gives_the_same_document(bloom: str, attn: Callable[..., Any], tmp_path: Path) -> None:
-    path = tmp_path / "trace.safetensors"
-    arguments = ("-F", "json", "--show", "q,v,scores,weights,output,metrics")
-    whole = attn("inspect", SENTENCE, "-m", bloom, "-l", "0,2", *arguments, "--save", path)
-    assert attn("inspect", "--from", path, *arguments).out == whole.out
-
-
 def test_the_table_says_what_is_in_the_scores(bloom: str, attn: Callable[..., Any]) -> None:
     ran = attn("inspect", SENTENCE, "-m", bloom)
     assert ran.code == 0

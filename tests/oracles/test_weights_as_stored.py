@@ -84,7 +84,7 @@ NAMES = "qweight w_zeros g_idx k_scale SCB weight.absmax weight_packed weight_qu
 PLACES = ("model.layers.0.self_attn.q_proj", "model.layers.0.mlp", "model.embed_tokens")
 
 
-@pytest.mark.parametrize(("index", "name"), enumerate([*NAMES.split(), "lora_A.default.weight"]))
+@pytest.mark.parametrize(("index", "name"), list(enumerate([*NAMES.split(), "lora_A.default.weight"])))
 def test_a_tensor_that_tells_of_a_quantization_or_an_adapter_is_named_wherever_it_is_in_what_runs(
     index: int, name: str, attn: Run, made: Made
 ) -> None:

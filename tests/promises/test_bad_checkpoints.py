@@ -100,12 +100,6 @@ def test_a_checkpoint_without_a_tokenizer_is_refused_and_none_is_made_up(
     refused(attn, LOAD, folder, "tokenizer")
 
 
-def test_a_configuration_without_weights_is_named(attn: Run, checkpoint: Made) -> None:
-    folder = checkpoint()
-    (folder / "model.safetensors").unlink()
-    refused(attn, LOAD, folder, "model.safetensors")
-
-
 def test_weights_of_another_shape_are_refused_in_the_layers_that_are_asked_for(attn: Run, checkpoint: Made) -> None:
     folder = checkpoint()
     tensors = load_file(folder / "model.safetensors")
@@ -166,13 +160,6 @@ def test_a_malicious_pickle_is_refused_and_nothing_of_it_runs(
     assert "pickle" in line or "pytorch_model.bin" in line
 
 
-def test_a_pickle_that_is_none_is_refused(attn: Run, checkpoint: Made) -> None:
-    folder = pickled(checkpoint())
-    (folder / "pytorch_model.bin").write_bytes(b"abc")
-    line = refused(attn, LOAD, folder)
-    assert "pop from empty list" not in line
-
-
 # --- models that have no attention, or read no text --------------------------------------------------------
 
 
@@ -201,30 +188,9 @@ def test_a_model_of_images_or_audio_is_said_not_to_read_text(name: str, attn: Ru
         refused(attn, NOT_EXPOSED, folder, f"({name}) reads ", says, more=more)
 
 
-@pytest.mark.parametrize("name", ["vit", "wav2vec2"])
-def test_a_model_of_images_or_audio_has_no_tokenizer_because_it_reads_no_text(
-    name: str, attn: Run, checkpoint: Made
-) -> None:
-    folder = checkpoint(name, **OTHER_SENSES[name])
-    for path in folder.glob("tokenizer*"):
-        path.unlink()
-    code = attn("inspect", TEXT, "-m", folder).code
-    assert code in (LOAD, NOT_EXPOSED)
-    line = refused(attn, code, folder, "text")
-    assert "folder is complete" not in line  # it is
-
-
 def test_positions_that_are_not_known_are_said(attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(_REFUSED, "deepseek_v4")  # as if its blocks were not known
     refused(attn, NOT_EXPOSED, checkpoint("deepseek_v4"), "layer 1", "positions that are no tokens", more=("-l", "1"))
-
-
-def test_the_last_head_is_shown_with_its_group(attn: Run, tiny_llama: str) -> None:
-    ran = attn("inspect", "time flies like an arrow", "-m", tiny_llama, "-H", "5", "--show", "shapes,k")
-    assert (ran.code, ran.err) == (0, "")
-    assert "head 5" in ran.out
-    shown = " ".join(ran.out.split()).lower()
-    assert "kv head 1" in shown or "kv group 1" in shown
 
 
 # --- while it runs -----------------------------------------------------------------------------------------
@@ -279,14 +245,6 @@ def test_a_model_whose_own_code_raises_is_said_to_have(
     line = refused(attn, NOT_EXPOSED, folder, "llama", more=("-l", "1"))
     assert "\x1b" not in line
     assert type(error).__name__ in line or "a mat has no shape" in line or "key" in line or "x1b" in line
-
-
-def test_a_layer_below_the_one_that_raises_is_shown(
-    attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = checkpoint()
-    monkeypatch.setattr(LlamaMLP, "forward", raising(RuntimeError("no")))
-    assert attn("inspect", TEXT, "-m", folder, "-l", "0").code == 0
 
 
 def test_an_error_of_the_model_comes_once(attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import ESCAPE, INPUT, LOAD, USAGE, left_in, raw, refused
-from running import Ran, program
+from running import program
 from safetensors.numpy import load_file, save_file
 
 Run = Callable[..., Any]
@@ -24,26 +24,17 @@ LONG_NAME = "n" * 300
 
 BAD = {
     "empty text": ([""], INPUT, "the sentence is empty"),
-    "blank text": (["  \t"], INPUT, "the sentence is empty"),
     "empty pair": ([TEXT, "--pair", ""], INPUT, "the pair is empty"),
     "empty target": ([TEXT, "--target", " "], INPUT, "the target is empty"),
     "half a character": ([TEXT + " \udcff"], INPUT, "not valid UTF-8"),
-    "half a character in the pair": ([TEXT, "--pair", "x \udcff"], INPUT, "not valid UTF-8"),
-    "half a character in the target": ([TEXT, "--target", "x \udcff"], INPUT, "not valid UTF-8"),
     "a layer that is not there": ([TEXT, "-l", "3"], USAGE, "--layer 3 is out of range"),
-    "a layer that is no number": ([TEXT, "-l", "first"], USAGE, "--layer 'first'"),
     "a head that is not there": ([TEXT, "-H", "4"], USAGE, "--head 4 is out of range", "4 heads, 0..3"),
-    "a head below the first": ([TEXT, "-H", "-5"], USAGE, "--head -5 is out of range"),
-    "a range with its end out of range": ([TEXT, "-H", "2-4"], USAGE, "--head 4 is out of range"),
     "a range that runs backwards": ([TEXT, "-H", "3-1"], USAGE, "backwards", "1-3"),
     "no head at all": ([TEXT, "-H", ""], USAGE, "--head ''"),
     "a query that is not there": ([TEXT, "-q", "arrow"], USAGE, "--query 'arrow'", "time flies like"),
     "a query nearly there": ([TEXT, "-q", "fliess"], USAGE, "did you mean 'flies'?"),
-    "a query out of range": ([TEXT, "-q", "3"], USAGE, "--query 3 is out of range", "0..2"),
-    "a key that is not there": ([TEXT, "-k", "arrow"], USAGE, "--key 'arrow'"),
     "an unknown mask": ([TEXT, "--mask", "casual"], USAGE, "unknown mask 'casual'", "did you mean 'causal'?"),
     "an unknown mask in the middle": ([TEXT, "--mask", "causal & windwo(2)"], USAGE, "'window'", "character 10"),
-    "a mask nothing is near to": ([TEXT, "--mask", "zzz"], USAGE, "unknown mask 'zzz'", "causal", "window"),
     "an empty mask": ([TEXT, "--mask", ""], USAGE, "mask ''"),
     "a mask that is cut off": ([TEXT, "--mask", "causal &"], USAGE, "at the end"),
     "a mask without its number": ([TEXT, "--mask", "window"], USAGE, "window(w)"),
@@ -54,9 +45,7 @@ BAD = {
     "a mask file with a long name": ([TEXT, "--mask", LONG_NAME + ".npy"], INPUT, "cannot be read"),
     "an input file that is missing": (["--file", "missing.txt"], INPUT, "cannot read missing.txt"),
     "an input folder without files": (["--file", "."], INPUT, "the folder . holds no file"),
-    "an input glob that nothing fits": (["--file", "*.csv"], INPUT, "no file fits *.csv"),
     "an option of other files": (["--file", "missing.txt", "--column", "x"], USAGE, "--column does not apply to miss"),
-    "an option of files": ([TEXT, "--column", "id"], USAGE, "--column applies to --file NAME"),
     "a trace that is missing": (["--from", "missing.safetensors"], INPUT, "missing.safetensors does not exist"),
     "a trace that is a folder": (["--from", "."], INPUT, "folder"),
     "a trace with a long name": (["--from", LONG_NAME], INPUT),
@@ -67,15 +56,9 @@ BAD = {
     "a width of millions": ([TEXT, "--d-model", "400000000"], USAGE, "make them smaller"),
     "a vocabulary that is too small": ([TEXT, "--vocab-size", "2"], USAGE, "3 different words"),
     "a scale that is no number": ([TEXT, "--scale", "big"], USAGE, "--scale 'big'", "sqrt, none or a number"),
-    "a scale that is not finite": ([TEXT, "--scale", "inf"], USAGE, "--scale 'inf'"),
     "a seed below zero": ([TEXT, "--seed", "-1"], USAGE, "--seed -1"),
-    "a seed that is no number": ([TEXT, "--seed", "x"], USAGE, "--seed"),
     "a seed in powers of ten": ([TEXT, "--seed", "1e3"], USAGE, "'--seed': expected a whole number; see"),
-    "a precision of many digits": (
-        [TEXT, "--precision", "1" * 5000],
-        USAGE,
-        "'--precision': expected a whole number; see",
-    ),
+    "a precision of many digits": ([TEXT, "--precision", "1" * 5000], USAGE, "'--precision': expected a whole number"),
     "a width in bytes": ([TEXT, "--width", "\udcff"], USAGE, "'--width': expected a whole number; see"),
     "a line too narrow": ([TEXT, "--width", "3"], USAGE, "'--width': expected at least 40; see"),
     "an output without a name": ([TEXT, "-o", ""], USAGE, "--output: the file name is empty"),
@@ -87,15 +70,10 @@ BAD = {
     "a device for the toy layer": ([TEXT, "--device", "cpu"], USAGE, "--device", "toy layer"),
     "an unknown part": ([TEXT, "--show", "weights,wieghts"], USAGE, "--show 'wieghts'", "heatmap"),
     "an unknown format": ([TEXT, "-F", "xml"], USAGE, "'xml'", "jsonl"),
-    "an unknown option": ([TEXT, "--haed", "1"], USAGE, "--haed", "--head"),
-    "an option without its value": ([TEXT, "--head"], USAGE, "--head"),
-    "a negative precision": ([TEXT, "--precision", "-1"], USAGE, "--precision"),
-    "a narrow width": ([TEXT, "--width", "3"], USAGE, "--width"),
     "a tokenizer that is not there": ([TEXT, "--vocab", "no-one/nothing"], LOAD, "--vocab 'no-one/nothing'"),
     "a folder without a tokenizer": ([TEXT, "--vocab", "."], LOAD, "holds no tokenizer.json"),
     "a trace into a missing folder": ([TEXT, "--save", "missing/t.safetensors"], INPUT, "cannot write missing/t"),
     "a trace into a folder": ([TEXT, "--save", "."], INPUT, "cannot write ."),
-    "a trace into the root": ([TEXT, "--save", "/"], INPUT, "cannot write /"),
     "an option of checkpoints": ([TEXT, "--offline"], USAGE, "--offline"),
     "special tokens of words that are hidden": ([TEXT, "--hide-special"], USAGE, "--hide-special"),
     "one file for two": ([TEXT, "-o", "x.json", "--save", "x.json"], USAGE),
@@ -123,10 +101,8 @@ CHECKPOINTS = {
     "a name on the hub": (["-m", "no-one/nothing"], LOAD, "'no-one/nothing'", "in the local cache"),
     "a name that cannot be": (["-m", "a/b/c"], LOAD, "'a/b/c'"),
     "no name": (["-m", ""], LOAD),
-    "a folder that is not there": (["-m", "/no/such/folder"], LOAD, "/no/such/folder"),
     "a folder that is no checkpoint": (["-m", "."], LOAD, "no config.json"),
     "an option of the toy layer": (["-m", ".", "--seed", "1"], USAGE, "--seed", "does not apply to --model"),
-    "an unknown mask": (["-m", ".", "--mask", "casual"], USAGE, "did you mean 'causal'?"),
     "an unknown dtype": (["-m", ".", "--dtype", "int8"], USAGE, "--dtype", "bfloat16"),
 }
 ALL_BAD: dict[str, Any] = BAD | {f"an escape sequence as the {name}": row for name, row in ESCAPES.items()}
@@ -137,9 +113,8 @@ ALL_BAD |= {f"checkpoint: {name}": ([TEXT, *arguments], *rest) for name, (argume
 def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, folder: Path, name: str) -> None:
     arguments, code, *words = ALL_BAD[name]
     refused(attn("inspect", *arguments), code, *words)
-    for ending in ("json", "jsonl", "tsv"):
-        if not {"-o", "-F"} & {*arguments}:
-            refused(attn("inspect", *arguments, "-o", f"out.{ending}"), code, *words)
+    if not {"-o", "-F"} & {*arguments}:
+        refused(attn("inspect", *arguments, "-o", "out.jsonl"), code, *words)
     assert left_in(folder) == []
 
 
@@ -151,25 +126,14 @@ def test_an_output_that_cannot_be_written_is_said(attn: Run, folder: Path) -> No
     assert left_in(folder) == ["folder.json"]
 
 
-@pytest.mark.usefixtures("folder")
-def test_the_program_itself_says_the_same() -> None:
-    for name in ("half a character", "an unknown mask"):
-        arguments, code, *words = BAD[name]
-        ran = program("inspect", *arguments)
-        refused(Ran(ran.returncode, ran.stdout, ran.stderr), code, *words)
-
-
 # --- mask files --------------------------------------------------------------------------------------------
 
 
 def test_a_mask_file_of_another_shape_is_refused_with_both_shapes(attn: Run, tmp_path: Path, tiny_llama: str) -> None:
     path = tmp_path / "mask.npy"
-    for shape in ((2, 2), (3, 2), (2, 3, 3), (1, 4, 3)):
-        np.save(path, np.zeros(shape))
-        for source in ([], ["-m", tiny_llama, "--no-special"]):
-            # Another path each time: what is read is not what this test is about.
-            copy = shutil.copy(path, tmp_path / f"{len(source)}-{'x'.join(map(str, shape))}.npy")
-            refused(attn("inspect", TEXT, *source, "--mask", copy), INPUT, f"{list(shape)}", "[3, 3]")
+    np.save(path, np.zeros((2, 3, 3)))
+    for source in ([], ["-m", tiny_llama, "--no-special"]):
+        refused(attn("inspect", TEXT, *source, "--mask", path), INPUT, "[2, 3, 3]", "[3, 3]")
 
 
 def npz(path: Path) -> None:
@@ -178,21 +142,17 @@ def npz(path: Path) -> None:
 
 
 BAD_MASKS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
-    "empty": ("npy", lambda path: path.write_bytes(b""), "cannot be read"),
     "truncated": ("npy", lambda path: np.save(path, np.ones((3, 3))) or os.truncate(path, 140), "cannot be read"),
-    "no array": ("npy", lambda path: path.write_text("causal"), "cannot be read"),
     "an archive": ("npy", npz, "mask file"),
     "objects": ("npy", lambda path: np.save(path, np.array([[None]]), allow_pickle=True), "cannot be read"),
     "one axis": ("npy", lambda path: np.save(path, np.ones(3)), "shape [3]"),
     "four axes": ("npy", lambda path: np.save(path, np.ones((1, 1, 3, 3))), "shape [1, 1, 3, 3]"),
     "ragged": ("csv", lambda path: path.write_text("1,0\n1\n"), "cannot be read"),
-    "a text called a tensor": ("pt", lambda path: path.write_text("mask"), "cannot be read"),
     "a list of tensors": ("pt", lambda path: torch.save([torch.ones(2, 2)], path), "cannot be read"),
     "two tensors": ("pt", lambda path: torch.save({"a": torch.ones(1), "b": torch.ones(1)}, path), "cannot be read"),
     "a header past the end": ("safetensors", lambda path: path.write_bytes(b"\xff" * 8 + b"{}"), "cannot be read"),
     "complex numbers": ("npy", lambda path: np.save(path, np.zeros((3, 3), complex)), "holds complex128"),
     "an escape": ("csv", lambda path: path.write_text("1,\x1b[31m"), r"convert string to float: '\x1b[31m'"),
-    "no numbers": ("csv", lambda path: path.write_text("a,b\nc,d\n"), "cannot be read"),
     "no rows": ("csv", lambda path: path.write_text(""), "mask file"),
     "no UTF-8": ("csv", lambda path: path.write_bytes(b"\xff,\xfe\n"), "cannot be read"),
     "other numbers": ("csv", lambda path: path.write_text("0,1,2\n0,1,2\n0,1,2\n"), "holds the values 0, 1, 2"),
@@ -205,8 +165,7 @@ def test_a_mask_file_that_holds_no_mask_is_refused(attn: Run, tmp_path: Path, na
     ending, write, words = BAD_MASKS[name]
     path = tmp_path / f"mask.{ending}"
     write(path)
-    for mask in (str(path), f'causal & file("{path}")'):
-        refused(attn("inspect", TEXT, "--mask", mask), INPUT, str(path), words)
+    refused(attn("inspect", TEXT, "--mask", f'causal & file("{path}")'), INPUT, str(path), words)
 
 
 # --- checkpoints -------------------------------------------------------------------------------------------
@@ -228,7 +187,6 @@ Q_PROJECTION = "model.layers.1.self_attn.q_proj.weight"
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "truncated weights": (lambda f: os.truncate(f / "model.safetensors", 5000), ["model"]),
-    "empty weights": (lambda f: os.truncate(f / "model.safetensors", 0), ["model"]),
     "missing weights": (lambda f: (f / "model.safetensors").unlink(), ["model.safetensors"]),
     "a missing tensor": (lambda f: rewritten(f, lambda t: t.pop(Q_PROJECTION)), ["layers.1.self_attn.q_proj.weight"]),
     "tensors of another model": (
@@ -271,15 +229,9 @@ def test_the_libraries_below_add_nothing_to_stderr(checkpoint: Path) -> None:
 def test_a_checkpoint_is_told_from_its_name(attn: Run, checkpoint: Path) -> None:
     odd = checkpoint.with_name(os.fsdecode(b"mi\xffni"))
     odd.symlink_to(checkpoint)
-    for command in (
-        ("inspect", TEXT, "--engine", "native", "-m"),
-        ("inspect", TEXT, "--engine", "transformers", "-m"),
-        ("tokens", TEXT, "-m"),
-        ("inspect", TEXT, "--vocab"),
-    ):
+    for command in (("inspect", TEXT, "-m"), ("inspect", TEXT, "--vocab")):
         assert attn(*command, checkpoint).code == 0
         refused(attn(*command, odd), LOAD, "the name", "mi\\udcffni is not UTF-8")
-    refused(attn("inspect", TEXT, "--vocab", odd / "tokenizer.json"), LOAD, "mi\\udcffni", "is not UTF-8")
 
 
 def test_a_file_is_no_checkpoint(attn: Run, checkpoint: Path) -> None:
@@ -290,9 +242,7 @@ def test_layers_and_heads_are_checked_before_weights_and_tokenizer_are_read(attn
     for path in [checkpoint / "model.safetensors", *checkpoint.glob("tokenizer*")]:
         path.unlink()
     refused(attn("inspect", TEXT, "-m", checkpoint, "-l", "3"), USAGE, "--layer 3 is out of range", "3 layers, 0..2")
-    refused(attn("inspect", TEXT, "-m", checkpoint, "-l", "1-7"), USAGE, "--layer 7 is out of range")
     refused(attn("inspect", TEXT, "-m", checkpoint, "-H", "6"), USAGE, "--head 6 is out of range", "6 heads, 0..5")
-    refused(attn("inspect", TEXT, "-m", checkpoint, "-H", "-7"), USAGE, "--head -7 is out of range")
     refused(attn("inspect", TEXT, "-m", checkpoint, "-l", "2", "-H", "5"), LOAD)
 
 
@@ -301,7 +251,6 @@ def test_a_sentence_longer_than_the_positions_is_refused_with_both_numbers(
 ) -> None:
     refused(attn("inspect", "time " * 33, "-m", tiny_llama), INPUT, "33 tokens", "at most 32")
     assert attn("inspect", "time " * 32, "-m", tiny_llama, "-F", "json", "--show", "q").code == 0
-    refused(attn("inspect", "time " * 511, "-m", minilm), INPUT, "513 tokens", "at most 512")
     refused(attn("inspect", "time", "--pair", "flies " * 510, "-m", minilm), INPUT, "514 tokens", "at most 512")
 
 
@@ -315,12 +264,6 @@ def test_a_word_that_only_the_model_lacks_is_warned_about(attn: Run, tiny_llama:
     assert [token["text"] for token in ran.json["key_tokens"]].count("<unk>") == 3
     ran = attn("inspect", "time \U0001f9ff flies", "-m", minilm, "-F", "json")
     assert "read as [UNK]" in ran.err
-
-
-def test_a_word_of_the_pair_that_only_the_model_lacks_is_warned_about_too(attn: Run, tiny_llama: str) -> None:
-    ran = attn("inspect", "time", "--pair", "zeppelin", "-m", tiny_llama, "-F", "json")
-    assert [token["text"] for token in ran.json["key_tokens"]] == ["time", "<unk>"]
-    assert "'zeppelin'" in ran.err
 
 
 def test_an_id_beyond_the_embedding_is_refused(attn: Run, checkpoint: Path) -> None:
@@ -364,23 +307,3 @@ def test_an_escape_sequence_in_a_warning_is_shown(attn: Run, tiny_llama: str) ->
     assert ran.code == 0
     assert "<unk>" in ran.err
     assert raw(ran.err) == raw(ran.out) == set()
-
-
-def test_escape_sequences_in_a_trace_file_are_shown(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "dump.safetensors"
-    q = np.ones((1, 2), np.float32)
-    for tensors, metadata in (
-        ({ESCAPE: q}, {}),
-        ({"q": q, "k": q}, {"scale": ESCAPE}),
-        ({"q": q, "k": q}, {"tokens": ESCAPE}),
-        ({"q": q, "k": q}, {"attncli": json.dumps({"schema": ESCAPE})}),
-    ):
-        save_file(tensors, path, metadata=metadata)
-        refused(attn("inspect", "--from", path), INPUT)
-
-
-def test_among_several_sentences_the_bad_one_is_named(attn: Any) -> None:
-    assert (
-        attn("inspect", "time flies", " ").err
-        == "attn: sentence 2: the sentence is empty; expected at least one word\n"
-    )

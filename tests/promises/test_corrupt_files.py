@@ -413,14 +413,6 @@ def test_weights_outside_the_folder_are_refused(
     refused(ran, LOAD, "which is not in that folder")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_weights_in_a_folder_of_the_folder_are_read(engine: str, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
-    folder = indexed(tiny_llama, tmp_path / "here", "inner/shard.safetensors")
-    (folder / "inner").mkdir()
-    os.rename(folder / "shard.safetensors", folder / "inner" / "shard.safetensors")
-    assert attn("inspect", TEXT, "--engine", engine, "-m", folder).code == OK
-
-
 def test_no_reader_waits_for_a_pipe_in_a_checkpoint(tiny_llama: str, tmp_path: Path) -> None:
     reading = {}
     for number, name in enumerate(["config.json", "tokenizer.json", INDEX, "inner/x.safetensors"]):

@@ -15,7 +15,7 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
-from fuzzing import Line, commands, examples, lines, masks, texts
+from fuzzing import Line, commands, examples, lines, texts
 from hypothesis import given, note
 from hypothesis import strategies as st
 from outputs import CODES, FINDINGS, INPUT, OK, READERS, USAGE, hold, strict_json
@@ -24,7 +24,6 @@ from typer.main import get_command
 from whole_program import whole_program
 
 from attncli.cli.app import app
-from attncli.masks.notation import ENDINGS
 
 # A request that is refused before its file is read leaves the file to the garbage collector, which closes it.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -180,34 +179,3 @@ def is_sentence(line: bytes) -> bool:
         return bool(line.decode("utf-8").strip())
     except UnicodeDecodeError:
         return False
-
-
-@examples(900)
-@given(
-    mask=masks,
-    where=st.sampled_from([("mask", "show"), ("mask", "check"), ("mask", "check", "causal", "--expect"), ("inspect",)]),
-    size=st.integers(1, 9),
-    form=st.sampled_from(["json", "json", "table", "svg"]),
-)
-def test_any_mask_expression_is_laid_out_or_refused(
-    mask: str, where: tuple[str, ...], size: int, form: str, attn: Run, folder: Path
-) -> None:
-    if where == ("inspect",):
-        given = ["-F", form, "--mask", mask, "--", "time " * size]
-    elif where[-1] == "--expect":
-        given = [mask, "-F", form, "--size", str(size)]
-    else:
-        given = ["-F", form, "--size", str(size), "--", mask]
-    with time_limit():
-        ran = attn(*where, *given)
-    hold(ran.code, ran.out, ran.err, form)
-    assert ran.code in (OK, FINDINGS, USAGE, INPUT)
-    if form == "json" and where == ("mask", "show") and ran.code == OK:
-        found = ran.json
-        for one in found if isinstance(found, list) else [found]:
-            assert {len(row) for row in one["mask"]} == {one["keys"]}
-            assert len(one["mask"]) == one["queries"]
-            # What it is said to be makes the same cells again.
-            if "file(" not in mask and not mask.endswith(ENDINGS):
-                again = attn("mask", "show", "-F", "json", "--size", str(size), "--", one["expression"]).json
-                assert one in (again if isinstance(again, list) else [again])

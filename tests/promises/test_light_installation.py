@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from adapters import save_adapter
-from architectures import tiny_model, tiny_whole
-from conformance import calmed, save, save_for_auto
+from architectures import tiny_model
+from conformance import save
 from hub import Hub
 from packaging.requirements import Requirement
 from peft import LoraConfig
 from running import Ran
-from safetensors.torch import load_file, save_file
 
 PROJECT = Path(__file__).parents[2]
 TEXT = "time flies like an arrow"
@@ -78,16 +76,14 @@ def light(packages: Path, tmp_path: Path) -> Light:
 
 
 def test_the_light_installation_has_neither_torch_nor_transformers(light: Light) -> None:
-    for name in ("torch", "transformers"):
-        assert f"No module named '{name}'" in light(program=("-c", f"import {name}")).err
-    assert light(program=("-c", "import numpy, orjson, rich, safetensors, tokenizers, typer")).err == ""
+    here = "from importlib.util import find_spec; import numpy, orjson, rich, safetensors, tokenizers, typer"
+    ran = light(program=("-c", f"{here}; print(find_spec('torch'), find_spec('transformers'))"))
+    assert (ran.out, ran.err) == ("None None\n", "")
 
 
 def test_masks_are_drawn_checked_compared_and_converted(light: Light, tmp_path: Path) -> None:
     np.save(tmp_path / "mask.npy", np.tri(4, dtype=bool))
     for arguments in (
-        ("show", "causal & window(2)", "--size", "4"),
-        ("check", "mask.npy", "--expect", "causal"),
         ("convert", "mask.npy", "--to", "additive", "-o", "mask.safetensors"),
         ("diff", "mask.safetensors", "causal"),
     ):
@@ -100,83 +96,48 @@ def test_a_toy_layer_is_shown_saved_and_shown_again(light: Light, tmp_path: Path
     shown = light("inspect", TEXT, "--save", trace, "--format", "json")
     assert (shown.code, shown.err) == (0, "")
     assert light("inspect", "--from", trace, "-F", "json").json["layers"] == shown.json["layers"]
-    for command in (("heads",), ("why", "-q", "arrow"), ("inspect", "-F", "svg"), ("inspect", "-F", "md")):
+    for command in (("why", "-q", "arrow"), ("inspect", "-F", "svg"), ("inspect", "-F", "html")):
         assert light(*command, "--from", trace) == attn(*command, "--from", trace)
-    assert light("inspect", "--from", trace, "-o", "page.html").code == 0
 
 
 def test_a_checkpoint_of_a_common_family_is_computed(light: Light, minilm: str, attn: Callable[..., Ran]) -> None:
     for command in (
-        ("inspect", TEXT, "--layer", "5", "-F", "json"),
-        ("heads", TEXT),
-        ("why", TEXT, "-q", "time"),
-        ("tokens", TEXT),
-        ("diff", TEXT, "fruit flies like a banana"),
+        ("inspect", TEXT, "--layer", "5", "-F", "json", "-m", minilm),
+        ("diff", TEXT, "fruit flies like a banana", "-m", minilm),
+        ("tokens", TEXT, "-m", minilm),
+        ("heads", TEXT, "-m", "demo"),
     ):
-        ran = light(*command, "-m", minilm)
+        ran = light(*command)
         assert ran.code == 0
-        assert ran == attn(*command, "-m", minilm)
+        assert ran == attn(*command)
 
 
-def test_the_model_in_the_box_is_computed(light: Light, attn: Callable[..., Ran]) -> None:
-    for command in (("inspect", TEXT, "--layer", "1"), ("heads", TEXT), ("why", TEXT, "-q", "time")):
-        ran = light(*command, "-m", "demo")
-        assert ran.code == 0
-        assert ran == attn(*command, "-m", "demo")
-
-
-def test_checkpoints_on_the_hub_and_what_changes_or_stores_weights_are_computed(
+def test_an_adapter_on_the_hub_is_computed(
     light: Light, tiny_llama: str, tmp_path: Path, attn: Callable[..., Ran]
 ) -> None:
-    """A tower whose file is fetched by ranges, an adapter and its base, LoRA on FP8."""
-    tower = tmp_path / "tower"
-    save_for_auto(calmed(tiny_whole("qwen2_vl")), tower)
-    weights = tower / "model.safetensors"
-    save_file(load_file(weights) | {"other.weight": torch.zeros(9 << 20)}, weights, metadata={"format": "pt"})
-    save_adapter("llama", tiny_llama, LoraConfig(r=2, target_modules=["q_proj"]), tmp_path / "lora")
-    fp8 = Path(shutil.copytree(tiny_llama, tmp_path / "fp8"))
-    tensors = load_file(fp8 / "model.safetensors")
-    for name in [name for name in tensors if name.endswith("proj.weight")]:
-        tensors[name] = (tensors[name] * 8).to(torch.float8_e4m3fn)
-        tensors[name + "_scale_inv"] = torch.full((1, 1), 0.125)
-    save_file(tensors, fp8 / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((fp8 / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    (fp8 / "config.json").write_text(json.dumps(config))
-    folders = {"some/tower": tower, "some/lora": tmp_path / "lora", "some/base": Path(tiny_llama), "some/fp8": fp8}
-    with Hub(folders) as hub:
+    lora = tmp_path / "lora"
+    save_adapter("llama", tiny_llama, LoraConfig(r=2, target_modules=["q_proj"]), lora)
+    with Hub({"some/lora": lora, "some/base": Path(tiny_llama)}) as hub:
         environment = hub.environment | {"HF_HOME": str(tmp_path / "home")}
-        for name, folder, more in (
-            ("some/tower", tower, ()),
-            ("some/lora", tmp_path / "lora", ("--base", "some/base")),
-            ("some/lora", tmp_path / "lora", ("--base", "some/fp8")),
-        ):
-            ran = light("inspect", "w7 w8", "-m", name, *more, "-F", "json", **environment)
-            assert ran.code == 0, ran.err
-            local = [str(folders.get(each, each)) for each in more]
-            expected = attn("inspect", "w7 w8", "-m", folder, *local, "-F", "json", "--engine", "transformers").json
-            for one, other in zip(ran.json["layers"], expected["layers"], strict=True):
-                found, known = (np.array([head["weights"] for head in each["heads"]]) for each in (one, other))
-                np.testing.assert_allclose(found, known, atol=1e-5)
-        ranges = [one.range for one in hub.asked if one.host == "storage" and one.path.startswith("/some/tower")]
-        assert ranges
-        assert all(ranges)
+        run = ("inspect", "w7 w8", "-F", "json")
+        ran = light(*run, "-m", "some/lora", "--base", "some/base", **environment)
+    assert ran.code == 0, ran.err
+    expected = attn(*run, "-m", lora, "--base", tiny_llama, "--engine", "transformers").json
+    for one, other in zip(ran.json["layers"], expected["layers"], strict=True):
+        found, known = (np.array([head["weights"] for head in each["heads"]]) for each in (one, other))
+        np.testing.assert_allclose(found, known, atol=1e-5)
 
 
 # What it takes, and what is said to take it; LLAMA and T5 are checkpoints.
 TAKEN = {
     "inspect TEXT -m LLAMA --engine transformers": "the transformers engine",
-    "inspect TEXT -m LLAMA --engine verify": "the transformers engine",
     "inspect TEXT -m LLAMA --generate 2": "the native engine does not compute LLAMA: it writes no tokens. The",
-    "heads TEXT -m LLAMA --dtype bfloat16": "the native engine does not compute LLAMA: ",
     "inspect TEXT -m T5": "the native engine does not compute T5: the architecture t5 ",
-    "why TEXT -m T5 -q 1": "the native engine does not compute T5: the architecture t5 ",
     "tokens TEXT -m T5": "T5: the architecture t5 ",
     "check TEXT -m LLAMA": "attn check",
     "mask model LLAMA TEXT": "attn mask model",
     "inspect TEXT --rng torch": "--rng torch",
     "inspect TEXT --mask mask.pt": "mask.pt",
-    "mask check mask.pt": "mask.pt",
     "mask convert causal --size 3 --to sdpa -o out.pt": "a .pt file",
 }
 
@@ -225,8 +186,7 @@ def test_files_of_sentences_are_read_and_what_takes_more_says_so(light: Light, t
     for name, what in {
         "x.parquet": "a Parquet file",
         "x.txt.zst": "a .zst file",
-        "s3://bucket/x": "a file at s3://",
-        "https://127.0.0.1/x": "a file at https://",
+        "s3://b/x": "a file at s3://",
     }.items():
         (tmp_path / Path(name).name).touch()
         ran = light("tokens", "--file", name)
@@ -237,13 +197,12 @@ def test_files_of_sentences_are_read_and_what_takes_more_says_so(light: Light, t
 def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llama: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "it has no config.json" in light("inspect", TEXT, "-m", "empty").err
-    for command in ("inspect", "tokens"):
-        ran = light(command, TEXT, "-m", "/nowhere/x")
-        said = "attn: the checkpoint '/nowhere/x' was not found: there is no such folder; check the path\n"
-        assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
+    ran = light("tokens", TEXT, "-m", "/nowhere/x")
+    said = "attn: the checkpoint '/nowhere/x' was not found: there is no such folder; check the path\n"
+    assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
     folder = shutil.copytree(tiny_llama, tmp_path / "quantized")
-    said = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "torchao"}}
-    (folder / "config.json").write_text(json.dumps(said))
+    config = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "torchao"}}
+    (folder / "config.json").write_text(json.dumps(config))
     ran = light("inspect", TEXT, "-m", folder)
     assert ran.code == LOAD
     assert "does not read 'torchao'" in ran.err

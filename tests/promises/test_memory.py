@@ -42,10 +42,7 @@ def taken(*arguments: str | Path) -> tuple[int, float]:
     [
         (["inspect", "-F", "jsonl", "--num-heads", "1"], 200, 2000, 5),
         (["inspect", "-F", "jsonl", "--num-heads", "1", "--jobs", "2"], 1000, 8000, 5),
-        (["tokens", "-F", "csv"], 200, 2000, 5),
-        (["heads", "-F", "tsv"], 100, 1000, 5),
         # The first ones fill what is computed at once, twice: the last trace may hold the arrays of those before it.
-        (["inspect", "-F", "tsv", "-m", minilm_folder(), "--engine", "native", "--head", "0"], 255, 500, 30),
         (["heads", "-F", "tsv", "-m", minilm_folder(), "--engine", "native"], 255, 400, 24),
     ],
     ids=lambda given: " ".join(given[:4]) if isinstance(given, list) else "",

@@ -58,7 +58,7 @@ def test_a_signal_at_any_moment_ends_quietly_and_leaves_nothing_half_written(tmp
         whole |= {file.name: file.read_bytes() for file in folder.iterdir()}
     drawn = random.Random(0)
     codes = []
-    for _ in range(24):
+    for _ in range(16):
         for file in folder.iterdir():
             file.unlink()
         ending, number = drawn.choice(sorted(arguments)), drawn.choice(SIGNALS)
@@ -80,9 +80,7 @@ def test_a_signal_at_any_moment_ends_quietly_and_leaves_nothing_half_written(tmp
     assert len([code for code in codes if code]) > 5
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["inspect", "time flies"], ["mask", "show", "causal", "--size", "3"]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "time flies"]])
 def test_ctrl_c_at_any_import_ends_quietly(arguments: list[str]) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, encoding="utf-8", check=True
@@ -92,8 +90,9 @@ def test_ctrl_c_at_any_import_ends_quietly(arguments: list[str]) -> None:
     assert {"gc", "typing", "attncli.cli.app", "rich"} <= set(imported.split())
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("ending", ["json", "jsonl"])
+@pytest.mark.parametrize(
+    ("ending", "number"), [("json", signal.SIGINT), ("jsonl", signal.SIGTERM), ("jsonl", signal.SIGHUP)]
+)
 def test_a_signal_while_a_file_grows(ending: str, number: signal.Signals, tmp_path: Path) -> None:
     with subprocess.Popen(
         [*ATTN, "inspect", "-", "-o", str(tmp_path / f"out.{ending}")],
@@ -114,11 +113,10 @@ def test_a_signal_while_a_file_grows(ending: str, number: signal.Signals, tmp_pa
         assert [json.loads(line)["text"] for line in lines[:-1]] == (["time flies", "an arrow"] * 20)[: len(lines) - 1]
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_signal_while_the_first_part_of_a_folder_grows_leaves_none(jobs: str, tmp_path: Path) -> None:
+def test_a_signal_while_the_first_part_of_a_folder_grows_leaves_none(tmp_path: Path) -> None:
     sentences, folder = tmp_path / "sentences.txt", tmp_path / "out"
     sentences.write_text("time flies like an arrow\n" * 4000)
-    given = ["inspect", "--file", str(sentences), "-j", jobs, "-o", f"{folder}/"]
+    given = ["inspect", "--file", str(sentences), "-j", "2", "-o", f"{folder}/"]
     with subprocess.Popen([*ATTN, *given], stderr=subprocess.PIPE) as running:
         _await(lambda: any(folder.glob(".attn-*")))
         running.send_signal(signal.SIGTERM)
@@ -150,18 +148,10 @@ def test_what_a_shell_had_us_ignore_is_ignored(tmp_path: Path) -> None:
     "arguments",
     [
         ["--help"],
-        ["--version"],
-        ["inspect", "--help"],
         ["completion", "bash"],
-        *(["inspect", "--file", "SENTENCES", "-F", form] for form in ("table", "json", "jsonl", "tsv", "csv")),
-        *(["inspect", "--file", "SENTENCES", "-F", form] for form in ("svg", "md")),
-        ["inspect", "time flies", "-F", "html"],
+        *(["inspect", "--file", "SENTENCES", "-F", form] for form in ("table", "json", "tsv", "svg")),
         ["heads", "--file", "SENTENCES"],
-        ["heads", "--file", "SENTENCES", "-F", "json"],
-        ["mask", "show", "causal", "--size", "40"],
         ["mask", "check", "causal", "--expect", "window(2)", "--size", "9"],
-        ["why", "time flies", "--query", "1"],
-        ["diff", "time flies", "time flies"],
     ],
     ids=" ".join,
 )

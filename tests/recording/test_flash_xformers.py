@@ -57,9 +57,10 @@ def is_proven(call: AttentionCall) -> None:
         assert layer.proof.max_abs_error < 1e-5
 
 
-@pytest.mark.parametrize("keys", [LENGTH, LENGTH + 3])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [(-1, -1), (2, -1), (1, 1)])
+@pytest.mark.parametrize(
+    ("keys", "causal", "window"),
+    [(LENGTH, False, (-1, -1)), (LENGTH + 3, True, (-1, -1)), (LENGTH + 3, True, (2, -1)), (LENGTH, False, (1, 1))],
+)
 def test_flash_attn(seen: list[AttentionCall], keys: int, causal: bool, window: tuple[int, int]) -> None:
     q, k = drawn(BATCH, LENGTH, HEADS, WIDTH), drawn(BATCH, keys, GROUPS, WIDTH)
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625]) if causal else None

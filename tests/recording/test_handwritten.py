@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +18,6 @@ from torch import nn
 
 from attncli import watch
 from attncli.recording.call import AttentionCall
-from attncli.recording.detach import kept as kept_call
-from attncli.recording.to_trace import traces
 from attncli.recording.watch import watching
 
 B, H, Q, K, D = 2, 3, 5, 7, 4
@@ -84,98 +83,7 @@ def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 CAUSAL = torch.ones(Q, K, dtype=torch.bool).tril(K - Q)
 
 
-# Five public styles.
-
-
-class MinGpt(nn.Module):
-    """One projection for all three, a buffer of ones that is cut to the length, dropout on weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.c_attn, self.c_proj = nn.Linear(12, 36), nn.Linear(12, 12)
-        self.attn_dropout, self.resid_dropout = nn.Dropout(0.1), nn.Dropout(0.1)
-        self.register_buffer("bias", torch.tril(torch.ones(8, 8)).view(1, 1, 8, 8))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        b, t, c = x.size()
-        q, k, v = self.c_attn(x).split(12, dim=2)
-        k = k.view(b, t, H, c // H).transpose(1, 2)
-        q = q.view(b, t, H, c // H).transpose(1, 2)
-        v = v.view(b, t, H, c // H).transpose(1, 2)
-        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        att = att.masked_fill(self.bias[:, :, :t, :t] == 0, float("-inf"))
-        att = weights = F.softmax(att, dim=-1)
-        att = self.attn_dropout(att)
-        y = (att @ v).transpose(1, 2).contiguous().view(b, t, c)
-        return self.resid_dropout(self.c_proj(y)), weights
-
-
-def test_mingpt() -> None:
-    model, kept = MinGpt(), []
-    call = one(lambda: kept.append(model(torch.randn(B, 6, 12))[1]))
-    exact(call, kept[0])
-    assert [(given.name, given.convention) for given in call.masks] == [("masked_fill", "masked")]
-    assert (call.scale, call.dropout, call.is_training) == (0.5, 0.1, True)
-    assert call.place.function == "MinGpt.forward"
-    assert call.place.module == ""
-    assert call.scores is not None
-    assert torch.equal(call.scores.softmax(-1), kept[0])
-    right(call)
-
-
-def test_alibi(qkv: tuple[torch.Tensor, ...]) -> None:
-    """The bias of a line through the distance, added with a causal mask, by baddbmm with heads in the batch."""
-    q, k, v = (each.reshape(B * H, -1, D) for each in qkv)
-    slopes = torch.tensor([2.0 ** -(i + 1) for i in range(H)]).repeat(B)
-    alibi = slopes[:, None, None] * torch.arange(K)[None, None, :]
-    kept = []
-
-    def bloom() -> None:
-        scores = alibi.baddbmm(batch1=q, batch2=k.transpose(1, 2), beta=1.0, alpha=D**-0.5)
-        scores = scores.view(B, H, Q, K).to(torch.float)
-        weights = torch.masked_fill(scores, ~CAUSAL, torch.finfo(scores.dtype).min)
-        kept.append(F.softmax(weights, dim=-1))
-        torch.bmm(kept[0].view(B * H, Q, K), v)
-
-    call = one(bloom)
-    exact(call, kept[0], qkv[2])
-    assert [(given.name, given.convention, tuple(given.values.shape)) for given in call.masks] == [
-        ("added", "additive", (1, H, 1, K)),
-        ("masked_fill", "masked", (1, 1, Q, K)),
-    ]
-    assert call.scale == 0.5
-    assert not call.findings
-
-
-def test_rotary(qkv: tuple[torch.Tensor, ...]) -> None:
-    """Queries and keys are turned, few key heads are repeated, a mask of the least number is added."""
-    q, k, v = qkv[0], qkv[1][:, :1], qkv[2][:, :1]
-
-    def turned(x: torch.Tensor) -> torch.Tensor:
-        angle = torch.arange(x.shape[-2])[:, None] * torch.tensor([1.0, 0.1]).repeat(2)
-        half = torch.cat((-x[..., D // 2 :], x[..., : D // 2]), -1)
-        return x * angle.cos() + half * angle.sin()
-
-    def repeated(x: torch.Tensor) -> torch.Tensor:
-        return x[:, :, None].expand(B, 1, H, K, D).reshape(B, H, K, D)
-
-    mask = torch.zeros(1, 1, Q, K).masked_fill(~CAUSAL, torch.finfo(torch.float32).min)
-    kept = []
-
-    def llama() -> None:
-        keys = repeated(turned(k))
-        weights = torch.matmul(turned(q), keys.transpose(2, 3)) / math.sqrt(D)
-        weights = weights + mask[:, :, :, :K]
-        weights = nn.functional.softmax(weights, dim=-1, dtype=torch.float32).to(q.dtype)
-        kept.append(weights)
-        torch.matmul(nn.functional.dropout(weights, p=0.0, training=False), repeated(v))
-
-    call = one(llama)
-    exact(call, kept[0], v.expand(B, H, K, D))
-    assert torch.equal(call.q, turned(q))
-    assert call.scale == 0.5
-    assert [(given.name, given.convention) for given in call.masks] == [("added", "additive")]
-    assert not call.findings
+# Public styles.
 
 
 def test_cross_attention_by_einsum() -> None:
@@ -200,29 +108,6 @@ def test_cross_attention_by_einsum() -> None:
     assert not call.findings
 
 
-def test_sliding_window() -> None:
-    """Blocks of queries that attend to their own block and the one before, with booleans chosen by where."""
-    q, k, v = (torch.randn(B, H, 12, D) for _ in range(3))
-    i = torch.arange(12)
-    band = (i[:, None] >= i) & (i[:, None] - i < 4)
-    kept = []
-
-    def window() -> None:
-        scores = torch.matmul(q, k.mT) / torch.sqrt(torch.tensor(float(D)))
-        scores = torch.where(band, scores, float("-inf"))
-        kept.append(torch.softmax(scores, -1))
-        torch.matmul(kept[0], v)
-
-    call = one(window)
-    exact(call, kept[0], v)
-    ((name, values, convention, source, *_),) = call.masks
-    assert (name, convention) == ("where", "attend")
-    assert source.data_ptr() == band.data_ptr()
-    assert values.shape == (1, 1, 12, 12)
-    assert call.scale == 0.5
-    assert not call.findings
-
-
 # The ways of a product.
 
 
@@ -237,20 +122,10 @@ def by_bmm(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Ten
     return weights.view(B, H, Q, K), torch.bmm(weights, v).view(B, H, Q, D)
 
 
-def by_flattened(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    weights = torch.softmax(q.flatten(0, 1) / D**0.5 @ k.flatten(0, 1).swapaxes(-1, -2), 2)
-    return weights.unflatten(0, (B, H)), (weights @ v.flatten(0, 1)).unflatten(0, (B, H))
-
-
 def by_einsum_in_another_order(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scores = torch.einsum("zhkd,zhqd->qkzh", k, q) * D**-0.5
     weights = F.softmax(scores, dim=1)
     return weights.permute(2, 3, 0, 1), torch.einsum("qkzh,zhkd->zhqd", weights, v)
-
-
-def by_einsum_with_dots(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    weights = torch.softmax(torch.einsum("...qd,...kd->...qk", q, k) * D**-0.5, dim=-1)
-    return weights, torch.einsum("...qk,...kd->...qd", [weights, v])
 
 
 def by_keys_first(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -264,8 +139,7 @@ def by_values_first(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[
 
 
 WAYS = [
-    by_matmul, by_bmm, by_flattened, by_einsum_in_another_order, by_einsum_with_dots, by_keys_first,
-    by_values_first,
+    by_matmul, by_bmm, by_einsum_in_another_order, by_keys_first, by_values_first,
 ]  # fmt: skip
 
 
@@ -330,15 +204,6 @@ def test_one_query_of_a_decoder() -> None:
     assert torch.equal(call.q[:, 0, 0], state)
 
 
-def test_a_cache_of_one_key_and_more(qkv: tuple[torch.Tensor, ...]) -> None:
-    q, k, v = qkv
-    for keys in (1, 4):
-        call = one(by_matmul, q[:, :, :1], k[:, :, :keys], v[:, :, :keys])
-        assert call.shape == (B, H, 1, keys)
-        assert torch.equal(call.k, k[:, :, :keys])
-        assert not call.findings
-
-
 def test_heads_folded_beside_the_batch() -> None:
     """fairseq: positions come first, and heads are folded into the batch before the axes are exchanged."""
     x = torch.randn(Q, B, H * D)
@@ -352,34 +217,6 @@ def test_heads_folded_beside_the_batch() -> None:
         torch.bmm(F.dropout(kept[0], p=0.1, training=False), k)
 
     exact(one(program), kept[0].view(B, H, Q, Q), x.view(Q, B, H, D).permute(1, 2, 0, 3))
-
-
-def test_the_input_of_baddbmm_that_counts_for_nothing(qkv: tuple[torch.Tensor, ...]) -> None:
-    q, k, v = (each.flatten(0, 1) for each in qkv)
-    kept: list[Any] = []
-
-    def program() -> None:
-        scores = torch.baddbmm(torch.full((B * H, Q, K), 7.0), q, k.mT, beta=0, alpha=0.5)
-        kept.append(scores.softmax(dim=-1))
-        torch.bmm(kept[0], v)
-
-    call = one(program)
-    exact(call, kept[0][:, None], v[:, None])
-    assert not call.masks
-
-
-def test_scores_from_their_maximum(qkv: tuple[torch.Tensor, ...]) -> None:
-    """DANet: what is least alike has the most weight."""
-    call = attended(qkv, lambda s: (torch.max(s, -1, keepdim=True)[0].expand_as(s) - s).softmax(-1))
-    assert call.scale == -1
-    assert not call.masks
-
-
-def test_keys_of_each_distance(qkv: tuple[torch.Tensor, ...]) -> None:
-    """Shaw: a product with positions is added, whichever comes first."""
-    q, positions = qkv[0], torch.randn(Q, K, D)
-    call = attended(qkv, lambda s: ((torch.einsum("bhqd,qkd->bhqk", q, positions) + s) / 2).softmax(-1))
-    assert torch.equal(call.k, qkv[1])
 
 
 def test_projections_are_products_too() -> None:
@@ -399,63 +236,6 @@ def test_projections_are_products_too() -> None:
     exact(call, kept[0])
     assert torch.equal(call.q, (kept[1] + bias).permute(1, 2, 0, 3))
     right(call)
-
-
-def test_heads_that_are_mixed(qkv: tuple[torch.Tensor, ...]) -> None:
-    """Talking heads: scores and weights of all heads are mixed before and after the softmax."""
-    q, k, v = qkv
-    one_way, other_way = torch.randn(H, H), torch.randn(H, H)
-    kept: list[Any] = []
-
-    def program() -> None:
-        scores = torch.einsum("hg,bhij->bgij", one_way, q @ k.mT / 2)
-        kept.append(scores.masked_fill(~CAUSAL, -math.inf).softmax(-1))
-        torch.einsum("bhij,hg->bgij", kept[0], other_way) @ v
-
-    call = one(program)
-    assert torch.equal(call.weights, kept[0])
-    assert call.scale is None
-    assert call.unsupported == "the mixing of heads"
-    assert not call.findings
-
-
-def test_windows_folded_into_the_batch() -> None:
-    """Swin: the mask of each window is added to an unfolded batch, a bias of each head before."""
-    q, k = torch.randn(B * 2, H, Q, D), torch.randn(B * 2, H, Q, D)
-    bias, mask = torch.randn(H, Q, Q), torch.where(torch.rand(2, Q, Q) < 0.3, -100.0, 0.0)
-    kept: list[Any] = []
-
-    def swin() -> None:
-        attn = (q * D**-0.5) @ k.transpose(-2, -1)
-        attn = attn + bias.unsqueeze(0)
-        attn = attn.view(B, 2, H, Q, Q) + mask.unsqueeze(1).unsqueeze(0)
-        kept.append(nn.Softmax(dim=-1)(attn.view(-1, H, Q, Q)))
-        kept[0] @ k
-
-    call = one(swin)
-    exact(call, kept[0], k)
-    assert [tuple(given.values.shape) for given in call.masks] == [(1, H, Q, Q), (B * 2, 1, Q, Q)]
-    assert not call.findings
-
-
-# The ways of a softmax.
-
-
-@pytest.mark.parametrize(
-    "softmax",
-    [
-        lambda x: x.exp() / x.exp().sum(-1, keepdim=True),
-        lambda x: torch.exp(x - x.max(dim=-1, keepdim=True).values) / torch.exp(x - x.max(-1, True)[0]).sum(3, True),
-        lambda x: (lambda e: e / (e.sum(dim=-1).unsqueeze(-1) + 1e-30))((x - x.max()).exp()),
-        lambda x: torch.exp(x - torch.logsumexp(x, dim=-1, keepdim=True)),
-        lambda x: F.log_softmax(x, dim=-1).exp(),
-        lambda x: torch.softmax(input=x, dim=-1),
-        lambda x: x.float().softmax(-1, dtype=torch.float32).type_as(x),
-        lambda x: torch.nan_to_num(torch.softmax(torch.clamp(x, min=-1e9), -1)),
-    ],
-)
-def test_ways_of_a_softmax(softmax: Any, qkv: tuple[torch.Tensor, ...]) -> None:
-    right(attended(qkv, lambda s: softmax((s / 2).masked_fill(~CAUSAL, -math.inf))))
 
 
 # The ways of a mask.
@@ -482,19 +262,13 @@ def _in_a_view(scores: torch.Tensor) -> torch.Tensor:
     ("lay", "name", "convention"),
     [
         (lambda s: s.masked_fill(~CAUSAL, -math.inf), "masked_fill", "masked"),
-        (lambda s: s.masked_fill_(~CAUSAL, -1e9), "masked_fill", "masked"),
         (lambda s: torch.where(CAUSAL, s, torch.tensor(-1e30)), "where", "attend"),
         (lambda s: torch.where(~CAUSAL, torch.full_like(s, -1e30), s), "where", "masked"),
         (lambda s: s.where(CAUSAL, torch.tensor(-math.inf)), "where", "attend"),
         (lambda s: s + MASK, "added", "additive"),
-        (lambda s: MASK + s, "added", "additive"),
         (lambda s: s - (-MASK), "added", "additive"),
-        (lambda s: torch.add(s, MASK), "added", "additive"),
-        (lambda s: s.add_(MASK), "added", "additive"),
         (_added_in_place, "added", "additive"),
         (lambda s: _assigned(s, ~CAUSAL.expand(B, H, Q, K)), "assigned", "masked"),
-        (lambda s: _assigned(s, (..., ~CAUSAL)), "assigned", "masked"),
-        (lambda s: _assigned(s, (slice(None), slice(None), ~CAUSAL)), "assigned", "masked"),
         (_in_a_view, "assigned", "masked"),
         (lambda s: s * CAUSAL - 1e10 * (1 - CAUSAL.float()), "added", "additive"),
         (lambda s: (lambda t: t.masked_fill(t == 0, -math.inf))(s.tril(K - Q)), "masked_fill", "masked"),
@@ -503,20 +277,6 @@ def _in_a_view(scores: torch.Tensor) -> torch.Tensor:
 def test_ways_of_a_mask(lay: Any, name: str, convention: str, qkv: tuple[torch.Tensor, ...]) -> None:
     call = attended(qkv, lambda s: lay(s / 2).softmax(-1))
     assert [(given.name, given.convention) for given in call.masks] == [(name, convention)]
-    right(call)
-
-
-def test_a_part_that_is_assigned_is_read_from_the_scores(qkv: tuple[torch.Tensor, ...]) -> None:
-    call = attended(qkv, lambda s: _assigned(s / 2, (1, slice(None), slice(None), slice(4, None))).softmax(-1))
-    (given,) = call.masks
-    hidden = given.values.expand(B, H, Q, K)
-    assert hidden[1, :, :, 4:].all()
-    assert hidden.sum() == H * Q * 3
-
-
-def test_a_mask_of_exp(qkv: tuple[torch.Tensor, ...]) -> None:
-    call = attended(qkv, lambda s: (lambda e: e / e.sum(-1, keepdim=True))((s / 2).exp() * CAUSAL))
-    assert call.scores is None
     right(call)
 
 
@@ -551,41 +311,44 @@ def test_a_scale_of_each_head(qkv: tuple[torch.Tensor, ...]) -> None:
     assert torch.equal(call.weights, (q @ k.mT * scale).softmax(-1))
 
 
-def test_sinks_beside_the_scores(qkv: tuple[torch.Tensor, ...]) -> None:
-    """gpt-oss: a column of each head takes part in the softmax and is cut off again."""
+@pytest.mark.parametrize(
+    ("write", "unsupported"),
+    [
+        (lambda s: (lambda w: w / w.sum(-1, True))((s / 2).softmax(-1) * CAUSAL), "what was done to the weights"),
+        (lambda s: (s / 2).softmax(-1).square(), "what was done to the weights"),
+        (lambda s: (s / 2).pow(3).softmax(-1), "what was done to the scores"),
+        (lambda s: (s / 2).softmax(-1) * torch.rand(H, 1, 1), "a factor of the weights"),
+        (lambda s: (5 * torch.tanh((s / 2 + MASK) / 5)).softmax(-1), "what was done to the scores"),
+    ],
+)
+def test_what_is_not_read_is_named(write: Any, unsupported: str, qkv: tuple[torch.Tensor, ...]) -> None:
+    """The weights are the program's own nevertheless."""
     q, k, v = qkv
-    sinks = torch.randn(H)
-    kept: list[Any] = []
-
-    def program() -> None:
-        scores = q @ k.mT / 2 + MASK
-        both = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(B, -1, Q, -1)], dim=-1)
-        both = both - both.max(dim=-1, keepdim=True).values
-        kept.append(F.softmax(both, dim=-1, dtype=both.dtype)[..., :-1])
-        nn.functional.dropout(kept[0], p=0.0, training=False) @ v
-
-    call = one(program)
-    assert torch.equal(call.weights, kept[0])
-    assert call.unsupported is None
-    assert call.sinks is not None
-    torch.testing.assert_close(call.sinks, sinks.reshape(1, -1, 1, 1).expand(B, -1, Q, -1))
-    for copied in (call, kept_call(call)):
-        for trace, weights in zip(traces(copied), kept[0], strict=True):
-            mine = [trace.layer(0).head(head).weights for head in range(H)]
-            np.testing.assert_allclose(mine, weights.numpy(), atol=1e-6)
-    assert [given.convention for given in call.masks] == ["additive"]
+    call = one(lambda: write(q @ k.mT) @ v)
+    assert call.unsupported == unsupported
     assert not call.findings
 
 
-@pytest.mark.parametrize("change", [lambda both: both * 2, lambda both: both.tanh()], ids=["scaled", "capped"])
-def test_sinks_that_are_changed_with_the_scores(change: Any, qkv: tuple[torch.Tensor, ...]) -> None:
+@pytest.mark.parametrize(
+    "attend",
+    [
+        lambda s, v: (lambda e: e / e.sum(-1, keepdim=True))((s / 2).exp()) @ v,  # a softmax that is written out
+        lambda s, v: F.log_softmax(s / 2, -1).exp() @ v,
+        lambda s, v: ((s / 2).softmax(-1) - 0.2 * (s / 3).softmax(-1)) @ v,  # the differential transformer
+        lambda s, v: torch.einsum("hg,bhij->bgij", torch.randn(H, H), s).softmax(-1) @ v,  # talking heads
+        lambda s, v: torch.einsum("bhij,hg->bgij", s.softmax(-1), torch.randn(H, H)) @ v,
+        lambda s, v: (s / 2 + MASK)[:, :, :, :4].softmax(-1) @ v[:, :, :4],  # a cache longer than what it holds
+        lambda s, v: (s / 2).softmax(-1)[:, 1:] @ v[:, 1:],
+        lambda s, v: torch.cat([s / 2, torch.ones(B, H, Q, 1)], -1).softmax(-1)[..., :-1] @ v,  # a sink
+    ],
+)
+def test_what_is_not_followed_is_counted(attend: Any, qkv: tuple[torch.Tensor, ...]) -> None:
     q, k, v = qkv
-    both = change(torch.cat([q @ k.mT / 2, torch.ones(B, H, Q, 1)], dim=-1))
-    call = one(lambda: change(torch.cat([q @ k.mT / 2, torch.ones(B, H, Q, 1)], dim=-1)).softmax(-1)[..., :-1] @ v)
-    assert call.unsupported is None
-    for trace, weights in zip(traces(kept_call(call)), both.softmax(-1)[..., :-1], strict=True):
-        mine = [trace.layer(0).head(head).weights for head in range(H)]
-        np.testing.assert_allclose(mine, weights.numpy(), atol=1e-5)
+    with watch() as calls:
+        attend(q @ k.mT, v)
+    assert not calls
+    (note,) = calls.notes
+    assert re.match(r"1 softmax is not shown|2 softmaxes are not shown", note)
 
 
 def test_a_query_that_sees_no_key_has_the_weights_that_its_fill_gives(qkv: tuple[torch.Tensor, ...]) -> None:
@@ -598,28 +361,6 @@ def test_a_query_that_sees_no_key_has_the_weights_that_its_fill_gives(qkv: tuple
     for trace, expected in zip(calls[0].traces, weights, strict=True):
         mine = [trace.layer(0).head(head).weights for head in range(H)]
         np.testing.assert_allclose(mine, expected.numpy(), atol=1e-6)
-
-
-def test_a_part_of_scores_or_of_weights_is_said(qkv: tuple[torch.Tensor, ...]) -> None:
-    """A cache longer than what it holds, and heads in two groups."""
-    q, k, v = qkv
-    for program in (
-        lambda: (q @ k.mT / 2 + MASK)[:, :, :, :4].softmax(-1) @ v[:, :, :4],
-        lambda: (q @ k.mT / 2).softmax(-1)[:, 1:] @ v[:, 1:],
-    ):
-        with watch() as calls:
-            program()
-        assert not calls
-        assert [note for note in calls.notes if "could not follow it from scores to values" in note]
-
-
-def test_a_mask_through_data(qkv: tuple[torch.Tensor, ...]) -> None:
-    def write(scores: torch.Tensor) -> torch.Tensor:
-        scores = scores / 2
-        scores.data.masked_fill_(~CAUSAL, -math.inf)
-        return scores.softmax(-1)
-
-    right(attended(qkv, write))
 
 
 def test_numbers_that_cannot_be_looked_at(qkv: tuple[torch.Tensor, ...]) -> None:
@@ -650,29 +391,18 @@ def test_numbers_that_cannot_be_looked_at(qkv: tuple[torch.Tensor, ...]) -> None
     [
         (lambda s, v: (s / 2).softmax(-1) * CAUSAL @ v, "after-softmax", "error"),
         (lambda s, v: (s / 2).softmax(-1).masked_fill(~CAUSAL, 0) @ v, "after-softmax", "error"),
-        (lambda s, v: (s / 2).softmax(-1).mul_(CAUSAL) @ v, "after-softmax", "error"),
-        (lambda s, v: torch.tril((s / 2).softmax(-1), K - Q) @ v, "after-softmax", "error"),
         (lambda s, v: torch.where(CAUSAL, (s / 2).softmax(-1), 0.0) @ v, "after-softmax", "error"),
-        (
-            lambda s, v: (lambda w: w / w.sum(-1, keepdim=True))((s / 2).softmax(-1) * CAUSAL) @ v,
-            "after-softmax",
-            "note",
-        ),
-        (lambda s, v: (s / 2).softmax(-1).softmax(-1) @ v, "after-softmax", "error"),
         (lambda s, v: (s / 2).softmax(-2) @ v, "axis", "error"),
         (lambda s, v: (s / 2).softmax(1) @ v, "axis", "error"),
         (lambda s, v: F.softmax(s / 2) @ v, "axis", "error"),
-        (lambda s, v: (s / 2).softmax(0) @ v, "axis", "error"),
         (lambda s, v: (s / 2).softmax(-1).mT @ torch.ones(Q, 2), "axis", "note"),
         (lambda s, v: s.softmax(-1) @ v, "unscaled", "note"),
         (lambda s, v: (s / 2 + CAUSAL).softmax(-1) @ v, "added-bool", "error"),
         (lambda s, v: (s / 2 + CAUSAL.float()).softmax(-1) @ v, "added-bool", "error"),
-        (lambda s, v: (s / 2 + CAUSAL.long()).softmax(-1) @ v, "added-bool", "error"),
         (lambda s, v: (s / 2 * CAUSAL).softmax(-1) @ v, "no-mask", "error"),
         (lambda s, v: (s / 2).tril(K - Q).softmax(-1) @ v, "no-mask", "error"),
         (lambda s, v: (s / 2).masked_fill(~CAUSAL, 1e-9).softmax(-1) @ v, "no-mask", "error"),
         (lambda s, v: (s / 2).masked_fill(~CAUSAL, 0).softmax(-1) @ v, "no-mask", "error"),
-        (lambda s, v: (5 * torch.tanh((s / 2 + MASK) / 5)).softmax(-1) @ v, "no-mask", "error"),
     ],
 )
 def test_bugs(write: Any, code: str, severity: str, qkv: tuple[torch.Tensor, ...]) -> None:
@@ -687,22 +417,12 @@ def test_bugs(write: Any, code: str, severity: str, qkv: tuple[torch.Tensor, ...
     assert call.weights is None or call.weights.shape == call.shape
 
 
-@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
-def test_no_axis_given() -> None:
-    """Without an axis, nn.Softmax takes the first of three: the batch."""
-    x = torch.randn(B, Q, D)
-    assert found(one(lambda: nn.Softmax()(x @ x.mT / 2) @ x)) == [("axis", "error")]
-
-
 def test_scaled_twice(qkv: tuple[torch.Tensor, ...]) -> None:
     q, k, v = qkv
     call = one(lambda: ((q / D**0.5) @ k.mT / D**0.5).softmax(-1) @ v)
     assert found(call) == [("unscaled", "error")]
     call = one(lambda: ((q * D**-0.25) @ (k * D**-0.25).mT).softmax(-1) @ v)
     assert not call.findings
-    q, k = torch.randn(Q, 6), torch.randn(K, 6)
-    call = one(lambda: (q @ k.T / 6**0.5 / 6**0.5).softmax(-1) @ k)
-    assert found(call) == [("unscaled", "error")]
 
 
 def test_dropout_left_on_on_purpose(qkv: tuple[torch.Tensor, ...]) -> None:
@@ -803,46 +523,6 @@ def test_two_attentions_of_one_product() -> None:
     exact(second, kept[3].mT[:, None], x[:, None])
 
 
-def test_weights_of_two_softmaxes(qkv: tuple[torch.Tensor, ...]) -> None:
-    """The differential transformer: the values meet the difference of two attentions."""
-    q, k, v = qkv
-    kept: list[Any] = []
-
-    def program() -> None:
-        kept.append((q @ k.mT / 2).softmax(-1))
-        kept.append((q @ -k.mT / 2).softmax(-1))
-        (kept[0] - 0.2 * kept[1]) @ v
-
-    first, second = seen(program)
-    for call, weights in ((first, kept[0]), (second, kept[1])):
-        assert torch.equal(call.weights, weights)
-        assert torch.equal(call.v, v)
-        assert call.unsupported == "what is added to the weights"
-        assert not call.findings
-
-
-def test_a_mask_that_multiplies_before_and_after(qkv: tuple[torch.Tensor, ...]) -> None:
-    """AllenNLP: masked scores are 0, their weights too, and rows are normalised again: all of it is right."""
-
-    def write(scores: torch.Tensor) -> torch.Tensor:
-        weights = torch.softmax(scores / 2 * CAUSAL, dim=-1) * CAUSAL
-        return weights / (weights.sum(dim=-1, keepdim=True) + 1e-13)
-
-    assert found(attended(qkv, write)) == [("after-softmax", "note")]
-
-
-def test_told_once(qkv: tuple[torch.Tensor, ...]) -> None:
-    """Weights that meet values and positions are one attention."""
-    q, k, v = qkv
-    positions = torch.randn(K, D)
-
-    def program() -> None:
-        weights = (q @ k.mT / 2).softmax(-1)
-        weights @ v + weights @ positions
-
-    assert len(seen(program)) == 1
-
-
 # What is promised to the program.
 
 
@@ -883,55 +563,16 @@ def test_nothing_is_kept(qkv: tuple[torch.Tensor, ...]) -> None:
     assert len({each.data_ptr() for each in kept}) < 5
 
 
-@pytest.mark.parametrize("guard", [torch.inference_mode, torch.no_grad, torch.enable_grad])
-def test_modes(guard: Any, qkv: tuple[torch.Tensor, ...]) -> None:
-    q, k, v = qkv
-
-    def program() -> None:
-        with guard():
-            scores = (q @ k.mT).div_(2)
-            scores.masked_fill_(~CAUSAL, -math.inf)
-            scores.softmax(-1) @ v
-
-    call = one(program)
-    with torch.no_grad():
-        exact(call, (q @ k.mT / 2).masked_fill(~CAUSAL, -math.inf).softmax(-1), v)
-
-
-def test_half_precision_and_autocast(qkv: tuple[torch.Tensor, ...]) -> None:
-    q, k, v = qkv
-
-    def program() -> None:
-        with torch.autocast("cpu", torch.bfloat16):
-            scores = q @ k.mT / 2
-            torch.softmax(scores.float() + MASK, -1).to(v.dtype) @ v
-
-    call = one(program)
-    assert call.masks[0].convention == "additive"
-    assert not call.findings
-    assert np.allclose(recomputed(call).numpy(), call.weights.double().numpy(), atol=1e-2)
-
-
 def test_queries_that_are_the_keys(qkv: tuple[torch.Tensor, ...]) -> None:
     """A tensor that was followed before is both factors, itself or by two products."""
-    x = qkv[0] * 1.5
-    wide = torch.randn(D, D)
+    x, wide = qkv[0] * 1.5, torch.randn(D, D)
     right(one(lambda: (x * 0.5 @ x.mT).softmax(-1) @ x))
-
-    def itself() -> None:
-        y = x * 0.8
-        (y @ y.mT / 2).softmax(-1) @ y
 
     def projected() -> None:
         y = x * 0.8
-        q, k = y @ wide, y @ wide.T
-        weights = (q @ k.mT / 2).softmax(-1)
-        weights @ y
+        ((y @ wide) @ (y @ wide.T).mT / 2).softmax(-1) @ y
 
-    for program in (itself, projected):
-        call = one(program)
-        assert call.shape == (B, H, Q, Q)
-        assert call.weights is not None
-        assert call.q is not None
-        assert call.k is not None
-        assert torch.allclose(recomputed(call), call.weights.double(), atol=1e-6)
+    call = one(projected)
+    assert call.shape == (B, H, Q, Q)
+    assert call.weights is not None
+    assert torch.allclose(recomputed(call), call.weights.double(), atol=1e-6)

@@ -83,20 +83,14 @@ def learned() -> Tensor:
 
 WRONG = {
     "view": split(lambda x: x.view(B, H, T, D)),
-    "reshape": split(lambda x: x.reshape(B, H, -1, D)),
-    "of one projection": lambda: sdpa(*fused(drawn(B, T, W))),
     "by hand": split(lambda x: x.view(B, H, T, D), by_hand),
-    "by einsum": split(lambda x: x.reshape(B, H, T, D), by_einsum),
     "scaled after it": split(lambda x: x.view(B, H, T, D) * D**-0.25, lambda q, k, v: sdpa(q, k, v, scale=1.0)),
     "flex": split(lambda x: x.view(B, H, T, D), flex),
     "in the batch": fuxictr,
-    "in the batch of a function": split(lambda x: x.view(B * H, T, D)),
     "keys alone": lambda: sdpa(right(projected()[0]), projected()[1].view(B, H, T, D), right(projected()[2])),
     "output": merged(lambda y: y.reshape(B, T, W)),
     "output, contiguous": merged(lambda y: y.contiguous().view(B, T, W)),
-    "output, of rows": merged(lambda y: y.contiguous().view(B * T, W)),
     "output by hand": merged(lambda y: y.reshape(B, -1, W), by_hand),
-    "output by einsum": merged(lambda y: y.reshape(B, T, H * D), by_einsum),
     "output of the batch": lambda: by_bmm(*map(folded, projected())).view(B, T, W),
     "output of flex": merged(lambda y: y.reshape(B, T, W), flex),
 }
@@ -106,21 +100,17 @@ RIGHT = {
     "in the batch": lambda: by_bmm(*map(folded, projected())).view(B, H, T, D).transpose(1, 2).reshape(B, T, W),
     "fairseq": lambda: by_bmm(*(x.transpose(0, 1).contiguous().view(T, B * H, D).transpose(0, 1) for x in projected())),
     "output": merged(lambda y: y.transpose(1, 2).reshape(B, T, W)),
-    "output, flattened": merged(lambda y: y.transpose(1, 2).flatten(2)),
     "output, contiguous": merged(lambda y: y.transpose(1, 2).contiguous().view(B * T, W), by_hand),
-    "output, permuted": merged(lambda y: y.permute(0, 2, 1, 3).reshape(B, -1, W), by_einsum),
     "output of one head": lambda: sdpa(*(x[:, None] for x in projected())).view(B, T, W),
     "learned": learned,
     "as many positions as heads": lambda: sdpa(*(x.view(B, H, H, D) for x in projected(positions=H))),
     "windows": lambda: sdpa(*(x.view(B, 2, T // 2, W) for x in projected())).reshape(B, T, W),
-    "a picture": lambda: sdpa(*(x.view(B, H, D, 9).transpose(-2, -1) for x in projected(positions=W, width=9))),
 }
 
 
 @pytest.mark.parametrize("program", WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
-def test_a_view_that_mixes_positions(program: Callable[[], object], mode: Callable[[], object]) -> None:
-    with attncli.watch() as calls, mode():  # type: ignore[attr-defined]
+def test_a_view_that_mixes_positions(program: Callable[[], object]) -> None:
+    with attncli.watch() as calls, torch.inference_mode():
         program()
     assert {(one.code, one.severity) for one in calls.findings} == {("heads", "error")}
 

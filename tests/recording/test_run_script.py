@@ -121,11 +121,6 @@ os.kept = Cycle()
     assert same(write("cycles.py", script)) == 0
 
 
-def test_a_function_of_torch_that_fails() -> None:
-    last = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    F.scaled_dot_product_attention(torch.ones(2, 3), 1, 2)"
-    assert same(write("fails.py", f"{ATTEND}\nattend()\n{last}\n")) == 1
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -188,14 +183,6 @@ def test_attention_beside_a_module_called_like_one_of_ours() -> None:
 def test_a_library_that_fails_to_be_imported() -> None:
     write("typing_extensions.py", "MINE = 1\n")
     assert same(write("main.py", "import torch\n")) == 0
-
-
-def test_there_is_no_such_program() -> None:
-    ran = watched("missing.py")
-    assert (ran.code, ran.stdout, ran.calls) == (2, "", None)
-    assert "can't open file" in ran.stderr
-    assert "missing.py" in ran.stderr
-    assert same("-m", "no_such_module") == 0
 
 
 def test_a_program_that_interrupts_itself() -> None:

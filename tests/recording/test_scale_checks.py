@@ -72,16 +72,11 @@ def found(program: Callable[[], object]) -> tuple[Finding, ...]:
 TWICE = {
     "a number": lambda: sdpa(q * ROOT, k, v),
     "a division": lambda: sdpa(q / D**0.5, k, v),
-    "a constant": lambda: sdpa(q / torch.tensor(D).sqrt(), k, v),
     "in place": lambda: sdpa(in_place(q), k, v),
     "keys": lambda: sdpa(q, k * ROOT, v),
-    "in two steps": lambda: sdpa(q * 2 * (ROOT / 2), k, v),
     "of a product": lambda: sdpa(q @ W * ROOT, k, v),
-    "before heads are apart": lambda: sdpa((drawn(B, T, H * D) * ROOT).view(B, T, H, D).transpose(1, 2), k, v),
-    "before rotary": lambda: sdpa(rotary(q * ROOT), rotary(k), v),
     "after rotary": lambda: sdpa(rotary(q) * ROOT, rotary(k), v),
     "a scale that is said": lambda: sdpa(q * ROOT, k, v, scale=ROOT),
-    "grouped heads": lambda: sdpa(q * ROOT, k[:, :2], v[:, :2], enable_gqa=True),
     "flex": lambda: flex(q * ROOT, k, v),
 }
 WRONG = {
@@ -91,10 +86,8 @@ WRONG = {
     "flex": lambda: flex(q, k, v, scale=(H * D) ** -0.5),
     "by hand": lambda: (q @ k.mT / (H * D) ** 0.5).softmax(-1) @ v,
     "by einsum": lambda: by_einsum((H * D) ** -0.5),
-    "queries by hand": lambda: (q * (H * D) ** -0.5 @ k.mT).softmax(-1) @ v,
     "multiplied": lambda: sdpa(q, k, v, scale=D**0.5),
     "multiplied by hand": lambda: (q @ k.mT * D**0.5).softmax(-1) @ v,
-    "multiplied, by einsum": lambda: by_einsum(D**0.5),
     "multiplied, of a projection": lambda: sdpa(*projected(), scale=D**0.5),
 }
 NEVER = {
@@ -112,23 +105,17 @@ RIGHT = {
     "before rotary, and not again": lambda: sdpa(rotary(q * ROOT), rotary(k), v, scale=1.0),
     "half of it on each side": lambda: sdpa(q * D**-0.25, k * D**-0.25, v, scale=1.0),
     "taken back": lambda: sdpa(q * D**0.5, k, v),
-    "taken back in the keys": lambda: sdpa(q * ROOT, k * D**0.5, v),
     "1/d of muP": lambda: sdpa(q, k, v, scale=1 / D),
     "1/d of muP before": lambda: sdpa(q * (1 / D), k, v, scale=1.0),
     "1/d where it is the root of the model's width": lambda: sdpa(q[..., :4], k[..., :4], v, scale=1 / 4),
     "another number": lambda: sdpa(q * 0.3, k, v),
     "learned": lambda: sdpa(q * LEARNED, k, v),
     "learned for each head": lambda: sdpa(q * GAIN, k, v),
-    "computed for each head": lambda: sdpa(F.normalize(q, dim=-1) * (GAIN.detach() * ROOT), k, v),
     "a norm afterwards": lambda: sdpa(F.layer_norm(q * ROOT, (D,)), k, v),
     "a norm by hand afterwards": lambda: sdpa((lambda x: x / x.norm(dim=-1, keepdim=True))(q * ROOT), k, v),
-    "an inverse norm afterwards": lambda: sdpa((lambda x: x * x.square().mean(-1, True).rsqrt())(q * ROOT), k, v),
-    "a root of squares": lambda: sdpa(q / (q.norm(dim=-1, keepdim=True) * ROOT), k, v),
     "before the projection": lambda: sdpa(F.linear(q * ROOT, W), k, v),
     "an adapter": lambda: sdpa(F.linear(q, W) + F.linear(F.linear(q, DOWN.T), UP.T) * ROOT, k, v),
-    "an adapter first": lambda: sdpa(q @ DOWN @ UP * ROOT + F.linear(q, W), k, v),
     "an adapter by products": lambda: sdpa(q @ DOWN @ UP * ROOT + q @ W, k, v),
-    "a part of the width": lambda: sdpa(torch.cat([q[..., :8] * ROOT, q[..., 8:]], -1), k, v),
     "rotary with a factor": lambda: sdpa(q * (COS * 1.2), k, v),
     "a multiplier before the call": lambda: sdpa(q * H**-0.5, k, v),
     "a multiplier by hand": lambda: (q @ k.mT * ROOT * H**-0.5).softmax(-1) @ v,
@@ -156,10 +143,8 @@ def test_no_scale_may_be_meant(program: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("program", RIGHT.values(), ids=RIGHT)
-@pytest.mark.parametrize("is_learning", [True, False])
-def test_one_scale(program: Callable[[], object], is_learning: bool) -> None:
-    with torch.set_grad_enabled(is_learning):
-        assert found(program) == ()
+def test_one_scale(program: Callable[[], object]) -> None:
+    assert found(program) == ()
 
 
 def test_an_adapter_is_no_scale_of_hand_written_attention() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from live_calls import weighed
-from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.nn.attention.bias import causal_lower_right
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from attncli import watch
@@ -37,7 +37,6 @@ CASES = {
     "no batch": ((5, 8), {"attn_mask": heads(5, 5)}),
     "two batch axes": ((2, 3, 4, 5, 8), {"attn_mask": heads(2, 1, 1, 1, 5)}),
     "two batch axes, one mask": ((2, 3, 4, 5, 8), {"attn_mask": heads(5, 5)}),
-    "upper left": ((2, 4, 5, 8), {"attn_mask": causal_upper_left(5, 5)}),
 }
 
 
@@ -54,12 +53,18 @@ def test_a_call_is_read_whole(name: str) -> None:
 
 def test_fewer_key_heads_and_more_keys() -> None:
     q, k = heads(2, 4, 5, 8), heads(2, 2, 7, 8)
-    mask = causal_lower_right(5, 7)
+    mask = torch.ones(5, 7, dtype=torch.bool).tril(2)
     call, output = seen(q, k, 2 * k, attn_mask=mask, enable_gqa=True)
     assert call.shape == (2, 4, 5, 7)
     assert call.k is not None
     assert call.k.shape == (2, 2, 7, 8)
     torch.testing.assert_close(weighed(call), output)
+
+
+def test_a_mask_of_a_class_of_its_own_is_named_and_not_read() -> None:
+    x = heads(2, 4, 5, 8)
+    call, _ = seen(x, x, x, attn_mask=causal_lower_right(5, 5))
+    assert (call.masks, call.unsupported) == ((), "a mask that is a CausalBias")
 
 
 class Grouped(torch.nn.Module):

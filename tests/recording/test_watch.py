@@ -366,19 +366,6 @@ def test_a_program_close_to_its_limit_of_recursion_goes_on_and_a_note_says_what_
     assert seen[-1].output is not None
 
 
-def test_a_profile_of_the_programs_own_sees_its_threads() -> None:
-    seen: list[str] = []
-    calls: list[AttentionCall] = []
-    threading.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name))
-    try:
-        with watching(calls.append):
-            in_another_thread()
-    finally:
-        threading.setprofile(None)
-    assert "evaluated" in seen
-    assert len(calls) == CALLS
-
-
 def test_a_watch_within_a_watch() -> None:
     alone = without_gradients()
     outer: list[AttentionCall] = []
@@ -412,17 +399,6 @@ def test_a_forked_child_is_not_watched() -> None:
         F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 3, 4))
     assert status == 0
     assert len(calls) == 1
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_that_the_program_compiles_is_said_to_run_eagerly() -> None:
-    """As transformers compiles it; without, it compiles itself, which is no doing of the program."""
-    q = torch.randn(1, 2, 8, 16)
-    for call, notes in ((torch.compile(flex_attention, backend="eager"), 1), (flex_attention, 0)):
-        with watch() as calls:
-            call(q, q, q)
-        assert calls.calls == 1
-        assert len(calls.notes) == notes
 
 
 def over(batch: int, heads: int, queries: int, keys: int, width: int) -> dict[str, Callable[[], object]]:

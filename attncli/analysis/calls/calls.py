@@ -131,7 +131,7 @@ class Calls(Displayed, Sequence[Row]):
                 track.notice((finding,))
 
     def here(self) -> Pass:
-        """Return the step of the thread that runs, which takes what is said of its calls; see `Listener`."""
+        """Return the step of the thread that runs, which takes what is said of its calls; see `CallListener`."""
         thread = get_ident()
         here = self._open.get(thread)
         if here is None:

@@ -151,8 +151,8 @@ def _tokens(
     if padding:  # several sequences may have as many positions
         known = [*(one.tokens for one in padding), *unpadded]
         tokens = next((one for one in known if np.array_equal(one, mask.rule.tokens)), known[0])
-    elif queries < keys or keys == 1:  # behind a cache, whose prompt was held against the padding
-        return mask.rule.tokens
+    elif prompt := beside.said("prompt"):
+        return prompt[0].values.astype(bool)
     elif batch == 1 or any(
         len(one.allowed) == batch for each in calls for one in each.call.reads if one.allowed.shape[3] == keys
     ):

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from attncli.analysis.calls.caches import Before, Past, last_seen, past_of, without_empty_slots
 from attncli.analysis.calls.findings import findings_of
 from attncli.analysis.calls.layout import findings_of_layout
-from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, read
+from attncli.analysis.calls.masks import CallMask, Read, mask_of, read
 from attncli.analysis.calls.passes import Pass
 from attncli.analysis.calls.steps import Taken
 from attncli.recording.call import AttentionCall, MaskArgument
@@ -53,7 +53,6 @@ class Looking:
 
     def __init__(self) -> None:
         self._same: Memory[Read] = Memory()  # by the tensor
-        self._equal: Latest[Read] = Latest(32, lambda read: read.allowed.nbytes)  # by its values
         self._masks: Latest[CallMask] = Latest(64, lambda mask: mask.size)
         self._taken: Latest[Taken] = Latest(128, lambda taken: taken.size)
 
@@ -109,10 +108,7 @@ class Looking:
     def _read(self, given: MaskArgument, dtype: str) -> Read:
         known = self._same.get(given, dtype)
         if known is None:
-            own = copied(given)
-            digest = digest_of(own)
-            key = (given.name, given.convention, dtype, digest)
-            known = self._equal.get(key, lambda: read(own, dtype, digest))
+            known = read(given, dtype)
             self._same.put(given, dtype, known)
         return known._replace(made_at=given.made_at)
 
@@ -122,6 +118,4 @@ def _unread(call: AttentionCall) -> Taken:
 
 
 def _biases(call: AttentionCall, reads: tuple[Read, ...], past: Past) -> Iterator[Any]:
-    return (
-        copied(given).values[..., : past.written] for given, one in zip(call.masks, reads, strict=True) if one.has_bias
-    )
+    return (copied(given)[..., : past.written] for given, one in zip(call.masks, reads, strict=True) if one.has_bias)

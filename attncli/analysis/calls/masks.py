@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from attncli.masks.files import StoredMask
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import Rule, rule_of
-from attncli.recording.detach import Copied
+from attncli.recording.call import MaskArgument
+from attncli.recording.detach import copied
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -56,39 +57,32 @@ class Read(NamedTuple):
     made_at: str | None = None
 
 
-def digest_of(copied: Copied) -> int:
-    """Return a number that two masks have in common only if their values are the same."""
-    values = np.ascontiguousarray(copied.values)
-    return hash((values.shape, copied.dtype, values.tobytes()))
-
-
-def read(copied: Copied, dtype: str, digest: int) -> Read:
-    """Return what a given mask says; its convention is that of the API that reads it.
+def read(given: MaskArgument, dtype: str) -> Read:
+    """Return what a given mask says, while the program waits; its convention is that of the API that reads it.
 
     Args:
-        copied: the mask.
+        given: the mask.
         dtype: of the call, in which its numbers have to stay what they are.
-        digest: of its values.
     """
-    values = copied.values
-    if copied.convention == "additive":
-        reading = read_added(values)
-        findings = tuple(_numbers(copied, reading, dtype))
-        has_bias = bool((values[reading.allowed] != 0).any())
-        own = copied.name, values.shape, copied.dtype, copied.convention, reading.allowed, digest
-        return Read(*own, reading.fills, has_bias, findings)
-    allowed = values.astype(bool) == (copied.convention == "attend")
-    return Read(copied.name, values.shape, copied.dtype, copied.convention, allowed, digest)
+    values, kind = copied(given), str(given.values.dtype).removeprefix("torch.")
+    digest = hash((values.shape, kind, values.tobytes()))
+    allowed = values if given.convention == "additive" else values.astype(bool) == (given.convention == "attend")
+    own = Read(given.name, values.shape, kind, given.convention, allowed, digest)
+    if given.convention != "additive":
+        return own
+    reading = read_added(values)
+    has_bias = bool((values[reading.allowed] != 0).any())
+    own = own._replace(allowed=reading.allowed, fills=reading.fills, has_bias=has_bias)
+    return own._replace(findings=tuple(_numbers(own, values, reading, dtype)))
 
 
-def _numbers(copied: Copied, reading: Reading, dtype: str) -> Iterator[Finding]:
+def _numbers(own: Read, values: np.ndarray[Any, Any], reading: Reading, dtype: str) -> Iterator[Finding]:
     """Yield what is wrong with the numbers of an additive mask."""
-    values = copied.values
     least, most = float(values.min()), float(values.max())
     other = most if least == 0 else least
     # The same number everywhere is a bias that has not learned yet.
     if 0 in (least, most) and other and bool(((values == 0) | (values == other)).all()):
-        count, numbers = int(np.count_nonzero(values)), f"{copied.name} is {copied.dtype} of 0 and {other:g}"
+        count, numbers = int(np.count_nonzero(values)), f"{own.name} is {own.dtype} of 0 and {other:g}"
         # Also 1e-9, for −1e9. Of −1 it takes a third key, where a bias that grows with the distance has another number.
         if 0 < other <= 1 or (other == -1 and values.shape[-1] > 2):
             message = f"{numbers}, which are added to the scores and hide nothing"
@@ -98,7 +92,7 @@ def _numbers(copied: Copied, reading: Reading, dtype: str) -> Iterator[Finding]:
             message = f"{numbers}, which is added: all weight goes to what it should hide"
             yield Finding("leak", "error", message, count, advice=f"-{other:g} hides")
             return
-    subject = MaskGrid(copied.name, reading.allowed[0], 0, None, StoredMask(values, copied.dtype), reading)
+    subject = MaskGrid(own.name, reading.allowed[0], 0, None, StoredMask(values, own.dtype), reading)
     yield from audit_fills(subject, dtype if dtype in LEAST else None)
 
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.calls.masks import CallMask
 from attncli.analysis.calls.objective import answered
 from attncli.analysis.calls.steps import CallContext, Taken
 from attncli.analysis.calls.tracks import Track
+from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
 from attncli.recording.lineage import Lineage
 
@@ -48,6 +50,8 @@ class Pass:
         taken: how many calls the thread has made.
         pending: what was said of the calls to come.
         said: how much was said.
+        prompts: which keys of the last call of a function without a cache were tokens, by its own mask.
+        prompt: what was said of the last call with a cache.
     """
 
     tracks: list[Track] = field(default_factory=list)
@@ -56,13 +60,31 @@ class Pass:
     taken: int = 0
     pending: list[_Pending] = field(default_factory=list)
     said: int = 0
+    prompts: dict[CallSite, Bool[np.ndarray, "B K"]] = field(default_factory=dict)
+    prompt: InputHint | None = None
 
     def add(self, track: Track, taken: Taken, lineage: Lineage | None) -> None:
         """Take in a call."""
         self.tracks.append(track)
         self.lineages.append(lineage)
-        self.calls.append(CallContext(taken, self._told))
+        prompt = None if taken.mask is None else self._prompt(taken.place, taken.mask)
+        self.calls.append(CallContext(taken, self._told if prompt is None else (*self._told, prompt)))
         self.taken += 1
+
+    def _prompt(self, place: CallSite, mask: CallMask) -> InputHint | None:
+        """Return which keys of a call with a cache are tokens: those of the prompt, and all that came since."""
+        place = place._replace(line=0)  # what has a mask and what has none may be two lines of a function
+        batch, _, queries, keys = mask.shape
+        if queries == keys:
+            self.prompts[place] = mask.rule.tokens
+        tokens = self.prompts.get(place)
+        if tokens is None or len(tokens) != batch or tokens.shape[1] > keys or queries == keys > 1:
+            return None
+        tokens = np.pad(tokens, ((0, 0), (0, keys - tokens.shape[1])), constant_values=True)
+        digest = hash(("prompt", tokens.shape, tokens.tobytes()))
+        if self.prompt is None or self.prompt.digest != digest:  # layers share it, as it may be kept
+            self.prompt = InputHint("prompt", tokens.astype(np.int8), keys, digest)
+        return self.prompt
 
     @property
     def _told(self) -> tuple[InputHint, ...]:

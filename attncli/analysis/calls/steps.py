@@ -14,7 +14,7 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask, Read
 from attncli.analysis.calls.objective import findings_of_answers
-from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
+from attncli.masks.findings import MOST_CELLS, Finding, in_batch
 from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
 
@@ -154,28 +154,25 @@ def _padding(calls: Sequence[CallContext], beside: CallContext, mask: CallMask) 
     if not known or any(one.who == place or np.array_equal(one.tokens, own) for one in known):
         return
     padding = known[0]
-    severity: Severity = "error" if padding.who is None else "note"
     who = _who(padding, place)
-    if mask.rule.padded:
-        if np.array_equal(own, padding.tokens[:, ::-1]):
+    is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
+    if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
+        if padding.who is None and is_reversed:
             message = f"hides the padding that {who} at one end of the rows at their other end"
-            yield Finding("padding-side", severity, message, len(mask.rule.padded))
-            return
-        if sorted(own.tolist()) == sorted(padding.tokens.tolist()):
+            yield Finding("padding-side", "error", message, len(mask.rule.padded))
+        elif padding.who is None:
             message = f"hides the padding that {who}, in another batch order"
             count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
-            yield Finding("batch", severity, message, count, advice="sort the mask with the words")
-            return
-        if padding.who is not None and not _are_layers(calls, padding.who, place):
-            return  # it is another sequence's
+            yield Finding("batch", "error", message, count, advice="sort the mask with the words")
+        return
+    if not _is_sure(calls, mask, place, padding) or beside.said("unpadded"):  # of another sequence
+        return
     seen = _seen_padding(mask, padding)
     if seen.any():
         rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
-        first = np.argwhere(seen[rows[0]])[:MOST_CELLS].tolist()
+        cells = tuple((row, key) for row, key in np.argwhere(seen[rows[0]])[:MOST_CELLS].tolist())
         message = f"attends to padding that {who}{in_batch(rows)}"
-        is_sure = _is_sure(calls, mask, place, padding) and not beside.said("unpadded")  # of another sequence
-        severity = "error" if is_sure else "note"
-        yield Finding("pad", severity, message, int(np.count_nonzero(seen)), tuple((row, key) for row, key in first))
+        yield Finding("pad", "error", message, int(np.count_nonzero(seen)), cells)
 
 
 def _who(padding: Padding, place: CallSite) -> str:

@@ -164,9 +164,10 @@ def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, np.ndarray[Any,
             f"it, or take {ADAPTER} away"
         )
     require(f"the pickle of {visible(name)}", "torch")
-    from attncli.checkpoints.tensors.pickles import tensors_in
+    from attncli.checkpoints.tensors.pickles import Pickles
 
-    return tensors_in(files.path / ADAPTER_PICKLE)
+    pickled = Pickles([files.path / ADAPTER_PICKLE])
+    return {tensor: pickled.read(tensor) for tensor in pickled.names}
 
 
 def _update(name: str, module: str, parts: Mapping[str, np.ndarray[Any, Any]], config: Mapping[str, Any]) -> LoraUpdate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attncli.checkpoints.checkpoint_folder import PICKLE, PICKLE_INDEX, WEIGHTS, WEIGHTS_INDEX, CheckpointFolder
+from attncli.checkpoints.checkpoint_folder import PICKLE, PICKLE_INDEX, WEIGHTS, WEIGHTS_INDEX
 from attncli.checkpoints.tensors.safetensors_store import Shards
 from attncli.checkpoints.weight_checks import check_has_weights, quantization_of
 
@@ -45,16 +45,16 @@ def _as_stored(snapshot: Snapshot, offline: bool) -> Store:
     if not snapshot.is_pickled:
         check_has_weights(snapshot.model_name, files)
         return Shards(files)
+    sizes = files.sizes if remote is None else remote.sizes
+    names = {PICKLE} if PICKLE in sizes else set(files.shards(PICKLE_INDEX).values())
     if remote is not None:
         from attncli.checkpoints.hub import Repository
 
-        names = {PICKLE} if PICKLE in remote.sizes else set(files.shards(PICKLE_INDEX).values())
         there = Repository(remote.repository, remote.commit, offline)
         there.fetch([remote.inside + name for name in names], "model")
-        files = CheckpointFolder(files.path)
     from attncli.checkpoints.tensors.pickles import Pickles
 
-    return Pickles(files)
+    return Pickles(files.path / name for name in sorted(names))
 
 
 def is_plain(snapshot: Snapshot, store: Store) -> bool:

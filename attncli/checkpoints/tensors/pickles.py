@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -10,20 +10,10 @@ from zipfile import is_zipfile
 import numpy as np
 import torch
 
-from attncli.checkpoints.checkpoint_folder import PICKLE, PICKLE_INDEX, CheckpointFolder
 from attncli.checkpoints.tensors import Stored
 from attncli.errors import LoadError
 from attncli.files import to_numpy
 from attncli.text import visible
-
-
-def tensors_in(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the tensors of a file by their names, halves in float32.
-
-    Raises:
-        LoadError: it holds anything else, or is damaged.
-    """
-    return {name: to_numpy(tensor) for name, tensor in _unpickled(path).items()}
 
 
 def _unpickled(path: Path) -> dict[str, torch.Tensor]:
@@ -42,7 +32,7 @@ def _unpickled(path: Path) -> dict[str, torch.Tensor]:
 
 
 class Pickles:
-    """The tensors of a folder's pickles, which are read where they are used; see `attncli.checkpoints.tensors.Store`.
+    """The tensors of some files, which are read where they are used; see `attncli.checkpoints.tensors.Store`.
 
     Raises:
         LoadError: a file holds anything but tensors, or is damaged.
@@ -50,11 +40,10 @@ class Pickles:
 
     form = ""
 
-    def __init__(self, files: CheckpointFolder) -> None:
-        names = {PICKLE} if PICKLE in files else set(files.shards(PICKLE_INDEX).values())
+    def __init__(self, paths: Iterable[Path]) -> None:
         self._tensors: dict[str, torch.Tensor] = {}
-        for name in sorted(names):
-            self._tensors |= _unpickled(files.path / name)
+        for path in paths:
+            self._tensors |= _unpickled(path)
         self.names: Collection[str] = self._tensors.keys()
 
     def stored(self, name: str) -> Stored:

@@ -1,25 +1,482 @@
-"""A store whose tensors are stored as codes and scales: what they stand for is computed where it is read.
+"""Quantized weights: for each form, which stored tensors make a weight, and a store of the numbers they stand for.
 
-The numbers of a tensor are those of the definition of its form, in float32. What a form does to the hidden states on
-top (activations in eight bits) is no part of it.
+A recipe takes a checkpoint's stored tensors and its `quantization_config`, and returns the weights that are quantized.
+Numbers are those of the form's definition, in float32, computed where they are read. What a form does to the hidden
+states on top (activations in eight bits) is no part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.checkpoints.tensors import Store, Stored
-from attncli.checkpoints.tensors.quantization_recipes import RECIPES, QuantizedTensor, QuantizedTensors
 from attncli.checkpoints.weight_checks import unknown_quantization
 from attncli.errors import LoadError
+from attncli.files import to_float32
 from attncli.text import visible
 from attncli.trace.tokens import brief
 
 if TYPE_CHECKING:
     from attncli.checkpoints.snapshot import Snapshot
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Codes = np.ndarray[Any, np.dtype[np.uint8]]
+Shape = tuple[int, ...]
+Block = tuple[int, int]  # rows and columns that share a scale
+
+_FLOATS = ("F32", "F16", "BF16")  # what scales are stored as
+_FP8 = ("F8_E4M3",)
+_BITS = (4, 8)  # of a packed number
+
+
+class QuantizedTensor(NamedTuple):
+    """A tensor of the model that is stored in parts.
+
+    Attributes:
+        shape: of its numbers.
+        parts: the tensors of the checkpoint that it is made of.
+        read: makes its numbers.
+    """
+
+    shape: Shape
+    parts: tuple[str, ...]
+    read: Callable[[], Floats]
+
+
+Recipe = Callable[["QuantizedTensors", Mapping[str, Any]], dict[str, QuantizedTensor]]
+
+
+class QuantizedTensors:
+    """The tensors of a checkpoint as they are stored, which have to be of the types and shapes that a form says.
+
+    Args:
+        store: of the tensors.
+        folder: of the checkpoint, for what is said of it.
+    """
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self._store = store
+        self._folder = folder
+        self.read = store.read
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._store.names
+
+    def ending(self, end: str) -> Iterator[str]:
+        """Yield what stands before an end in the names of the tensors that have it."""
+        return (name.removesuffix(end) for name in list(self._store.names) if name.endswith(end))
+
+    def type(self, name: str) -> str:
+        """Return the type of a tensor; empty if there is none."""
+        return self._store.stored(name).type if name in self else ""
+
+    def expect(self, name: str, types: Iterable[str], *shapes: Shape, axes: int | None = None) -> Shape:
+        """Return the shape of a tensor.
+
+        Args:
+            name: of the tensor.
+            types: one of which it has to have.
+            shapes: one of which it has to have; none are any.
+            axes: how many it has to have; None is any number.
+
+        Raises:
+            LoadError: it is missing, or something else.
+        """
+        if name not in self:
+            raise self.misfit(f"{visible(name)} is missing")
+        stored = self._store.stored(name)
+        if stored.type not in (types := tuple(types)) or (axes is not None and len(stored.shape) != axes):
+            expected = " or ".join(types) + ("" if axes is None else f" with {axes} axes")
+            raise self.misfit(f"{visible(name)} is {stored.type} {list(stored.shape)}, expected {expected}")
+        if shapes and stored.shape not in shapes:
+            expected = " or ".join(str(list(shape)) for shape in dict.fromkeys(shapes))
+            raise self.misfit(f"{visible(name)} has shape {list(stored.shape)}, expected {expected}")
+        return stored.shape
+
+    def floats(self, name: str) -> Floats:
+        """Return a tensor of floats, also of small ones, or of integers of eight bits, in float32."""
+        kind, array = self.type(name), self.read(name)
+        if kind in _FP8:
+            return _E4M3[array]
+        return array.astype(np.float32) if kind == "I8" else to_float32(array)
+
+    def misfit(self, what: str) -> LoadError:
+        """Return the error for tensors that are not what their form says."""
+        return LoadError(
+            f"the weights of {visible(self._folder)} are not what their quantization says: {what}; check that the "
+            "files belong together"
+        )
+
+    def unread(self, what: str) -> LoadError:
+        """Return the error for a variant of a form that is not undone."""
+        return LoadError(
+            f"the weights of {visible(self._folder)} are quantized, and attn does not read {visible(what)}; give the "
+            "checkpoint that it was made from"
+        )
+
+
+# --- bits, small floats, blocks --------------------------------------------------------------------------------------
+
+
+def _e4m3() -> Floats:
+    """Return the numbers of the 256 codes: a sign, four bits of exponent, three of mantissa; no infinity."""
+    codes = np.arange(256)
+    exponent, mantissa = codes >> 3 & 15, codes & 7
+    size = np.where(exponent > 0, np.ldexp(1 + mantissa / 8, exponent - 7), np.ldexp(mantissa / 8, -6))
+    size[codes & 127 == 127] = np.nan
+    return np.where(codes < 128, size, -size).astype(np.float32)
+
+
+_E4M3 = _e4m3()
+
+
+def unpack_bits(words: np.ndarray[Any, Any], bits: int, count: int) -> Codes:
+    """Return numbers of four or eight bits, which follow each other in the words of a row, the lowest bits first.
+
+    Args:
+        words: `[rows, words]`, of 32 bits.
+        bits: of a number.
+        count: how many numbers there are in a row.
+    """
+    parts = np.ascontiguousarray(words).view(np.uint8)
+    codes = parts if bits == 8 else np.stack([parts & 15, parts >> 4], axis=-1)
+    return codes.reshape(len(words), -1)[:, :count]
+
+
+def _scale_blocks(numbers: Floats, scales: Floats, block: Block) -> Floats:
+    """Multiply numbers by a scale for each block, in place; the last blocks may be smaller.
+
+    Args:
+        numbers: `[rows, columns]`.
+        scales: `[rows of blocks, columns of blocks]`.
+        block: rows and columns of one.
+    """
+    if scales.shape[1] == 1 and block[0] in (1, len(numbers)):  # one for all, or for each row
+        numbers *= scales
+        return numbers
+    for index, of_row in enumerate(scales):
+        numbers[index * block[0] : (index + 1) * block[0]] *= np.repeat(of_row, block[1])[: numbers.shape[1]]
+    return numbers
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(type(side) is int and side > 0 for side in value)
+
+
+def _scaled(
+    tensors: QuantizedTensors,
+    shape: Shape,
+    parts: tuple[str, str, *tuple[str, ...]],
+    blocks: Iterable[Block],
+    codes: Callable[[str], Floats] | None = None,
+) -> QuantizedTensor:
+    """Return a tensor of codes with a scale for all of it, for each row, or for each block: `code * scale`.
+
+    Args:
+        tensors: of the checkpoint.
+        shape: of the tensor.
+        parts: the names of the codes, of the scales, and of what else is read for it.
+        blocks: the sizes that blocks may have.
+        codes: reads the codes by their name; None: they are not packed.
+
+    Raises:
+        LoadError: they do not fit each other.
+    """
+    if len(shape) != 2:
+        raise tensors.unread(f"{parts[0]} with {len(shape)} axes")
+    rows, columns = shape
+    grids: dict[Shape, Block] = {
+        (-(-rows // height), -(-columns // width)): (height, width) for height, width in blocks
+    }
+    grids |= {(rows, 1): (1, columns), (1, 1): (rows, columns)}
+    scale = parts[1]
+    grid = stored = tensors.expect(scale, _FLOATS)
+    if math.prod(stored) == 1:
+        grid = (1, 1)
+    elif stored == (rows,):
+        grid = (rows, 1)
+    if grid not in grids:
+        tensors.expect(scale, _FLOATS, *grids)
+    read = codes or tensors.floats
+    return QuantizedTensor(
+        shape, parts, lambda: _scale_blocks(read(parts[0]), tensors.floats(scale).reshape(grid), grids[grid])
+    )
+
+
+def _by_group(codes: Codes, zeros: Codes, scales: Floats, index: np.ndarray[Any, Any], zero_offset: int = 0) -> Floats:
+    """Return `(code - zero) * scale`, where each input belongs to a group.
+
+    Args:
+        codes: `[out, in]`.
+        zeros: `[groups, out]`.
+        scales: `[groups, out]`.
+        index: `[in]`, the group of each input.
+        zero_offset: what is added to the zeros.
+    """
+    numbers = np.ascontiguousarray(codes, np.float32)
+    numbers -= np.take(np.ascontiguousarray(zeros.T, np.float32) + np.float32(zero_offset), index, axis=1)
+    numbers *= np.take(np.ascontiguousarray(scales.T), index, axis=1)
+    return numbers
+
+
+# --- FP8: eight bits with a scale for each block (DeepSeek-V3, Qwen3) ------------------------------------------------
+# https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/kernel.py: each number of `weight` times that of its
+# block, mostly of 128 by 128, in `weight_scale_inv`.
+
+
+def fp8(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+    """Return the weights that are stored as float8 with `weight_scale_inv`."""
+    block = config.get("weight_block_size")
+    if block is not None and not _is_block(block):
+        raise tensors.unread(f"weight_block_size {block!r}")
+    blocks = [] if block is None else [(block[0], block[1])]
+    return {
+        name: _scaled(tensors, tensors.expect(name, _FP8), (name, name + "_scale_inv"), blocks)
+        for name in tensors.ending("_scale_inv")
+    }
+
+
+# --- GPTQ: a few bits with a scale and a zero for each group of inputs -----------------------------------------------
+# https://github.com/AutoGPTQ/AutoGPTQ/blob/v0.7.1/auto_gptq/nn_modules/qlinear/qlinear_cuda.py: `qweight` is packed
+# along the inputs, `qzeros` along the outputs, from the lowest bit on; `scales` is `[groups, out]`, and `g_idx` says
+# which group an input belongs to. A number is `(code - zero) * scale`; the first version stores zeros less 1.
+
+_GPTQ_ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
+
+
+def gptq(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+    """Return the weights that AutoGPTQ or GPTQModel wrote."""
+    bits, group_size = config.get("bits"), config.get("group_size")
+    layout = "marlin" if config.get("is_marlin_format") else config.get("checkpoint_format") or "gptq"
+    if bits not in _BITS or layout not in _GPTQ_ZERO_OFFSETS or type(group_size) is not int:
+        raise tensors.unread(f"GPTQ as {layout} with {bits} bits in groups of {group_size}")
+    if config.get("dynamic"):
+        raise tensors.unread("GPTQ whose bits differ from module to module (dynamic)")
+    how = bits, group_size, _GPTQ_ZERO_OFFSETS[layout]
+    return {f"{name}.weight": _gptq_weight(tensors, name, *how) for name in tensors.ending(".qweight")}
+
+
+def _gptq_weight(tensors: QuantizedTensors, name: str, bits: int, group_size: int, zero_offset: int) -> QuantizedTensor:
+    words, columns = tensors.expect(f"{name}.qweight", ("I32",), axes=2)
+    inputs = words * 32 // bits
+    has_index = f"{name}.g_idx" in tensors
+    if has_index:
+        tensors.expect(f"{name}.g_idx", ("I32", "I64"), (inputs,))
+    groups, _ = tensors.expect(f"{name}.scales", _FLOATS, axes=2)
+    tensors.expect(f"{name}.scales", _FLOATS, (groups, columns))
+    tensors.expect(f"{name}.qzeros", ("I32",), (groups, -(-columns * bits // 32)))
+    group_size = group_size if group_size > 0 else inputs
+    if not has_index and groups != -(-inputs // group_size):
+        raise tensors.misfit(f"{name}.scales has {groups} groups for {inputs} inputs in groups of {group_size}")
+
+    def numbers() -> Floats:
+        codes = unpack_bits(tensors.read(f"{name}.qweight").T, bits, inputs)
+        zeros = unpack_bits(tensors.read(f"{name}.qzeros"), bits, columns)
+        index = tensors.read(f"{name}.g_idx") if has_index else np.arange(inputs) // group_size
+        if index.size and (index.min() < 0 or index.max() >= groups):
+            raise tensors.misfit(f"{name}.g_idx names groups that {name}.scales does not have")
+        return _by_group(codes, zeros, tensors.floats(f"{name}.scales"), index, zero_offset)
+
+    parts = tuple(f"{name}.{part}" for part in ("qweight", "qzeros", "scales", *["g_idx"] * has_index))
+    return QuantizedTensor((columns, inputs), parts, numbers)
+
+
+# --- AWQ: four bits with a scale and a zero for each group of inputs -------------------------------------------------
+# https://github.com/casper-hansen/AutoAWQ/blob/v0.2.9/awq/modules/linear/gemm.py: `qweight` and `qzeros` are packed
+# along the outputs, the eight of a word in the order 0 2 4 6 1 3 5 7. A number is `(code - zero) * scale`.
+
+_AWQ_BITS, _AWQ_IN_WORD = 4, 8
+_AWQ_ORDER = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])  # where in a word the first output stands, the second, …
+
+
+def awq(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+    """Return the weights that AutoAWQ wrote in its `gemm` layout."""
+    version = str(config.get("version", "gemm")).lower()
+    bits, zero_point = config.get("bits", config.get("w_bit")), config.get("zero_point", True)
+    if version != "gemm" or bits != _AWQ_BITS or zero_point is not True:
+        raise tensors.unread(f"AWQ as {version} with {bits} bits, zero_point {zero_point}")
+    return {f"{name}.weight": _awq_weight(tensors, name) for name in tensors.ending(".qweight")}
+
+
+def _awq_weight(tensors: QuantizedTensors, name: str) -> QuantizedTensor:
+    inputs, words = tensors.expect(f"{name}.qweight", ("I32",), axes=2)
+    groups, _ = tensors.expect(f"{name}.qzeros", ("I32",), axes=2)
+    tensors.expect(f"{name}.qzeros", ("I32",), (groups, words))
+    tensors.expect(f"{name}.scales", _FLOATS, (groups, words * _AWQ_IN_WORD))
+    if not groups or inputs % groups:
+        raise tensors.misfit(f"{name}.qzeros has {groups} groups for {inputs} inputs")
+
+    def numbers() -> Floats:
+        codes, zeros = (_awq_codes(tensors.read(f"{name}.{part}")) for part in ("qweight", "qzeros"))
+        index = np.repeat(np.arange(groups), inputs // groups)
+        return _by_group(codes.T, zeros, tensors.floats(f"{name}.scales"), index)
+
+    parts = tuple(f"{name}.{part}" for part in ("qweight", "qzeros", "scales"))
+    return QuantizedTensor((words * _AWQ_IN_WORD, inputs), parts, numbers)
+
+
+def _awq_codes(words: np.ndarray[Any, Any]) -> Codes:
+    codes = unpack_bits(words, _AWQ_BITS, words.shape[1] * _AWQ_IN_WORD)
+    return codes.reshape(len(words), -1, _AWQ_IN_WORD)[:, :, _AWQ_ORDER].reshape(len(words), -1)
+
+
+# --- bitsandbytes: eight bits with a scale for each row, or four (NF4, FP4) with one for each block ------------------
+# https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/functional.py: in eight bits, a number
+# is `code * SCB / 127`. In four, two codes are in a byte, the higher bits first, and each stands for a number of
+# `quant_map`, times the `absmax` of its block; these may be codes of eight bits themselves, with a table, blocks and
+# an offset of their own (`nested_…`). Shape and sizes of blocks are JSON in the bytes of `quant_state`.
+
+_QUANT_STATES = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4")
+
+
+class _QuantState(NamedTuple):
+    """What the JSON says: the shape, the size of a block, and that of a block of scales with what is added to them."""
+
+    shape: Shape
+    block: int
+    nested_block: int
+    offset: float
+
+
+def bitsandbytes(tensors: QuantizedTensors, _: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+    """Return the weights that bitsandbytes wrote, in eight bits or in four."""
+    found = {f"{name}.weight": _bnb_int8(tensors, name) for name in tensors.ending(".SCB")}
+    for end in _QUANT_STATES:
+        found |= {name: _bnb_4bit(tensors, name, name + end) for name in tensors.ending(end)}
+    return found
+
+
+def _bnb_int8(tensors: QuantizedTensors, name: str) -> QuantizedTensor:
+    shape = tensors.expect(f"{name}.weight", ("I8",), axes=2)
+    tensors.expect(f"{name}.SCB", _FLOATS, shape[:1])
+    parts = [f"{name}.weight", f"{name}.SCB"]
+    if (layout := f"{name}.weight_format") in tensors:
+        if tensors.expect(layout, ("U8",)) != () or tensors.read(layout) != 0:  # others are for kernels of old devices
+            raise tensors.unread("bitsandbytes weights that are not row by row (weight_format)")
+        parts.append(layout)
+
+    def numbers() -> Floats:
+        return tensors.read(f"{name}.weight") * (tensors.floats(f"{name}.SCB") / np.float32(127))[:, None]
+
+    return QuantizedTensor(shape, tuple(parts), numbers)
+
+
+def _bnb_4bit(tensors: QuantizedTensors, name: str, state_name: str) -> QuantizedTensor:
+    state = _quant_state(tensors, state_name)
+    count = math.prod(state.shape)
+    blocks = -(-count // state.block)
+    tensors.expect(name, ("U8",), (-(-count // 2), 1))
+    tensors.expect(f"{name}.quant_map", _FLOATS, (16,))
+    tensors.expect(f"{name}.absmax", ("U8",) if state.nested_block else _FLOATS, (blocks,))
+    parts = [name, state_name, f"{name}.quant_map", f"{name}.absmax"]
+    if state.nested_block:
+        parts += [f"{name}.nested_quant_map", f"{name}.nested_absmax"]
+        tensors.expect(parts[-2], _FLOATS, (256,))
+        tensors.expect(parts[-1], _FLOATS, (-(-blocks // state.nested_block),))
+
+    def numbers() -> Floats:
+        codes = tensors.read(name).reshape(-1)
+        both = np.stack([codes >> 4, codes & 15], axis=-1).reshape(-1)[:count]
+        return _bnb_scaled(tensors, name, tensors.floats(f"{name}.quant_map")[both], state).reshape(state.shape)
+
+    return QuantizedTensor(state.shape, tuple(parts), numbers)
+
+
+def _quant_state(tensors: QuantizedTensors, name: str) -> _QuantState:
+    tensors.expect(name, ("U8",), axes=1)
+    try:
+        state = json.loads(tensors.read(name).tobytes())
+        shape, block, nested = tuple(state["shape"]), state["blocksize"], state.get("nested_blocksize", 0)
+        offset = float(state.get("nested_offset", 0))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise tensors.misfit(f"{name} cannot be read") from None
+    counts = [*shape, block, *[nested] * ("nested_blocksize" in state)]
+    if not shape or any(type(each) is not int or each < 1 for each in counts):
+        raise tensors.misfit(f"{name} says that the shape is {shape!r}, in blocks of {block!r} and {nested!r}")
+    return _QuantState(shape, block, nested, offset)
+
+
+def _bnb_scaled(tensors: QuantizedTensors, name: str, numbers: Floats, state: _QuantState) -> Floats:
+    if state.nested_block:
+        codes = tensors.read(f"{name}.absmax")
+        of_scales = np.repeat(tensors.floats(f"{name}.nested_absmax"), state.nested_block)[: len(codes)]
+        scales = tensors.floats(f"{name}.nested_quant_map")[codes] * of_scales + np.float32(state.offset)
+    else:
+        scales = tensors.floats(f"{name}.absmax")
+    numbers *= np.repeat(scales, state.block)[: len(numbers)]
+    return numbers
+
+
+# --- compressed-tensors: integers in words of 32 bits, or one code for each number, with scales ----------------------
+# https://github.com/vllm-project/compressed-tensors/tree/main/src/compressed_tensors/compressors: a number is
+# `code * weight_scale`, with one scale for the tensor, for each row, for each group of a row, or for each block.
+# `pack-quantized` packs the codes of `weight_packed` from the lowest bit on. What has zeros of its own, or an order of
+# activations (`weight_zero_point`, `weight_g_idx`), is refused, as those tensors are read by nobody.
+
+_COMPRESSED_FORMATS = {"pack-quantized", "int-quantized", "float-quantized"}
+
+
+def compressed_tensors(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
+    """Return the weights that compressed-tensors wrote in one of its plain formats."""
+    groups = [_as_mapping(each) for each in _as_mapping(config.get("config_groups")).values()]
+    if len(groups) > 1:
+        raise tensors.unread("compressed-tensors' groups of modules with forms of their own")
+    group = groups[0] if groups else {}
+    sparse = _as_mapping(config.get("sparsity_config")).get("format", "dense")
+    form = str(group.get("format") or config.get("format")) if sparse == "dense" else str(sparse)
+    if form not in _COMPRESSED_FORMATS:
+        raise tensors.unread(f"compressed-tensors' {form}")
+    if _as_mapping(config.get("transform_config")).get("config_groups"):
+        raise tensors.unread("compressed-tensors' transforms of the hidden states")
+    scheme = _as_mapping(group.get("weights"))
+    size, block = scheme.get("group_size"), scheme.get("block_structure", ())
+    blocks = [(1, size)] if type(size) is int and size > 0 else []
+    blocks += [(block[0], block[1])] if _is_block(block) else []
+    found = {
+        name: _packed_integers(tensors, name, scheme.get("num_bits"), blocks) for name in tensors.ending("_packed")
+    }
+    for name in tensors.ending("_scale"):
+        if tensors.type(name) in (*_FP8, "I8"):
+            shape = tensors.expect(name, (*_FP8, "I8"))
+            found[name] = _scaled(tensors, shape, (name, name + "_scale"), blocks)
+    return found
+
+
+def _as_mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _packed_integers(tensors: QuantizedTensors, name: str, bits: Any, blocks: list[Block]) -> QuantizedTensor:
+    if bits not in _BITS:
+        raise tensors.unread(f"compressed-tensors' pack-quantized with {bits} bits")
+    rows, words = tensors.expect(name + "_packed", ("I32",), axes=2)
+    tensors.expect(name + "_shape", ("I32", "I64"), (2,))
+    shape = tuple(int(side) for side in tensors.read(name + "_shape"))
+    if shape[0] != rows or shape[1] < 1 or words != -(-shape[1] * bits // 32):
+        raise tensors.misfit(f"{name}_packed has shape {[rows, words]} for {list(shape)} in {bits} bits")
+
+    def codes(packed: str) -> Floats:
+        """Each is stored more by half of their range than it is."""
+        return unpack_bits(tensors.read(packed), bits, shape[1]).astype(np.float32) - (1 << bits - 1)
+
+    return _scaled(tensors, shape, (name + "_packed", name + "_scale", name + "_shape"), blocks, codes)
+
+
+RECIPES: dict[str, Recipe] = {
+    "awq": awq,
+    "bitsandbytes": bitsandbytes,
+    "compressed-tensors": compressed_tensors,
+    "fp8": fp8,
+    "gptq": gptq,
+}
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
 
 # What the fields that are read hold, of whichever method; those that are lists or tables are looked at where they are.
 _TYPES = dict.fromkeys(("bits", "w_bit", "group_size"), int) | dict.fromkeys(

@@ -110,20 +110,14 @@ def inspect(
 
 def _view(chosen: options.ViewOptions) -> View:
     from attncli.text import names_in
-    from attncli.trace.selection import RowRange
     from attncli.trace.view import PARTS, View
 
-    spans = {one: RowRange.of(one) for one in chosen.query or ()}
-    ranges = [span for span in spans.values() if span is not None]
-    if len(ranges) > 1:
-        raise UsageError(f"--query {ranges[1]}: there is a range already, {ranges[0]}; give one")
     return View(
         show=None if chosen.show is None else names_in("--show", chosen.show, PARTS),
-        queries=tuple(one for one in chosen.query or () if spans[one] is None),
+        queries=tuple(chosen.query or ()),
         keys=tuple(chosen.key or ()),
         hide_special=chosen.hide_special,
         precision=chosen.precision,
-        span=ranges[0] if ranges else None,
         top_keys=chosen.top_keys,
         ramp=chosen.ramp,
     )

@@ -45,16 +45,13 @@ _log = logging.getLogger(__name__)
 
 
 class NativeCheckpoint:
-    """A model and its tokenizer, opened once; see `attncli.engines.source.Source`.
+    """A model and its tokenizer, opened once.
 
     Raises:
-        UnsupportedError: this engine does not compute it, or, from `trace`, does not compute a sentence.
+        UnsupportedError: this engine does not compute it.
         LoadError: its files are damaged, or do not belong together.
         UsageError: there is no such layer, head or kind.
     """
-
-    can_batch = True
-    is_incremental = True
 
     def __init__(
         self,
@@ -139,17 +136,6 @@ class NativeCheckpoint:
         _check_target(target)
         tokens = self.encoder.encode(text, pair, None).tokens
         return tokens, tokens
-
-    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`."""
-        return next(self.traces([text], pair, target))
-
-    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; see `Source.traces`."""
-        for answer in self.answers(texts, pair, target):
-            if isinstance(answer, UnsupportedError):
-                raise answer
-            yield answer
 
     def answers(
         self, texts: Sequence[str], pair: str | None = None, target: str | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import torch
 
@@ -15,36 +17,32 @@ ROOM = 2**28  # bytes, for the traces of sentences that wait for one another
 Encoded = Mapping[str, Sequence[int]]
 
 
-def groups(sizes: Sequence[float]) -> Iterator[slice]:
-    """Split sentences into runs of neighbours whose traces, of these sizes in bytes, fit into `ROOM` together."""
-    start, total = 0, 0.0
-    for index, size in enumerate(sizes):
-        if index > start and total + size > ROOM:
-            yield slice(start, index)
-            start, total = index, 0.0
-        total += size
-    if start < len(sizes):
-        yield slice(start, len(sizes))
-
-
-def batches(encoded: Sequence[Encoded], limit: int = MOST_TOKENS) -> Iterator[list[int]]:
-    """Yield the indices of sentences that run together, all of one length.
+def batches(
+    encoded: Sequence[Encoded], limit: int = MOST_TOKENS, size_of: Callable[[int], float] = lambda tokens: 0
+) -> Iterator[list[int]]:
+    """Yield the indices of sentences that run together, all of one length, neighbours that fit into `ROOM` first.
 
     A model that mixes neighbours (a convolution, landmarks) would see the padding between others.
 
     Args:
         encoded: the sentences.
         limit: how many tokens a batch has at most.
+        size_of: how many bytes the trace of a sentence of so many tokens takes.
     """
     lengths = [tuple(len(one[name]) for name in ("input_ids", _TARGET + "input_ids") if name in one) for one in encoded]
-    batch: list[int] = []
-    for index in sorted(range(len(encoded)), key=lengths.__getitem__):
-        if batch and (lengths[index] != lengths[batch[0]] or (len(batch) + 1) * max(lengths[index]) > limit):
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
+    sums = list(accumulate(size_of(max(own)) for own in lengths))
+    start = 0
+    while start < len(encoded):
+        before = sums[start - 1] if start else 0.0
+        stop = max(bisect(sums, before + ROOM), start + 1)
+        batch: list[int] = []
+        for index in sorted(range(start, stop), key=lengths.__getitem__):
+            if batch and (lengths[index] != lengths[batch[0]] or (len(batch) + 1) * max(lengths[index]) > limit):
+                yield batch
+                batch = []
+            batch.append(index)
         yield batch
+        start = stop
 
 
 def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool) -> PaddedBatch:

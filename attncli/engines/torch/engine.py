@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from inspect import Parameter, signature
 from time import perf_counter
 from typing import Any
@@ -15,7 +16,7 @@ from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
-from attncli.engines.source import PARALLEL_FROM_LATE
+from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.engines.torch import batch, load, memory
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import (
@@ -41,7 +42,7 @@ from attncli.trace.trace import Provenance, Trace
 _log = logging.getLogger(__name__)
 
 
-class Checkpoint:
+class Checkpoint(OpenModel):
     """A model and its tokenizer, loaded once; see `open_source` for what it takes and `stream.Source` for what it does.
 
     Raises:
@@ -81,7 +82,7 @@ class Checkpoint:
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
         self.num_layers = layer_count(config)
         self.request = RecordRequest(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
-        self.other_layers = other_layers(config)
+        self.attention_layers, self.other_layers = attention_layers(config), other_layers(config)
         self._check_attention()
         heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
@@ -104,11 +105,6 @@ class Checkpoint:
         )
         limit = self.encoder.limit
         self.writer = Writer(model, whole, self.model, own_tokenizer, limit, generate) if generate else None
-
-    @property
-    def attention_layers(self) -> Sequence[int]:
-        """The layers that have softmax attention."""
-        return attention_layers(self.part.config)
 
     def recording(self, layers: Indices, mask: str | None) -> Checkpoint:
         """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
@@ -182,10 +178,6 @@ class Checkpoint:
         is_watched = self.model.config._attn_implementation != ATTENTION
         return memory.room_for(self.model, tokens, len(self.request.layers), is_watched)
 
-    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`."""
-        return next(self.traces([text], pair, target))
-
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; sentences of one length run together.
 
@@ -210,24 +202,19 @@ class Checkpoint:
             sentences.append(sentence)
         if self.request.mask is not None or "attention_mask" not in self.parameters:
             limit = 1
-        for group in batch.groups([self._trace_size(sentence) for sentence in sentences]):
-            yield from self._batched(sentences[group], limit)
-        if failure is not None:
-            raise failure
-
-    def _batched(self, sentences: list[EncodedInput], limit: int) -> Iterator[Trace]:
-        """Yield the traces of sentences in order, which run in batches of at most so many tokens."""
-        done: dict[int, Trace] = {}
-        for some in batch.batches([one.inputs for one in sentences], limit):
-            done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
-        for index in range(len(sentences)):
-            yield done.pop(index)
-
-    def _trace_size(self, sentence: EncodedInput) -> float:
-        layers = len(self.request.layers) * (1 if sentence.target is None else len(self.kinds))
+        layers = len(self.request.layers) * (1 if target is None else len(self.kinds))
         # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
         # last bits, are not to depend on what ran before.
-        return memory.trace_size(self.model.config, _longest(sentence), layers, is_watched=True)
+        size_of = partial(memory.trace_size, self.model.config, layers=layers, is_watched=True)
+        done: dict[int, Trace] = {}
+        count = 0
+        for some in batch.batches([one.inputs for one in sentences], limit, size_of):
+            done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
+            while count in done:
+                yield done.pop(count)
+                count += 1
+        if failure is not None:
+            raise failure
 
     def _run(self, sentences: list[EncodedInput]) -> list[Trace]:
         """Return the traces of sentences that run side by side."""

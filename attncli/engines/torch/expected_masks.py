@@ -125,7 +125,7 @@ def _plain(is_causal: bool) -> ExpectedMask:
 
 def _window(config: Any, layer_type: str) -> int | None:
     """Return the width of a layer's window, in transformers' convention: w keys, the query's own included."""
-    if layer_type and not any(word in layer_type for word in ("sliding", "local", "compressed")):
+    if layer_type and not any(word in layer_type for word in ("sliding", "local")):
         if layer_type != "attention":  # RecurrentGemma: every attention layer has a window
             return None
     elif not layer_type and getattr(config, "use_sliding_window", True) is False:

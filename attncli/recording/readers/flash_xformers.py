@@ -13,45 +13,35 @@ from typing import Any
 
 import torch
 
-from attncli.recording.call import Api, AttentionCall, MaskArgument
+from attncli.recording.call import Api, MaskArgument
+from attncli.recording.readers.fused import emit
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
-from attncli.recording.readers.scale_checks import of_fused
 
 # By namespace and name of the operator.
-_READ: dict[str, Api] = {
-    "flash_attn::_flash_attn_forward": "flash",
-    "flash_attn::_flash_attn_varlen_forward": "flash",
-    "flashattn::_flash_attn_forward": "flash",
-    "flashattn::_flash_attn_varlen_forward": "flash",
-    "xformers_flash::flash_fwd": "xformers",
-    "xformers_flash3::flash_fwd": "xformers",
-    "aten::_efficient_attention_forward": "xformers",
-}
+_READ = {
+    *(f"{library}::_flash_attn_{kind}forward" for library in ("flash_attn", "flashattn") for kind in ("", "varlen_")),
+    "xformers_flash::flash_fwd", "xformers_flash3::flash_fwd", "aten::_efficient_attention_forward",
+}  # fmt: skip
 # Operators of these are attention, whatever they are called.
-_LIBRARIES: dict[str, Api] = {
-    "flash_attn": "flash",
-    "flashattn": "flash",
-    "flash_attn_3": "flash",
-    "xformers": "xformers",
-    "xformers_flash": "xformers",
-    "xformers_flash3": "xformers",
-}
+_LIBRARIES = ("flash_attn", "flashattn", "flash_attn_3", "xformers", "xformers_flash", "xformers_flash3")
 _BACKWARD = ("backward", "bwd")
 _NAMES = {
     "query": "q", "key": "k", "value": "v", "scale": "softmax_scale", "p": "dropout_p", "is_causal": "causal",
-    "window_left": "window_size_left", "window_right": "window_size_right", "seqlen_k": "seqused_k",
-    "block_tables": "block_table",
+    "window_left": "window_size_left", "window_right": "window_size_right", "block_tables": "block_table",
 }  # fmt: skip
 # What makes of the keys something else than they are, where it is given.
-_UNREAD = ("block_table", "leftpad_k", "descale_q", "descale_k", "descale_v")
+_UNREAD = ("block_table", "leftpad_k", "seqused_k", "seqlen_k", "descale_q", "descale_k", "descale_v")
 
 
 def api_of(operator: Any) -> Api | None:
     """Return which library an operator of torch is attention of, or None."""
     schema = _schema(operator)
+    library = "" if schema is None else schema.name.split("::")[0]
     if schema is None or any(word in schema.name for word in _BACKWARD):
         return None
-    return _READ.get(schema.name) or _LIBRARIES.get(schema.name.split("::")[0])
+    if schema.name not in _READ and library not in _LIBRARIES:
+        return None
+    return "flash" if library.startswith("flash") else "xformers"
 
 
 class Fused(Reader):
@@ -62,64 +52,39 @@ class Fused(Reader):
         self.operators = self._read
 
     def _read(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if api_of(func) is not None:
-            call = _call(self.context, func, args, kwargs, result)
-            if call is not None:
-                self.context.emit(call)
+        if (api := api_of(func)) is not None:
+            schema = _schema(func)
+            named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
+            given: dict[Any, Any] = {_NAMES.get(name, name): value for name, value in named.items()}
+            output = result[0] if isinstance(result, tuple) else result
+            _call(self.context, api, schema.name, given, output)
 
 
-def _call(
-    context: ThreadContext, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
-) -> AttentionCall | None:
-    """Return a call of an operator of which `api_of` says that it is attention; None if it is one of nothing."""
-    api, schema = api_of(operator), _schema(operator)
-    assert api is not None
-    named: dict[str, Any] = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | dict(
-        kwargs
-    )
-    given: dict[str, Any] = {_NAMES.get(name, name): value for name, value in named.items()}
-    q, k, v = given.get("q"), given.get("k"), given.get("v")
-    if q is None or k is None or v is None or is_of_nothing(q, k, v):
-        return None
-    asked = q, k
-    unread = [name for name in _UNREAD if given.get(name) is not None]
-    if schema.name not in _READ:
-        unread.append(f"its mask, as {schema.name} is not known here")
-    result = output[0] if isinstance(output, tuple) else output
+def _call(context: ThreadContext, api: Api, name: str, given: Mapping[str, Any], output: torch.Tensor) -> None:
+    """Emit a call of an operator, unless it is one of nothing."""
+    if any(given.get(each) is None for each in "qkv") or is_of_nothing(given["q"], given["k"], given["v"]):
+        return
+    q, k, v = inputs = given["q"], given["k"], given["v"]
+    unread = [each for each in _UNREAD if given.get(each) is not None]
+    if name not in _READ:
+        unread.append(f"its mask, as {name} is not known here")
     starts = given.get("cu_seqlens_q")
     if starts is not None:
         others = given.get("cu_seqlens_k")
         lengths = starts.long().diff()
         key_lengths = lengths if others is None else others.long().diff()
         q, k, v = _unpacked(q, lengths), _unpacked(k, key_lengths), _unpacked(v, key_lengths)
-        result = _unpacked(result, lengths)
+        result = _unpacked(output, lengths)
     else:
-        q, k, v, result = (tensor.transpose(1, 2) for tensor in (q, k, v, result))
+        q, k, v, result = (tensor.transpose(1, 2) for tensor in (q, k, v, output))
         lengths, key_lengths = (torch.full((len(q),), side.shape[2], device=q.device) for side in (q, k))
-    if given.get("seqused_k") is not None:
-        key_lengths = given["seqused_k"].long()
-    batch, heads, queries, width = q.shape
-    shape = (batch, heads, queries, k.shape[2])
-    scale = given.get("softmax_scale")
-    factor = width**-0.5 if scale is None else float(scale)
-    return AttentionCall(
-        api,
-        context.place(),
-        shape,
-        str(q.dtype).removeprefix("torch."),
-        str(q.device),
-        q=q,
-        k=k,
-        v=v,
-        masks=() if unread else _masks(given, shape, lengths, key_lengths),
-        scale=factor,
-        softcap=given.get("softcap") or None,
-        dropout=float(given.get("dropout_p") or 0.0),
-        is_training=context.is_training(),
-        output=result,
-        findings=of_fused(context.origins, *asked, factor, heads),
-        unsupported=", ".join(unread) or None,
-    )
+    shape = (*q.shape[:3], k.shape[2])
+    scale = q.shape[-1] ** -0.5 if given.get("softmax_scale") is None else float(given["softmax_scale"])
+    emit(
+        context, api, inputs, output, scale, shape=shape, q=q, k=k, v=v,
+        masks=() if unread else _masks(given, shape, lengths, key_lengths), softcap=given.get("softcap") or None,
+        dropout=float(given.get("dropout_p") or 0.0), output=result, unsupported=", ".join(unread) or None,
+    )  # fmt: skip
 
 
 def _schema(operator: Any) -> Any:

@@ -15,12 +15,10 @@ import torch
 from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_hop
 
 from attncli.attention import FORBIDDEN_BELOW
-from attncli.recording.call import AttentionCall, MaskArgument
-from attncli.recording.lineage import lineage
-from attncli.recording.readers.heads import split_findings
-from attncli.recording.readers.origins import AttentionOutput
+from attncli.recording.call import MaskArgument
+from attncli.recording.readers.fused import emit
+from attncli.recording.readers.layout import compact
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
-from attncli.recording.readers.scale_checks import of_fused
 
 # Scores at which a score_mod is tried: one that adds gives each of them the same number more.
 _TRIED = (1.0, -2.5)
@@ -37,55 +35,24 @@ class Flex(Reader):
         self.functions = {flex_attention_hop: self._read}
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if not is_of_nothing(*args[:3]):
-            call = _call(self.context, result[0], *args, **kwargs)
-            self.context.origins.put(result[0], AttentionOutput(call.place))
-            self.context.emit(call)
+        """Take query, key, value, score_mod, block_mask, scale and options, which decide how it is computed.
 
-
-def _call(
-    context: ThreadContext,
-    output: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    score_mod: Callable[..., Any],
-    block_mask: tuple[Any, ...],
-    scale: float,
-    *options: Any,
-) -> AttentionCall:
-    """Return the call; the parameters after `output` are those of the operator.
-
-    Its mask comes as a tuple that ends in the mask_mod; the third entry has a row for each batch row and head.
-    """
-    batch, heads, queries, _ = query.shape
-    shape = (batch, heads, queries, key.shape[-2])
-    mask_mod, blocks = block_mask[-1], block_mask[2]
-    changed = _remembered(score_mod, shape, query.device, _changed)
-    seen = _remembered(mask_mod, (*blocks.shape[:2], *shape[2:]), query.device, _cells)
-    given = [MaskArgument("score_mod", changed.added, "additive")] if changed.added.any() else []
-    given += [] if seen.all() else [MaskArgument("mask_mod", seen, "attend")]
-    return AttentionCall(
-        "flex",
-        context.place(),
-        shape,
-        str(query.dtype).removeprefix("torch."),
-        str(query.device),
-        q=query,
-        k=key,
-        v=value,
-        masks=tuple(given),
-        scale=float(scale),
-        softcap=changed.softcap,
-        is_training=context.is_training(),
-        output=output,
-        findings=(
-            *of_fused(context.origins, query, key, float(scale), shape[1]),
-            *split_findings(context.origins, query, key, value),
-        ),
-        unsupported=None if changed.is_known else "the score_mod, which does more than add to a score or cap it",
-        lineage=lineage(query, key, output),
-    )
+        The block_mask is a tuple that ends in the mask_mod; its third entry has a row for each batch row and head.
+        """
+        query, key, value, score_mod, block_mask, scale = args[:6]
+        if is_of_nothing(query, key, value):
+            return
+        shape = (*query.shape[:3], key.shape[-2])
+        mask_mod, blocks = block_mask[-1], block_mask[2]
+        changed = _remembered(score_mod, shape, query.device, _changed)
+        allowed = _remembered(mask_mod, (*blocks.shape[:2], *shape[2:]), query.device, _cells)
+        masks = [MaskArgument("score_mod", changed.added, "additive")] if changed.added.any() else []
+        masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
+        unsupported = None if changed.is_known else "the score_mod, which does more than add to a score or cap it"
+        emit(
+            self.context, "flex", (query, key, value), result[0], scale, shape=shape, q=query, k=key, v=value,
+            masks=tuple(masks), softcap=changed.softcap, output=result[0], unsupported=unsupported,
+        )  # fmt: skip
 
 
 class _Changed(NamedTuple):
@@ -102,21 +69,16 @@ class _Changed(NamedTuple):
     is_known: bool = True
 
 
-class _Kept(NamedTuple):
-    asked: tuple[Any, ...]
-    answer: Any
-
-
-_KEPT: weakref.WeakKeyDictionary[Callable[..., Any], _Kept] = weakref.WeakKeyDictionary()
+# What came of a function, with what it was asked for.
+_KEPT: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def _remembered(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device, ask: Callable[..., Any]) -> Any:
     """Return what was asked of a function, anew if it is for another shape or if a tensor that it reads has changed."""
     asked = (shape, device, tuple((id(tensor), tensor._version) for tensor in _closed_over(mod)))
-    kept = _KEPT.get(mod)
-    if kept is None or kept.asked != asked:
-        kept = _KEPT[mod] = _Kept(asked, ask(mod, shape, device))
-    return kept.answer
+    if mod not in _KEPT or _KEPT[mod][0] != asked:
+        _KEPT[mod] = asked, ask(mod, shape, device)
+    return _KEPT[mod][1]
 
 
 def _cells(
@@ -127,7 +89,8 @@ def _cells(
     for axis in range(3, -1, -1):
         places = tuple(0 if other == axis else None for other in range(4))
         mod = torch.vmap(mod, in_dims=(*[0] * len(scores), *places))
-    return _compact(mod(*scores, *(torch.arange(length, device=device) for length in shape)).expand(shape))
+    cells = mod(*scores, *(torch.arange(length, device=device) for length in shape))
+    return compact(cells.expand(shape)).clone()
 
 
 def _changed(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device) -> _Changed:
@@ -160,12 +123,3 @@ def _closed_over(function: Any, callers: tuple[Any, ...] = ()) -> list[torch.Ten
         for tensor in _closed_over(value, (*callers, function))
     ]
     return [value for value in held if isinstance(value, torch.Tensor)] + inner
-
-
-def _compact(values: torch.Tensor) -> torch.Tensor:
-    """Return values with one entry along each axis along which they are all equal."""
-    for axis, length in enumerate(values.shape):
-        first = values.narrow(axis, 0, 1)
-        if length > 1 and bool((values == first).all()):
-            values = first
-    return values.clone()

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from attncli.masks.findings import Finding
 from attncli.recording.call import CallSite
-from attncli.recording.readers.origins import Origins
 
 SPLIT = Finding(
     "heads", "error", "heads are split by a view alone, so that each head is a part of the positions, whole",
@@ -41,11 +40,6 @@ def split_heads(before: Sequence[int], after: Sequence[int]) -> int:
     if len(before) == 3 and before[0] == after[0] and before[2] != after[2] and before[2] % after[2] == 0:
         return before[2] // after[2] if before[1] and after[1] % before[1] == 0 else 1
     return 1
-
-
-def split_findings(origins: Origins, *inputs: Tensor) -> tuple[Finding, ...]:
-    """Return what is wrong with the heads of queries, keys and values, as they are handed to a function."""
-    return (SPLIT,) if any(origins.factor(each).is_split for each in inputs) else ()
 
 
 def merged(output: Tensor, result: Tensor, place: Callable[[], CallSite]) -> Finding | None:

@@ -12,9 +12,8 @@ fast path, it does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from inspect import Signature, signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -22,8 +21,8 @@ from torch import Tensor, nn
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.findings import Finding
-from attncli.recording.call import AttentionCall, CallSite, MaskArgument
-from attncli.recording.lineage import Lineage, lineage
+from attncli.recording.call import AttentionCall, MaskArgument
+from attncli.recording.lineage import lineage
 from attncli.recording.nested_tensors import longest, own_tokens, padded
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
 
@@ -31,7 +30,9 @@ from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothin
 _nn, _functions = torch._C._nn, torch._C._VariableFunctions
 
 _NAMES = ("attn_mask", "key_padding_mask")
+_LAYER_MASKS = ("src_mask", "src_key_padding_mask")
 _INPUTS = ("query", "key", "value")
+_OWN_KEYS = ("bias_k", "bias_v", "add_zero_attn")
 _FUNCTION = signature(F.multi_head_attention_forward)
 _MODULE, _LAYER = signature(nn.MultiheadAttention.forward), signature(nn.TransformerEncoderLayer.forward)
 
@@ -69,21 +70,103 @@ class Mha(Reader):
         }
 
     def _read_function(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if not is_of_nothing(*_tensors(args, kwargs)):
-            self.context.emit(_of_function(self.context, result, _named(_FUNCTION, args, kwargs)))
+        given = _named(_FUNCTION, args, kwargs)
+        packed = None if given["use_separate_proj_weight"] else given["in_proj_weight"]
+        apart = given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"]
+        own = {name: given[name] for name in (*_OWN_KEYS, "static_k", "static_v")}
+        layer = _Layer.of(given["num_heads"], packed, given["in_proj_bias"], apart, own)
+        dropout = given["dropout_p"] if given["training"] else 0.0
+        self._read(layer, given, 1, result[0], given["is_causal"], dropout=dropout, is_training=given["training"])
 
     def _read_module(
         self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        if not is_of_nothing(*_tensors(args, kwargs)):
-            self.context.emit(_of_module(self.context, module, result, _named(_MODULE, (module, *args), kwargs)))
+        given = _named(_MODULE, (module, *args), kwargs)
+        is_heeded = given["is_causal"] and not _takes_fast_path(module, given, result[0])
+        self._read(
+            _Layer.of_module(module), given, 0 if module.batch_first else 1, result[0], is_heeded,
+            dropout=module.dropout if module.training else 0.0, is_training=module.training,
+            findings=(_UNHEEDED,) if given["is_causal"] and given["attn_mask"] is None else (),
+        )  # fmt: skip
+
+    def _read(
+        self, layer: _Layer, given: dict[str, Any], axis: int, output: Tensor, is_heeded: bool, **parts: Any
+    ) -> None:
+        """Read what the module and the function are given alike; `axis` is that of the batch."""
+        inputs = [batch_first(given[name], axis) for name in _INPUTS]
+        replaces_mask = is_heeded and given["key_padding_mask"] is None and not given["need_weights"]
+        masks = _masks(layer.num_heads, given["attn_mask"], given["key_padding_mask"])
+        parts["lineage"] = lineage(given["query"], given["key"], output)
+        self._emit(layer, inputs, masks, replaces_mask, output=batch_first(output, axis), **parts)
 
     def _read_layer(
         self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        # Beside its fast path the layer calls its parts, and they were read.
-        if not called and not is_of_nothing(*_tensors(args, kwargs)):
-            self.context.emit(_of_layer(self.context, module, _named(_LAYER, (module, *args), kwargs)))
+        """Read a layer that took its fast path, which takes every mask for booleans: what is not 0 forbids."""
+        if called:  # beside its fast path the layer calls its parts, and they were read
+            return
+        given, norm = _named(_LAYER, (module, *args), kwargs), module.norm1
+        masks = _masks(module.self_attn.num_heads, given["src_mask"], given["src_key_padding_mask"], _LAYER_MASKS)
+        biases = [mask.name for mask in masks if _has_bias(mask)]
+        added = f"the numbers of {' and '.join(biases)} in the fast path" if biases else None
+
+        def normed(x: Tensor) -> Tensor:
+            if not module.norm_first:
+                return x
+            return _functions.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+        place = self.context.place()
+        self._emit(
+            _Layer.of_module(module.self_attn, added), [given["src"]] * 3, masks, prepared=normed,
+            place=place._replace(module=f"{place.module}.self_attn" if place.module else "self_attn"),
+            findings=(_UNHEEDED,) if given["is_causal"] and given["src_mask"] is None else (),
+            is_training=module.training,
+        )  # fmt: skip
+
+    def _emit(
+        self,
+        layer: _Layer,
+        inputs: list[Tensor],
+        masks: tuple[MaskArgument, ...],
+        replaces_mask: bool = False,
+        prepared: Callable[[Tensor], Tensor] = lambda x: x,
+        **parts: Any,
+    ) -> None:
+        """Emit a call.
+
+        Args:
+            layer: the parameters.
+            inputs: of the three projections, `[B, T, E]`.
+            masks: as they were handed over.
+            replaces_mask: whether `is_causal` takes their place.
+            prepared: what becomes of the inputs before they are projected.
+            parts: other attributes of AttentionCall.
+        """
+        if is_of_nothing(*inputs):
+            return
+        query, key, _ = inputs
+        autocast = _autocast(query.device.type)
+
+        def project() -> tuple[Tensor, Tensor, Tensor]:
+            # Not kept: without gradients as here, a cast weight would be kept for the program, too.
+            with torch.autocast(query.device.type, autocast, enabled=autocast is not None, cache_enabled=False):
+                return layer.project([prepared(padded(each)) for each in inputs])
+
+        masks = (own_tokens(key), *masks) if query.is_nested else masks
+        own = {"place": self.context.place(), **parts}
+        self.context.emit(AttentionCall(
+            api="mha",
+            shape=(query.size(0), layer.num_heads, longest(query), longest(key)),
+            dtype=str(autocast or query.dtype).removeprefix("torch."),
+            device=str(query.device),
+            project=project if layer.unread is None else None,
+            masks=() if replaces_mask else masks,
+            ignored_masks=masks if replaces_mask else (),
+            is_causal=replaces_mask,
+            scale=(layer.weights[0].shape[0] // layer.num_heads) ** -0.5,
+            unsupported=layer.unread,
+            **own,
+        ))  # fmt: skip
 
 
 def _named(parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -93,189 +176,41 @@ def _named(parameters: Signature, args: tuple[Any, ...], kwargs: dict[str, Any])
     return bound.arguments
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    return [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+class _Layer(NamedTuple):
+    """The parameters of an attention, wherever they were kept.
 
-
-@dataclass(frozen=True)
-class _Layer:
-    """The parameters of an attention, wherever they were kept."""
+    Attributes:
+        num_heads: H.
+        weights: of the projections of queries, keys and values.
+        biases: likewise.
+        unread: what of it is not read, in words; None where all of it is.
+    """
 
     num_heads: int
-    weights: tuple[Tensor, Tensor, Tensor]
-    biases: tuple[Tensor | None, Tensor | None, Tensor | None]
-    bias_k: Tensor | None
-    bias_v: Tensor | None
-    add_zero_attn: bool
-    static_k: Tensor | None = None
-    static_v: Tensor | None = None
+    weights: Sequence[Tensor]
+    biases: Sequence[Tensor | None]
+    unread: str | None = None
 
-    @property
-    def extra_keys(self) -> int:
-        return (self.bias_k is not None) + self.add_zero_attn
+    @classmethod
+    def of(cls, num_heads: int, packed: Tensor | None, bias: Tensor | None, apart: Any, own: Any) -> _Layer:
+        """Return parameters, of which the weights are in one or `apart`; `own` are keys that are no tokens."""
+        unread = ", ".join(name for name, each in own.items() if isinstance(each, Tensor) or each) or None
+        weights = apart if packed is None else packed.chunk(3)
+        return cls(num_heads, weights, (None, None, None) if bias is None else bias.chunk(3), unread)
 
-    def project(self, x: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q, k and v as `[B, H, T, D]`, with the keys that are no token, of three `[B, T, E]`."""
-        parameters = zip(x, self.weights, self.biases, strict=True)
-        q, k, v = (_nn.linear(each, weight, bias) for each, weight, bias in parameters)
-        batch = len(q)
-        if self.bias_k is not None and self.bias_v is not None:
-            k, v = (
-                _functions.cat((each, bias.expand(batch, 1, -1)), 1)
-                for each, bias in ((k, self.bias_k), (v, self.bias_v))
-            )
-        q, k, v = (each.view(batch, each.shape[1], self.num_heads, -1).transpose(1, 2) for each in (q, k, v))
-        k = k if self.static_k is None else self.static_k.view(batch, self.num_heads, *self.static_k.shape[1:])
-        v = v if self.static_v is None else self.static_v.view(batch, self.num_heads, *self.static_v.shape[1:])
-        if self.add_zero_attn:
-            k, v = (_nn.pad(each, (0, 0, 0, 1)) for each in (k, v))
+    @classmethod
+    def of_module(cls, module: nn.MultiheadAttention, unread: str | None = None) -> _Layer:
+        """Return those of a module."""
+        apart = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
+        own = {name: getattr(module, name) for name in _OWN_KEYS}
+        layer = cls.of(module.num_heads, module.in_proj_weight, module.in_proj_bias, apart, own)
+        return layer._replace(unread=unread or layer.unread)
+
+    def project(self, x: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q, k and v as `[B, H, T, D]` of three `[B, T, E]`."""
+        projected = (_nn.linear(*each) for each in zip(x, self.weights, self.biases, strict=True))
+        q, k, v = (each.view(*each.shape[:2], self.num_heads, -1).transpose(1, 2) for each in projected)
         return q, k, v
-
-
-def _of_module(
-    context: ThreadContext, module: nn.MultiheadAttention, result: tuple[Tensor, Tensor | None], given: dict[str, Any]
-) -> AttentionCall:
-    """Return the call of a module, by the arguments of its forward."""
-    axis = 0 if module.batch_first else 1
-    has_hint = given["is_causal"] and not _takes_fast_path(module, given, result[0])
-    return _call(
-        context,
-        _parameters(module),
-        [batch_first(given[name], axis) for name in _INPUTS],
-        _masks(module.num_heads, given["attn_mask"], given["key_padding_mask"]),
-        output=batch_first(result[0], axis),
-        weights=None if given["average_attn_weights"] or not given["need_weights"] else result[1],
-        replaces_mask=has_hint and given["key_padding_mask"] is None and not given["need_weights"],
-        is_unheeded=given["is_causal"] and given["attn_mask"] is None,
-        dropout=module.dropout if module.training else 0.0,
-        is_training=module.training,
-        lineage=lineage(given["query"], given["key"], result[0]),
-    )
-
-
-def _of_function(context: ThreadContext, result: tuple[Tensor, Tensor | None], given: dict[str, Any]) -> AttentionCall:
-    """Return the call of the function, by its arguments."""
-    packed = None if given["use_separate_proj_weight"] else given["in_proj_weight"]
-    apart = given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"]
-    projections = _projections(packed, given["in_proj_bias"], apart)
-    own = (given[name] for name in ("bias_k", "bias_v", "add_zero_attn", "static_k", "static_v"))
-    return _call(
-        context,
-        _Layer(given["num_heads"], *projections, *own),
-        [batch_first(given[name], 1) for name in _INPUTS],
-        _masks(given["num_heads"], given["attn_mask"], given["key_padding_mask"]),
-        output=batch_first(result[0], 1),
-        weights=None if given["average_attn_weights"] or not given["need_weights"] else result[1],
-        replaces_mask=given["is_causal"] and given["key_padding_mask"] is None and not given["need_weights"],
-        is_unheeded=False,
-        dropout=given["dropout_p"] if given["training"] else 0.0,
-        is_training=given["training"],
-        lineage=lineage(given["query"], given["key"], result[0]),
-    )
-
-
-def _of_layer(context: ThreadContext, module: nn.TransformerEncoderLayer, given: dict[str, Any]) -> AttentionCall:
-    """Return the call inside a layer that took its fast path, by the arguments of its forward.
-
-    The path takes every mask for booleans: what is not 0 forbids.
-    """
-    place, names, src = context.place(), ("src_mask", "src_key_padding_mask"), given["src"]
-    masks, findings = [], []
-    for mask in _masks(module.self_attn.num_heads, given[names[0]], given[names[1]], names):
-        if mask.convention == "additive":
-            bias = (mask.values != 0) & (mask.values > FORBIDDEN_BELOW)
-            if bias.any():
-                findings.append(_taken_for_booleans(mask.name, int(bias.sum())))
-                mask = mask._replace(values=mask.values.bool(), convention="masked")
-        masks.append(mask)
-
-    def normed(x: Tensor) -> Tensor:
-        norm = module.norm1
-        return _functions.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-
-    return _call(
-        context,
-        _parameters(module.self_attn),
-        (src, src, src),
-        tuple(masks),
-        prepared=normed if module.norm_first else None,
-        is_unheeded=given["is_causal"] and given["src_mask"] is None,
-        is_training=module.training,
-        place=place._replace(module=f"{place.module}.self_attn" if place.module else "self_attn"),
-        findings=tuple(findings),
-    )
-
-
-def _call(
-    context: ThreadContext,
-    layer: _Layer,
-    x: Sequence[Tensor],
-    given: tuple[MaskArgument, ...],
-    *,
-    output: Tensor | None = None,
-    weights: Tensor | None = None,
-    prepared: Callable[[Tensor], Tensor] | None = None,
-    replaces_mask: bool = False,
-    is_unheeded: bool = False,
-    dropout: float = 0.0,
-    is_training: bool | None = None,
-    place: CallSite | None = None,
-    findings: tuple[Finding, ...] = (),
-    lineage: Lineage | None = None,
-) -> AttentionCall:
-    """Return a call of what all ways in have in common.
-
-    Args:
-        context: where.
-        layer: the parameters.
-        x: the inputs of the three projections, `[B, T, E]`.
-        given: the masks.
-        output: after the output projection, `[B, Q, E]`.
-        weights: of each head.
-        prepared: what becomes of the inputs before they are projected.
-        replaces_mask: whether `is_causal` takes the place of `attn_mask`.
-        is_unheeded: whether `is_causal` was said, and nothing is causal.
-        dropout: of this call.
-        is_training: see AttentionCall.
-        place: where, if it is not where the context is.
-        findings: what was seen already.
-        lineage: see AttentionCall.
-    """
-    query, key, _ = x
-    autocast = _autocast(query.device.type)
-
-    def project() -> tuple[Tensor, Tensor, Tensor]:
-        dense = map(padded, x)
-        q, k, v = dense if prepared is None else map(prepared, dense)
-        # Not kept: without gradients as here, a cast weight would be kept for the program, too.
-        with torch.autocast(query.device.type, autocast, enabled=autocast is not None, cache_enabled=False):
-            return layer.project((q, k, v))
-
-    keys = longest(key) if layer.static_k is None else layer.static_k.shape[1]
-    if query.is_nested:
-        given = (own_tokens(key), *given)
-    if layer.extra_keys:
-        given = tuple(mask._replace(values=_nn.pad(mask.values, (0, layer.extra_keys))) for mask in given)
-    if weights is not None and weights.dim() == 3:
-        weights = weights[None]
-    return AttentionCall(
-        api="mha",
-        place=place or context.place(),
-        shape=(query.size(0), layer.num_heads, longest(query), keys + layer.extra_keys),
-        dtype=str(autocast or query.dtype).removeprefix("torch."),
-        device=str(query.device),
-        project=project,
-        masks=() if replaces_mask else given,
-        ignored_masks=given if replaces_mask else (),
-        is_causal=replaces_mask,
-        scale=(layer.weights[0].shape[0] // layer.num_heads) ** -0.5,
-        dropout=dropout,
-        is_training=is_training,
-        weights=None if dropout else weights,
-        output=output,
-        findings=(*findings, _UNHEEDED) if is_unheeded else findings,
-        lineage=lineage,
-    )
 
 
 _UNHEEDED = Finding(
@@ -285,28 +220,6 @@ _UNHEEDED = Finding(
     "later key",
     advice="hand over the causal mask itself, as nn.Transformer.generate_square_subsequent_mask makes it",
 )
-
-
-def _taken_for_booleans(name: str, count: int) -> Finding:
-    return Finding(
-        "missing",
-        "error",
-        f"the fast path of nn.TransformerEncoderLayer takes {name} for booleans: {count} numbers that are to be added "
-        "forbid instead",
-        count,
-        advice="call torch.backends.mha.set_fastpath_enabled(False), or hand over what forbids alone",
-    )
-
-
-def _parameters(module: nn.MultiheadAttention) -> _Layer:
-    apart = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
-    projections = _projections(module.in_proj_weight, module.in_proj_bias, apart)
-    return _Layer(module.num_heads, *projections, module.bias_k, module.bias_v, module.add_zero_attn)
-
-
-def _projections(packed: Tensor | None, bias: Tensor | None, apart: Any) -> tuple[Any, Any]:
-    """Return the weights and the biases of queries, keys and values, which are one parameter or three."""
-    return apart if packed is None else packed.chunk(3), (None, None, None) if bias is None else bias.chunk(3)
 
 
 def _masks(
@@ -325,6 +238,10 @@ def _masks(
     return tuple(found)
 
 
+def _has_bias(mask: MaskArgument) -> bool:
+    return mask.convention == "additive" and bool(((mask.values != 0) & (mask.values > FORBIDDEN_BELOW)).any())
+
+
 def batch_first(tensor: Tensor, axis: int) -> Tensor:
     """Return `[B, T, E]` of a tensor whose batch is in this axis, or of one without a batch."""
     return tensor[None] if tensor.dim() == 2 else tensor.movedim(axis, 0) if axis else tensor
@@ -340,22 +257,22 @@ def _autocast(device: str) -> torch.dtype | None:
 def _takes_fast_path(module: nn.MultiheadAttention, given: dict[str, Any], output: Tensor) -> bool:
     """Return whether a module that ran took its fast path, by the conditions that `forward` states."""
     query, key, value = (given[name] for name in _INPUTS)
-    masks = (given["attn_mask"], given["key_padding_mask"])
     of_module = (
         not module.training
         and module.batch_first
         and module.num_heads % 2 == 0
+        and module.in_proj_weight is not None
         and module.in_proj_bias is not None
         and module.bias_k is None
         and not module.add_zero_attn
     )
-    of_inputs = query.dim() == 3 and query is key and key is value and query.dtype == module.in_proj_weight.dtype
     return (
-        torch.backends.mha.get_fastpath_enabled()
-        and of_module
-        and module.in_proj_weight is not None
-        and of_inputs
-        and not any(mask is not None and mask.is_floating_point() for mask in masks)
+        of_module
+        and query.dim() == 3
+        and query is key is value
+        and query.dtype == module.in_proj_weight.dtype
+        and not any(mask is not None and mask.is_floating_point() for mask in map(given.get, _NAMES))
+        and torch.backends.mha.get_fastpath_enabled()
         and not torch.is_autocast_enabled()
         and not output.requires_grad
     )

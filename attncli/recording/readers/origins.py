@@ -1,8 +1,8 @@
 """Where tensors come from, as far as it may be attention: factors, scores, weights, outputs.
 
 Origins are found by the identity of a tensor and end with it. What they hold of the program's tensors are aliases
-without a history. What is done to numbers is recorded by name, with the tensor it was done with, and is not
-interpreted; only how axes move is followed, so that scores can be laid out as the product made them.
+without a history. What is done to scores is recorded by name, with the tensor it was done with, and is not
+interpreted. How their axes move is followed by a tensor without numbers that goes through the same views.
 """
 
 from __future__ import annotations
@@ -47,11 +47,29 @@ class AttentionOutput(NamedTuple):
     place: CallSite
 
 
-class Operand:
+class Held:
+    """A tensor of the program as it was at a time, by an alias that has no history."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor: Tensor | None = tensor.detach()
+        self._version = version(tensor)
+        self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The tensor, unless it was changed in place or let go since."""
+        tensor = self._tensor
+        return None if tensor is None or version(tensor) != self._version else tensor
+
+    def let_go(self) -> None:
+        """Hold the tensor no longer."""
+        self._tensor = None
+
+
+class Operand(Held):
     """A factor of a product, as it was then.
 
     Attributes:
-        tensor: an alias of the program's; None once it was changed in place, or many products were computed since.
         labels: of its axes.
         factor: what is known of it.
         is_learned: whether it is a parameter of a module, or a view of one.
@@ -59,21 +77,9 @@ class Operand:
     """
 
     def __init__(self, tensor: Tensor, labels: tuple[object, ...], factor: Factor) -> None:
-        self._tensor: Tensor | None = tensor.detach()
-        self._version = version(tensor)
+        super().__init__(tensor)
         self.labels, self.factor, self.is_learned = labels, factor, is_learned(tensor)
         self.operation = operation(tensor)
-        self.ndim, self.dtype, self.device = tensor.ndim, tensor.dtype, tensor.device
-
-    @property
-    def tensor(self) -> Tensor | None:
-        """The tensor, unless it is another one by now."""
-        tensor = self._tensor
-        return None if tensor is None or version(tensor) != self._version else tensor
-
-    def let_go(self) -> None:
-        """Hold the tensor no longer."""
-        self._tensor = None
 
     def in_order(self, labels: Iterable[object]) -> Tensor | None:
         """Return the tensor with axes in this order; those that it does not have are 1."""
@@ -87,12 +93,14 @@ class Product(NamedTuple):
         left: a factor.
         right: the other one.
         out: the labels of the result.
+        axes: a tensor without numbers of the result's shape; each axis is known by its stride.
         dtype: of the result.
     """
 
     left: Operand
     right: Operand
     out: tuple[object, ...]
+    axes: Tensor
     dtype: torch.dtype
 
     def own(self, side: Operand) -> list[object]:
@@ -111,15 +119,29 @@ class Product(NamedTuple):
 
         A tensor of two axes is one for the whole batch, such as the words that a model chooses of.
         """
-        return all(side.ndim > 2 and not side.is_learned and self.own(side) for side in (self.left, self.right))
+        return all(len(side.shape) > 2 and not side.is_learned and self.own(side) for side in (self.left, self.right))
 
+    def axis(self, moved: Tensor, index: int) -> int | None:
+        """Return which axis of the result an axis of the scores is.
 
-class Move(NamedTuple):
-    """How axes moved: other sizes, another order, or more positions in the last of them."""
+        Args:
+            moved: `axes` as they moved with the scores.
+            index: of the axis.
 
-    before: tuple[int, ...]
-    dims: tuple[int, ...] = ()  # that undo another order
-    added: int = 0
+        Returns:
+            The axis, −1 for one of a single position, None for one that is part of another, or several of them.
+        """
+        size, stride = moved.shape[index], moved.stride(index)
+        if size == 1:
+            return -1
+        own = zip(self.axes.shape, self.axes.stride(), strict=True)
+        return next((i for i, each in enumerate(own) if each == (size, stride)), None)
+
+    def undone(self, tensor: Tensor, moved: Tensor) -> Tensor:
+        """Return a tensor that broadcasts to scores whose axes moved, with the axes of the result."""
+        strides = moved.stride()
+        order = sorted(range(moved.ndim), key=strides.__getitem__, reverse=True)
+        return tensor.expand(moved.shape).permute(order).reshape(self.axes.shape)
 
 
 class Change(NamedTuple):
@@ -128,38 +150,31 @@ class Change(NamedTuple):
     Attributes:
         name: of the function, without what says that it is in place.
         other: the tensor or the number that it was done with; None where there is none, or several.
-        is_first: whether scores or weights are the first argument.
-        moves: of axes that were before it.
-        shape: of the scores then.
-        version: of the tensor then.
+        is_first: whether scores or weights are the first argument; of `where`, those that stay where it is True.
+        axes: those of the product, as they were moved by then.
     """
 
     name: str
-    other: Tensor | Number | None
+    other: Held | float | None
     is_first: bool
-    moves: tuple[Move, ...]
-    shape: tuple[int, ...]
-    version: int = 0
+    axes: Tensor
 
     @property
     def factor(self) -> float | None:
         """The number that scores were multiplied with; None where they were not."""
         other = self.other
-        if self.name not in ("mul", "div") or other is None or (isinstance(other, Tensor) and other.numel() > 1):
+        if isinstance(other, Held):
+            tensor = other.tensor if math.prod(other.shape) == 1 else None
+            other = None if tensor is None else float(tensor)
+        if self.name not in ("mul", "div") or other is None:
             return None
-        number = float(other)
-        return number if self.name == "mul" or not number else 1 / number
-
-    @property
-    def ndim(self) -> int | None:
-        """How many axes the tensor has; None where there is none."""
-        return self.other.ndim if isinstance(self.other, Tensor) else None
+        return other if self.name == "mul" or not other else 1 / other
 
     @property
     def tensor(self) -> Tensor | None:
         """The tensor of several numbers, unless it was changed since."""
         other = self.other
-        return other if isinstance(other, Tensor) and other.numel() > 1 and version(other) == self.version else None
+        return other.tensor if isinstance(other, Held) and math.prod(other.shape) > 1 else None
 
 
 class Scores(NamedTuple):
@@ -167,130 +182,69 @@ class Scores(NamedTuple):
 
     Attributes:
         product: where it came from.
-        moves: of its axes since.
+        axes: of the product, as they moved since.
         changes: of its numbers since; of more than a few it is only known that there were some.
-        four: the first four axes that it had since, if it had four.
     """
 
     product: Product
-    moves: tuple[Move, ...] = ()
+    axes: Tensor
     changes: tuple[Change, ...] = ()
-    four: tuple[int, ...] | None = None
 
     @property
     def is_raised(self) -> bool:
         """Whether an exponential was taken of it, as where a softmax is written out."""
-        return any(change.name == "exp" for change in self.changes)
+        return any(change.name in ("exp", "exp2") for change in self.changes)
 
-    def moved(self, move: Move, after: tuple[int, ...]) -> Scores:
-        """Return it with axes that moved."""
-        four = after if self.four is None and len(after) == 4 and not move.dims and not move.added else self.four
-        return self._replace(moves=(*self.moves, move), four=four)
-
-    def changed(self, change: Change) -> Scores:
+    def changed(self, name: str, other: Tensor | float | None = None, is_first: bool = True) -> Scores:
         """Return it with numbers that changed."""
-        changes = self.changes if len(self.changes) >= _MOST_CHANGES else (*self.changes, change)
-        return self._replace(changes=changes)
+        if len(self.changes) >= _MOST_CHANGES:
+            return self
+        held = Held(other) if isinstance(other, Tensor) else other
+        return self._replace(changes=(*self.changes, Change(name, held, is_first, self.axes)))
 
-    def undone(self, tensor: Tensor, moves: tuple[Move, ...] | None = None) -> Tensor:
-        """Return a tensor that has the axes of these scores, or has them after other moves, as the product's result.
 
-        Raises:
-            RuntimeError: a tensor of no numbers would have to be copied.
-        """
-        for move in reversed(self.moves if moves is None else moves):
-            if move.dims:
-                tensor = tensor.permute(move.dims)
-            elif move.added:
-                tensor = tensor.narrow(-1, 0, tensor.shape[-1] - move.added) if tensor.shape[-1] > 1 else tensor
-            else:
-                tensor = tensor.view(move.before) if tensor.is_meta else tensor.reshape(move.before)
-        return tensor
+class Weighing:
+    """A softmax that took scores.
 
-    def axis(self, shape: tuple[int, ...], axis: int) -> int | None:
-        """Return which axis of the product's result an axis of the scores is, by what their strides say.
+    Attributes:
+        scores: which.
+        axis: of theirs that it is over.
+        received: what it took.
+        given: what it gave.
+        has_met: whether its weights met values.
+        lost: where they were lost before; None where they were not.
+    """
 
-        Args:
-            shape: of the scores.
-            axis: of theirs.
-
-        Returns:
-            The axis, −1 for one of a single position, None for one that is part of another.
-        """
-        if shape[axis] == 1:
-            return -1
-        probe = torch.empty(shape, device="meta")
-        try:
-            found = self.undone(probe)
-        except RuntimeError:
-            return None
-        pairs = enumerate(zip(found.shape, found.stride(), strict=True))
-        sizes = shape[axis], shape[axis] - sum(move.added for move in self.moves)
-        return next((i for i, (size, step) in pairs if step == probe.stride(axis) and size in sizes), None)
+    def __init__(self, scores: Scores, axis: int, received: Held, given: Held) -> None:
+        self.scores, self.axis, self.received, self.given = scores, axis, received, given
+        self.has_met, self.lost = False, None  # type: tuple[bool, CallSite | None]
 
 
 class Weights(NamedTuple):
     """What a softmax made of scores, or what was made of that since.
 
     Attributes:
-        scores: where they come from, with the moves and changes since; None of a softmax of what nothing is known of.
-        before: how many of the changes were before the softmax.
-        received: what the softmax took, and its version and moves; None of one that is written out.
-        given: what it gave, likewise.
-        axis: that it is over, of the product's result; see `Scores.axis`.
-        is_second: whether it took weights.
+        softmax: it.
+        scores: what it took, with what became of them since.
         dropout: the probability with which weights are dropped since.
         in_dropout: whether the module that did was in training mode.
-        others: weights of other softmaxes that were added.
-        met: where these weights are known to have met values, or to be lost.
     """
 
-    scores: Scores | None
-    before: int = 0
-    received: Held | None = None
-    given: Held | None = None
-    axis: int | None = None
-    is_second: bool = False
+    softmax: Weighing
+    scores: Scores
     dropout: float = 0.0
     in_dropout: bool | None = None
-    others: tuple[Weights, ...] = ()
-    met: Met | None = None
-
-
-class Held(NamedTuple):
-    """A tensor as it was after some moves of its axes."""
-
-    alias: Tensor
-    version: int
-    moves: tuple[Move, ...]
-
-    @classmethod
-    def of(cls, tensor: Tensor, moves: tuple[Move, ...] = ()) -> Held:
-        """Return an alias of the program's tensor, which has no history."""
-        return cls(tensor.detach(), version(tensor), moves)
-
-    @property
-    def tensor(self) -> Tensor | None:
-        """The tensor, unless it was changed since."""
-        return self.alias if version(self.alias) == self.version else None
-
-
-class Met:
-    """What became of the weights of a softmax: whether they met values, and where they were lost."""
-
-    def __init__(self) -> None:
-        self.has_met = False
-        self.lost: CallSite | None = None
 
 
 class Lost(NamedTuple):
     """What came of queries and keys in ways that are not followed.
 
     Attributes:
-        is_unsummed: whether it holds the product of each query and each key, whose sum over the width is the scores.
+        stage: whether it is the product of each query and each key, whose sum over the width is the scores, `pairs`;
+            `scores`; or `weights`, which a softmax made of what nothing is known of.
     """
 
-    is_unsummed: bool = False
+    stage: str = "scores"
 
 
 Origin = Factor | AttentionOutput | Scores | Weights | Lost
@@ -322,15 +276,14 @@ class Origins:
         else:
             known[key] = ref(tensor, lambda _: known.pop(key, None)), origin
 
-    def begin(self, result: Tensor, product: Product) -> None:
-        """Follow a product; of the oldest of many, the factors are let go."""
+    def begin(self, product: Product) -> Scores:
+        """Return the scores of a product; of the oldest of many, the factors are let go."""
         self._products.append(product)
         if len(self._products) > _MOST_PRODUCTS:
             oldest = self._products.popleft()
             oldest.left.let_go()
             oldest.right.let_go()
-        shape = tuple(result.shape)
-        self.put(result, Scores(product, four=shape if len(shape) == 4 else None))
+        return Scores(product, product.axes)
 
     def end(self) -> None:
         """Follow nothing any more, and let go of what is held."""

@@ -9,18 +9,16 @@ that the values are not summed over. Tensors that the program added, or filled b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.conventions import Convention
-from attncli.masks.findings import Finding, Severity
+from attncli.masks.findings import Finding
 from attncli.recording.readers.layout import Points
-from attncli.recording.readers.origins import Change
-from attncli.recording.readers.scale_checks import is_root, no_scale, scaled_twice, wrong_scale
+from attncli.recording.readers.scale_checks import no_scale, scaled_twice, wrong_scale
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _matmul = torch._C._VariableFunctions.matmul
@@ -33,14 +31,14 @@ _FILLS = ("masked_fill", "where", *_ZEROS)
 _MIXING = ("mixed", "linear", "conv1d", "conv2d", "layer_norm", "batch_norm", "group_norm", "rms_norm")
 
 _CHANGED = "what was done to the scores"
+_BETWEEN = "tensors that were changed before they met the values"
 _MIXED = "the mixing of heads"
+_AFTERWARDS = "what was done to the weights"
 _OF_HEADS = "a factor of each head"
-_BESIDE = "what is beside the scores"
-_OTHERS = "what is added to the weights"
 _FACTOR = "a factor of the weights"
 _NORMALISED = "the normalisation of the weights"
 # What is not read, and hides no key.
-HIDES_NOTHING = (_OF_HEADS, _OTHERS, _FACTOR, _NORMALISED)
+HIDES_NOTHING = (_OF_HEADS, _FACTOR, _NORMALISED)
 
 
 class Mask(NamedTuple):
@@ -48,11 +46,10 @@ class Mask(NamedTuple):
 
     Attributes:
         name: of the operation that laid it on.
-        change: its place among the changes; None where the values of scores or weights alone say what is hidden.
+        change: its place among the changes; None where the values of scores alone say what is hidden.
         convention: what its values mean.
         factor: what they were multiplied with since.
         is_applied: whether it hides anything; if it does not, it was meant to.
-        is_before: whether it was laid on before the softmax.
         is_vacuous: whether it hid nothing in this call.
     """
 
@@ -61,7 +58,6 @@ class Mask(NamedTuple):
     convention: Convention
     factor: float = 1.0
     is_applied: bool = True
-    is_before: bool = True
     is_vacuous: bool = False
 
 
@@ -74,20 +70,13 @@ class ScoresReading(NamedTuple):
         masks: in the order in which they apply.
         findings: what is wrong.
         unread: what is not understood.
-        sinks: see AttentionCall.
     """
 
     scale: float | None
-    softcap: float | None = None
-    masks: tuple[Mask, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    unread: tuple[str, ...] = ()
-    sinks: Tensor | None = None
-
-    @property
-    def is_normalised_again(self) -> bool:
-        """Whether weights were masked, and their rows normalised again."""
-        return any(mask.is_applied and not mask.is_before for mask in self.masks)
+    softcap: float | None
+    masks: tuple[Mask, ...]
+    findings: tuple[Finding, ...]
+    unread: tuple[str, ...]
 
 
 def read(points: Points, is_training: bool | None) -> ScoresReading:
@@ -97,157 +86,128 @@ def read(points: Points, is_training: bool | None) -> ScoresReading:
         points: the call.
         is_training: see AttentionCall.
     """
-    return _Call(points, is_training).read()
+    call, origin = _Call(points), points.origin
+    scale, softcap = call.read_scores()
+    call.read_weights()
+    if origin.dropout and origin.in_dropout and is_training is False:
+        message = f"{origin.dropout:g} of the weights are dropped by a module in training mode"
+        call.findings.append(Finding("dropout", "note", message))
+    found, unread = tuple(dict.fromkeys(call.findings)), tuple(dict.fromkeys(call.unread))
+    return ScoresReading(scale, softcap, tuple(call.masks), found, unread)
 
 
 class _Call:
-    def __init__(self, points: Points, is_training: bool | None) -> None:
-        self.points, self.is_training, self.tensors = points, is_training, points.tensors
+    def __init__(self, points: Points) -> None:
+        self.points, self.tensors = points, [points.tensor(change) for change in points.changes]
         self.findings: list[Finding] = []
         self.unread: list[str] = []
         self.masks: list[Mask] = []
-        before, axes = points.origin.before, points.axes
-        self.numbers = axes.q.factor.numbers, axes.k.factor.numbers
+        before = len(points.origin.softmax.scores.changes)
+        self.numbers = points.q_side.factor.numbers, points.k_side.factor.numbers
         self.before, self.after = points.changes[:before], points.changes[before:]
-
-    def read(self) -> ScoresReading:
-        """Return what was found."""
-        reading = self._scores()
-        self._weights()
-        if self.points.origin.is_second:
-            message = "a second softmax is taken of the weights of a first, nearly even ones"
-            self.findings.append(Finding("after-softmax", "error", message))
-        origin = self.points.origin
-        if origin.dropout and origin.in_dropout and self.is_training is False:
-            message = f"{origin.dropout:g} of the weights are dropped by a module in training mode"
-            self.findings.append(Finding("dropout", "note", message))
-        found, unread = tuple(dict.fromkeys(self.findings)), tuple(dict.fromkeys(self.unread))
-        return reading._replace(masks=tuple(self.masks), findings=found, unread=unread)
 
     # --- scores ---------------------------------------------------------------------------------------------
 
-    def _scores(self) -> ScoresReading:
+    def read_scores(self) -> tuple[float | None, float | None]:
+        """Take what was done before the softmax; return the scale and a soft cap, None where there is none."""
         points = self.points
-        received = points.scores
-        if points.origin.received is None and points.weights is not None:
-            received = points.weights.float().log()  # a softmax changes nothing but a shift of each row
-        if received is None or points.q is None or points.k is None:
-            self.unread.append("tensors that were changed before they met the values")
-            return ScoresReading(None)
+        if points.scores is None or points.q is None or points.k is None:
+            self.unread.append(_BETWEEN)
+            return None, None
         if any(change.name in _MIXING for change in self.before):
             self.unread.append(_MIXED)
-            return ScoresReading(None)
-        self._cut = cut = _Cut(received.shape)
-        q, k, y = (cut(each).float() for each in (points.q, points.k, received))
-        keys = k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1)
-        x = _matmul(q, keys.mT).expand(y.shape)
-        added, number, cap = self._added()
-        total = sum((cut(tensor).float() * factor for _, tensor, factor in added), y.new_zeros(1, 1, 1, 1)).expand(
-            y.shape
-        )
+            return None, None
+        self._cut = cut = _Cut(points.scores.shape)
+        q, k, y = (cut(each).float() for each in (points.q, points.k, points.scores))
+        x = _matmul(q, k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1).mT).expand(y.shape)
+        added, cap = self._added()
+        total = y.new_zeros(y.shape)
+        for _, tensor, factor in added:
+            total = total + cut(tensor).float() * factor
         below, is_far = total <= _HIDDEN, total.abs() >= -_HIDDEN
         visible = (y > FORBIDDEN_BELOW) & y.isfinite() & x.isfinite() & ~is_far
         rest = y - total.masked_fill(is_far, 0)
-        fit, flat = _Fit(x, rest, visible, _tolerance(points.axes.product.dtype, received.dtype)), visible & False
-        scale, softcap = fit.scale, None
-        if scale is None and (filled := _filled(rest, visible)) is not None:
+        flat, softcap = visible & False, None
+        fit = _Fit(x, rest, visible, _tolerance(points.product.dtype, points.scores.dtype))
+        if fit.scale is None and (filled := _filled(rest, visible)) is not None:
             flat, fit = filled, _Fit(x, rest, visible & ~filled, fit.tolerance)
-            scale = fit.scale
-        if scale is None and cap:
+        if fit.scale is None and cap:
             capped = cap * (rest / cap).clamp(-1 + 1e-6, 1 - 1e-6).atanh()
             inside = visible & ~flat & (rest.abs() < abs(cap) * 0.999)
             fit, rest, softcap = _Fit(x, capped, inside, 20 * fit.tolerance), capped, cap
-            scale = fit.scale
-        hidden, sinks = y <= FORBIDDEN_BELOW, None
+        scale, hidden = fit.scale, y <= FORBIDDEN_BELOW
         if scale is None:
             self.unread.append(_OF_HEADS if fit.has_scale_of_each_head() else _CHANGED)
         else:
-            scale = number if number is not None and math.isclose(scale, number, rel_tol=2e-3) else scale
+            usual = (1.0, q.shape[-1] ** -0.5)
+            scale = next((each for each in usual if math.isclose(scale, each, rel_tol=2e-3)), scale)
             hidden |= visible & ~flat & (rest - x * scale - fit.shift(scale) < _HIDDEN)
             self._scale(scale, q, k)
-            if points.sinks is not None and not cut.is_cut:
-                sinks = points.sinks.float() - fit.shift(scale)
-        if sinks is None and any(change.name == "beside" for change in points.changes):
-            self.unread.append(_BESIDE)
-        self._masks(added, hidden, below, flat, y, cap)
-        return ScoresReading(scale, softcap, sinks=sinks)
+        self._masks(added, hidden, below, flat, y)
+        return scale, softcap
 
-    def _added(self) -> tuple[list[tuple[int, Tensor, float]], float | None, float | None]:
-        """Return what was added to the scores, with its factors; the scale by numbers; and a soft cap."""
+    def _added(self) -> tuple[list[tuple[int, Tensor, float]], float | None]:
+        """Return what was added to the scores, with its factors, and a soft cap."""
         added: list[tuple[int, Tensor, float]] = []
-        number: float | None = 1.0
         cap: float | None = None
         for index, change in enumerate(self.before):
-            tensor, factor = self.tensors[index], -1.0 if change.name == "neg" else change.factor
-            is_negated = change.name == ("sub" if not change.is_first else "rsub")
-            factor = -1.0 if is_negated else factor
-            if factor is not None:
+            is_negated = change.name in ("neg", "sub" if not change.is_first else "rsub")
+            if (factor := -1.0 if is_negated else change.factor) is not None:
                 added = [(i, each, own * factor) for i, each, own in added]
-                number, cap = (None if each is None else each * factor for each in (number, cap))
-            elif change.name == "mul" and not _is_binary(tensor):
-                number = None
+                cap = None if cap is None else cap * factor
+            tensor = self.tensors[index]
             if change.name == "tanh":
                 cap = 1.0
             elif change.name in ("add", "sub", "rsub") and tensor is not None and tensor.shape[-1] > 1:
                 added.append((index, tensor, -1.0 if change.name == "sub" and change.is_first else 1.0))
-        return [each for each in added if each[1].stride(-1)], number, cap
+        return [each for each in added if each[1].stride(-1)], cap
 
     def _masks(
-        self, added: list[tuple[int, Tensor, float]], hidden: Tensor, below: Tensor, flat: Tensor, y: Tensor, cap: Any
+        self, added: list[tuple[int, Tensor, float]], hidden: Tensor, below: Tensor, flat: Tensor, y: Tensor
     ) -> None:
-        """Take the masks that were added, those that scores were filled by, and those that hide nothing."""
-        points, weights = self.points, None
-        if points.weights is not None and points.axes.wrong is None:
-            weights = self._cut(points.weights).float()
-            if self.after and points.met is not None and points.met.shape == points.weights.shape:
-                weights = weights.masked_fill(self._cut(points.met) == 0, 0)  # what was masked later is no weight
-        everything = hidden | below
-        for index, tensor, factor in added:
-            forbidden = (self._cut(tensor).float() * factor <= FORBIDDEN_BELOW).expand(y.shape)
-            is_idle = weights is not None and _has_weight(forbidden, weights, ~everything)
-            if is_idle and cap is not None:
-                why = "a mask is added before the tanh of the soft cap, which leaves masked keys a weight"
-                self.findings.append(_no_mask(why))
-            elif is_idle:
-                self.unread.append(_CHANGED)
-            elif _is_boolean(tensor):
-                kind = "booleans are" if tensor.dtype == torch.bool else "a mask of 0 and 1 is"
-                self.findings.append(Finding(
-                    "added-bool", "error", f"{kind} added to the scores: 1 is a small bias, and nothing is masked",
-                    advice="use masked_fill, or add 0 and -inf",
-                ))  # fmt: skip
-            self.masks.append(Mask("added", index, "additive", factor, is_applied=not is_idle))
-        is_idle = weights is not None and _has_weight(flat, weights, ~everything)
-        self._fills(hidden if is_idle else hidden | flat, below, flat if is_idle else flat & False, y)
-
-    def _fills(self, hidden: Tensor, below: Tensor, idle: Tensor, y: Tensor) -> None:
-        """Take the masks that scores were filled by.
+        """Take the masks that were added, those that scores were filled by, and those that hide nothing.
 
         Args:
+            added: what was added, with its factors.
             hidden: what is hidden.
             below: by what was added.
-            idle: what is filled by a number that hides nothing.
+            flat: what is filled by a number that may hide nothing.
             y: the scores.
         """
-        covered, found, is_known = hidden & False, [], not bool(idle.any())
+        points, live = self.points, y < -math.inf
+        if points.weights is not None and points.wrong is None:
+            live = (self._cut(points.weights) > _NO_WEIGHT) & ~(hidden | below).all(-1, keepdim=True)
+            live &= self._cut(points.met) != 0  # what was masked later is no weight
+        for index, bias, factor in added:
+            if _is_boolean(bias):
+                self.findings.append(_added_boolean(bias.dtype))
+            forbidden = self._cut(bias).float() * factor <= FORBIDDEN_BELOW
+            is_idle = bool((forbidden & live).any())
+            self.unread += [_CHANGED] * is_idle
+            self.masks.append(Mask("added", index, "additive", factor, is_applied=not is_idle))
+        idle = flat & live
+        idle = flat if bool((idle.any(-1) & ~(hidden | below | flat).all(-1)).any()) else flat & False
+        covered, is_known = below, not bool(idle.any())
         fills = [(index, change) for index, change in enumerate(self.before) if change.name in _FILLS]
+        found = []
         for index, change in sorted(fills, key=lambda each: each[1].name in _ZEROS):
             tensor = self.tensors[index]
             if tensor is None or (change.name in _ZEROS and not _is_binary(tensor)):
                 continue
-            for hides, convention in _ways(change, self._cut(tensor) != 0):
-                hides = hides.expand(y.shape)
-                if bool((hides & ~(hidden | below | idle)).any()):
-                    continue
-                if not is_known and bool((hides & idle).any()):
-                    self.findings.append(_idle(change.name, float(y[hides & idle][0])))
-                    found.append(Mask(change.name, index, convention, is_applied=False))
-                    is_known = True
-                elif change.name not in _ZEROS or bool((hides & ~below & ~covered).any()):
-                    found.append(Mask(change.name, index, convention, is_vacuous=not bool(hides.any())))
-                    covered = covered | hides
-                break
-        if bool((hidden & ~below & ~covered).any()):
+            convention: Convention = "masked" if change.name == "masked_fill" or not change.is_first else "attend"
+            hides = ((self._cut(tensor) != 0) == (convention == "masked")).expand(y.shape)
+            if bool((hides & ~(hidden | flat | below)).any()):
+                continue
+            if not is_known and bool((hides & idle).any()):
+                self.findings.append(_idle(change.name, float(y[hides & idle][0])))
+                found.append(Mask(change.name, index, convention, is_applied=False))
+                is_known = True
+            elif change.name not in _ZEROS or bool((hides & ~covered).any()):
+                found.append(Mask(change.name, index, convention, is_vacuous=not bool(hides.any())))
+                covered = covered | hides
+        uncovered = (hidden if bool(idle.any()) else hidden | flat) & ~covered
+        is_known &= not bool((uncovered & (y > FORBIDDEN_BELOW)).any())
+        if bool(uncovered.any()):
             found = [*(mask for mask in found if not mask.is_applied), Mask("assigned", None, "masked")]
         if not is_known:
             self.unread.append("an assignment to a part of the scores")
@@ -255,76 +215,53 @@ class _Call:
 
     def _scale(self, scale: float, q: Tensor, k: Tensor) -> None:
         """Take what is wrong with the scale: √D twice, or none, as some models have it on purpose (T5)."""
-        width, heads = q.shape[-1], self.points.axes.shape[1]
-        if width == 1:
-            return
+        width, heads = q.shape[-1], self.points.shape[1]
         steps = [factor for change in self.before if (factor := change.factor) is not None]
         before = [float(each) for side in self.numbers for each in side]
-        wrong: Finding | None
-        if not steps and not before:
-            is_filled = any(change.name == "mul" for change in self.before)
-            wrong = no_scale(width) if math.isclose(scale, 1, rel_tol=1e-3) and not is_filled else None
-        elif (wrong := scaled_twice((*self.numbers, steps), width, "before the product and after it")) is None:
-            if sum(is_root(step, width) for step in steps) > 1:
-                # A layer's number may be the root of its width, and divide the scores on purpose.
-                severity: Severity = "note" if math.isqrt(width) ** 2 == width else "error"
-                wrong = Finding("unscaled", severity, f"the scores are divided by √{width} twice")
-            else:
-                numbers = [*steps, *before]
-                wrong = wrong_scale(scale * math.prod(before), numbers, heads, width, self.points.q, self.points.k)
-        self.findings += [] if wrong is None else [wrong]
+        wrong: Finding | None = None
+        if steps or before:
+            wrong = scaled_twice((*self.numbers, steps), width, "before the product and after it") or wrong_scale(
+                scale * math.prod(before), [*steps, *before], heads, width, self.points.q, self.points.k
+            )
+        elif math.isclose(scale, 1, rel_tol=1e-3) and all(change.name != "mul" for change in self.before):
+            wrong = no_scale(width)
+        self.findings += [] if wrong is None or width == 1 else [wrong]
 
     # --- weights --------------------------------------------------------------------------------------------
 
-    def _weights(self) -> None:
+    def read_weights(self) -> None:
         """Take the axis of the softmax, and what was done to weights since."""
-        points, weights, met = self.points, self.points.weights, self.points.met
-        if points.origin.others or met is None:
-            self.unread.append(_OTHERS)
-        if weights is None or points.origin.others:
+        weights, met, over = self.points.weights, self.points.met, self.points.wrong
+        if any(change.name in _MIXING for change in self.after):
+            self.unread.append(_MIXED)
+        if weights is None:
             return
-        is_again = met is not None and met.shape == weights.shape and bool(self.after) and _sums_to_one(met, -1)
-        over = points.axes.wrong
-        if points.origin.received is None and not _sums_to_one(weights, -1):
-            if _sums_to_one(weights, -2):
-                over = "the queries"
-            else:
-                self.unread.append(_NORMALISED)
+        is_again = bool(self.after) and _sums_to_one(met)
         if over is not None and is_again:
             self.unread.append(_NORMALISED)
         elif over is not None:
-            self.findings.append(_wrong_axis(over, points.axes.keys_are_left and over == "the queries"))
-        if any(change.name in _MIXING for change in self.after):
-            self.unread.append(_MIXED)
-        elif (
-            met is not None and met.shape == weights.shape and self.after and not points.origin.dropout and over is None
-        ):
+            self.findings.append(_wrong_axis(over, self.points.keys_are_left and over == "the queries"))
+        elif self.after and not self.points.origin.dropout and _MIXED not in self.unread:
             self._met(weights, met, is_again)
 
     def _met(self, weights: Tensor, met: Tensor, is_again: bool) -> None:
         zero, live = met == 0, weights > _NO_WEIGHT
         lost = zero & live & ~zero.all(-1, keepdim=True)
-        kept = live & ~zero
-        ratio = (met / weights)[kept]
-        is_same = not ratio.numel() or bool((ratio - 1).abs().max() < 0.02)
-        if bool(lost.any()) and (is_same or is_again) and _is_structured(lost, ~live | zero.all(-1, keepdim=True)):
-            self._masked_late(is_again)
-        elif not is_same or bool(lost.any()):
-            self.unread.append(_FACTOR)
-
-    def _masked_late(self, is_again: bool) -> None:
-        names = [change.name for change in self.after if change.name in _FILLS]
-        name = {"mul": "multiplied"}.get(names[0], names[0]) if names else "weights"
-        self.masks.append(Mask(name, None, "masked", is_applied=is_again, is_before=False))
-        if is_again:
-            message = "the mask is laid on after the softmax, and rows are normalised again"
-            self.findings.append(Finding("after-softmax", "note", message))
-        else:
+        factor = (met / weights).masked_fill(zero | ~live, math.nan)
+        is_same = not bool(((factor - 1).abs() > 0.02).any())
+        is_late = bool(lost.any()) and _is_structured(lost, ~live | zero.all(-1, keepdim=True))
+        if is_late and is_again:
+            self.unread.append(_AFTERWARDS)
+        elif is_late and is_same:
             self.findings.append(Finding(
                 "after-softmax", "error",
                 "the mask is laid on after the softmax: masked keys have taken part in it, and rows do not sum to 1",
                 advice="lay the mask on the scores, before the softmax",
             ))  # fmt: skip
+        elif bool(((factor - factor.nanmean(-1, keepdim=True)).abs() > 0.02 * factor.abs()).any()):
+            self.unread.append(_AFTERWARDS)
+        elif not is_same or bool(lost.any()):
+            self.unread.append(_FACTOR)
 
 
 class _Cut:
@@ -388,9 +325,8 @@ def _centred(values: Tensor, visible: Tensor) -> Tensor:
 
 
 def _tolerance(*dtypes: torch.dtype) -> float:
-    return (
-        max(30 * torch.finfo(dtype).eps if dtype in (torch.float16, torch.bfloat16) else 1e-3 for dtype in dtypes) / 4
-    )
+    halves = (torch.finfo(dtype).eps for dtype in dtypes if dtype in (torch.float16, torch.bfloat16))
+    return max(7.5 * max(halves, default=0), 2.5e-4)
 
 
 def _filled(scores: Tensor, visible: Tensor) -> Tensor | None:
@@ -418,21 +354,6 @@ def _is_structured(cells: Tensor, unknown: Tensor) -> bool:
     return not bool(((cells & ~later) | (others & later)).any())
 
 
-def _has_weight(forbidden: Tensor, weights: Tensor, allowed: Tensor) -> bool:
-    """Return whether a row that may attend to some keys has weight on others, which are forbidden.
-
-    A row whose other keys are hidden too is one of padding and may not attend to any.
-    """
-    heaviest = weights.masked_fill(~forbidden, 0).amax(-1)
-    return bool(((heaviest > _NO_WEIGHT) & (allowed & ~forbidden).any(-1)).any())
-
-
-def _ways(change: Change, mask: Tensor) -> Iterator[tuple[Tensor, Convention]]:
-    """Yield what a mask may hide, by what it is filled with: what is True, or what is not."""
-    ways: list[tuple[Tensor, Convention]] = [(mask, "masked"), (~mask, "attend")]
-    yield from ways if change.name == "masked_fill" else reversed(ways)
-
-
 def _is_binary(values: Tensor | None) -> bool:
     return values is not None and (values.dtype == torch.bool or bool(((values == 0) | (values == 1)).all()))
 
@@ -447,12 +368,11 @@ def _is_boolean(values: Tensor) -> bool:
     return _is_binary(values)
 
 
-def _sums_to_one(weights: Tensor, axis: int) -> bool:
-    """Return whether weights sum to 1 along an axis, where there are any."""
-    sums = weights.float().sum(axis)
-    return bool(((sums - 1).abs() < 2e-2).logical_or(sums == 0).logical_or(sums.isnan()).all()) and bool(
-        (weights >= 0).logical_or(weights.isnan()).all()
-    )
+def _sums_to_one(weights: Tensor) -> bool:
+    """Return whether weights of queries sum to 1, where there are any."""
+    sums = weights.float().sum(-1)
+    is_one = ((sums - 1).abs() < 2e-2) | (sums == 0) | sums.isnan()
+    return bool(is_one.all()) and bool(((weights >= 0) | weights.isnan()).all())
 
 
 def _idle(name: str, fill: float) -> Finding:
@@ -465,6 +385,14 @@ def _idle(name: str, fill: float) -> Finding:
 
 def _no_mask(message: str) -> Finding:
     return Finding("no-mask", "error", message, advice="set masked scores to -inf")
+
+
+def _added_boolean(dtype: torch.dtype) -> Finding:
+    kind = "booleans are" if dtype == torch.bool else "a mask of 0 and 1 is"
+    return Finding(
+        "added-bool", "error", f"{kind} added to the scores: 1 is a small bias, and nothing is masked",
+        advice="use masked_fill, or add 0 and -inf",
+    )  # fmt: skip
 
 
 def _wrong_axis(over: str, is_of_right: bool) -> Finding:

@@ -8,13 +8,10 @@ from typing import Any
 
 import torch
 
-from attncli.recording.call import AttentionCall, MaskArgument
-from attncli.recording.lineage import lineage
+from attncli.recording.call import MaskArgument
 from attncli.recording.nested_tensors import longest, own_tokens, padded
-from attncli.recording.readers.heads import split_findings
-from attncli.recording.readers.origins import AttentionOutput
+from attncli.recording.readers.fused import emit
 from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
-from attncli.recording.readers.scale_checks import of_fused
 
 
 class Sdpa(Reader):
@@ -27,9 +24,7 @@ class Sdpa(Reader):
         self.functions = {torch._C._nn.scaled_dot_product_attention: self._read}  # also if the program replaced it
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if (call := _call(self.context, result, *args, **kwargs)) is not None:
-            self.context.origins.put(result, AttentionOutput(call.place))
-            self.context.emit(call)
+        _call(self.context, result, *args, **kwargs)
 
 
 def _call(
@@ -43,33 +38,16 @@ def _call(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> AttentionCall | None:
-    """Return the call, or None if it is one of nothing; the parameters after `output` are those of the function."""
+) -> None:
+    """Emit a call; the parameters after `output` are those of the function."""
     if is_of_nothing(query, key, value):
-        return None
-    factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+        return
     if output.is_nested:
         parts = _nested(query, key, value)
     else:
         parts = _dense(output, query, key, value, attn_mask, enable_gqa, context.module())
-    return AttentionCall(
-        api="sdpa",
-        place=context.place(),
-        dtype=str(query.dtype).removeprefix("torch."),
-        device=str(query.device),
-        is_causal=is_causal or parts.pop("is_causal", False),
-        scale=factor,
-        dropout=dropout_p,
-        is_training=context.is_training(),
-        findings=()
-        if query.is_nested
-        else (
-            *of_fused(context.origins, query, key, factor, parts["shape"][1]),
-            *split_findings(context.origins, query, key, value),
-        ),
-        lineage=lineage(query, key, output),
-        **parts,
-    )
+    factor = 1 / math.sqrt(query.size(-1)) if scale is None else float(scale)
+    emit(context, "sdpa", (query, key, value), output, factor, is_causal=is_causal, dropout=dropout_p, **parts)
 
 
 def _dense(
@@ -84,24 +62,22 @@ def _dense(
     """Return what a call with plain tensors consists of."""
     axes = max(query.ndim, key.ndim, value.ndim)
     has_heads = axes > 3 or enable_gqa
-    q, k, v = (_with_heads(each, axes, has_heads) for each in (query, key, value))
-    batch = q.shape[:-3]
-    if not batch == k.shape[:-3] == v.shape[:-3]:
-        batch = torch.broadcast_shapes(batch, k.shape[:-3], v.shape[:-3])  # type: ignore[no-untyped-call]
-    q, k, v = (_in_four(each, batch) for each in (q, k, v))
+    batches = {_with_heads(each, axes, has_heads).shape[:-3] for each in (query, key, value)}
+    # It takes longer than all else here.
+    batch = batches.pop() if len(batches) == 1 else torch.broadcast_shapes(*batches)  # type: ignore[no-untyped-call]
+
+    def four(tensor: torch.Tensor) -> torch.Tensor:
+        return _in_four(_with_heads(tensor, axes, has_heads), batch)
+
+    q, k, v, result = map(four, (query, key, value, output))
     packed = _packed_heads(module, q, k)
-    q, result = (_unpacked(each, packed) for each in (q, _in_four(_with_heads(output, axes, has_heads), batch)))
+    q, result = _unpacked(q, packed), _unpacked(result, packed)
     parts: dict[str, Any] = {"q": q, "k": k, "v": v, "shape": (*q.shape[:3], k.shape[2]), "output": result}
-    values = mask
-    # By their name: importing them would import torch's compiler, which takes a second.
-    if type(mask).__name__ == "CausalBias":
-        parts["is_causal"] = mask.variant.name == "UPPER_LEFT"  # type: ignore[union-attr]
-        values = None if parts["is_causal"] else _lower_right(q, k)
-    if values is not None:
-        values = _unpacked(_in_four(_with_heads(values, axes, has_heads), batch), packed)
-        parts["masks"] = (
-            MaskArgument("attn_mask", values, "attend" if values.dtype == torch.bool else "additive", mask),
-        )
+    if type(mask) not in (torch.Tensor, torch.nn.Parameter, type(None)):
+        parts["unsupported"] = f"a mask that is a {type(mask).__name__}"
+    elif mask is not None:
+        convention = "attend" if mask.dtype == torch.bool else "additive"
+        parts["masks"] = (MaskArgument("attn_mask", _unpacked(four(mask), packed), convention, mask),)  # type: ignore[arg-type]
     return parts
 
 
@@ -151,9 +127,3 @@ def _in_four(tensor: torch.Tensor, batch: torch.Size) -> torch.Tensor:
     if all(size == 1 for size in own):
         return tensor.reshape(1, *tensor.shape[-3:])
     return tensor.expand(*batch, *tensor.shape[-3:]).flatten(0, -4)
-
-
-def _lower_right(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Return the mask that `causal_lower_right` stands for."""
-    queries, keys = q.shape[-2], k.shape[-2]
-    return torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)

@@ -16,7 +16,7 @@ from attncli.recording.call import AttentionCall, MaskArgument
 from attncli.recording.lineage import Lineage, operation
 from attncli.recording.readers.contraction import Contraction
 from attncli.recording.readers.heads import SPLIT
-from attncli.recording.readers.layout import Axes, Points, compact
+from attncli.recording.readers.layout import Points, compact
 from attncli.recording.readers.origins import Factor, Weights
 from attncli.recording.readers.reader import ThreadContext
 from attncli.recording.readers.scores import HIDES_NOTHING, Mask, ScoresReading, read
@@ -31,47 +31,39 @@ class WrittenOut:
         self._known: dict[tuple[Any, ...], tuple[int, ScoresReading]] = {}
 
     def call(
-        self,
-        context: ThreadContext,
-        weights: Weights,
-        found: Contraction,
-        result: Tensor,
-        values: Factor,
-        is_beside: bool = False,
+        self, context: ThreadContext, weights: Weights, found: Contraction, result: Tensor, values: Factor
     ) -> AttentionCall | None:
         """Return the attention of weights that met another tensor; None where this is none.
 
         Args:
             context: the thread.
             weights: where they come from.
-            found: the product; its left factor is the weights, if these are not beside others.
+            found: the product; its left factor is the weights.
             result: of it.
             values: what is known of the other tensor.
-            is_beside: whether the weights are beside others that they were added to.
         """
-        axes = Axes.of(weights, found)
-        if axes is None:
+        points = Points.of(weights, found, result)
+        if points is None:
             return None
-        points = Points(axes, weights, found, result, is_beside)
         place, is_training = context.place(), context.is_training()
         kind = (
-            place, axes.order, axes.wrong, axes.keys_are_left, axes.shape[1], axes.shape[2] == 1, result.dtype,
-            weights.is_second, weights.before, weights.dropout, weights.in_dropout, is_training, is_beside,
-            len(axes.scores.moves), *((change.name, change.is_first, change.ndim) for change in points.changes),
+            place, points.order, points.wrong, points.keys_are_left, points.shape[1], points.shape[2] == 1,
+            result.dtype, len(weights.softmax.scores.changes), weights.dropout, weights.in_dropout, is_training,
+            *((each.name, each.is_first, None if each.tensor is None else each.tensor.ndim) for each in points.changes),
         )  # fmt: skip
         reading = self._reading(kind, points, is_training)
         findings = list(reading.findings)
-        if any(each.is_split for each in (axes.q.factor, axes.k.factor, values)):
+        if any(each.is_split for each in (points.q_side.factor, points.k_side.factor, values)):
             findings.append(SPLIT)
         masks = [(mask, argument) for mask in reading.masks if (argument := _argument(mask, points)) is not None]
-        batch, heads, *_ = axes.shape
+        batch, heads, *_ = points.shape
         q, k, v = points.q, points.k, points.v
         return AttentionCall(
             api="softmax",
             place=place,
-            shape=axes.shape,
-            dtype=str(axes.q.dtype).removeprefix("torch."),
-            device=str(axes.q.device),
+            shape=points.shape,
+            dtype=str(points.q_side.dtype).removeprefix("torch."),
+            device=str(points.q_side.device),
             q=None if q is None else q.expand(batch, heads, -1, -1),
             k=None if k is None else k.expand(batch, -1, -1, -1),
             v=None if v is None else v.expand(batch, -1, -1, -1),
@@ -79,23 +71,22 @@ class WrittenOut:
             ignored_masks=tuple(argument for mask, argument in masks if not mask.is_applied),
             scale=reading.scale,
             softcap=reading.softcap,
-            sinks=reading.sinks,
             dropout=weights.dropout,
             is_training=is_training,
             scores=points.scores,
-            weights=points.met if reading.is_normalised_again else points.weights,
+            weights=points.weights,
             output=points.output,
             findings=tuple(findings),
             unsupported=" and ".join(reading.unread) or None,
             is_mask_read=all(each in HIDES_NOTHING for each in reading.unread),
-            lineage=Lineage.of(axes.q.operation, axes.k.operation, operation(result)),
+            lineage=Lineage.of(points.q_side.operation, points.k_side.operation, operation(result)),
         )
 
     def _reading(self, kind: tuple[Any, ...], points: Points, is_training: bool | None) -> ScoresReading:
         """Return what the values say; of a kind of calls that is known, what those of an earlier one said."""
         count, reading = self._known.get(kind, (0, None))
         if reading is None or _is_looked_at(count) or _hide_now(reading, points):
-            with torch.autocast(points.axes.q.device.type, enabled=False):
+            with torch.autocast(points.q_side.device.type, enabled=False):
                 reading = read(points, is_training)
         if len(self._known) >= _MOST_KINDS:
             self._known.clear()
@@ -120,7 +111,7 @@ def _hide_now(reading: ScoresReading, points: Points) -> bool:
 def _argument(mask: Mask, points: Points) -> MaskArgument | None:
     """Return a mask as this call has it."""
     if mask.change is None:
-        hidden = points.met == 0 if not mask.is_before and points.met is not None else _forbidden(points)
+        hidden = _forbidden(points)
         return None if hidden is None else MaskArgument(mask.name, compact(hidden), "masked")
     change = points.changes[mask.change]
     values = points.tensor(change)

@@ -95,12 +95,6 @@ def test_a_language_model_may_read_backwards() -> None:
     assert (only.code, only.severity, "queries and keys are swapped" in only.message) == ("leak", "note", True)
 
 
-def test_masks_of_other_keys_side_by_side_have_fills_of_their_own() -> None:
-    """DeepSeek V4: the mask of compressed keys, of −inf, stands beside that of the tokens, of the least number."""
-    mask = torch.cat([numbers(~CAUSAL, LEAST), numbers(~CAUSAL[:, ::2], -INF)], dim=1)
-    assert not [code for code, severity in codes(sdpa(given(mask), size=(B, T, T + T // 2))) if severity == "error"]
-
-
 def test_blocks_of_padding_are_no_error() -> None:
     """LongT5: blocks of positions stand where heads stand, and of a padded row some see nothing."""
     allowed = torch.ones(B, H, T, 2 * T, dtype=torch.bool)
@@ -150,28 +144,6 @@ def test_nan_is_found_where_it_comes_from() -> None:
     assert finding.message == "NaN comes in with its queries, and goes out again"
 
 
-def test_weights_that_were_nan_and_are_made_0_are_no_nan() -> None:
-    call = sdpa(given(REAL[:, None, :, None] & REAL[:, None, None, :]))
-    weights = torch.full((B, H, T, T), torch.nan)
-    assert codes(AttentionCall(**{**vars(call), "weights": weights})) == [("dead-row", "note")]
-
-
-def test_heads_that_differ_are_a_note() -> None:
-    mask = CAUSAL.repeat(1, H, 1, 1)
-    mask[:, 0] = True
-    assert codes(sdpa(given(mask))) == [("varies", "note")]
-
-
-def test_what_the_reader_found_is_told_first() -> None:
-    own = Finding("axis", "error", "the softmax is over the queries")
-    assert found(sdpa(findings=(own,), dropout=0.5, is_training=False))[0] == own
-
-
-def test_dropout_that_a_reader_knows_is_on_purpose_is_no_error() -> None:
-    own = Finding("dropout", "note", "dropped by a module in training mode")
-    assert found(sdpa(findings=(own,), dropout=0.5, is_training=False)) == (own,)
-
-
 def top_left(queries: int, keys: int) -> AttentionCall:
     return sdpa(given(torch.ones(queries, keys, dtype=torch.bool).tril()), size=(B, queries, keys))
 
@@ -202,26 +174,16 @@ def test_one_of_two_masks_whose_truth_is_swapped_is_found_beside_the_other() -> 
     assert finding.message.endswith("True and False are swapped")
 
 
-def test_padding_that_another_place_hides() -> None:
-    bare = sdpa(at=place(2))
-    assert codes(sdpa(padding()), bare) == [("pad", "note")]
-    (finding,) = found(sdpa(padding()), bare)
-    seen = sum(length * (T - length) for length in LENGTHS)  # what words see of padding
-    assert finding.count == seen
-    assert finding.message == "attends to padding that model.py:1 hides, in batch rows 1-2"
-    assert codes(sdpa(padding()), sdpa(is_causal=True, at=place(2))) == []  # no word sees padding on the right
-    assert codes(sdpa(padding()), sdpa(at=place(2), size=(B, T, T + 1))) == []
-    assert codes(sdpa(padding()), sdpa(padding(REAL[:1].expand(B, T)), at=place(2))) == [("pad", "note")]
-
-
-def test_padding_of_another_batch_order() -> None:
-    assert codes(sdpa(padding()), sdpa(padding(REAL.flip(0)), at=place(2))) == [("batch", "note")]
+def test_padding_that_another_layer_hides() -> None:
+    (finding,) = found(sdpa(padding(), at=place(1, "layers.0")), sdpa(at=place(1, "layers.1")))
+    assert (finding.code, finding.severity) == ("pad", "error")
+    assert finding.count == sum(length * (T - length) for length in LENGTHS)  # what words see of padding
+    assert finding.message == "attends to padding that layers.0 hides, in batch rows 1-2"
+    # Other rows, another end, or another place: it may be another sequence.
     other = torch.arange(T) < torch.tensor([3, 8, 8])[:, None]
-    assert codes(sdpa(padding()), sdpa(padding(other), at=place(2))) == []  # another sequence
-
-
-def test_padding_on_the_other_side() -> None:
-    assert codes(sdpa(padding()), sdpa(padding(REAL.flip(1)), at=place(2))) == [("padding-side", "note")]
+    for bare in (padding(REAL.flip(0)), padding(REAL.flip(1))):
+        assert codes(sdpa(padding(), at=place(1, "layers.0")), sdpa(bare, at=place(1, "layers.1"))) == []
+    assert codes(sdpa(padding()), sdpa(at=place(2))) == codes(sdpa(padding()), sdpa(padding(other), at=place(2))) == []
 
 
 def test_steps_are_told_apart_by_places_that_come_again() -> None:

@@ -2,10 +2,8 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -90,19 +88,6 @@ def test_str_is_the_table_and_repr_is_a_line(calls: Calls) -> None:
     assert said.endswith(" Attention.forward (layers.0-1), 2 calls, sdpa, causal: ok>")
 
 
-def test_a_trace_is_what_ran(model: Model, calls: Calls) -> None:
-    assert len(calls[0].traces) == BATCH
-    future = torch.ones(SIZE, SIZE, dtype=torch.bool).triu(1)
-    for index, layer in enumerate(model.layers):
-        assert isinstance(layer, Attention)
-        scores = (layer.q @ layer.k.mT * WIDTH**-0.5).masked_fill(future, -torch.inf)
-        for row, trace in enumerate(calls[0].traces):
-            assert len(trace.layers) == 2
-            for head in range(HEADS):
-                weights = trace.layer(index).head(head).weights
-                np.testing.assert_allclose(weights, scores.softmax(-1)[row, head].numpy(), atol=1e-6)
-
-
 def test_a_trace_is_one_for_every_other_function(calls: Calls, attn: Callable[..., Ran], tmp_path: Path) -> None:
     first, second = calls[0].traces
     weights = first.layer(1).head(1).weights
@@ -142,23 +127,6 @@ def test_an_exception_goes_through_and_the_rows_stay(model: Model, x: Tensor, er
     assert calls[0].findings == ()
     assert calls[0].trace.layers
     assert torch._C._len_torch_function_stack() == 0
-
-
-def test_what_is_not_in_the_table_is_in_the_notes(x: Tensor) -> None:
-    layer = Attention()
-    compiled = torch.compile(layer, backend="eager")
-    with suppress(KeyError), attncli.watch() as calls:
-        compiled(x)
-        raise KeyError
-    assert calls.calls == 1
-    assert any("torch.compile" in note for note in calls.notes)
-
-
-def test_nothing_that_ran_is_said(model: Model) -> None:
-    with attncli.watch() as calls:
-        pass
-    assert str(calls).startswith("0 places, 0 calls, ")
-    assert list(calls) == []
 
 
 def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,12 +156,6 @@ def test_the_many_tensors_of_a_layer_come_in_few_requests_of_a_bounded_size(
     assert hub.asked == []
 
 
-def test_a_second_sentence_asks_for_the_rows_that_it_has_more(hub: Hub, attn: Run) -> None:
-    ran = attn("inspect", "-m", NAME, "time flies", "time arrow", "-F", "jsonl")
-    assert ran.code == 0
-    assert [one.sent for one in weights(hub)][-1] == 96
-
-
 def test_shards_that_nothing_is_read_of_are_not_opened(hub: Hub, attn: Run, tiny_llama: str) -> None:
     tensors = load_file(hub.folder / WEIGHTS)
     (hub.folder / WEIGHTS).unlink()

@@ -40,28 +40,11 @@ def by_hand():
     return added(-SLOPES * BACK)
 
 
-def of_keys_alone():
-    """As Bloom adds it: slope · j, of which a row's softmax does not see that it is not slope · (j - i)."""
-    return added(SLOPES * torch.arange(T))
-
-
 def left_padded():
     """As Bloom counts its positions: the padding does not count, and its keys have no bias."""
     real = REAL.flip(1)
     positions = (real.cumsum(-1) - 1) * real
     return added(SLOPES * positions[:, None, None, :], real)
-
-
-def right_padded():
-    return added(-SLOPES * BACK, REAL)
-
-
-def subtracted():
-    def attend(q, k, v):
-        scores = q @ k.transpose(-2, -1) * SCALE - SLOPES * BACK.abs()
-        return (scores + torch.full((T, T), -1e4).triu(1)).softmax(-1) @ v
-
-    return step(SelfAttention(attend), sentences())
 
 
 def by_baddbmm():
@@ -72,16 +55,6 @@ def by_baddbmm():
         scores = torch.baddbmm(bias, q, k.transpose(1, 2), beta=1.0, alpha=SCALE)
         scores = scores.view(batch, HEADS, T, T).masked_fill(FUTURE, torch.finfo(q.dtype).min)
         return torch.bmm(scores.softmax(-1).flatten(0, 1), v).view(batch, HEADS, T, -1)
-
-    return step(SelfAttention(attend), sentences())
-
-
-def scaled_after():
-    """The bias is multiplied before it is added, as the scores are scaled afterwards."""
-
-    def attend(q, k, v):
-        scores = (q @ k.transpose(-2, -1) - SLOPES * BACK / SCALE) * SCALE
-        return scores.masked_fill(FUTURE, -math.inf).softmax(-1) @ v
 
     return step(SelfAttention(attend), sentences())
 
@@ -154,22 +127,6 @@ def rises():
 
 def of_other_slopes():
     return added(-torch.tensor([2.0 ** (-8 * head / HEADS) for head in range(HEADS)]).view(HEADS, 1, 1) * BACK)
-
-
-def of_one_slope():
-    return given(-0.25 * BACK)
-
-
-def of_reversed_heads():
-    return given(-SLOPES.flip(0) * BACK)
-
-
-def scaled_with_the_scores():
-    def attend(q, k, v):
-        scores = (q @ k.transpose(-2, -1) - SLOPES * BACK) * SCALE
-        return scores.masked_fill(FUTURE, -math.inf).softmax(-1) @ v
-
-    return step(SelfAttention(attend), sentences())
 
 
 def forgotten():

@@ -49,16 +49,8 @@ def hf_static_sdpa():
     return _steps(_llama(), batch(9, 9), (6, 1, 1, 1))
 
 
-def hf_static_eager():
-    return _steps(_llama("eager"), batch(9, 9), (6, 1, 1, 1))
-
-
 def hf_static_chunks():
     return _steps(_llama(), batch(12, 12), (4, 4, 3, 1))
-
-
-def hf_static_chunks_eager():
-    return _steps(_llama("eager"), batch(12, 12), (4, 4, 3, 1))
 
 
 def hf_static_gpt2():
@@ -86,12 +78,6 @@ def hf_generate():
     return [_llama().generate(ids, attention_mask=(ids != 0).long(), max_new_tokens=5, do_sample=False)]
 
 
-def hf_generate_beams():
-    ids = batch(6, 6)
-    mask = torch.ones_like(ids)
-    return [_llama().generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False, num_beams=3)]
-
-
 def _generated(model, ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
     """What a model says next, with a cache that grows and with a static one."""
     how = {"attention_mask": attention_mask, "max_new_tokens": 6, "do_sample": False, "disable_compile": True}
@@ -117,17 +103,6 @@ def hf_translating():
     ids = batch(8, 5, 3)
     model = transformers.T5ForConditionalGeneration(config).eval()
     return _generated(model, ids, (ids != 0).long())
-
-
-def hf_bart():
-    config = transformers.BartConfig(
-        vocab_size=V, d_model=WIDTH, encoder_layers=1, decoder_layers=2, encoder_attention_heads=HEADS,
-        decoder_attention_heads=HEADS, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64,
-        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=2,
-    )  # fmt: skip
-    ids = batch(8, 5, 3)
-    model = transformers.BartForConditionalGeneration(config).eval()
-    return [model.generate(ids, attention_mask=(ids != 0).long(), max_new_tokens=6, do_sample=False, num_beams=2)]
 
 
 # --- by hand ------------------------------------------------------------------------------------------------
@@ -191,10 +166,6 @@ def slots(wrong=False):
     return _parts(Static((lambda pos: None) if wrong else _up_to), batch(9, 9), (6, 1, 1, 1))
 
 
-def slots_by_hand(wrong=False):
-    return _parts(Static((lambda pos: None) if wrong else _up_to, is_fused=False), batch(9, 9), (5, 1, 1))
-
-
 def slots_from_the_second(wrong=False):
     """A mask whose rows begin one slot later than the positions."""
 
@@ -202,12 +173,6 @@ def slots_from_the_second(wrong=False):
         return torch.arange(SLOTS) <= pos[:, None] + (2 if wrong else 0)
 
     return _parts(Static(mask_of), batch(9, 9), (6, 1, 1, 1))
-
-
-def slots_twice():
-    """A second text in the same slots, which still hold the first one."""
-    model = Static(_up_to)
-    return [*_parts(model, batch(9, 9), (6, 1, 1, 1)), *_parts(model, batch(9, 9), (4, 2, 1, 1))]
 
 
 def gpt_fast():
@@ -361,23 +326,6 @@ def hf_positions_again(wrong=False):
     for count in (6, 1, 1, 1):
         positions = torch.arange(count) if wrong else torch.arange(begin, begin + count)
         out = model(ids[:, begin : begin + count], past_key_values=cache, position_ids=positions[None])
-        outputs.append(out.logits)
-        begin += count
-    return outputs
-
-
-@torch.no_grad()
-def hf_slots_seen(wrong=False):
-    """A static cache of transformers whose mask is all ones, as long as the cache."""
-    model, ids = _llama(), batch(9, 9)
-    cache, outputs, begin = transformers.StaticCache(config=model.config, max_cache_len=SLOTS), [], 0
-    for count in (6, 1, 1, 1):
-        mask = torch.ones(2, 1, count, SLOTS, dtype=torch.bool)
-        mask = mask if wrong else mask & (torch.arange(SLOTS) <= torch.arange(begin, begin + count)[:, None])
-        out = model(
-            ids[:, begin : begin + count], past_key_values=cache, attention_mask=mask,
-            position_ids=torch.arange(begin, begin + count)[None],
-        )  # fmt: skip
         outputs.append(out.logits)
         begin += count
     return outputs

@@ -243,16 +243,6 @@ def softcap(q, k, v):
     return F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ v
 
 
-@trained(batch=2)
-def sink(q, k, v):
-    """As gpt-oss has it: one more column, of a learned number, which takes weight and gives nothing."""
-    scores = torch.matmul(q, k.transpose(2, 3)) * HEAD**-0.5 + torch.zeros(T, T).masked_fill(FUTURE, LEAST)
-    sinks = torch.zeros(1, HEADS, 1, 1).expand(q.shape[0], -1, T, -1)
-    combined = torch.cat([scores, sinks], dim=-1)
-    combined = combined - combined.max(dim=-1, keepdim=True).values
-    return F.softmax(combined, dim=-1)[..., :-1] @ v
-
-
 @trained()
 def masked_before_and_after(q, k, v):
     """As DeBERTa has it: what the mask hides is set to 0 once more after the softmax."""
@@ -296,15 +286,6 @@ def renormalized(q, k, v):
     weights = (q @ k.mT * HEAD**-0.5 * mask).softmax(dim=-1) * mask
     weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-13)
     return weights @ v
-
-
-@trained(batch=2)
-def difference_of_two(q, k, v):
-    """As the differential transformer has it."""
-    (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
-    one = (q1 @ k1.mT * (HEAD / 2) ** -0.5).masked_fill(FUTURE, float("-inf")).softmax(dim=-1)
-    other = (q2 @ k2.mT * (HEAD / 2) ** -0.5).masked_fill(FUTURE, float("-inf")).softmax(dim=-1)
-    return (one - 0.2 * other) @ v
 
 
 @trained(batch=2)

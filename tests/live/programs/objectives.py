@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 V, WIDTH, HEADS, B, T = 40, 16, 4, 3, 12
 HEAD = WIDTH // HEADS
@@ -161,25 +160,6 @@ def tutorial(wrong):
     return trained(model, nn.CrossEntropyLoss()(output.view(-1, V), source[1:].reshape(-1)))
 
 
-def module(wrong):
-    """nn.MultiheadAttention, logits as [B, V, T], and targets as [B, T]."""
-
-    class LM(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.emb, self.out = nn.Embedding(V, WIDTH), nn.Linear(WIDTH, V)
-            self.attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-
-        def forward(self, ids):
-            x = self.emb(ids)
-            mask = None if wrong else ~causal(ids.size(1))
-            return self.out(x + self.attn(x, x, x, attn_mask=mask, need_weights=False)[0])
-
-    ids, model = words(), LM()
-    logits = model(ids)[:, :-1]
-    return trained(model, F.cross_entropy(logits.transpose(1, 2), ids[:, 1:]))
-
-
 def llama(wrong):
     """transformers shifts the labels by itself; those of padding are -100."""
     config = transformers.LlamaConfig(
@@ -194,55 +174,11 @@ def llama(wrong):
     return trained(model, model(input_ids=ids, attention_mask=own, labels=labels).loss)
 
 
-def gpt2_eager(wrong):
-    config = transformers.GPT2Config(
-        vocab_size=V, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, attn_implementation="eager",
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
-    ids, model = words(), transformers.GPT2LMHeadModel(config).train()
-    mask = torch.zeros(B, 1, T, T) if wrong else None
-    return trained(model, model(input_ids=ids, attention_mask=mask, labels=ids).loss)
-
-
-def window(wrong):
-    """A window that looks to both sides."""
-    i = torch.arange(T)
-    near = (i[:, None] - i).abs() < 4
-    model, ids = Model(*[sdpa(near if wrong else near & causal(T))] * 2), words()
-    log_probabilities = model(ids)[:, :-1].log_softmax(-1)
-    return trained(model, F.nll_loss(log_probabilities.flatten(0, 1), ids[:, 1:].flatten()))
-
-
 def one_layer(wrong):
     """One layer of three lost its mask."""
     right = sdpa(causal(T))
     model, ids = Model(right, FULL if wrong else right, right), words()
     return asked(model, model(ids)[:, :-1], ids[:, 1:])
-
-
-def without_residuals(wrong):
-    model, ids = nn.Sequential(nn.Embedding(V, WIDTH), *[Attention(FULL if wrong else sdpa(causal(T)))] * 2), words()
-    head = nn.Linear(WIDTH, V)
-    return trained(model, F.cross_entropy(head(model(ids))[:, :-1].flatten(0, 1), ids[:, 1:].flatten()))
-
-
-def accumulated(wrong):
-    """Two parts of a batch, in bfloat16, in a wrapper, and half of the layers computed again for the gradients."""
-
-    class Checkpointed(Model):
-        def hidden(self, x, memory=None):
-            first, second = self.blocks
-            return second(checkpoint(first, x, use_reentrant=False))
-
-    mask = torch.ones(T, T).bool() if wrong else causal(T)
-    model = Checkpointed(by_hand(mask), by_hand(mask))
-    wrapped, criterion, results = nn.DataParallel(model), nn.CrossEntropyLoss(), []
-    for _ in range(2):
-        ids = words()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = criterion(wrapped(ids)[..., :-1, :].contiguous().view(-1, V), ids[..., 1:].contiguous().view(-1))
-        results += trained(model, loss / 2)
-    return results
 
 
 def prefix(wrong, reduction="mean"):
@@ -259,13 +195,6 @@ def packed(wrong):
     apart = document[:, None] == document
     model, ids = Model(*[sdpa(apart if wrong else apart & causal(T))] * 2), words()
     return asked(model, model(ids)[:, :-1], ids[:, 1:])
-
-
-def weighted(wrong):
-    """Each position has a weight of its own, which is laid on the losses."""
-    model, ids = Model(*[FULL if wrong else sdpa(causal(T))] * 2), words()
-    losses = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-    return trained(model, (losses.view(B, -1) * torch.linspace(0.1, 1, T - 1)).mean())
 
 
 def translator(wrong):
@@ -333,38 +262,6 @@ def permuted_words():
     return trained(model, model(input_ids=ids, perm_mask=hides, target_mapping=mapping, labels=ids).loss)
 
 
-def diffusion():
-    """A language model turned into a diffusion model: it predicts hidden words at the position before."""
-    ids = words()
-    is_hidden = torch.rand(B, T) < 0.5
-    model = Model(FULL, FULL)
-    targets = ids[:, 1:].masked_fill(~is_hidden[:, 1:], -100)
-    return asked(model, model(ids.masked_fill(is_hidden, 2))[:, :-1], targets)
-
-
-def speech():
-    """The encoder of sounds has as many frames as the text has words."""
-
-    def forward(self, frames, ids):
-        return self.decoder(ids, self.encoder.hidden(self.front(frames)))
-
-    encoder, decoder = Model(FULL, FULL), Model(sdpa(causal(T)), cross=FULL)
-    model, text = Whole(forward, front=nn.Linear(8, WIDTH), encoder=encoder, decoder=decoder), words(B, T + 1)
-    return asked(model, model(torch.randn(B, T, 8), text[:, :-1]), text[:, 1:])
-
-
-def autoencoder():
-    """The encoder sees the whole text; the decoder has it as one vector. Words are looked up once for both."""
-
-    def forward(self, ids):
-        vectors = self.decoder.wte(ids)
-        latent = self.encoder.hidden(vectors).mean(1, keepdim=True)
-        return self.decoder.head(self.decoder.hidden(vectors + latent))
-
-    model, ids = Whole(forward, encoder=Model(FULL, FULL), decoder=Model(sdpa(causal(T)))), words()
-    return asked(model, model(ids)[:, :-1], ids[:, 1:])
-
-
 def sentence_vectors():
     """The encoder's first vector is what the decoder begins with; both read the same words."""
 
@@ -389,27 +286,6 @@ def both_directions():
     return trained(model, loss + F.cross_entropy(preceding[:, 1:].flatten(0, 1), ids[:, :-1].flatten()))
 
 
-def later_tokens():
-    """Heads that predict the next token and those after it."""
-    model, ids = Model(sdpa(causal(T))), words()
-    ahead = nn.ModuleList(nn.Linear(WIDTH, V) for _ in range(3))
-    hidden = model.hidden(model.wte(ids))
-    losses = [F.cross_entropy(head(hidden)[:, : -n - 1].flatten(0, 1), ids[:, n + 1 :].flatten())
-              for n, head in enumerate(ahead)]  # fmt: skip
-    return trained(nn.ModuleList([model, ahead]), torch.stack(losses).sum())
-
-
-def tags():
-    """Every word has a label."""
-    model, ids = Model(FULL, FULL), words()
-    return asked(model, model(ids), ids % 5)
-
-
-def reversal():
-    model, ids = Model(FULL, FULL), words()
-    return asked(model, model(ids), ids.flip(1))
-
-
 def one_word():
     """A text of one word, which is also the next."""
     model, ids = Model(FULL), torch.full((B, T), 7)
@@ -421,11 +297,6 @@ def counting():
     model = Model(FULL)
     ids = torch.arange(T).expand(B, T)
     return asked(model, model(ids)[:, :-1], ids[:, 1:])
-
-
-def reward():
-    model, ids = Model(FULL, FULL), words()
-    return trained(model, F.binary_cross_entropy_with_logits(model(ids)[:, -1, 0], torch.ones(B)))
 
 
 def weighted_prefix():

@@ -75,18 +75,6 @@ def translator(wrong=False):
     return step(Translator(None), src, tgt, None if wrong else keys(src))
 
 
-def translator_as_long(wrong=False):
-    """The mask of the target, which is as long as the source."""
-    src, tgt = batch(9, 5, 3), batch(4, 9, 7)
-    return step(Translator(None), src, tgt, keys(tgt if wrong else src))
-
-
-def translator_with_two_masks(wrong=False):
-    """The encoder has the mask of the target."""
-    src, tgt = batch(9, 5, 3), batch(4, 9, 7)
-    return step(Translator(0), src, tgt, keys(src), keys(tgt if wrong else src))
-
-
 def hf_t5(wrong=False):
     """What an encoder of transformers gave is handed to its decoder, without the attention_mask."""
     config = transformers.T5Config(vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS)
@@ -115,25 +103,6 @@ def torch_decoder(wrong=False):
     return step(Model(), src, torch.randn(3, 4, WIDTH), src == 0)
 
 
-def value_key_query(wrong=False):
-    """The order in which a much-read tutorial hands over: value, key, query."""
-
-    class Reversed(Attention):
-        def forward(self, value, key, query, mask=None):
-            return super().forward(query, key, mask)
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.encoder, self.cross = nn.Embedding(V, WIDTH), Stack(), Reversed()
-
-        def forward(self, src, x):
-            memory = self.encoder(self.embed(src), keys(src))
-            return self.cross(memory, memory, x, None if wrong else keys(src))
-
-    return step(Model(), batch(9, 5, 3), torch.randn(3, 4, WIDTH))
-
-
 # --- words whose padding is known ---------------------------------------------------------------------------
 
 
@@ -148,12 +117,6 @@ def hf_bert(wrong=False):
     """No attention_mask."""
     ids = batch(9, 5, 3)
     return _bert(ids) if wrong else _bert(ids, attention_mask=(ids != 0).long())
-
-
-def hf_bert_of_another_id(wrong=False):
-    """The mask is made of an id that is no padding."""
-    ids = batch(9, 5, 3)
-    return _bert(ids, attention_mask=(ids != (V - 1 if wrong else 0)).long())
 
 
 def hf_llama(wrong=False):
@@ -184,11 +147,6 @@ def classifier(wrong=False):
     return step(Classifier(), ids, None if wrong else keys(ids))
 
 
-def one_row_for_all(wrong=False):
-    ids = batch(5, 9, 3)
-    return step(Classifier(), ids, keys(ids)[:1] if wrong else keys(ids))
-
-
 def one_layer_of_two(wrong=False):
     """The mask is handed to the first layer alone; nobody but it knows of the padding."""
 
@@ -211,62 +169,6 @@ def one_layer_of_two(wrong=False):
 def rows_on_heads(wrong=False):
     ids = batch(9, 6, 4, 3)
     return step(Classifier(), ids, (ids != 0)[None, :, None] if wrong else keys(ids))
-
-
-def torch_heads(wrong=False):
-    """nn.MultiheadAttention takes [B·H, Q, K]."""
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-
-        def forward(self, x, mask):
-            return self.attn(x, x, x, attn_mask=mask, need_weights=False)[0]
-
-    ids = batch(9, 5, 3)
-    mask = (ids == 0)[:, None].expand(-1, 9, -1)
-    mask = torch.cat([mask] * HEADS) if wrong else mask.repeat_interleave(HEADS, 0)
-    return step(Model(), torch.randn(3, 9, WIDTH), mask)
-
-
-def soft_prompt(wrong=False):
-    """Learned vectors before the words of BERT, and a mask whose ones for them stand at its end."""
-    config = transformers.BertConfig(
-        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_attention_heads=HEADS, num_hidden_layers=2
-    )
-
-    class Prompted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bert, self.prompt = transformers.BertModel(config), nn.Parameter(torch.randn(4, WIDTH))
-
-        def forward(self, ids):
-            words = self.bert.embeddings.word_embeddings(ids)
-            x = torch.cat([self.prompt.expand(len(ids), -1, -1), words], 1)
-            ones = torch.ones(len(ids), 4, dtype=torch.long)
-            mask = torch.cat([(ids != 0).long(), ones] if wrong else [ones, (ids != 0).long()], 1)
-            return self.bert(inputs_embeds=x, attention_mask=mask)[0]
-
-    return evaluation(Prompted(), batch(9, 5, 3))
-
-
-def soft_prompt_on_the_left(wrong=False):
-    """Learned vectors before words that are padded on the left."""
-    ids = batch(9, 5, 3, left=True)
-
-    class Prompted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.stack = nn.Embedding(V, WIDTH), Stack()
-            self.prompt = nn.Parameter(torch.randn(4, WIDTH))
-
-        def forward(self, ids):
-            x = torch.cat([self.prompt.expand(len(ids), -1, -1), self.embed(ids)], 1)
-            ones = torch.ones(len(ids), 1, 1, 4, dtype=torch.bool)
-            return self.stack(x, torch.cat([keys(ids), ones] if wrong else [ones, keys(ids)], -1) & lower(13))
-
-    return step(Prompted(), ids)
 
 
 # --- positions ----------------------------------------------------------------------------------------------
@@ -312,12 +214,6 @@ def right_padded():
     return step(Positioned(padding_idx=0), ids, torch.arange(9), lower(9))
 
 
-def recommended():
-    """SASRec: histories end at the last place of a table that they fill, and are padded on the left."""
-    ids = batch(9, 5, 3, left=True)
-    return step(Positioned(places=9, padding_idx=0), ids, torch.arange(9), keys(ids) & lower(9) | torch.eye(9).bool())
-
-
 def recommended_without_a_mask():
     """The same, as the most-read program has it: padding is attended to."""
     ids = batch(9, 5, 3, left=True)
@@ -333,13 +229,6 @@ def llama_in_training():
     ids = batch(9, 5, 3, left=True)
     how = {"attention_mask": (ids != 0).long(), "use_cache": False, "return_dict": False}
     return step(transformers.LlamaModel(config), input_ids=ids, **how)
-
-
-def t5_in_training():
-    config = transformers.T5Config(vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS)
-    src, tgt = batch(9, 5, 3), batch(9, 9, 4)
-    how = {"attention_mask": (src != 0).long(), "decoder_input_ids": tgt, "return_dict": False, "use_cache": False}
-    return step(transformers.T5Model(config), input_ids=src, **how)
 
 
 def residual_inside():
@@ -378,59 +267,9 @@ def two_towers():
     return step(Model(), batch(9, 5, 3), torch.randn(3, 9, WIDTH))
 
 
-def two_towers_of_one_module():
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.text, self.picture = nn.Embedding(V, WIDTH, padding_idx=0), Stack(), Stack()
-
-        def forward(self, ids, x):
-            return self.text(self.embed(ids), keys(ids)) + self.picture(x)
-
-    return step(Model(), batch(9, 5, 3), torch.randn(3, 9, WIDTH))
-
-
 def board():
     """Squares of a board, of which the empty ones have the vector of padding."""
     return step(Classifier(), torch.randint(0, 3, (4, 9)), None)
-
-
-def words_before_a_prompt():
-    """Learned vectors behind the words, whose ones stand at the end of the mask as well."""
-
-    class Prompted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.stack = nn.Embedding(V, WIDTH, padding_idx=0), Stack()
-            self.prompt = nn.Parameter(torch.randn(3, WIDTH))
-
-        def forward(self, ids):
-            x = torch.cat([self.embed(ids), self.prompt.expand(len(ids), -1, -1)], 1)
-            return self.stack(x, torch.cat([keys(ids), torch.ones(len(ids), 1, 1, 3, dtype=torch.bool)], -1))
-
-    return step(Prompted(), batch(9, 5, 3))
-
-
-def instructions_before_pictures():
-    """All texts begin alike and are padded; vectors of a picture stand behind them."""
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.stack = nn.Embedding(V, WIDTH, padding_idx=0), Stack()
-
-        def forward(self, ids, pictures):
-            x = torch.cat([self.embed(ids), pictures], 1)
-            return self.stack(x, torch.cat([keys(ids), torch.ones(len(ids), 1, 1, 3, dtype=torch.bool)], -1))
-
-    ids = batch(9, 6, 4)
-    ids[:, :4] = torch.tensor([5, 6, 7, 8])
-    return step(Model(), ids, torch.randn(3, 3, WIDTH))
-
-
-def vectors_that_are_all_alike():
-    """Ones in place of words, as in a quick trial."""
-    return evaluation(Stack(), torch.ones(3, 9, WIDTH), keys(batch(9, 5, 3, left=True)))
 
 
 def padding_that_begins_sentences():
@@ -470,13 +309,6 @@ def layers_that_see_more():
     return step(Model(), torch.randn(3, 9, WIDTH))
 
 
-def fewer_words_of_the_source():
-    """The decoder looks at some words of the source alone, and at no padding."""
-    src, tgt = batch(9, 5, 3), batch(7, 7, 4)
-    chosen = keys(src) & (torch.arange(9) > 0)
-    return step(Translator(0), src, tgt, chosen)
-
-
 def pooled():
     """A learned query over padded words."""
 
@@ -498,21 +330,6 @@ def windows_as_heads():
     x = torch.randn(4, 4, 4, HEAD)
     mask = (torch.arange(16) < 14).view(1, 4, 1, 4)
     return [F.scaled_dot_product_attention(x, x, x, attn_mask=mask)]
-
-
-def peft_prompts():
-    """Prefixes and prompts of peft before the words of GPT-2."""
-    import peft
-
-    config = transformers.GPT2Config(
-        vocab_size=V, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=64, bos_token_id=1, eos_token_id=2
-    )
-    outputs, ids = [], batch(9, 5, 3)
-    for kind in (peft.PrefixTuningConfig, peft.PromptTuningConfig):
-        own = kind(task_type="CAUSAL_LM", num_virtual_tokens=4)
-        model = peft.get_peft_model(transformers.GPT2LMHeadModel(config), own).eval()
-        outputs.append(model(input_ids=ids, attention_mask=(ids != 0).long()).logits.detach())
-    return outputs
 
 
 def two_passes():

@@ -10,7 +10,6 @@ from step import (
     REAL,
     WIDTH,
     SelfAttention,
-    evaluated,
     evaluation,
     main,
     sentences,
@@ -269,38 +268,6 @@ def too_large_for_half():
     return [F.scaled_dot_product_attention(q, k, v, attn_mask=mask)]  # <- -1e9 is -inf in float16
 
 
-@trained()
-def least_number_twice(q, k, v):
-    causal = torch.zeros(T, T).masked_fill(~causal_mask(), LEAST)
-    padding = torch.zeros(REAL.shape).masked_fill(~REAL, LEAST)[:, None, None, :]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=causal + padding)  # <- -inf where both forbid
-
-
-@evaluated(batch=2)
-def dropout_in_evaluation(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.1)  # <- whatever self.training says
-
-
-class Packed(nn.Module):
-    """Documents in one row, whose positions begin again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.positions = nn.Embedding(T, WIDTH)
-        self.attention = SelfAttention(self.attend)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # <- sees the document before
-
-    def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
-        return self.attention(x + self.positions(position_ids))
-
-
-def packed_as_one():
-    positions = torch.tensor([[*range(6), *range(4)]])
-    return step(Packed(), sentences(batch=1), position_ids=positions)
-
-
 class Reading(nn.Module):
     """Numbers of words in; the padding's is 0."""
 
@@ -327,53 +294,10 @@ def scripted():
     return step(nn.Sequential(first, SelfAttention(F.scaled_dot_product_attention)), sentences(batch=1))
 
 
-def another_batch_order():
-    """The sentences were sorted by their length, their mask was not."""
-    return step(Reading(REAL.roll(1, 0)), words())
-
-
-def padding_on_the_other_side():
-    """The tokenizer pads on the left."""
-    return step(Reading(REAL), words().flip(1))
-
-
-@trained(batch=2)
-def window_off_by_one(q, k, v):
-    i = torch.arange(T)
-    mask = causal_mask() & (i[:, None] - i <= 4)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- five keys, not four
-
-
-class TwoLayers(nn.Module):
-    """The mask is handed to the first layer alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = SelfAttention(self.padded), SelfAttention(self.bare)
-
-    def padded(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=REAL[:, None, None, :])
-
-    def bare(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v)  # <- forgotten here
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x))
-
-
-def one_layer_of_two():
-    return step(TwoLayers(), sentences())
-
-
 @trained(batch=2)
 def one_column(q, k, v):
     mask = causal_mask()[:, :1]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- [T, 1] is every key or none
-
-
-@trained(batch=2)
-def causal_encoder(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # <- copied from a decoder
 
 
 @trained(batch=2)

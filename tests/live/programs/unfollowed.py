@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from step import HEADS, WIDTH, evaluation, main, sentences, step
+from step import HEADS, WIDTH, main, sentences, step
 from torch import Tensor, nn
 
 HEAD, T, WINDOW, BLOCK = WIDTH // HEADS, 12, 3, 4
@@ -68,7 +68,7 @@ class ReAttention(Heads):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         attn = (torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5).softmax(dim=-1)
-        attn = torch.einsum("b h i j, h g -> b g i j", attn, self.reattn_weights)
+        attn = torch.einsum("b h i j, h g -> b g i j", attn, self.reattn_weights)  # <-
         attn = self.reattn_norm(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return torch.einsum("b h i j, b h j d -> b h i d", attn, v)
 
@@ -84,18 +84,6 @@ class NormalizedHeads(Heads):
         attn = (q @ k.transpose(-2, -1) * HEAD**-0.5).softmax(dim=-1)
         attn = self.var_norm(self.reatten_matrix(attn)) * 0.5
         return attn @ v
-
-
-class EvolvingHeads(Heads):
-    """Scores that a convolution goes over, as pictures with a channel for each head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(HEADS, HEADS, 3, padding=1)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        dots = q @ k.mT * HEAD**-0.5
-        return self.conv(dots).softmax(dim=-1) @ v
 
 
 class Softclamped(Heads):
@@ -210,18 +198,6 @@ class Logged(Heads):
         return weights @ v
 
 
-class Adapted(nn.Module):
-    """Words that are chosen of a table which is computed: a low rank is added to it, and it is turned over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.low, self.high = nn.Embedding(T, WIDTH), nn.Linear(2, T), nn.Linear(WIDTH, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        table = self.table.weight + self.low.weight @ self.high.weight
-        return F.relu(x @ table.T).softmax(dim=-1) @ table
-
-
 class Linear(Heads):
     """Linear attention, whose output is normalised, and goes to a classifier and a router."""
 
@@ -266,10 +242,6 @@ def talking_heads():
     return run(TalkingHeads)
 
 
-def talking_heads_in_evaluation():
-    return evaluation(TalkingHeads(), sentences(T))
-
-
 def convolved_heads():
     return run(ConvolvedHeads)
 
@@ -282,10 +254,6 @@ def normalized_heads():
     return run(NormalizedHeads)
 
 
-def evolving_heads():
-    return run(EvolvingHeads)
-
-
 def softclamped():
     return run(Softclamped)
 
@@ -296,10 +264,6 @@ def compiled_softclamp():
 
 def band():
     return run(Band)
-
-
-def bands_of_two_layers():
-    return step(nn.Sequential(Band(), Band()), sentences(T))
 
 
 def blocks():
@@ -326,16 +290,8 @@ def logged():
     return run(Logged)
 
 
-def adapted():
-    return run(Adapted)
-
-
 def linear():
     return run(Linear)
-
-
-def linear_of_as_many_words_as_numbers():
-    return step(Linear(), sentences(HEAD))
 
 
 def experts():
