@@ -101,14 +101,6 @@ def test_a_held_question_is_compared(model: Plain) -> None:
     assert (numbers_of(norms.changes), norms.failure) == (numbers_of(last.changes), "")
 
 
-def test_of_a_text_as_much_is_kept_as_there_is_room_for(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.explore.computation._MOST", 1)
-    *_, other = answering_of(model).results(LOOK.holding().asking(OTHER))
-    monkeypatch.undo()
-    *_, kept = answering_of(model).results(LOOK.holding().asking(OTHER))
-    assert numbers_of(other.changes) == numbers_of(kept.changes)
-
-
 def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float | None]:
     return {(one.layer, one.head): one.jensen_shannon for one in heads}
 

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import tokens_of
 
-from attncli.analysis.metric_names import NAMES
 from attncli.engines.interactive import Query
 from attncli.explore.view_state import Limits, Viewport, ViewState
 from attncli.trace.tokens import Token, Tokens
@@ -106,27 +105,6 @@ def test_scrolling_takes_the_cursor_along_and_ends_where_the_text_does() -> None
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------
-
-
-def test_what_is_asked_changes_alone() -> None:
-    asked = LOOK.asking("fruit").masked(" causal & window(2) ")
-    assert asked.question == Query("fruit", mask="causal & window(2)")
-    assert asked.masked("  ").question == Query("fruit")
-    held = LOOK.holding().asking("fruit")
-    assert (held.held, held.question) == (LOOK.question, Query("fruit"))
-    assert held.holding().held is None
-    for name in ("pair", "target"):
-        assert LOOK.with_text(name, "fruit").question == LOOK.question._replace(**{name: "fruit"})
-        assert LOOK.with_text(name, "fruit").with_text(name, "") == LOOK
-
-
-def test_what_is_held_is_on_the_map_until_it_is_let_go() -> None:
-    held = LOOK.next_metric().holding()
-    assert held.metric is None
-    assert (held.next_metric().metric, held.next_metric(-1).metric) == (NAMES[0], NAMES[-1])
-    assert held.next_metric().next_metric(-1).metric is None
-    assert held.holding().metric == LOOK.metric
-    assert held.next_metric(-1).holding().metric == NAMES[-1]
 
 
 def test_one_answer_serves_looks_that_differ_in_how_they_are_drawn() -> None:

@@ -22,7 +22,6 @@ from attncli.formats import figures
 from attncli.formats.figures import Size, figure_of, figure_of_views, written
 from attncli.formats.pictures import Drawing
 from attncli.render.block import block
-from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 Run = Callable[..., Any]
@@ -218,16 +217,6 @@ def test_other_files_are_the_same_each_time_whatever_the_user_has_set() -> None:
 def test_too_many_maps_for_a_size_are_refused() -> None:
     with pytest.raises(UsageError, match="24 maps do not fit a figure of this size"):
         figure_of(random_trace(4, 6, 3), size=Size.of("1inx1in"))
-
-
-def test_a_chosen_row_keeps_the_colours_of_the_whole() -> None:
-    trace: Trace = random_trace(1, 1, 6)
-    weights = trace.layer(0).head(0).weights
-    figure = figure_of(trace, View(queries=(2,), ramp="linear"))
-    drawn = pixels(figure)
-    for column in range(6):
-        share = float(weights[2, column]) / float(weights.max())
-        assert cell_color(drawn, maps_in(figure)[0], 0.5, column + 0.5) == pytest.approx(color_at(share), abs=3)
 
 
 # --- the command -------------------------------------------------------------------------------------------

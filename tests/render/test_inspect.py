@@ -13,7 +13,6 @@ from views import of_heads
 import attncli
 from attncli.analysis.metrics import head_metrics
 from attncli.masks.mask_grid import MaskGrid
-from attncli.render.fit import LONG
 from attncli.render.heatmap import Heatmap
 from attncli.render.inspect import Layout
 from attncli.render.masks import MaskView
@@ -161,17 +160,6 @@ def test_pooling_keeps_the_largest_weight_and_masks_only_what_is_all_masked() ->
     assert pooled.allowed.tolist() == [[True, False]]
     nan = Heatmap("", np.array([[np.nan, 0.2]]), np.ones((1, 2), bool)).pooled(1, 2)
     assert np.isnan(nan.values[0, 0])
-
-
-def test_a_long_text_is_pooled_and_says_so() -> None:
-    trace = attncli.inspect(" ".join(f"w{index}" for index in range(LONG + 1)))
-    layout = Layout(trace, View(), Palette(), None)
-    assert "largest of 6×3" in drawn(trace)
-    assert "scores, before the mask" not in drawn(trace)
-    (note,) = layout.notes()
-    assert note.startswith("65 tokens: ")
-    assert Layout(trace, View(show=frozenset({"weights"})), Palette(), None).notes() == []
-    assert "w64" in drawn(trace, View(show=frozenset({"weights"})))
 
 
 def test_a_single_query_row_is_walked_through_in_digits() -> None:
