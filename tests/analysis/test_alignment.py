@@ -1,6 +1,5 @@
 """Which tokens two sequences share."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,21 +22,6 @@ def pieces(text: str, *found: tuple[str, int, int], segment: int = 0) -> Tokens:
 
 def shared(first: Tokens, second: Tokens) -> list[str]:
     return [first[one].text for one, _ in align(first, second).pairs]
-
-
-def test_the_two_uses_of_flies() -> None:
-    first = words(*"[CLS] time flies like an arrow [SEP]".split())
-    second = words(*"[CLS] fruit flies like a banana [SEP]".split())
-    assert shared(first, second) == ["[CLS]", "flies", "like", "[SEP]"]
-    aligned = align(first, second)
-    assert list(aligned.columns()) == [(index, index) for index in range(7)]
-    assert not aligned.is_whole
-
-
-def test_an_inserted_word_stands_across_from_nothing() -> None:
-    aligned = align(words("time", "flies"), words("the", "time", "really", "flies", "by"))
-    assert aligned.pairs == ((0, 1), (1, 3))
-    assert list(aligned.columns()) == [(None, 0), (0, 1), (None, 2), (1, 3), (None, 4)]
 
 
 def test_the_mark_of_a_space_makes_no_other_word_but_a_continuation_is_one() -> None:
@@ -84,7 +68,6 @@ def test_pairs_rise_are_equal_and_columns_hold_every_token_once(one: list[str], 
         assert aligned.pairs
 
 
-@pytest.mark.parametrize("length", [1, 3000])
-def test_equal_sequences_are_whole_however_long(length: int) -> None:
-    same = words(*["the"] * length)
-    assert align(same, same).pairs == tuple((index, index) for index in range(length))
+def test_equal_sequences_are_whole_however_long() -> None:
+    same = words(*["the"] * 3000)
+    assert align(same, same).pairs == tuple((index, index) for index in range(3000))

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import layer_of, tokens_of, trace_of, watched
 
-import attncli
 from attncli import attention
 from attncli.analysis.diff import diff, jensen_shannon, shared_outcomes
 from attncli.errors import InputError, UsageError
@@ -86,20 +85,6 @@ def test_every_number_is_what_a_plain_loop_gives(one: str, other: str, mask: str
     assert all(left == pytest.approx(right, abs=1e-6) for left, right in cells.values())  # unchanged ones are left out
 
 
-def test_the_most_changed_come_first_and_either_way_round_the_numbers_are_the_same() -> None:
-    first, second = traced("a b c d", 1, layers=(0, 1, 2)), traced("x a c d", 2, layers=(0, 1, 2))
-    found, back = diff(first, second), diff(second, first)
-    numbers = [head.jensen_shannon for head in found.heads if head.jensen_shannon is not None]
-    assert numbers == sorted(numbers, reverse=True)
-    changes = [abs(cell.difference) for cell in found.cells]
-    assert changes == sorted(changes, reverse=True)
-    assert len(found.heads) == 6
-    assert {(h.layer, h.head): h.jensen_shannon for h in found.heads} == {
-        (h.layer, h.head): h.jensen_shannon for h in back.heads
-    }
-    assert [cell.difference for cell in found.cells] == [-cell.difference for cell in back.cells]
-
-
 def test_the_cells_are_the_largest_of_all_and_as_many_as_asked_for() -> None:
     first, second = traced("a b c d", 1, layers=(0, 1)), traced("a b c d", 2, layers=(0, 1))
     changes = np.stack([
@@ -108,15 +93,9 @@ def test_the_cells_are_the_largest_of_all_and_as_many_as_asked_for() -> None:
         for head in range(HEADS)
     ])  # fmt: skip
     found = diff(first, second, top=5)
+    numbers = [head.jensen_shannon for head in found.heads if head.jensen_shannon is not None]
+    assert numbers == sorted(numbers, reverse=True)
     assert [abs(cell.difference) for cell in found.cells] == pytest.approx(sorted(changes.ravel(), reverse=True)[:5])
-
-
-def test_a_trace_is_no_different_from_itself() -> None:
-    trace = traced("a b c", layers=(0, 1))
-    found = attncli.diff(trace, trace)
-    assert [head.jensen_shannon for head in found.heads] == [0.0] * 4
-    assert [head.elsewhere for head in found.heads] == [(0.0, 0.0)] * 4
-    assert (found.cells, found.notes) == ((), ())
 
 
 def test_long_sentences_are_compared_a_block_of_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +115,6 @@ def test_query_rows_are_chosen_by_their_name_or_place_in_a() -> None:
     first, second = traced("a b c b", 1), traced("x a b c b", 2)
     assert diff(first, second, queries=["b"]).layers[0].chosen == ((1, 2), (3, 4))
     assert diff(first, second, queries=[-1]).layers[0].chosen == ((3, 4),)
-    assert diff(first, second, queries=-1).layers[0].chosen == ((3, 4),)
-    assert diff(traced("time flies"), traced("it flies", 1), queries="flies").layers[0].chosen == ((1, 1),)
     assert diff(first, second, queries=["c", "a", "c"]).layers[0].chosen == ((0, 1), (2, 3))
     with pytest.raises(UsageError, match="--query 'z': no such query token"):
         diff(first, second, queries=["z"])
@@ -157,12 +134,6 @@ def test_layers_and_heads_that_only_one_of_them_has_are_named() -> None:
 def recorded(weights: list[list[float]], allowed: list[list[bool]] | None = None) -> Trace:
     tokens = tokens_of(*(f"w{index}" for index in range(len(weights[0]))))
     return trace_of(watched(weights, weights, allowed), queries=tokens, keys=tokens)
-
-
-def test_weights_alone_are_enough() -> None:
-    found = diff(recorded([[1, 0], [0.5, 0.5]]), recorded([[0, 1], [0.5, 0.5]]))
-    assert found.heads[0].jensen_shannon == 0.5
-    assert {cell.difference for cell in found.cells} == {1.0, -1.0}
 
 
 def test_a_row_without_a_key_or_with_nan_is_left_out_and_said() -> None:
@@ -218,25 +189,6 @@ def test_it_is_0_for_the_same_and_1_for_nothing_in_common(rows: Rows) -> None:
     nothing = [0.0] * len(first)
     assert of(first, first) == 0
     assert of(first + nothing, nothing + second) == pytest.approx(1, abs=1e-12)
-
-
-@given(two_rows())
-def test_joining_two_outcomes_never_makes_it_larger(rows: Rows) -> None:
-    """What is elsewhere counts as one cell, so the number shown is never above that of all cells."""
-    first, second = ([sum(row[:2]), *row[2:]] for row in rows)
-    assert of(first, second) <= of(*rows) + 1e-12
-
-
-def test_known_values() -> None:
-    assert of([0.5, 0.5], [1.0, 0.0]) == pytest.approx(1.5 - 0.75 * math.log2(3))
-    rows = np.array([[1.0, 0.0], [0.0, 1.0]])
-    np.testing.assert_array_equal(jensen_shannon(rows, rows[:1].repeat(2, axis=0)), [0.0, 1.0])
-
-
-def test_the_weight_elsewhere_is_one_outcome() -> None:
-    weights = np.array([[0.25, 0.5, 0.125, 0.125]], np.float32)
-    np.testing.assert_array_equal(shared_outcomes(weights, np.array([1, 3]), False), [[0.5, 0.125, 0.375]])
-    np.testing.assert_array_equal(shared_outcomes(weights, np.arange(4), False), [[0.25, 0.5, 0.125, 0.125, 0.0]])
 
 
 def test_what_a_sink_takes_is_elsewhere_and_what_rounding_takes_is_not() -> None:

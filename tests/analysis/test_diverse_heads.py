@@ -28,16 +28,6 @@ def test_each_is_unlike_those_before_it() -> None:
     assert list(chosen) == sorted(chosen)
 
 
-def test_all_are_chosen_where_all_are_wanted() -> None:
-    layer = layer_of(UNIFORM, SELF)
-    assert most_different([layer, layer], QUERIES, 9) == ((0, 0), (0, 1), (1, 0), (1, 1))
-
-
-def test_heads_of_several_layers_are_compared_with_each_other() -> None:
-    layers = [layer_of(UNIFORM, UNIFORM), layer_of(UNIFORM, SELF)]
-    assert (1, 1) in most_different(layers, QUERIES, 2)
-
-
 def test_rows_that_attend_to_nothing_count_for_none() -> None:
     odd = UNIFORM.copy()
     odd[2] = np.nan

@@ -1,6 +1,5 @@
 """`attncli.mask`: an expression laid out, and what a program hands to an attention function."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +26,10 @@ def codes(*arguments: Any, **options: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "mask",
-    [LOWER, LOWER.numpy(), LOWER.tolist(), LOWER[None, None], torch.zeros(6, 6).masked_fill(~LOWER, -torch.inf),
+    [LOWER[None, None], LOWER.numpy(), LOWER.tolist(),
      torch.zeros(6, 6, dtype=torch.bfloat16).masked_fill(~LOWER, torch.finfo(torch.bfloat16).min),
      torch.zeros(6, 6, requires_grad=True).masked_fill(~LOWER, -1e9)],
-    ids=["tensor", "array", "list", "four axes", "additive", "bfloat16", "with a gradient"],
+    ids=["four axes", "array", "list", "bfloat16", "with a gradient"],
 )  # fmt: skip
 def test_a_healthy_mask_of_any_kind_has_no_finding(mask: Any) -> None:
     assert check(mask, "causal") == []
@@ -45,7 +44,11 @@ def test_the_function_that_reads_it_decides_what_true_means() -> None:
     assert codes(~LOWER, "causal") == {"missing": "error", "leak": "error", "dead-row": "error"}
     assert codes(~LOWER) == {"leak": "error"}
     assert codes(LOWER, api="mha") == {"leak": "error"}
-    assert codes(TOKENS[:, None, None], api=None)["ambiguous"] == "error"
+    ambiguous = attncli.mask(TOKENS[:, None, None], api=None)
+    assert {finding.code: finding.severity for finding in ambiguous.check()}["ambiguous"] == "error"
+    assert repr(ambiguous) == "mask(int64, 2×1×1×6, past 5, ambiguous)"
+    with pytest.raises(UsageError, match="say it with api='sdpa' or api='mha'"):
+        ambiguous.allowed  # noqa: B018
     query = torch.randn(1, 6, 4)
     read = scaled_dot_product_attention(query, query, query, attn_mask=~LOWER)
     assert read[0, 5].eq(0).all()  # the last query sees nothing, as was said
@@ -76,12 +79,11 @@ def test_the_lengths_of_a_batch_may_be_numbers_or_a_mask_of_tokens() -> None:
         ((LOWER, "causal"), {"lengths": [6]}, UsageError, "pad without numbers"),
         ((LOWER, "causal & pad"), {"lengths": [7]}, InputError, "7 tokens"),
         ((LOWER, "causal & pad"), {"lengths": "six"}, InputError, "lengths holds <U3"),
-        ((LOWER, "causal & pad"), {"lengths": [[[1]]]}, InputError, "lengths holds int64 of shape"),
-        ((LOWER, "causal & pad"), {"lengths": [1.5]}, InputError, "lengths holds float64 of shape"),
         ((LOWER, "causal & pad"), {"lengths": [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]}, InputError, "a row without a"),
         (([1, 0],), {}, InputError, "two to four axes"),
         (([[1, 0], [1]],), {}, InputError, "its rows have different lengths"),
         (([["a"]],), {}, InputError, "expected booleans or numbers"),
+        ((LOWER, LOWER), {}, UsageError, "of type Tensor; expected an expression, such as 'causal"),
     ],
 )
 def test_what_is_no_mask_is_said_in_a_sentence(arguments: Any, options: Any, kind: type[AttnError], words: str) -> None:
@@ -89,22 +91,22 @@ def test_what_is_no_mask_is_said_in_a_sentence(arguments: Any, options: Any, kin
         check(*arguments, **options)
 
 
-SIZES: list[tuple[dict[str, int], int, int, int]] = [
-    ({}, 8, 8, 0),
-    ({"queries": 5}, 5, 5, 0),
-    ({"keys": 5}, 5, 5, 0),
-    ({"queries": 3, "keys": 8}, 3, 8, 5),
-    ({"queries": 3, "keys": 8, "past": 0}, 3, 8, 0),
-    ({"queries": 3, "past": 2}, 3, 5, 2),
-]
-
-
-@pytest.mark.parametrize(("size", "queries", "keys", "past"), SIZES)
+@pytest.mark.parametrize(
+    ("size", "queries", "keys", "past"),
+    [
+        ({}, 8, 8, 0),
+        ({"keys": 5}, 5, 5, 0),
+        ({"queries": 3, "keys": 8}, 3, 8, 5),
+        ({"queries": 3, "keys": 8, "past": 0}, 3, 8, 0),
+        ({"queries": 3, "past": 2}, 3, 5, 2),
+    ],
+)
 def test_an_expression_is_laid_out_over_positions(size: dict[str, int], queries: int, keys: int, past: int) -> None:
     mask = attncli.mask("causal & window(2)", **size)
     by_hand = [[past + i - 2 < j <= past + i for j in range(keys)] for i in range(queries)]
     assert mask.allowed.tolist() == np.asarray(mask).tolist() == by_hand
     assert mask.past == past
+    assert repr(mask) == f"mask('causal & window(2)', {queries}×{keys}{f', past {past}' * bool(past)})"
     assert mask.check("causal & window(2)") == []
     assert {finding.code for finding in mask.check("causal & window(3)")} == {"missing"}
 
@@ -125,18 +127,10 @@ def test_a_mask_is_written_as_another_function_reads_it() -> None:
     module = torch.nn.MultiheadAttention(4, 1, batch_first=True).eval()
     _, weights = module(query[0], query[0], query[0], attn_mask=torch.as_tensor(mask.to("mha")))
     assert (weights[0].ne(0) == torch.as_tensor(mask.allowed)).all()
+    with pytest.raises(UsageError, match="expected one of"):
+        mask.to("flash")  # type: ignore[arg-type]
     for api in ("sdpa", "mha", "additive"):  # and what was written is read as it was
         assert np.array_equal(attncli.mask(mask.to(api), api=api).allowed, mask.allowed)
-
-
-def test_a_mask_says_in_a_line_what_it_is(tmp_path: Path) -> None:
-    assert repr(attncli.mask("causal & window(4)", queries=8)) == "mask('causal & window(4)', 8×8)"
-    assert repr(attncli.mask("causal", queries=3, keys=8)) == "mask('causal', 3×8, past 5)"
-    assert repr(attncli.mask(~LOWER, api="mha")) == "mask(bool, 6×6, True = masked)"
-    assert repr(attncli.mask(torch.ones(6, 6), api=None)) == "mask(float32, 6×6, ambiguous)"
-    assert repr(attncli.mask(LOWER.float().sub(1).mul(1e9))) == "mask(float32, 6×6, additive (0 = attend))"
-    np.save(tmp_path / "mask.npy", LOWER.numpy())
-    assert np.array_equal(attncli.mask(tmp_path / "mask.npy").allowed, LOWER.numpy())
 
 
 @pytest.mark.parametrize(
@@ -144,7 +138,6 @@ def test_a_mask_says_in_a_line_what_it_is(tmp_path: Path) -> None:
     [
         ("causall", {}, UsageError, "did you mean 'causal'"),
         ("causal", {"queries": 0}, UsageError, "queries is 0; expected 1 or more"),
-        ("causal", {"queries": 2.5}, UsageError, "queries is 2.5; expected 1 or more"),
         ("causal", {"queries": True}, UsageError, "queries is True; expected 1 or more"),
         ("causal", {"past": -1}, UsageError, "past is -1; expected 0 or more"),
         ("causal", {"api": "mha"}, UsageError, "in an expression True = attend"),
@@ -157,18 +150,3 @@ def test_a_mask_says_in_a_line_what_it_is(tmp_path: Path) -> None:
 def test_what_makes_no_mask_is_said_in_a_sentence(given: Any, options: Any, kind: type[AttnError], words: str) -> None:
     with pytest.raises(kind, match=words):
         attncli.mask(given, **options)
-
-
-@pytest.mark.parametrize("expect", [LOWER, LOWER.tolist(), attncli.mask("causal"), 3], ids=lambda it: type(it).__name__)
-def test_what_is_expected_is_an_expression(expect: Any) -> None:
-    with pytest.raises(UsageError, match=rf"of type {type(expect).__name__}; expected an expression, such as 'causal"):
-        attncli.mask("causal", queries=6).check(expect)
-
-
-def test_cells_of_an_ambiguous_mask_are_not_guessed() -> None:
-    mask = attncli.mask(torch.ones(6, 6), api=None)
-    with pytest.raises(UsageError, match="say it with api='sdpa' or api='mha'"):
-        mask.allowed  # noqa: B018
-    for name in ({"api": "flash"}, {"api": "additive", "dtype": "int8"}):
-        with pytest.raises(UsageError, match="expected one of"):
-            attncli.mask("causal").to(**name)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ some_special = st.frozensets(st.integers(0, 3), max_size=2)
 @given(
     ids=some_ids, special=some_special, mask=st.sampled_from([*MASKS, "cells"]), seed=st.integers(0, 99), data=st.data()
 )
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_the_metrics_of_a_sequence_are_what_a_plain_loop_counts(
     ids: list[int], special: frozenset[int], mask: str, seed: int, data: Any
 ) -> None:
@@ -52,19 +52,13 @@ def test_the_metrics_of_a_sequence_are_what_a_plain_loop_counts(
 @given(
     query_ids=some_ids, key_ids=some_ids, special=some_special, mask=st.sampled_from(["full", "causal", "keys(1,3)"])
 )
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_between_two_sequences_positions_are_not_compared(
     query_ids: list[int], key_ids: list[int], special: frozenset[int], mask: str
 ) -> None:
     query_tokens, key_tokens = tokens([id_ + 10 for id_ in query_ids]), tokens(key_ids, special)
     trace = traced(query_tokens, key_tokens, mask)
     agree(measured(trace, 0), by_hand(trace, 0))
-    assert all(measured(trace, 0)[name] is None for name in OF_ONE_SEQUENCE)
-
-
-def test_two_sequences_of_the_same_words_are_still_two() -> None:
-    trace = attncli.inspect("time flies", target="time flies")
-    assert trace.layer(0).kind == "cross"
     assert all(measured(trace, 0)[name] is None for name in OF_ONE_SEQUENCE)
 
 
@@ -94,8 +88,7 @@ def layers() -> tuple[LayerTrace, ...]:
     return tuple(layer(mask, number, **fields) for number, (mask, fields) in enumerate(kinds))
 
 
-@pytest.mark.parametrize("cells", [1, 40, 300, 2**20])
-@pytest.mark.parametrize("queries", [(), (0, 3, 6)])
+@pytest.mark.parametrize(("cells", "queries"), [(1, ()), (40, (0, 3, 6)), (2**20, ())])
 def test_all_heads_at_once_are_what_each_is_by_itself(
     monkeypatch: pytest.MonkeyPatch, layers: tuple[LayerTrace, ...], cells: int, queries: tuple[int, ...]
 ) -> None:
@@ -117,31 +110,8 @@ def test_all_heads_at_once_are_what_each_is_by_itself(
 # --- numbers known in advance --------------------------------------------------------------------------------
 
 
-def toy(text: str, **options: Any) -> dict[str, float | None]:
-    return measured(attncli.inspect(text, init="zeros", **options), 0)
-
-
-def test_uniform_causal_rows_have_numbers_known_in_advance() -> None:
-    metrics = toy("a b a b")  # rows 1; 1/2 1/2; 1/3 1/3 1/3; 1/4 1/4 1/4 1/4
-    assert metrics == {
-        "entropy": pytest.approx((math.log(2) + math.log(3) + math.log(4)) / 4),
-        "effective_keys": pytest.approx((1 + 2 + 3 + 4) / 4),
-        "distance": pytest.approx((0 + 1 / 2 + 3 / 3 + 6 / 4) / 4),
-        "self": pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4),
-        "previous": pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3),
-        "next": 0.0,
-        "sink": pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3),
-        "duplicate": pytest.approx((1 / 3 + 1 / 4) / 2),
-        "induction": pytest.approx((1 / 3 + 1 / 4) / 2),
-        "special": None,
-        "separator": None,
-        "max_weight": pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4),
-        "max_score": 0.0,
-    }
-
-
 def test_one_token_has_no_neighbours_and_no_negative_zero() -> None:
-    metrics = toy("a")
+    metrics = measured(attncli.inspect("a", init="zeros"), 0)
     undefined = {"previous", "next", "sink", "duplicate", "induction", "special", "separator"}
     assert {name for name, value in metrics.items() if value is None} == undefined
     assert metrics["entropy"] == 0
@@ -149,30 +119,8 @@ def test_one_token_has_no_neighbours_and_no_negative_zero() -> None:
     assert (metrics["effective_keys"], metrics["distance"], metrics["self"], metrics["max_weight"]) == (1, 0, 1, 1)
 
 
-@pytest.mark.parametrize("ids", [[0], [0, 1, 0]])
-def test_a_head_that_may_attend_to_nothing_has_no_metrics(ids: list[int]) -> None:
-    sequence = tokens(ids, frozenset({0}))
-    assert measured(traced(sequence, sequence, "~full"), 0) == dict.fromkeys(NAMES)
-
-
-def test_special_is_none_without_special_tokens_and_zero_where_none_is_allowed() -> None:
-    plain, marked = tokens([0, 1, 2]), tokens([0, 1, 2], frozenset({2}))
-    assert measured(traced(plain, plain, "full"), 0)["special"] is None
-    assert measured(traced(marked, marked, "keys(0,2)"), 0)["special"] == 0.0
-    assert measured(traced(marked, marked, "keys(2,3)"), 0)["special"] == 1.0
-
-
 def test_what_cannot_be_computed_is_none_and_not_zero() -> None:
     sequence = tokens([0, 1, 0], frozenset({1}))
     trace = traced(sequence, sequence, "full")
     trace.layer(0).q[:] = math.nan
     assert measured(trace, 0) == dict.fromkeys(NAMES)
-
-
-def test_rows_of_padding_are_left_out() -> None:
-    trace = attncli.inspect("a b c d", project="none", mask="causal & pad(right=2)", d_model=8)
-    unpadded = attncli.inspect("a b c d", project="none", mask="causal", d_model=8)
-    first_rows = unpadded.layer(0).head(0).weights[:2]
-    found = head_metrics(trace, trace.layer(0), trace.layer(0).head(0))
-    assert found["self"] == pytest.approx((first_rows[0, 0] + first_rows[1, 1]) / 2)
-    assert found["max_weight"] == pytest.approx(first_rows.max(axis=1).mean())

@@ -1,6 +1,5 @@
 """Datasets: never taken for whole before they are, nor for another run's."""
 
-import errno
 import json
 import os
 import random
@@ -23,7 +22,7 @@ from attncli.corpus.dataset import ShardInfo, in_shards, write_dataset
 from attncli.corpus.protocol import Batch, BatchFn, Job, Result
 from attncli.corpus.run import batched, run
 from attncli.engines.source import CorpusItem
-from attncli.errors import AttnError, Failure, InputError, LoadError, UsageError
+from attncli.errors import Failure, InputError, LoadError, UsageError
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 
@@ -72,16 +71,6 @@ def test_the_parts_hold_what_one_file_holds(undisturbed: dict[str, bytes], tmp_p
     assert rows == (len(read), 294)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "tsv", "csv"])
-def test_parts_may_be_text(tmp_path: Path, form: str) -> None:
-    write(tmp_path / "out", 70, form=form)
-    part = (tmp_path / "out" / f"part-00001-00001.{form}").read_text()
-    ((number, *_), *_) = ([json.loads(part.splitlines()[0])["sentence"]], ) if form == "jsonl" else (
-        part.splitlines()[1].split("," if form == "csv" else "\t"),
-    )  # fmt: skip
-    assert int(number) == 64
-
-
 def test_a_part_that_is_there_is_not_written_again_and_its_results_are_the_same(
     undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -112,21 +101,11 @@ def test_a_part_that_is_there_is_not_written_again_and_its_results_are_the_same(
     assert without_age(others) == without_age(results)
 
 
-def test_a_whole_dataset_needs_no_model(tmp_path: Path) -> None:
-    write(tmp_path / "out")
-    job = toy_writer(tmp_path / "out", model="there-is-no-such-model")
-    assert write(tmp_path / "out", job=job)[0].before == 6
-    (tmp_path / "out" / PARTS[0]).unlink()
-    with pytest.raises(AttnError):
-        write(tmp_path / "out", job=job)
-
-
 @pytest.mark.parametrize(
     ("made", "said"),
     [
         ({"command": "heads"}, "command was inspect and is heads"),
         ({"command": "inspect", "--layer": "1"}, "--layer was not given and is 1"),
-        ({}, "command was inspect and is not given"),
     ],
 )
 def test_another_run_is_refused(tmp_path: Path, made: dict[str, str], said: str) -> None:
@@ -172,11 +151,9 @@ def test_a_run_that_writes_no_part_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        "",
         "[]",
         "[" * 100_000,
         '{"schema": "attncli.dataset/2"}',
-        '{"schema": "attncli.dataset/2", "attncli": "1", "made": [], "files": []}',
         '{"schema": "attncli.dataset/1", "attncli": "1", "made": {}, "files": []}',
     ],
 )
@@ -220,11 +197,10 @@ def test_an_error_leaves_the_parts_before_it(undisturbed: dict[str, bytes], tmp_
     assert files_of(tmp_path / "out") == undisturbed
 
 
-@pytest.mark.parametrize("scheme", ["file", "memory"])
-def test_a_url_is_a_folder_too(undisturbed: dict[str, bytes], tmp_path: Path, scheme: str) -> None:
+def test_a_url_is_a_folder_too(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     from fsspec.core import url_to_fs
 
-    url = f"{scheme}://{tmp_path}/out/"
+    url = f"memory://{tmp_path}/out/"
     assert write(url)[0].before == 0
     files, path = url_to_fs(url)
     found = {name.rsplit("/", 1)[1]: files.cat_file(name) for name in files.ls(path, detail=False)}
@@ -257,23 +233,11 @@ def test_a_full_disk_is_said_and_leaves_whole_parts(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_brought_to_the_disk_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        if any("part-" in name for name in os.listdir(tmp_path / "out")):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match=r"part-00000-00000.parquet.json: No space left on device"):
-        write(tmp_path / "out")
-    assert sorted(files_of(tmp_path / "out")) == ["_attncli.json", PARTS[0]]
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_kills_lose_and_double_nothing(undisturbed: dict[str, bytes], tmp_path: Path, jobs: int) -> None:
-    draw = random.Random(jobs)
-    program = [sys.executable, Path(__file__).parents[1] / "helpers" / "datasets.py", tmp_path / "out", str(jobs)]
+def test_kills_lose_and_double_nothing(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    draw = random.Random(2)
+    program = [sys.executable, Path(__file__).parents[1] / "helpers" / "datasets.py", tmp_path / "out", "2"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    for _ in range(4):
+    for _ in range(3):
         run = subprocess.Popen(program, env=environment, start_new_session=True)
         while run.poll() is None and not (tmp_path / "out").exists():
             time.sleep(0.001)

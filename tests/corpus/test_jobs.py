@@ -39,10 +39,9 @@ def test_something_is_made_of_every_trace(jobs: int) -> None:
     assert broken.value == Failure("it is not UTF-8", kept={"file": "b"})
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_source_that_does_not_exist_is_refused(jobs: int) -> None:
+def test_a_source_that_does_not_exist_is_refused() -> None:
     job = TraceJob(Weights(), {"layers": 7})
-    with closing(run(job, batched(SENTENCES), jobs)) as results, pytest.raises(UsageError, match="layer 7"):
+    with closing(run(job, batched(SENTENCES), 2)) as results, pytest.raises(UsageError, match="layer 7"):
         next(results)
 
 
@@ -55,11 +54,11 @@ def test_a_source_that_is_open_is_used() -> None:
 TEXTS = ["time flies like an arrow", "a b a", "fruit flies like a banana", "a rose is a rose", "so it goes", "x"]
 
 
-def compared(jobs: int) -> tuple[Differences, list[Failure]]:
+def compared() -> tuple[Differences, list[Failure]]:
     first, second = (TraceJob(Identity(), {"seed": seed, "num_heads": 2}) for seed in (0, 1))
     sentences = [CorpusItem(number, text) for number, text in enumerate([*TEXTS, ""], start=1)]
     stats, failures = DiffStats(), []
-    with closing(run(DiffJob(first, second), batched(sentences), jobs)) as results:
+    with closing(run(DiffJob(first, second), batched(sentences), 2)) as results:
         for result in results:
             if isinstance(result.value, Failure):
                 failures.append(result.value)
@@ -69,7 +68,7 @@ def compared(jobs: int) -> tuple[Differences, list[Failure]]:
 
 
 def test_two_models_are_as_far_apart_as_in_a_loop_over_the_sentences() -> None:
-    found, failures = compared(1)
+    found, failures = compared()
     assert len(failures) == 1
     assert (found.sentences, found.first.seed, found.second.seed) == (6, 0, 1)
     pairs = [[attncli.inspect(text, seed=seed, num_heads=2) for seed in (0, 1)] for text in TEXTS]
@@ -81,7 +80,3 @@ def test_two_models_are_as_far_apart_as_in_a_loop_over_the_sentences() -> None:
         assert (head.count, head.elsewhere) == (6, (0, 0))
         assert head.jensen_shannon == pytest.approx(statistics.fmean(each), rel=1e-9)
         assert head.std == pytest.approx(statistics.stdev(each), rel=1e-9)
-
-
-def test_two_processes_give_the_digits_of_one() -> None:
-    assert compared(2) == compared(1)

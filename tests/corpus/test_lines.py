@@ -28,8 +28,7 @@ def test_sentences_come_before_the_file_has_been_read(tmp_path: Path) -> None:
     assert [one.text for one in found] == ["flies"]
 
 
-@pytest.mark.parametrize("line", [b"\n", b" \r\n"])
-@pytest.mark.parametrize("ending", ["txt", "jsonl", "csv"])
+@pytest.mark.parametrize(("ending", "line"), [("txt", b" \r\n"), ("jsonl", b"\n"), ("csv", b"\n")])
 def test_a_small_file_that_unpacks_to_empty_lines_is_given_up_with_the_line(
     line: bytes, ending: str, attn: Run, tmp_path: Path
 ) -> None:

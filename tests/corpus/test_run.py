@@ -43,10 +43,6 @@ def test_results_come_in_order_from_as_many_processes_as_are_asked_for(tmp_path:
     assert not multiprocessing.active_children()
 
 
-def test_one_job_is_this_process(tmp_path: Path) -> None:
-    assert set(processes(results(tmp_path, sentences(9), 1))) == {os.getpid()}
-
-
 @pytest.mark.parametrize("cores", [1, 2])
 def test_from_a_number_on_all_cores_work_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int

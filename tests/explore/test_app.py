@@ -46,8 +46,8 @@ class Gated:
 class Driven:
     """An explorer that runs, and what is seen of it."""
 
-    def __init__(self, app: Explorer, pilot: Pilot) -> None:
-        self.app, self.pilot = app, pilot
+    def __init__(self, app: Explorer, pilot: Pilot, asked) -> None:
+        self.app, self.pilot, self.asked = app, pilot, asked
 
     @property
     def look(self) -> ViewState:
@@ -116,7 +116,7 @@ async def driven(asked=None, size=(80, 24), text=TEXT, tier="blocks", save=lambd
     asked = open_interactive() if asked is None else asked() if callable(asked) else asked
     app = Explorer(asked, ViewState(Query(text)), Palette(tier), save)
     async with app.run_test(size=size) as pilot:
-        one = Driven(app, pilot)
+        one = Driven(app, pilot, asked)
         if getattr(asked, "gate", None) is None or asked.gate.is_set():
             await one.answered()
         yield one
@@ -266,13 +266,6 @@ async def test_the_first_letters_after_another_window_keep_their_order(one):
     one.app.app_focus = False
     await one.press(*" too")
     assert one.typed == f"{TEXT} too"
-
-
-@in_app()
-async def test_letters_are_typed_where_a_text_is(one):
-    keys = [key.names[0] for key in KEYS if key.is_typed and len(key.names[0]) == 1]
-    await one.press(*keys)
-    assert one.typed == TEXT + "".join(keys)
 
 
 @in_app()
@@ -440,50 +433,41 @@ async def test_a_model_that_fails_says_so_and_typing_goes_on(one):
     assert "cannot be read" not in one.seen("status")
 
 
-@pytest.mark.parametrize("tier", ["blocks", "truecolor"])
-def test_a_model_that_blocks_dims_the_picture_and_typing_goes_on(tier):
-    async def within() -> None:
-        asked = Gated()
-        async with driven(asked, tier=tier) as one:
-            bright, head = list(one.styles("head")), one.seen("head")
-            asked.gate.clear()
-            await one.press(*" more")
-            await one.until(lambda: list(one.styles("head")) != bright)
-            assert one.typed == f"{TEXT} more"
-            assert one.seen("head") == head
-            assert "computing" in one.seen("status")
-            if tier == "blocks":
-                assert all(style.dim for style in one.styles("head") if style)
-            await one.press(*" and more", "escape", "l")
-            assert one.typed == f"{TEXT} more and more"
-            asked.gate.set()
-            await one.answered()
-            assert "more" in one.seen("head")
-            assert not all(style.dim for style in one.styles("head") if style)
-
-    asyncio.run(within())
+@in_app(asked=Gated)
+async def test_a_model_that_blocks_dims_the_picture_and_typing_goes_on(one):
+    bright, head = list(one.styles("head")), one.seen("head")
+    one.asked.gate.clear()
+    await one.press(*" more")
+    await one.until(lambda: list(one.styles("head")) != bright)
+    assert one.typed == f"{TEXT} more"
+    assert one.seen("head") == head
+    assert "computing" in one.seen("status")
+    assert all(style.dim for style in one.styles("head") if style)
+    await one.press(*" and more", "escape", "l")
+    assert one.typed == f"{TEXT} more and more"
+    one.asked.gate.set()
+    await one.answered()
+    assert "more" in one.seen("head")
+    assert not all(style.dim for style in one.styles("head") if style)
 
 
-def test_of_a_slow_model_the_newest_text_is_asked_for_and_who_leaves_does_not_wait():
-    async def within() -> None:
-        asked = Gated()
-        async with driven(asked) as one:
-            asked.gate.clear()
-            await one.press("1")
-            await one.until(lambda: asked.texts[-1] == f"{TEXT}1")
-            await one.press("2", "3")
-            asked.gate.set()
-            await one.answered()
-            assert asked.texts == [TEXT, f"{TEXT}1", f"{TEXT}123"]
-            asked.gate.clear()
-            await one.press("4")
-            await one.until(lambda: asked.texts[-1] == f"{TEXT}1234")
-            one.app.exit()
-            await one.fact(lambda: not one.app.is_running)
-            assert one.app.is_computing()
-            asked.gate.set()
-
-    asyncio.run(within())
+@in_app(asked=Gated)
+async def test_of_a_slow_model_the_newest_text_is_asked_for_and_who_leaves_does_not_wait(one):
+    gate, texts = one.asked.gate, one.asked.texts
+    gate.clear()
+    await one.press("1")
+    await one.until(lambda: texts[-1] == f"{TEXT}1")
+    await one.press("2", "3")
+    gate.set()
+    await one.answered()
+    assert texts == [TEXT, f"{TEXT}1", f"{TEXT}123"]
+    gate.clear()
+    await one.press("4")
+    await one.until(lambda: texts[-1] == f"{TEXT}1234")
+    one.app.exit()
+    await one.fact(lambda: not one.app.is_running)
+    assert one.app.is_computing()
+    gate.set()
 
 
 SIZES = [(40, 12), (72, 12), (80, 24), (200, 60)]
@@ -505,9 +489,10 @@ async def test_every_size_is_whole(one):
             assert len(pane._strips) <= max(pane.size.height, 0) or pane.id not in one.app._placed
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("chosen", ["head", "heads", "map"])
-@pytest.mark.parametrize("has_why", [False, True])
+@pytest.mark.parametrize(
+    ("size", "chosen", "has_why"),
+    [((40, 12), "head", False), ((72, 12), "heads", False), ((80, 24), "map", False), ((200, 60), "map", True)],
+)
 def test_panes_do_not_overlap_and_leave_nothing_out(size, chosen, has_why):
     placed = places(size, 9, chosen, has_why)
     taken = [(x, y) for place in placed.values() for x in range(place.x, place.x + place.width)
@@ -573,36 +558,27 @@ async def test_the_help_is_turned_and_closed(one):
     assert one.app.is_running
 
 
-@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}])
-def test_without_colour_there_is_none(environment, monkeypatch):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-
-    async def within() -> None:
-        async with driven(size=(120, 40)) as one:
-            await one.press("escape", "w", "m")
-            widgets = [one.app.screen, *one.app.query("*")]
-            lines = [line for widget in widgets for line in widget.render_lines(widget.size.region)]
-            colors = {color for line in lines for segment in line if segment.style for color in
-                      (segment.style.color, segment.style.bgcolor) if color is not None}  # fmt: skip
-            assert all(color.is_default for color in colors), colors
-
-    asyncio.run(within())
+@in_app(size=(120, 40))
+async def test_without_colour_there_is_none(one):
+    await one.press("escape", "w", "m")
+    widgets = [one.app.screen, *one.app.query("*")]
+    lines = [line for widget in widgets for line in widget.render_lines(widget.size.region)]
+    colors = {color for line in lines for segment in line if segment.style for color in
+              (segment.style.color, segment.style.bgcolor) if color is not None}  # fmt: skip
+    assert all(color.is_default for color in colors), colors
 
 
-def test_what_cannot_be_drawn_says_so_in_its_place(monkeypatch):
+@in_app()
+async def test_what_cannot_be_drawn_says_so_in_its_place(one):
     def broken(*_: object) -> None:
         raise MemoryError
 
-    async def within() -> None:
-        async with driven() as one:
-            monkeypatch.setattr("attncli.explore.renderer.small_heads", broken)
-            await one.press("escape", ".", "i", "x")
-            assert one.seen("heads").startswith("out of memory")
-            assert one.typed == f"{TEXT}x"
-            assert "head 1" in one.seen("head")
-
-    asyncio.run(within())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attncli.explore.renderer.small_heads", broken)
+        await one.press("escape", ".", "i", "x")
+        assert one.seen("heads").startswith("out of memory")
+        assert one.typed == f"{TEXT}x"
+        assert "head 1" in one.seen("head")
 
 
 def test_one_line():

@@ -4,7 +4,6 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from attncli.explore.view_state import ViewState
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"
 DEMO = InputSource(("-m", "demo"))
-HERE = Path(__file__).parents[2]
 
 
 def answered(look: ViewState, **options: Any) -> ComputedView:
@@ -37,9 +35,10 @@ def said(attn: Run, seen: ViewSnapshot, given: InputSource, *more: str) -> Any:
     return ran.json
 
 
-@pytest.mark.parametrize("numbers", ["weights", "norms", "rollout"])
-@pytest.mark.parametrize("mask", [None, "causal & window(3)"])
-@pytest.mark.parametrize("what", ["head", "heads"])
+@pytest.mark.parametrize(
+    ("numbers", "mask", "what"),
+    [("weights", "causal & window(3)", "head"), ("norms", None, "heads"), ("rollout", None, "head")],
+)
 def test_a_layer_is_what_inspect_computes(attn: Run, numbers: Any, mask: str | None, what: Any) -> None:
     look = ViewState(Query(TEXT, mask=mask), layer=2, head=3, numbers=numbers)
     shown = answered(look, model="demo").shown
@@ -103,22 +102,7 @@ def test_a_pair_a_target_a_kind_and_colours_are_said() -> None:
     )
 
 
-def test_a_saved_trace_has_its_own_text(attn: Run, tmp_path: Path) -> None:
-    path = str(tmp_path / "a trace.safetensors")
-    assert attn("inspect", TEXT, "-m", "demo", "-l", "1", "--mask", "full", "--save", path).code == 0
-    asked = open_interactive(saved=path)
-    assert asked.own is not None
-    look = ViewState(asked.own, layer=1, head=1)
-    (layer,) = said(
-        attn, ViewSnapshot(look), InputSource(("--from", path), is_saved=True), "-F", "json", "--show", "weights"
-    )["layers"]
-    trace = asked.trace(asked.own, [1])
-    np.testing.assert_allclose(layer["heads"][0]["weights"], trace.layer(1).head(1).weights, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "text", ["it's", "-5 degrees", "--mask", '$HOME `ls` "x" \\n!', "a\tb\\'c\n\x1b[31mé\u202e", "*"]
-)
+@pytest.mark.parametrize("text", ["it's *", "--mask", '$HOME `ls` "x" \\n!', "a\tb\\'c\n\x1b[31mé\u202e"])
 def test_a_shell_reads_the_line_as_it_is_meant(text: str) -> None:
     command = ReplayCommand("inspect", (text,), ("-m", "a b"))
     line = command.line("-o", "x y.svg")
@@ -129,7 +113,7 @@ def test_a_shell_reads_the_line_as_it_is_meant(text: str) -> None:
     assert ran.stdout.decode().split("\0")[:-1] == command.words("-o", "x y.svg")
 
 
-@pytest.mark.parametrize("text", ["-5 degrees", "--mask", "-"])
+@pytest.mark.parametrize("text", ["--mask", "-"])
 def test_a_text_that_looks_like_an_option_is_one_all_the_same(attn: Run, text: str) -> None:
     command = command_of(ViewSnapshot(ViewState(Query(text))), InputSource())
     ran = attn(*command.words("-F", "json"), stdin="-\n" if command.reads_itself else None)

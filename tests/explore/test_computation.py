@@ -101,26 +101,6 @@ def test_a_held_question_is_compared(model: Plain) -> None:
     assert (numbers_of(norms.changes), norms.failure) == (numbers_of(last.changes), "")
 
 
-def test_the_held_question_is_computed_once(model: Plain) -> None:
-    answering = answering_of(model)
-    look = LOOK.holding()
-    *_, same = answering.results(look)
-    assert {*numbers_of(same.changes).values()} == {0.0}
-    model.asked.clear()
-    *_, other = answering.results(look.asking(OTHER))
-    assert TEXT not in {text for text, _ in model.asked}
-    *_, alone = answering_of(model).results(look.asking(OTHER))
-    assert numbers_of(other.changes) == numbers_of(alone.changes)
-
-
-def test_of_a_text_as_much_is_kept_as_there_is_room_for(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.explore.computation._MOST", 1)
-    *_, other = answering_of(model).results(LOOK.holding().asking(OTHER))
-    monkeypatch.undo()
-    *_, kept = answering_of(model).results(LOOK.holding().asking(OTHER))
-    assert numbers_of(other.changes) == numbers_of(kept.changes)
-
-
 def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float | None]:
     return {(one.layer, one.head): one.jensen_shannon for one in heads}
 
@@ -133,17 +113,7 @@ def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
     assert_measured(last, [0, 1, 2, 3], pair=OTHER, mask=question.mask)
 
 
-def test_the_toy_layer_has_one_layer_and_a_target() -> None:
-    question = Query("time flies", target="die Zeit")
-    *_, last = answering_of(Plain(1, num_heads=2)).results(ViewState(question))
-    assert_same(last.shown, attncli.inspect("time flies", target="die Zeit", num_heads=2))
-    room = last.room()
-    assert room.kinds == ("cross",)
-    assert [token.text for token in room.queries] == ["die", "Zeit"]
-    assert [token.text for token in room.keys] == ["time", "flies"]
-
-
-@pytest.mark.parametrize(("layer", "found"), [(-1, 3), (99, 3), (1, 1)])
+@pytest.mark.parametrize(("layer", "found"), [(-1, 3), (99, 3)])
 def test_a_layer_is_one_that_there_is(model: Plain, layer: int, found: int) -> None:
     answer = next(answering_of(model).results(replace(LOOK, layer=layer)))
     assert answer.look.layer == found
@@ -185,17 +155,6 @@ def test_an_answer_that_was_dropped_goes_on_where_it_was(model: Plain) -> None:
     assert_measured(first, [1, 2])
     assert_measured(last, [0, 1, 2, 3])
     assert model.asked == [(TEXT, [3]), (TEXT, [0])]
-
-
-def test_layers_that_are_best_computed_together_are_computed_once() -> None:
-    class Together(Plain):
-        def steps(self, layers: Any) -> list[list[int]]:
-            return [list(layers)]
-
-    model = Together(LAYERS, model="demo")
-    *_, last = answering_of(model).results(LOOK)
-    assert model.asked == [(TEXT, []), (TEXT, [2]), (TEXT, [0, 1, 2, 3])]
-    assert_measured(last, [0, 1, 2, 3])
 
 
 def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(model: Plain) -> None:
@@ -298,12 +257,6 @@ def test_a_text_that_cannot_be_read_is_a_failure(model: Plain) -> None:
     assert (last.failure, last.is_whole) == ("", True)
 
 
-def test_a_mask_that_does_not_fit_is_a_failure_of_the_layer(model: Plain) -> None:
-    *_, last = answering_of(model).results(LOOK.masked("docs(2,2)"))
-    assert "docs" in last.failure
-    assert last.shown is None
-
-
 def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None:
     made = Made(lambda _: trace_of(watched([[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.25, 0.75]])))
     answering = answering_of(made)
@@ -323,13 +276,6 @@ def test_a_held_question_that_shares_nothing_is_said() -> None:
     assert last.changes == ()
     assert last.held is not None
     assert last.survey is not None
-
-
-def test_a_held_question_that_fails_is_said(model: Plain) -> None:
-    *_, last = answering_of(model).results(LOOK.asking("").holding().asking(TEXT))
-    assert last.failure
-    assert last.shown is not None
-    assert_measured(last, [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize(

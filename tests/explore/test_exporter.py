@@ -25,7 +25,6 @@ ALONE = ViewState(Query("time flies", mask="causal & window(2)"), layer=1, head=
         (ViewSnapshot(LOOK), "a.html", "diff"),
         (ViewSnapshot(LOOK, "map"), "a map.tsv", "heads"),
         (ViewSnapshot(LOOK, "why"), "-a.JSON", "why"),
-        (ViewSnapshot(LOOK, "why"), "a.safetensors", "inspect"),
         (ViewSnapshot(ViewState(Query("-")), "heads"), "a.json", "inspect"),
     ],
 )

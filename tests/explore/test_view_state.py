@@ -1,18 +1,13 @@
 """Looks: every key makes another one, and whatever the keys, one looks at something that there is."""
 
-from typing import get_args
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import tokens_of
 
-from attncli.analysis.metric_names import NAMES
 from attncli.engines.interactive import Query
-from attncli.explore.view_state import Limits, Numbers, Viewport, ViewState
-from attncli.render.palette import DEFAULT_RAMP
+from attncli.explore.view_state import Limits, Viewport, ViewState
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.view import Ramp
 
 WORDS = ("[CLS]", "time", "fl", "##ies", "like", "an", "arrow", "[SEP]")
 TEXT = "time flies like an arrow"
@@ -112,34 +107,6 @@ def test_scrolling_takes_the_cursor_along_and_ends_where_the_text_does() -> None
 # --- what is asked ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_changes_alone() -> None:
-    asked = LOOK.asking("fruit").masked(" causal & window(2) ")
-    assert asked.question == Query("fruit", mask="causal & window(2)")
-    assert asked.masked("  ").question == Query("fruit")
-    held = LOOK.holding().asking("fruit")
-    assert (held.held, held.question) == (LOOK.question, Query("fruit"))
-    assert held.holding().held is None
-    for name in ("pair", "target"):
-        assert LOOK.with_text(name, "fruit").question == LOOK.question._replace(**{name: "fruit"})
-        assert LOOK.with_text(name, "fruit").with_text(name, "") == LOOK
-
-
-def test_what_is_held_is_on_the_map_until_it_is_let_go() -> None:
-    held = LOOK.next_metric().holding()
-    assert held.metric is None
-    assert (held.next_metric().metric, held.next_metric(-1).metric) == (NAMES[0], NAMES[-1])
-    assert held.next_metric().next_metric(-1).metric is None
-    assert held.holding().metric == LOOK.metric
-    assert held.next_metric(-1).holding().metric == NAMES[-1]
-
-
-@pytest.mark.parametrize("numbers", ["norms", "rollout"])
-def test_the_same_key_brings_the_weights_back(numbers: Numbers) -> None:
-    assert LOOK.counting(numbers).numbers == numbers
-    assert LOOK.counting(numbers).counting(numbers) == LOOK
-    assert LOOK.counting("norms").counting("rollout").numbers == "rollout"
-
-
 def test_one_answer_serves_looks_that_differ_in_how_they_are_drawn() -> None:
     room = Limits((0, 1), ("encoder", "cross"), (0, 1), TOKENS, TOKENS)
     drawn = LOOK.moved(room, 3, 2).next_head(room).next_kind(room).next_metric().next_ramp()
@@ -150,15 +117,6 @@ def test_one_answer_serves_looks_that_differ_in_how_they_are_drawn() -> None:
 
 
 # --- where one looks --------------------------------------------------------------------------------------------
-
-
-def test_layers_and_heads_are_those_that_there_are() -> None:
-    assert [LOOK.next_layer(ROOM, by).layer for by in (-1, 1, 2, 9)] == [0, 1, 4, 4]
-    assert LOOK.on(ROOM, layer=4).next_layer(ROOM, -1).layer == 1
-    assert LOOK.on(ROOM, layer=3).layer == 4
-    assert [LOOK.next_head(ROOM._replace(heads=(2, 5)), by).head for by in (0, 1, 2)] == [2, 5, 5]
-    assert ViewState(LOOK.question, layer=-1).within(Limits()).layer == -1
-    assert ViewState(LOOK.question, layer=-1).within(ROOM).layer == 4
 
 
 def test_kinds_come_round_and_one_that_is_not_there_is_left() -> None:
@@ -174,9 +132,7 @@ def test_kinds_come_round_and_one_that_is_not_there_is_left() -> None:
     ("before", "after", "places"),
     [
         ("[CLS] time flies [SEP]", "[CLS] time flies fast [SEP]", {0: 0, 1: 1, 2: 2, 3: 4}),
-        ("[CLS] time flies [SEP]", "[CLS] the time flies [SEP]", {0: 0, 1: 2, 2: 3, 3: 4}),
         ("[CLS] time flies [SEP]", "[CLS] flies [SEP]", {0: 0, 1: 1, 2: 1, 3: 2}),
-        ("[CLS] ti [SEP]", "[CLS] time [SEP]", {0: 0, 1: 1, 2: 2}),
         ("[CLS] a b c [SEP]", "[CLS] x [SEP]", {0: 0, 1: 1, 2: 1, 3: 1, 4: 2}),
         ("a a", "a a a", {0: 0, 1: 1}),
         ("a b", "", {0: 0, 1: 1}),
@@ -195,47 +151,16 @@ def test_the_cursor_follows_its_token(before: str, after: str, places: dict[int,
         ("arrow", 0, 6),
         ("flies", 0, 2),  # which stands in the text, in two tokens
         ("li", 3, 4),
-        ("lies lik", 0, 2),
         ("LIKE", 0, None),
-        ("cls", 5, 0),
         ("CLS", 5, 0),
-        ("t", 1, 1),
         ("a", 5, 6),
         ("a", 6, 5),
         ("3", 0, 3),
         ("99", 0, None),
-        ("(", 0, None),
+        ("9" * 5000, 0, None),
         ("", 0, None),
     ],
 )
 def test_a_token_is_found_by_its_letters(wanted: str, start: int, found: int | None) -> None:
     look = LOOK.on(ROOM, query=start).finding(ROOM, wanted)
     assert (look and look.query) == found
-
-
-def test_what_no_row_has_is_found_among_the_columns() -> None:
-    look = ViewState(Query("time flies", target="die Zeit"))
-    room = Limits(queries=tokens_of("die", "Zeit"), keys=tokens_of("time", "flies"))
-    found = look.finding(room, "flies")
-    assert found is not None
-    assert (found.query, found.key) == (0, 1)
-
-
-def test_a_long_number_is_no_position() -> None:
-    room = Limits(queries=TOKENS, keys=TOKENS)
-    assert LOOK.finding(room, "9" * 5000) is None
-
-
-# --- how it is drawn --------------------------------------------------------------------------------------------
-
-
-def test_metrics_ramps_and_ranges_come_round() -> None:
-    look, seen = LOOK, []
-    for _ in range(len(NAMES)):
-        look = look.next_metric()
-        seen.append((look.metric, look.next_metric(-1).next_metric()))
-    assert {metric for metric, _ in seen} == {*NAMES}
-    assert look == LOOK
-    ramps = [(look := look.next_ramp()).ramp for _ in get_args(Ramp)]
-    assert {*ramps} == {*get_args(Ramp)}
-    assert ramps[-1] == DEFAULT_RAMP

@@ -22,7 +22,6 @@ from attncli.formats import figures
 from attncli.formats.figures import Size, figure_of, figure_of_views, written
 from attncli.formats.pictures import Drawing
 from attncli.render.block import block
-from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 Run = Callable[..., Any]
@@ -65,20 +64,20 @@ def words_of(figure: Figure) -> str:
 # --- the numbers -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ramp", ["sqrt", "linear", "log"])
-def test_each_cell_has_the_colour_of_its_weight(ramp: Any) -> None:
-    trace = attncli.inspect(SENTENCE, seed=3)
-    figure = figure_of(trace, View(ramp=ramp))
-    drawn = pixels(figure)
-    assert len(maps_in(figure)) == 4
-    top = max(float(trace.layer(0).head(head).weights.max()) for head in range(4))
-    for head, axes in enumerate(maps_in(figure)):
-        weights = trace.layer(0).head(head).weights
-        for row in range(7):
-            for column in range(row + 1):
-                share = float(weights[row, column]) / top
-                placed = {"linear": share, "sqrt": share**0.5, "log": max(0, 1 + np.log10(share) / 3)}[ramp]
-                assert cell_color(drawn, axes, row + 0.5, column + 0.5) == pytest.approx(color_at(placed), abs=3)
+def test_each_cell_of_several_layers_has_the_colour_of_its_weight_on_one_scale() -> None:
+    trace = random_trace(2, 2, 7)
+    figure = figure_of(trace, View(ramp="log"))
+    drawn, words = pixels(figure), [f"w{index}" for index in range(7)]
+    heads = [trace.layer(layer).head(head).weights for layer in range(2) for head in range(2)]
+    top = max(float(weights.max()) for weights in heads)
+    assert [axes.get_title("left") for axes in maps_in(figure)] == ["L0 H0", "L0 H1", "L1 H0", "L1 H1"]
+    for axes, weights in zip(maps_in(figure), heads, strict=True):
+        for row, column in np.ndindex(7, 7):
+            placed = max(0, 1 + np.log10(float(weights[row, column]) / top) / 3)
+            assert cell_color(drawn, axes, row + 0.5, column + 0.5) == pytest.approx(color_at(placed), abs=3)
+        assert labels(axes.yaxis) in ([], words)
+        assert labels(axes.xaxis) in ([], words)
+    assert labels(maps_in(figure)[0].yaxis) == labels(maps_in(figure)[-1].xaxis) == words
 
 
 def test_masked_cells_are_hatched_and_explained() -> None:
@@ -111,19 +110,6 @@ def test_each_odd_cell_has_a_mark_and_the_key_explains_it() -> None:
     assert labels(axes.yaxis)[-1] == "blind !"
 
 
-def test_several_layers_share_one_scale() -> None:
-    trace = random_trace(2, 3, 9)
-    figure = figure_of(trace, View(ramp="linear"))
-    drawn = pixels(figure)
-    heads = [trace.layer(layer).head(head).weights for layer in range(2) for head in range(3)]
-    top = max(float(weights.max()) for weights in heads)
-    for axes, weights in zip(maps_in(figure), heads, strict=True):
-        row, column = np.unravel_index(weights.argmax(), weights.shape)
-        color = cell_color(drawn, axes, row + 0.5, column + 0.5)
-        assert color == pytest.approx(color_at(float(weights.max()) / top), abs=3)
-    assert [axes.get_title("left") for axes in maps_in(figure)][:4] == ["L0 H0", "L0 H1", "L0 H2", "L1 H0"]
-
-
 def test_what_is_finer_than_a_printer_is_pooled_to_the_largest_and_said() -> None:
     words = tokens(*(f"w{index}" for index in range(900)))
     weights = np.zeros((1, 900, 900), np.float32)
@@ -142,20 +128,7 @@ def test_what_is_finer_than_a_printer_is_pooled_to_the_largest_and_said() -> Non
 # --- tokens along the axes ---------------------------------------------------------------------------------
 
 
-def test_every_token_stands_at_its_row_and_its_column() -> None:
-    figure = figure_of(attncli.inspect(SENTENCE))
-    words = ["Life", "is", "short", ",", "eat", "dessert", "first"]
-    labelled = [axes for axes in maps_in(figure) if labels(axes.yaxis)]
-    assert labelled
-    for axes in labelled:
-        assert labels(axes.yaxis) == words
-        assert list(axes.get_yticks()) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5]
-    below = [axes for axes in maps_in(figure) if labels(axes.xaxis)]
-    assert [labels(axes.xaxis) for axes in below] == [words] * len(below)
-    assert all(label.get_rotation() == 90 for axes in below for label in axes.get_xticklabels())
-
-
-@pytest.mark.parametrize(("size", "count"), [("6.9in", 300), ("3.3inx2in", 40), ("1.5in", 1), ("1.5in", 300)])
+@pytest.mark.parametrize(("size", "count"), [("3.3inx2in", 40), ("1.5in", 300)])
 def test_labels_are_letters_of_6_to_8_points_that_do_not_touch(size: str, count: int) -> None:
     figure = figure_of(random_trace(1, 4, count), size=Size.of(size))
     assert figure.get_figwidth() * 72 == pytest.approx(Size.of(size).width)
@@ -204,10 +177,9 @@ def test_an_encoder_decoder_has_the_tokens_of_each_side() -> None:
 
 @pytest.mark.parametrize(
     ("text", "width", "height"),
-    [("3.3in", 3.3, None), ("84mm", 84 / 25.4, None), ("8.4cm", 8.4 / 2.54, None), ("238pt", 238 / 72, None),
-     ("3.3inx2in", 3.3, 2), ("3.3in × 50.8mm", 3.3, 2), (".5inx100in", None, None), ("3.3", None, None),
-     ("3.3in2", None, None), ("wide", None, None),
-     ("-3in", None, None), ("1e9in", None, None), ("101in", None, None), ("", None, None)],
+    [("84mm", 84 / 25.4, None), ("8.4cm", 8.4 / 2.54, None), ("238pt", 238 / 72, None),
+     ("3.3in × 50.8mm", 3.3, 2), (".5inx100in", None, None), ("3.3", None, None), ("-3in", None, None),
+     ("101in", None, None)],
 )  # fmt: skip
 def test_a_size_is_a_width_or_a_width_and_a_height(text: str, width: float | None, height: float | None) -> None:
     if width is None:
@@ -231,49 +203,31 @@ def test_a_pdf_has_the_size_its_fonts_and_no_date() -> None:
     assert made == written(figure_of(attncli.inspect(SENTENCE), size=Size.of("3.3inx2in")), "pdf", "time (flies)")
 
 
-@pytest.mark.parametrize("form", ["png", "svg"])
-def test_other_files_are_the_same_each_time_whatever_the_user_has_set(form: str, tmp_path: Path) -> None:
+def test_other_files_are_the_same_each_time_whatever_the_user_has_set() -> None:
     import matplotlib
 
     trace = attncli.inspect(SENTENCE)
-    first = written(figure_of(trace), form, "x")
+    first = [written(figure_of(trace), form, "x") for form in ("png", "svg")]
     before = dict(matplotlib.rcParams)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "figure.dpi": 20, "text.color": "blue"}):
-        assert written(figure_of(trace), form, "x") == first
+        assert [written(figure_of(trace), form, "x") for form in ("png", "svg")] == first
     assert dict(matplotlib.rcParams) == before
 
 
 def test_too_many_maps_for_a_size_are_refused() -> None:
     with pytest.raises(UsageError, match="24 maps do not fit a figure of this size"):
-        figure_of(random_trace(4, 6, 3), size=Size.of("1inx0.5in"))
-    figure = figure_of(random_trace(12, 12, 3), size=Size.of("3.3in"))
-    assert len(maps_in(figure)) == 144
-
-
-def test_a_chosen_row_keeps_the_colours_of_the_whole() -> None:
-    trace: Trace = random_trace(1, 1, 6)
-    weights = trace.layer(0).head(0).weights
-    figure = figure_of(trace, View(queries=(2,), ramp="linear"))
-    drawn = pixels(figure)
-    for column in range(6):
-        share = float(weights[2, column]) / float(weights.max())
-        assert cell_color(drawn, maps_in(figure)[0], 0.5, column + 0.5) == pytest.approx(color_at(share), abs=3)
+        figure_of(random_trace(4, 6, 3), size=Size.of("1inx1in"))
 
 
 # --- the command -------------------------------------------------------------------------------------------
 
 
-def pixels_of(path: Path) -> Any:
-    return imread(path)[..., :3] * 255
-
-
-@pytest.mark.parametrize("ending", ["pdf", "png", "svg"])
-def test_inspect_draws_a_figure(attn: Run, tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"figure.{ending}"
+def test_inspect_draws_a_figure(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "figure.svg"
     ran = attn("inspect", SENTENCE, "--size", "84mm", "-H", "1", "-o", path)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     trace = attncli.inspect(SENTENCE, heads=1)
-    expected = written(figure_of(trace, size=Size.of("84mm")), ending, f"attn inspect: {SENTENCE}")
+    expected = written(figure_of(trace, size=Size.of("84mm")), "svg", f"attn inspect: {SENTENCE}")
     assert path.read_bytes() == expected
 
 
@@ -285,7 +239,7 @@ def test_an_svg_without_a_size_is_what_the_terminal_shows(attn: Run, tmp_path: P
 def test_color_never_draws_for_a_printer(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "figure.png"
     assert attn("inspect", SENTENCE, "--color", "never", "-o", path).code == 0
-    assert np.ptp(pixels_of(path), axis=2).max() <= 24  # the ink of words is a little blue
+    assert np.ptp(imread(path)[..., :3] * 255, axis=2).max() <= 24  # the ink of words is a little blue
 
 
 @pytest.mark.parametrize(
@@ -297,7 +251,6 @@ def test_color_never_draws_for_a_printer(attn: Run, tmp_path: Path) -> None:
             "--size does not apply to table; it is of a figure: give -o figure.pdf, .png or .svg",
         ),
         (["a b", "--size", "3in", "-F", "json"], "--size does not apply to json"),
-        (["a b", "--size", "3", "-o", "FIGURE"], "--size 3: expected a width, as in 3.3in"),
         (["a b", "c d", "-o", "FIGURE"], "a figure shows one trace; give one sentence"),
         (["a b", "--top-keys", "1", "-o", "FIGURE"], "--top-keys does not apply to a figure"),
         (["a b", "--show", "q", "-o", "FIGURE"], "--show q does not apply to a figure"),
@@ -311,12 +264,11 @@ def test_what_a_figure_cannot_be_is_refused(attn: Run, tmp_path: Path, arguments
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("arguments", [["inspect", "a b"], ["inspect", "a b", "--size", "3in"], ["tokens", "a b"]])
 def test_without_matplotlib_one_sentence_says_how_to_get_it(
-    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "find_spec", lambda _: None)
-    ran = attn(*arguments, "-o", tmp_path / ("x.svg" if "--size" in arguments else "x.pdf"))
+    ran = attn("tokens", "a b", "-o", tmp_path / "x.pdf")
     assert (ran.code, ran.err) == (2, "attn: figures need the matplotlib library: pip install 'attncli[figures]'\n")
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="matplotlib"):
@@ -334,17 +286,13 @@ def test_without_matplotlib_one_sentence_says_how_to_get_it(
         ["diff", "a b c", "a c"],
         ["tokens", "日本 שלום a"],
         ["mask", "show", "causal & window(3)"],
-        ["mask", "check", "causal", "--queries", "4"],
-        ["mask", "diff", "causal", "full", "--size", "4"],
     ],
     ids=" ".join,
 )
 def test_other_commands_draw_their_view(attn: Run, tmp_path: Path, arguments: list[str]) -> None:
-    for ending, opening in (("pdf", b"%PDF-1."), ("png", b"\x89PNG")):
-        path = tmp_path / f"view.{ending}"
-        ran = attn(*arguments, "-o", path)
-        assert ran.out == ""
-        assert path.read_bytes().startswith(opening)
+    path = tmp_path / "view.pdf"
+    assert attn(*arguments, "-o", path).out == ""
+    assert path.read_bytes().startswith(b"%PDF-1.")
 
 
 def test_a_drawn_view_has_the_words_and_the_colours_of_its_lines() -> None:

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import itertools
 import json
-import os
 import re
 import tomllib
 import tracemalloc
@@ -31,7 +30,6 @@ from pages import (
     weights_in,
     written,
 )
-from running import program
 
 from attncli.errors import InputError
 from attncli.formats.page import write_page
@@ -131,10 +129,8 @@ def test_heads_that_agree_share_their_mask(tmp_path: Path) -> None:
 # --- size, memory, bytes -----------------------------------------------------------------------------------
 
 
-# A sixth of the layers has each temperature, so half of them stand for all.
-@pytest.mark.parametrize(("layers", "heads", "length", "most"), [(12, 12, 128, 4e6), (6, 3, 512, 60e6 / 8)])
-def test_144_heads_are_no_large_file(layers: int, heads: int, length: int, most: float) -> None:
-    assert sum(map(len, write_page([(1, random_trace(layers, heads, length))], View(), "viridis"))) < most
+def test_144_heads_are_no_large_file() -> None:
+    assert sum(map(len, write_page([(1, random_trace(12, 12, 128))], View(), "viridis"))) < 4e6
 
 
 def test_no_head_but_one_is_ever_expanded() -> None:
@@ -157,10 +153,6 @@ def test_a_head_that_no_browser_draws_is_refused() -> None:
     layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, RuleMask(Atom("full"), length, length, 1), (0,))
     with pytest.raises(InputError, match="layer 0 has 5000 × 5000 cells"):
         list(write_page([(1, Trace(Provenance("file"), words, words, (layer,)))], View(), "viridis"))
-
-
-def test_the_same_input_gives_the_same_bytes(attn: Run, tmp_path: Path) -> None:
-    assert page_of(attn, tmp_path / "page.html", SENTENCE) == page_of(attn, tmp_path / "page.html", SENTENCE)
 
 
 # --- safety ------------------------------------------------------------------------------------------------
@@ -208,6 +200,8 @@ def test_the_policy_allows_the_pages_own_script_and_style_and_no_address(attn: R
     [
         (["-o", "page.html", "--show", "scores,q,k"], "--show scores does not apply to html"),
         (["-o", "page.html", "--show", "weights,q"], "write --show q,k"),
+        (["-o", "page.html", "--rollout"], "--rollout does not apply to html"),
+        (["-o", "page.html", "--top-keys", "2"], "--top-keys does not apply to html"),
         (["fruit flies", "-o", "page.html"], "a page of html shows one trace; give one sentence"),
     ],
 )
@@ -228,11 +222,6 @@ def test_a_saved_trace_becomes_the_same_page(attn: Run, tmp_path: Path) -> None:
     assert page_of(attn, tmp_path / "page.html", "--from", str(saved)) == first
     printed = attn("inspect", "--from", saved, "-F", "html")
     assert (printed.code, printed.out, printed.err) == (0, first, "")
-
-
-def test_a_page_on_standard_output_is_utf_8_wherever_it_is_printed(attn: Run, tmp_path: Path) -> None:
-    ran = program("inspect", "naïve 漢字", "-F", "html", env=os.environ | {"PYTHONIOENCODING": "ascii"})
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, page_of(attn, tmp_path / "page.html", "naïve 漢字"), "")
 
 
 def test_a_layer_without_q_and_k_says_that_they_are_left_out(attn: Run, tmp_path: Path) -> None:

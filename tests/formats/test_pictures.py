@@ -139,21 +139,16 @@ def dump(folder: Path, tokens: list[str]) -> Path:
 # --- the same as in the terminal ---------------------------------------------------------------------------
 
 VIEWS = [
-    ["inspect", SENTENCE],
     ["inspect", "time flies", "--pair", "fruit flies like a banana", "--mask", "causal & ~queries(1,2)"],
-    ["inspect", SENTENCE, "--query", "like", "--show", "q,k,v,scores,weights,output,metrics"],
-    ["mask", "show", "causal & window(3) & pad(left=1)", SENTENCE],
     ["mask", "check", "causal & window(5)", "--expect", "causal & window(4)", "--size", "8"],
-    ["mask", "diff", "causal & window(5)", "causal & window(4)", "--size", "8"],
-    ["mask", "model", "MINILM", "time flies", "life is short"],
-    ["check", "-m", "MINILM", "time flies", "--layer", "0"],
+    ["mask", "model", "demo", "time flies", "life is short"],
+    ["check", "-m", "demo", "time flies", "--layer", "0"],
 ]
 
 
 @pytest.mark.parametrize("arguments", VIEWS, ids=lambda arguments: " ".join(arguments[:2]))
-def test_a_picture_says_what_the_table_says(attn: Run, minilm: str, arguments: list[str]) -> None:
-    run = [minilm if argument == "MINILM" else argument for argument in arguments]
-    run += ["--width", "300" if "MINILM" in arguments else "100"]
+def test_a_picture_says_what_the_table_says(attn: Run, arguments: list[str]) -> None:
+    run = [*arguments, "--width", "300" if "demo" in arguments else "100"]
     table = attn(*run)
     # In html, what `inspect` shows is a page of another kind; see test_page.py.
     for ending in (ending for ending in ENDINGS if (run[0], ending) != ("inspect", "html")):
@@ -183,24 +178,20 @@ def test_the_colours_are_those_of_the_terminal(attn: Run) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_picture_does_not_depend_on_the_terminal(tmp_path: Path, ending: str) -> None:
+def test_a_picture_does_not_depend_on_the_terminal(attn: Run, tmp_path: Path, ending: str) -> None:
     names = {"COLUMNS", "TERM", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "LC_ALL", "PYTHONIOENCODING"}
     plain = {name: value for name, value in os.environ.items() if name not in names}
     run, written = ("mask", "show", "causal", f"{SENTENCE} 漢字 שלום"), []
-    for number, environment in enumerate(
-        [
-            {},
-            {"COLUMNS": "41", "TERM": "dumb", "NO_COLOR": "1", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
-            {"COLUMNS": "300", "TERM": "xterm", "FORCE_COLOR": "1", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"},
-        ]
+    for environment in (
+        {"COLUMNS": "41", "TERM": "dumb", "NO_COLOR": "1", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+        {"COLUMNS": "300", "TERM": "xterm", "FORCE_COLOR": "1", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"},
     ):
-        path = tmp_path / f"{number}.{ending}"
         ran = program(*run, "-F", ending, env=plain | environment)
         assert (ran.returncode, ran.stderr) == (0, "")
-        assert program(*run, "-o", path, env=plain | environment).returncode == 0
-        written += [ran.stdout.encode(), path.read_bytes()]
-    assert len(set(written)) == 1
-    assert "漢字" in written[0].decode()
+        written.append(ran.stdout)
+    assert attn(*run, "-o", tmp_path / f"x.{ending}").code == 0
+    assert {*written} == {(tmp_path / f"x.{ending}").read_text(encoding="utf-8")}
+    assert "漢字" in written[0]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -307,13 +298,3 @@ def test_nothing_of_sixty_tokens_is_cut(attn: Run) -> None:
     assert max(ends) == cells
     assert max(row for row, *_ in texts_of(svg)) + 1 == lines
     assert sum("word" in words for *_, words in texts_of(svg)) >= 60
-
-
-def test_a_width_that_was_asked_for_is_kept_and_nothing_is_cut(attn: Run) -> None:
-    text = " ".join(f"word{number}" for number in range(60))
-    svg = attn("inspect", text, "-F", "svg", "--width", "60").out
-    assert float(ElementTree.fromstring(svg).attrib["width"]) <= (60 * CELL + 2 * MARGIN) * 0.75
-    titles = [column for line in grid_of(svg) for column in line.split() if column in text.split()]
-    assert set(titles) == set(text.split())  # in as many pieces as that takes
-    rows = [line for line in grid_of(svg) if line.startswith(" 7 word7")]
-    assert len(rows) > 2

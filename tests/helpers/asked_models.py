@@ -1,6 +1,7 @@
 """Models that are asked, in the plainest way: a whole run for every question."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attncli.engines import inspect
@@ -64,12 +65,4 @@ class Made:
 
     def trace(self, question: Query, layers: Sequence[int]) -> Trace:
         trace = self.made(question)
-        return Trace(
-            trace.source,
-            trace.query_tokens,
-            trace.key_tokens,
-            tuple(layer for layer in trace.layers if layer.layer in layers),
-            question.text,
-            question.pair,
-            question.target,
-        )
+        return replace(trace, layers=tuple(layer for layer in trace.layers if layer.layer in layers))

@@ -10,8 +10,7 @@ import attncli
 from attncli.analysis.diff import Difference
 from attncli.render.diff import DiffView
 from attncli.render.heatmap import Heatmap
-from attncli.render.legend import ramp_line
-from attncli.render.palette import Palette, Scale
+from attncli.render.palette import Palette
 
 
 def drawn(difference: Difference, palette: Palette = Palette(), width: int | None = None, **view: Any) -> str:  # noqa: B008
@@ -98,11 +97,6 @@ def test_a_pooled_cell_is_the_one_farthest_from_zero() -> None:
                 assert pooled.values[row, column] == max(found, key=abs)
 
 
-def test_the_legend_shows_the_cells_that_are_drawn() -> None:
-    line = ramp_line(Scale.around_zero(0.25), Palette("blocks"), cell_width=1)
-    assert "".join(segment.text for segment in line) == "−.25 =- +# +.25"
-
-
 def test_chosen_rows_keep_the_colours_of_all() -> None:
     first, second = (attncli.inspect(text, mask="none", seed=1, num_heads=1) for text in ("a b c d e f", "a b x d e f"))
     part = drawn(attncli.diff(first, second, queries=("d",)))
@@ -116,11 +110,3 @@ def test_chosen_rows_keep_the_colours_of_all() -> None:
     assert legends[0] == legends[1]
     rows = [re.findall(r"^3 d .*$", of_head(text), re.MULTILINE)[0] for text in (whole, part)]
     assert rows[0] == rows[1]
-
-
-def test_a_ramp_is_of_weights_and_of_their_differences() -> None:
-    difference = attncli.diff(*(attncli.inspect(text, mask="none") for text in ("a b c d", "a b x d")))
-    linear, log = (drawn(difference, ramp=ramp) for ramp in ("linear", "log"))
-    assert "weights  0  ░░░ " in linear
-    assert "weights  ≤" in log
-    assert linear[: linear.index("weights  ")] == log[: log.index("weights  ")]  # the numbers

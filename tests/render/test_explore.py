@@ -82,17 +82,16 @@ def colour_step(weight: float, highest: float) -> int:
 
 # --- room ---
 
-SUBJECTS = [(1, 1), (2, 12), (12, 12), (41, 16), (130, 32), (2000, 2)]
+SUBJECTS = [(1, 1, "ascii"), (12, 12, "truecolor"), (130, 32, "blocks"), (2000, 2, "256")]
 ROOMS = (Bounds(3, 10), Bounds(8, 39), Bounds(24, 80), Bounds(60, 200))
 
 
-@pytest.mark.parametrize("tier", PALETTES)
-@pytest.mark.parametrize(("tokens", "heads"), SUBJECTS)
+@pytest.mark.parametrize(("tokens", "heads", "tier"), SUBJECTS)
 def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
     palette, sight = PALETTES[tier], sight_of(tokens, heads)
     survey = attncli.heads("a b c d", num_heads=heads, d_model=2 * heads)
     entropies = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
-    for number, room in enumerate(ROOMS, start=SUBJECTS.index((tokens, heads))):
+    for number, room in enumerate(ROOMS, start=tokens % 7):
         head, query, key = number % heads, (7 * number) % tokens, (5 * number) % tokens
         cursor = CellCursor(head, query, key)
         port = (number % tokens, (3 * number) % tokens, number % 5)
@@ -114,7 +113,7 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
 # --- the large head ---
 
 
-@pytest.mark.parametrize(("tokens", "room"), [(9, Bounds(11, 40)), (24, Bounds(15, 60)), (24, Bounds(15, 31))])
+@pytest.mark.parametrize(("tokens", "room"), [(9, Bounds(11, 40)), (24, Bounds(15, 60))])
 def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
     trace, sight = toy(tokens), sight_of(tokens)
     highest = max(softmax_of(trace, head).max() for head in range(4))
@@ -163,10 +162,9 @@ def test_numbers_stand_in_cells_that_have_room_for_them() -> None:
     assert f"▸{weights[3, 2]:.2f}" in rows[3]
 
 
-@pytest.mark.parametrize("palette", [COLOUR, SHADES, ASCII], ids=["truecolor", "blocks", "ascii"])
-def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of(palette: Palette) -> None:
+def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of() -> None:
     trace, room = toy(300), Bounds(30, 60)
-    large = drawn_head(sight_of(300), CellCursor(0, 150, 80), palette, room)
+    large = drawn_head(sight_of(300), CellCursor(0, 150, 80), COLOUR, room)
     rows, columns, *_ = large.window
     weights = np.where(np.tri(300, dtype=bool), softmax_of(trace, 0), -1)
     picture = sight_of(300).pooled(0, rows, columns)
@@ -174,7 +172,7 @@ def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of(palette:
         block = weights[query : query + rows.step, key : key + columns.step]
         assert picture.allowed[place, at] == (block.max() >= 0)
         assert picture.values[place, at] == pytest.approx(max(block.max(), 0), rel=1e-5)
-    assert palette.fit(f"largest of {rows.step}×{columns.step}") in texts(large.drawn.block)[0]
+    assert f"largest of {rows.step}×{columns.step}" in texts(large.drawn.block)[0]
 
 
 def test_zooming_halves_blocks_down_to_one_token_and_keeps_the_cursor_inside() -> None:
@@ -206,7 +204,7 @@ def test_zooming_halves_blocks_down_to_one_token_and_keeps_the_cursor_inside() -
 
 @pytest.mark.parametrize(
     ("tokens", "zoom", "tier"),
-    [(9, 0, "truecolor"), (9, 0, "blocks"), (40, 0, "256"), (40, 0, "ascii"), (300, 2, "blocks"), (2000, 99, "256")],
+    [(9, 0, "truecolor"), (40, 0, "ascii"), (300, 2, "blocks")],
 )
 def test_what_lies_at_a_place_is_marked_there_when_the_cursor_goes_to_it(tokens: int, zoom: int, tier: str) -> None:
     sight, palette, room = sight_of(tokens, 4 if tokens < 2000 else 2), PALETTES[tier], Bounds(17, 50)
@@ -262,7 +260,7 @@ def odd() -> LayerViewCache:
     return LayerViewCache(trace_of(replace(layer, scores=np.zeros((1, 4, 5), np.float32))), layer)
 
 
-@pytest.mark.parametrize("palette", [SHADES, ASCII, COLOUR], ids=["blocks", "ascii", "truecolor"])
+@pytest.mark.parametrize("palette", [ASCII, COLOUR], ids=["ascii", "truecolor"])
 def test_odd_cells_and_blind_rows_keep_their_marks(palette: Palette) -> None:
     shown = texts(drawn_head(odd(), CellCursor(0, 3, 3), palette, Bounds(12, 110)).drawn.block)
     rows = {line[1]: line for line in shown if re.match(r".\d", line)}
@@ -276,20 +274,17 @@ def test_odd_cells_and_blind_rows_keep_their_marks(palette: Palette) -> None:
 # --- colours ---
 
 
-@pytest.mark.parametrize("ramp", [None, "linear", "sqrt"])
-def test_the_ends_of_colours_are_those_of_other_views(ramp: str | None) -> None:
+def test_the_ends_of_colours_are_those_of_other_views() -> None:
     for trace in (toy(20), toy(300), odd().trace):
-        layer, view = trace.layers[0], View(ramp=ramp)
+        layer = trace.layers[0]
         pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
-        assert {LayerViewCache(trace, layer).scale(ramp)} == {*scales_of(trace, view, layer, pictures).values()}
+        assert {LayerViewCache(trace, layer).scale(None)} == {*scales_of(trace, View(), layer, pictures).values()}
 
 
 # --- all heads ---
 
 
-@pytest.mark.parametrize(
-    ("tokens", "heads", "tier"), [(9, 12, "truecolor"), (40, 4, "ascii"), (300, 32, "truecolor"), (12, 144, "ascii")]
-)
+@pytest.mark.parametrize(("tokens", "heads", "tier"), [(9, 12, "truecolor"), (12, 144, "ascii")])
 def test_a_head_that_lies_at_a_place_is_marked_above_it_when_it_is_chosen(tokens: int, heads: int, tier: str) -> None:
     sight, palette, room = sight_of(tokens, heads), PALETTES[tier], Bounds(20, 60)
     drawn = small_heads(sight, 0, None, palette, room)
@@ -304,23 +299,6 @@ def test_a_head_that_lies_at_a_place_is_marked_above_it_when_it_is_chosen(tokens
         assert re.match(rf".(head )?{head}\b", lines[mark[0]][mark[1] :])
     last = small_heads(sight, heads - 1, None, palette, room)
     assert any(last.at(*place) == heads - 1 for place in found)
-
-
-def test_small_heads_have_the_colours_of_the_large_one() -> None:
-    trace, sight = toy(9, 12), sight_of(9, 12)
-    drawn = small_heads(sight, 3, None, COLOUR, Bounds(40, 130))
-    highest = max(softmax_of(trace, head).max() for head in range(12))
-    ramp = [style.bgcolor for _, style in COLOUR.ramp(1) if style is not None]
-    picture = painted(drawn.block)
-    for head in (0, 5, 11):
-        places = [(n, c) for n, c in product(range(len(picture)), range(130)) if drawn.at(n, c) == head]
-        top, left = min(places)
-        for query in range(9):
-            for key in range(query + 1):
-                style = picture[top + 1 + query][left + 2 * key][1]
-                step = colour_step(softmax_of(trace, head)[query, key], highest)
-                assert style is not None
-                assert style.bgcolor in ramp[max(step - 1, 0) : step + 2]
 
 
 def test_heads_that_share_a_kv_head_stand_under_one_line() -> None:
@@ -360,10 +338,10 @@ def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
     assert lines[0].startswith(f"entropy · ▸ {entropies[2]:.4g}")
 
 
-@pytest.mark.parametrize("room", [Bounds(9, 40), Bounds(30, 120), Bounds(5, 12), Bounds(12, 20)])
-@pytest.mark.parametrize("tier", ["truecolor", "blocks", "ascii"])
-def test_a_head_of_the_map_is_marked_where_it_lies(room: Bounds, tier: str) -> None:
-    palette = PALETTES[tier]
+@pytest.mark.parametrize(
+    ("palette", "room"), [(COLOUR, Bounds(30, 120)), (SHADES, Bounds(5, 12)), (ASCII, Bounds(9, 40))]
+)
+def test_a_head_of_the_map_is_marked_where_it_lies(palette: Palette, room: Bounds) -> None:
     survey = attncli.heads("a b c d", num_heads=20, d_model=40)
     entropies = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
 
@@ -384,9 +362,7 @@ def test_a_head_of_the_map_is_marked_where_it_lies(room: Bounds, tier: str) -> N
 # --- tokens ---
 
 
-@pytest.mark.parametrize(
-    ("tokens", "room"), [(5, Bounds(1, 60)), (40, Bounds(2, 50)), (2000, Bounds(2, 90)), (300, Bounds(1, 30))]
-)
+@pytest.mark.parametrize(("tokens", "room"), [(5, Bounds(1, 60)), (2000, Bounds(2, 90)), (300, Bounds(1, 30))])
 def test_tokens_that_are_left_out_are_counted_and_the_marked_ones_never_are(tokens: int, room: Bounds) -> None:
     of = sight_of(tokens, 2 if tokens == 2000 else 4).tokens
     for query, key in ((0, tokens - 1), (tokens // 2, tokens // 2), (tokens // 3, tokens // 2)):
@@ -460,11 +436,9 @@ def test_why_is_the_page_of_attn_why_and_counts_what_has_no_room() -> None:
     for number in (cell.dot_product, cell.score, cell.weight, cell.value_norm, cell.contribution_norm):
         assert f"{number:.4f}" in said
     assert all(f"{product:.4f}" in said for product in cell.products)
-    for lines in (3, 8, 12):
-        part = texts(why_box(trace, layer, CellCursor(2, 4, 1), SHADES, Bounds(lines, 90)))
-        assert len(part) == lines
-        assert part[:8] == whole[:8][: lines - 1] + part[lines - 1 : 8]
-        assert int(part[-1].split()[0]) > 0
+    part = texts(why_box(trace, layer, CellCursor(2, 4, 1), SHADES, Bounds(8, 90)))
+    assert part[:7] == whole[:7]
+    assert (len(part), int(part[7].split()[0]) > 0) == (8, True)
 
 
 # --- differences ---
@@ -518,21 +492,10 @@ def test_texts_without_a_common_token_and_layers_that_are_not_held_have_no_diffe
     assert LayerViewCache(now, now.layers[0], elsewhere).pair is None
 
 
-def test_a_pooled_difference_is_the_one_farthest_from_zero() -> None:
-    held, now = toy(300), attncli.inspect(toy(300).text, num_heads=4, d_model=8, seed=1)
-    sight = LayerViewCache(now, now.layers[0], held)
-    change = softmax_of(now, 0) - softmax_of(held, 0)
-    found = sight.pooled(0, range(0, 300, 20), range(0, 300, 30))
-    for (row, query), (column, key) in product(enumerate(range(0, 300, 20)), enumerate(range(0, 300, 30))):
-        block = change[query : query + 20, key : key + 30]
-        if found.allowed[row, column]:
-            assert abs(found.values[row, column]) == pytest.approx(np.abs(block).max(), rel=1e-3, abs=1e-6)
-
-
 # --- what is old ---
 
 
-@pytest.mark.parametrize("tier", PALETTES)
+@pytest.mark.parametrize("tier", ["truecolor", "ascii"])
 def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
     block = drawn_head(sight_of(9), CellCursor(1, 3, 2), PALETTES[tier], Bounds(14, 70)).drawn.block
     old = faded(block)
@@ -541,16 +504,6 @@ def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
         for (_, before), (_, after) in zip(*lines, strict=True):
             assert after is not None
             assert after.dim or (after.color, after.bgcolor) != (before and before.color, before and before.bgcolor)
-
-
-def test_tokens_are_shown_around_the_one_that_is_typed() -> None:
-    queries, _ = sight_of(300).tokens
-    for typed in (299, 120):
-        drawn = token_strip((queries, queries), 0, 0, (typed, typed), SHADES, Bounds(2, 60))
-        shown = {spot.position for spot in map(drawn.at, *zip(*product(range(2), range(60)), strict=True)) if spot}
-        assert typed in shown
-        assert 0 not in shown
-        assert max(shown) - min(shown) + 1 == len(shown) > 5
 
 
 def test_what_went_wrong_has_both_lines_where_one_is_too_short() -> None:
@@ -568,7 +521,7 @@ def test_what_went_wrong_has_both_lines_where_one_is_too_short() -> None:
     assert longer[1].rstrip().endswith("…")
 
 
-@pytest.mark.parametrize("lines", range(1, 7))
+@pytest.mark.parametrize("lines", [1, 2, 6])
 def test_two_sequences_stand_in_any_room(lines: int) -> None:
     trace = attncli.inspect("time flies like an arrow", target="die Zeit fliegt")
     drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Bounds(lines, 60))

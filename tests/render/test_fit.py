@@ -54,12 +54,11 @@ def maps_of(shown: str) -> list[list[str]]:
     return [lines[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-@pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize(("tokens", "heads", "layers"), SUBJECTS)
-def test_whatever_there_is_fits_whatever_screen(tokens: int, heads: int, layers: int, tier: str) -> None:
+def test_whatever_there_is_fits_whatever_screen(tokens: int, heads: int, layers: int) -> None:
     trace = subject(tokens, heads, layers)
-    for width, lines in SIZES:
-        shown, note = screen(trace, TIERS[tier], width, lines)
+    for palette, (width, lines) in zip(TIERS.values(), SIZES, strict=True):
+        shown, note = screen(trace, palette, width, lines)
         if tokens == 1:
             continue
         pool = re.search(r"largest of (\d+)[×x](\d+)", " ".join(shown.split()))
@@ -88,12 +87,6 @@ def test_whatever_there_is_fits_whatever_screen(tokens: int, heads: int, layers:
             assert "--all shows everything" in note
 
 
-def test_twelve_heads_of_forty_tokens_fit_a_hundred_columns_and_fifty_lines() -> None:
-    for palette in TIERS.values():
-        shown, _ = screen(subject(40, 12, 1), palette, 100, 49)
-        assert all(f"head {head}" in shown for head in range(12))
-
-
 def test_whole_maps_of_some_heads_stand_there_rather_than_blocks_of_all() -> None:
     trace = attncli.inspect(
         "the quick brown fox jumps over the lazy dog while the cat sleeps on the warm red mat near the old stone house "
@@ -110,38 +103,21 @@ def test_whole_maps_of_some_heads_stand_there_rather_than_blocks_of_all() -> Non
 # --- two cells in a character ---
 
 
-def halves(values: list[list[float]], allowed: list[list[bool]] | None = None) -> list[list[tuple[str, str, str]]]:
-    """The characters of halves with the colours of their upper and lower one, as far as they are drawn."""
-    cells = np.array(values)
-    mask = np.ones(cells.shape, bool) if allowed is None else np.array(allowed)
-    rows = Palette("truecolor").halves(cells, mask, Scale(0, 1))
-    found = []
-    for row in rows:
-        colors = [(style.color, style.bgcolor) if style else (None, None) for _, style in row]
-        named = [tuple("" if color is None else color.name for color in pair) for pair in colors]
-        found.append([(glyph, *pair) for (glyph, _), pair in zip(row, named, strict=True)])
-    return found
+def test_each_half_has_the_colour_of_its_own_cell_and_a_masked_one_none() -> None:
+    ramp = [style.bgcolor for _, style in Palette("truecolor").ramp(1) if style]
+    values, allowed = np.ones((3, 4)), np.ones((3, 4), bool)
+    values[1, 0] = 0.001
+    allowed[0, 2:] = allowed[1, 1] = allowed[1, 3] = False
+    rows = Palette("truecolor").halves(values, allowed, Scale(0, 1))
+    drawn = [[(glyph, style and style.color, style and style.bgcolor) for glyph, style in row] for row in rows]
+    assert drawn[0][:3] == [("▀", ramp[-1], ramp[0]), ("▀", ramp[-1], None), ("▄", ramp[-1], None)]
+    assert drawn[0][3][0] == " "
+    assert drawn[1][0] == ("▀", ramp[-1], None)  # below the last of an odd number of rows
 
 
-def test_each_half_has_the_colour_of_its_own_cell() -> None:
-    ramp = [style.bgcolor.name for _, style in Palette("truecolor").ramp(1) if style and style.bgcolor]
-    ((first, second),) = halves([[1.0, 0.001], [0.001, 0.001]])
-    assert first == ("▀", ramp[-1], ramp[0])
-    assert (second[0], second[2]) == (" ", ramp[0])
-
-
-def test_nothing_is_drawn_of_a_masked_half() -> None:
-    ((top, bottom, neither),) = halves([[1.0] * 3] * 2, [[True, False, False], [False, True, False]])
-    assert (top[0], top[2]) == ("▀", "")
-    assert (bottom[0], bottom[2]) == ("▄", "")
-    assert neither == (" ", "", "")
-    assert halves([[1.0]])[0][0][2] == ""  # below the last of an odd number of rows
-
-
-@pytest.mark.parametrize("tier", ["truecolor", "256"])
-def test_every_odd_half_has_a_colour_of_its_own_that_no_weight_has(tier: str) -> None:
+def test_every_odd_half_has_a_colour_of_its_own_that_no_weight_has() -> None:
     odd = [0.0, np.nan, np.inf, 2.0, -1.0]
-    for name in ("viridis", "cividis", "gray"):
+    for tier, name in (("truecolor", "viridis"), ("256", "cividis"), ("truecolor", "gray")):
         palette = Palette(tier, colormap=name)
         ramp = {str(style.bgcolor) for _, style in palette.ramp(1) if style}
         values = np.array([odd, [0.5] * len(odd)])
@@ -190,19 +166,13 @@ def test_chosen_rows_stand_for_themselves_as_long_as_they_fit() -> None:
         assert re.search(r"largest of 1[×x]\d+", shown)
 
 
-@pytest.mark.parametrize("view", [View(queries=("250",)), View(top_keys=5), View(top_keys=9), View(top_keys=200)])
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize(
+    ("view", "width"), [(View(queries=("250",)), 40), (View(top_keys=9), 80), (View(top_keys=200), 200)]
+)
 def test_lists_of_heaviest_keys_fit_too(view: View, width: int) -> None:
-    for layers in (1, 2):
-        shown, note = screen(subject(300, 32, layers), TIERS["shades"], width, 39, view)
-        assert "heaviest keys of each query" in shown
-        assert layers == 1 or "layer 0 · self, one of 2 layers" in note
-
-
-def test_one_query_is_walked_through_where_that_fits_and_a_list_of_its_keys_elsewhere() -> None:
-    view = View(queries=("1",))
-    assert "output: weights·V" in screen(subject(2, 1, 1), TIERS["shades"], 80, 39, view)[0]
-    assert "heaviest keys of each query" in screen(subject(27, 12, 1), TIERS["shades"], 80, 39, view)[0]
+    shown, note = screen(subject(300, 32, 2), TIERS["shades"], width, 39, view)
+    assert "heaviest keys of each query" in shown
+    assert "layer 0 · self, one of 2 layers" in note
 
 
 @pytest.mark.parametrize(("width", "most"), [(80, 4), (200, 5)])

@@ -1,8 +1,6 @@
 """What a legend says of colours: each number stands where its colour is."""
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from attncli.render.legend import legend, ramp_line
 from attncli.render.palette import Palette, Scale
 from attncli.trace.view import Ramp
 
-Run = Callable[..., Any]
 RAMPS: tuple[Ramp, ...] = ("sqrt", "linear", "log")
 
 
@@ -25,8 +22,7 @@ def number(text: str) -> float:
     return float(text.replace("−", "-").removeprefix("≤"))
 
 
-@pytest.mark.parametrize("ramp", RAMPS)
-@pytest.mark.parametrize("high", [1.0, 0.3518, 0.0213, 4.2, 812.0, 3e-7])
+@pytest.mark.parametrize(("ramp", "high"), [("sqrt", 0.3518), ("linear", 812.0), ("log", 3e-7), ("log", 1.0)])
 def test_numbers_stand_on_the_colours_that_cells_of_theirs_have(ramp: Ramp, high: float) -> None:
     palette, scale = Palette("truecolor"), Scale.up_to(high, ramp)
     bar = ramp_line(scale, palette)
@@ -43,9 +39,9 @@ def test_numbers_stand_on_the_colours_that_cells_of_theirs_have(ramp: Ramp, high
         assert min(under) - 8 <= steps.index(style) <= max(under) + 8  # of 256; a place of the bar is seven of them
 
 
-@pytest.mark.parametrize("palette", TIERS[2:], ids=lambda palette: f"{palette.tier}-{palette.encoding}")
-@pytest.mark.parametrize("ramp", RAMPS)
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize(
+    ("palette", "ramp", "width"), [(TIERS[2], "log", 2), (TIERS[3], "sqrt", 1), (TIERS[4], "linear", 2)], ids=str
+)
 def test_a_shade_begins_at_the_number_before_it(palette: Palette, ramp: Ramp, width: int) -> None:
     """A number a little above a bound has the shade behind it, a little below it the one before."""
     scale = Scale.up_to(1.0, ramp)
@@ -61,8 +57,7 @@ def test_a_shade_begins_at_the_number_before_it(palette: Palette, ramp: Ramp, wi
         assert parts[place + 1][1:-1].startswith(after)
 
 
-@pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
-@pytest.mark.parametrize("high", [0.0, 1.0, 0.35184, 3e-7, 123456.0])
+@pytest.mark.parametrize(("palette", "high"), [*zip(TIERS, (0.0, 1.0, 0.35184, 3e-7, 123456.0), strict=True)], ids=str)
 def test_a_legend_fits_the_narrowest_output(palette: Palette, high: float) -> None:
     for ramp in RAMPS:
         for scale in (Scale.up_to(high, ramp), Scale.around_zero(high, ramp)):
@@ -83,12 +78,6 @@ def test_ranges_of_their_own_are_told_in_shares() -> None:
     assert text == "≤.001  ░░░ .0056 ░▒▒▒ .032 ▒▓▓▓ .18 ▓███ 1   of the largest weight of each, beside its name"
 
 
-@pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
-def test_where_no_cell_has_a_colour_the_marks_stand_alone(palette: Palette) -> None:
-    def said(*highest: float) -> str:
-        scales = [Scale.up_to(each) for each in highest]
-        drawn = legend(scales, ["X NaN"], palette, None)
-        return "".join(segment.text for line in drawn.lines for segment in line)
-
-    assert said(0.0, 0.0) == "X NaN"
-    assert said(0.0, 0.5) != "X NaN"
+def test_where_no_cell_has_a_colour_the_marks_stand_alone() -> None:
+    (line,) = legend([Scale.up_to(0.0)] * 2, ["X NaN"], TIERS[0], None).lines
+    assert "".join(segment.text for segment in line) == "X NaN"

@@ -46,8 +46,7 @@ def test_a_colormap_grows_lighter_and_its_text_stays_readable(name: str) -> None
 # --- the scale around zero ---
 
 
-@pytest.mark.parametrize("palette", TIERS[:4], ids=lambda palette: palette.tier)
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize(("palette", "width"), [*zip(TIERS[:4], (1, 2, 1, 2), strict=True)], ids=str)
 def test_every_step_looks_different_and_nothing_is_in_the_middle(palette: Palette, width: int) -> None:
     ramp = palette.ramp(width, is_signed=True)
     assert len(ramp) % 2 == 1

@@ -29,20 +29,6 @@ def colors() -> Iterator[ModuleType]:
         yield importlib.import_module("colors")
 
 
-def test_colours_are_measured_in_cielab(colors: ModuleType) -> None:
-    rgb = np.array([[0, 0, 0], [255, 255, 255], [255, 0, 0], [0, 0, 255], [119, 119, 119]], float)
-    # From http://www.brucelindbloom.com (sRGB, D65, no adaptation).
-    expected = [[0, 0, 0], [100, 0, 0], [53.24, 80.09, 67.20], [32.30, 79.19, -107.86], [50.03, 0, 0]]
-    np.testing.assert_allclose(colors.lab(rgb), expected, atol=0.06)
-
-
-def test_the_pairs_are_the_neighbours_that_are_no_masked_cells(colors: ModuleType) -> None:
-    share = colors.Share("blocks")  # eight shades: linear, 0.1 is in the first, 0.2 in the second, 0.9 in the last
-    weights = np.array([[0.1, 0.2, 0.9], [0.1, 0.21, 0.005]])
-    share.add(weights, np.array([[True, True, False], [True, True, True]]), Scale.up_to(1.0, "linear"))
-    assert (share.pairs, share.told, share.small) == (5, 3, 0)  # 0.1|0.2, 0.1|0.21, 0.21|0.005; not 0.1/0.1, 0.2/0.21
-
-
 def test_the_default_ramp_tells_the_most_cells_apart_and_as_many_as_is_published(
     colors: ModuleType, minilm: str
 ) -> None:

@@ -30,10 +30,6 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def arrays(document: dict[str, Any], name: str = "weights") -> np.ndarray:
-    return np.array([[head[name] for head in layer["heads"]] for layer in document["layers"]])
-
-
 def test_the_rule_is_printed_and_the_words_say_their_pieces(attn: Run, byte_level: Path) -> None:
     ran = attn("inspect", "time flies 你好", "--vocab", byte_level, "--words", "--head", "0")
     assert (ran.code, ran.err) == (0, "")
@@ -43,56 +39,11 @@ def test_the_rule_is_printed_and_the_words_say_their_pieces(attn: Run, byte_leve
     assert "<" not in ran.out
 
 
-def test_words_in_json_and_tsv_agree_and_have_no_scores(attn: Run, byte_level: Path) -> None:
-    command = ("inspect", "time flies like", "--vocab", byte_level, "--words")
-    document = attn(*command, "-F", "json").json
-    assert document["derived"]["words"] is True
-    assert document["key_tokens"][1]["text"] == "flies"
-    assert document["key_tokens"][1]["id"] is None
-    assert document["layers"][0]["capture"] == "derived"
-    assert set(document["layers"][0]["heads"][0]) == {"head", "mask", "weights", "metrics"}
-    assert document["layers"][0]["heads"][0]["metrics"]["max_score"] is None
-    header, *rows = [line.split("\t") for line in attn(*command, "-F", "tsv").out.splitlines()]
-    assert header[-3:] == ["score", "allowed", "weight"]
-    assert {row[8] for row in rows} == {""}
-    weights = np.array([float(row[-1]) for row in rows], np.float32).reshape(arrays(document).shape)
-    assert (weights == arrays(document).astype(np.float32)).all()
-    assert [row[5] for row in rows[:9:3]] == ["time", "flies", "like"]
-
-
-def test_a_query_and_a_key_are_asked_for_by_word(attn: Run, byte_level: Path) -> None:
-    ran = attn("inspect", "time flies like", "--vocab", byte_level, "--words", "--query", "flies", "-F", "json")
-    assert [token["text"] for token in ran.json["query_tokens"]] == ["flies"]
-    missing = attn("inspect", "time flies like", "--vocab", byte_level, "--words", "--query", "ies")
-    assert (missing.code, missing.err) == (2, "attn: --query 'ies': no such query token; did you mean 'flies'?\n")
-
-
-def test_what_is_averaged_is_named(attn: Run) -> None:
-    command = ("inspect", "time flies like", "--mean", "heads")
-    shown = attn(*command).out
-    assert "mean of heads" in shown
-    assert "reduced: mean over heads 0-3" in shown
-    assert "head 0" not in shown
-    document = attn(*command, "-F", "json").json
-    whole = arrays(attn("inspect", "time flies like", "-F", "json").json)[0]
-    np.testing.assert_allclose(arrays(document)[0, 0], whole.mean(axis=0), atol=1e-6)
-    assert document["layers"][0]["heads"][0]["head"] == "mean"
-    assert "metrics" in document["layers"][0]["heads"][0]
-    assert attn(*command, "-F", "tsv").out.splitlines()[1].split("\t")[3] == "mean"
-
-
-def test_what_is_made_of_one_layer_or_one_head_is_called_so(attn: Run) -> None:
-    assert "rollout: layer 0, the mean over all heads" in attn("inspect", "time flies", "--rollout").out
-    assert "reduced: mean over head 2\n" in attn("inspect", "time flies", "--mean", "heads", "--head", "2").out
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--rollout", "--query", "2"], "query 1 'b' in head 1; the softmax"),
-        (["--words"], "query 1 'b' in head 1; the softmax"),
         (["--mean", "heads"], "query 1 'b' in head 1; the softmax"),
-        (["--mean", "heads", "--query", "0"], ""),
         (["--mean", "heads", "--head", "0,2"], ""),
     ],
 )
@@ -106,14 +57,6 @@ def test_a_row_without_a_key_is_warned_about_whatever_is_made_of_it(
     assert ran.code == 0
     assert ran.err.count("\n") == bool(said)
     assert said in ran.err
-
-
-def test_norms_are_called_norms(attn: Run) -> None:
-    command = ("inspect", "time flies", "--norms")
-    assert "norms of every head" in attn(*command).out
-    head = attn(*command, "-F", "json").json["layers"][0]["heads"][0]
-    assert set(head) == {"head", "mask", "norms"}
-    assert attn(*command, "-F", "csv").out.splitlines()[0].endswith("score,allowed,norm")
 
 
 def test_a_trace_file_of_before_words_is_read(attn: Run, tmp_path: Path) -> None:
@@ -133,18 +76,6 @@ def test_a_trace_file_of_before_words_is_read(attn: Run, tmp_path: Path) -> None
     assert "a word is what no space divides" in ran.out
 
 
-def test_a_ramp_changes_the_shades_and_what_stands_between_them_and_no_number(attn: Run) -> None:
-    command = ("inspect", "time flies like an arrow", "--head", "0", "--show", "weights,heatmap")
-    logarithmic, root, linear = (attn(*command, "--ramp", ramp).out for ramp in ("log", "sqrt", "linear"))
-    assert "weights   ≤.001  ░░░ .0056 ░▒▒▒ .032 ▒▓▓▓ .18 ▓███ 1" in logarithmic
-    assert "weights   0  ░░░ .062 ░▒▒▒ .25 ▒▓▓▓ .56 ▓███ 1" in root
-    assert "weights   0  ░░░ .25 ░▒▒▒ .5 ▒▓▓▓ .75 ▓███ 1" in linear
-    digits = [shown[: shown.index("weights   ")] for shown in (logarithmic, root, linear)]
-    assert digits[0] == digits[1] == digits[2]
-    maps = {shown[shown.index("0 time", shown.index("weights   ")) :] for shown in (logarithmic, root, linear)}
-    assert len(maps) == 3
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -153,7 +84,6 @@ def test_a_ramp_changes_the_shades_and_what_stands_between_them_and_no_number(at
         (["--rollout", "--mean", "heads"], "already the mean"),
         (["--mean", "layers"], "several layers"),
         (["--words", "--show", "q"], "they have tokens, shapes, mask, weights, heatmap, metrics, proof"),
-        (["--norms", "--show", "metrics"], "they have tokens, shapes, mask, weights, heatmap, proof"),
         (["--mean", "rows"], "'rows' is not"),
         (["--reduce", "mean"], "use --mean heads"),
     ],
@@ -189,11 +119,8 @@ TEXTS = {
 @pytest.mark.parametrize(
     ("name", "width", "words"),
     [
-        ("CJK", 60, []),
         ("CJK", 200, ["--words"]),
         ("emoji", 60, ["--words"]),
-        ("emoji", 100, []),
-        ("Arabic", 100, ["--words"]),
         ("Hebrew", 60, []),
     ],
 )
@@ -217,9 +144,3 @@ def test_letters_that_run_from_the_right_end_their_run(attn: Run) -> None:
         for found in re.finditer(r"\S+", line):
             letters = [unicodedata.bidirectional(character) for character in found[0]]
             assert ("AL" in letters) == found[0].endswith("\u200e")
-
-
-def test_a_token_cannot_bring_a_mark_of_its_own(attn: Run) -> None:
-    shown = attn("inspect", "a\u200eb \u202ec", "--vocab", "words", "--show", "tokens", "--words").out
-    assert "\u202e" not in shown
-    assert "\u200e" not in shown
