@@ -82,13 +82,6 @@ def test_several_files_have_parts_of_their_own(attn: Run, tmp_path: Path) -> Non
     assert (ran.code, ran.err.count("\n")) == (2, 1)
 
 
-def test_parts_of_text_are_those_of_a_file(attn: Run, tmp_path: Path) -> None:
-    run = ["inspect", "-F", "tsv", "--num-heads", "1"]
-    ran = attn(*run, "-o", f"{tmp_path}/out/", stdin=b"a b\n\xff\nc d\n")
-    assert ran.code == 5
-    assert (tmp_path / "out" / "part-00000-00000.tsv").read_text() == attn(*run, stdin=b"a b\n\xff\nc d\n").out
-
-
 def test_a_format_that_no_folder_has_is_refused(attn: Run, tmp_path: Path) -> None:
     ran = attn("inspect", "a b", "-F", "json", "-o", f"{tmp_path}/out/")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)

@@ -23,19 +23,6 @@ DRAWN = "this prints what it would begin with: "
 
 
 @pytest.mark.usefixtures("signals_arrive")
-@pytest.mark.parametrize("how", ["\x03", signal.SIGTERM])
-def test_however_it_is_left_it_says_the_same(how: str | signal.Signals) -> None:
-    with person("explore", "time", "flies", "--seed", "3", "--no-out-proj", "--ramp", "sqrt") as one:
-        one.until("head 0", "entropy")
-        if isinstance(how, str):
-            one.types(how)
-        else:
-            one.process.send_signal(how)
-        line = "attn inspect 'time flies' --seed 3 --no-out-proj --head 0 --ramp sqrt\n"
-        assert one.left() == (0, line)
-
-
-@pytest.mark.usefixtures("signals_arrive")
 def test_a_terminal_that_goes_ends_it() -> None:
     with person("explore", TEXT, "-m", "demo") as one:
         one.until("head 0", "entropy")

@@ -133,15 +133,6 @@ def test_the_default_view_of_a_long_text_is_one_screen(attn: Run, deep: Path, wh
         assert said in ran.err
 
 
-@pytest.mark.parametrize("length", [65, 2048])
-def test_however_long_it_is(attn: Run, length: int) -> None:
-    ran = attn("inspect", text(length), "--width", "80")
-    assert len(ran.out.splitlines()) <= LINES
-    assert "largest of " in ran.out
-    assert f"attn: {length} tokens: " in ran.err
-    assert all(f"head {head}" in ran.out for head in range(4))
-
-
 def test_of_what_has_no_room_is_said_how_much_there_is_and_it_can_be_had(attn: Run, deep: Path) -> None:
     ran = attn("inspect", "--from", deep, "--layer", "1", "--width", "60")
     shown = re.findall(r"head \d+", ran.out)
@@ -151,23 +142,6 @@ def test_of_what_has_no_room_is_said_how_much_there_is_and_it_can_be_had(attn: R
         whole = attn("inspect", "--from", deep, *option, "--layer", "all")
         assert whole.out.count("head 31") == 3
         assert not whole.err
-
-
-@pytest.mark.parametrize("terms", [60, 91])
-def test_a_headline_that_fills_the_screen_leaves_room_for_a_row_of_one_map(attn: Run, terms: int) -> None:
-    mask = " & ".join(["causal"] * terms)
-    ran = attn("inspect", text(90), "--query", "0:70", "--width", "40", "--mask", mask)
-    assert ran.code == 0
-    map_ = ran.out.split("largest of ")[1]
-    assert "head 0" in map_
-    pool = int(map_.partition("×")[0])
-    assert len(re.findall(r"^ *\d+ .*[█▓▒░]$|^ *\d+ .*·$", map_, re.MULTILINE)) == -(-70 // pool)
-
-
-def test_rows_that_were_chosen_list_all_their_keys(attn: Run, deep: Path) -> None:
-    ran = attn("inspect", "--from", deep, "--layer", "0,1", "--query", "100:103", "--top-keys", "4")
-    assert sum(line.lstrip().partition("  ")[2].startswith("10") for line in ran.out.splitlines()) == 2 * 32 * 3
-    assert not ran.err
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from safetensors.numpy import save_file
 
 SENTENCE = "time flies like an arrow"
 WARNING = "attn: warning: layer 0: the mask leaves no key to query"
 Run = Callable[..., Any]
-
-
-@pytest.fixture
-def heads_mask(tmp_path: Path) -> str:
-    """A causal mask for four heads, in which head 2 lets `an` see nothing."""
-    allowed = np.tile(np.tri(5, dtype=bool), (4, 1, 1))
-    allowed[2, 3] = False
-    np.save(tmp_path / "heads.npy", allowed)
-    return f'file("{tmp_path / "heads.npy"}")'
 
 
 def test_inspect_draws_a_mask_as_mask_show_does(attn: Run) -> None:
@@ -53,29 +43,6 @@ def test_a_row_without_a_key_is_marked_by_default_and_warned_about(attn: Run) ->
     unseen = attn("inspect", SENTENCE, "--mask", "causal & pad(left=1)", "--query", "like")
     assert unseen.err == ""
     assert "fully masked" not in unseen.out
-
-
-def test_a_row_without_a_key_in_some_heads_names_them(attn: Run, heads_mask: str) -> None:
-    ran = attn("inspect", SENTENCE, "--mask", heads_mask, "--show", "weights")
-    assert ran.err == f"{WARNING} 3 'an' in head 2; the softmax of such a row is NaN\n"
-    assert re.findall(r"^head (\d).*fully masked$", ran.out, re.MULTILINE) == ["2"]
-    assert attn("inspect", SENTENCE, "--mask", heads_mask, "--head", "0,1").err == ""
-    assert attn("inspect", SENTENCE, "--mask", heads_mask, "--head", "2").err == (
-        f"{WARNING} 3 'an'; the softmax of such a row is NaN\n"
-    )
-
-
-def test_layers_with_the_same_rows_share_a_sentence(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
-    said = "the mask leaves no key to query 1 'flies'; the softmax of such a row is spread over masked keys\n"
-    saved = tmp_path / "trace.safetensors"
-    arguments = ("inspect", SENTENCE, "-m", tiny_llama, "--mask", "causal & ~queries(1,2)")
-    ran = attn(*arguments, "--layer", "all", "--show", "mask,heatmap", "--save", saved)
-    assert ran.err == f"attn: warning: layers 0-2: {said}"
-    assert len(re.findall(r"^1 flies ! ", ran.out, re.MULTILINE)) == 2 * 3
-    assert attn(*arguments, "--layer", "0,2").err == f"attn: warning: layers 0,2: {said}"
-    again = attn("inspect", "--from", saved, "--show", "mask,heatmap")
-    assert (again.out, again.err) == (ran.out, ran.err)
-    assert attn("inspect", "--from", saved, "--layer", "1").err == f"attn: warning: layer 1: {said}"
 
 
 def test_a_dump_of_the_last_queries_is_drawn_over_the_keys_before_them(attn: Run, tmp_path: Path) -> None:

@@ -34,11 +34,3 @@ def test_what_is_not_computed_elsewhere_is_refused(attn: Run, arguments: str, wh
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert ran.err.startswith(f"attn: {why}")
     assert [path.name for path in Path().iterdir()] == ["lines.txt"]
-
-
-@pytest.mark.parametrize("address", ["", "://127.0.0.1:1"])
-def test_a_cluster_that_does_not_answer_is_exit_code_3(attn: Run, address: str) -> None:
-    pytest.importorskip("ray")
-    ran = attn("inspect", "--file", "lines.txt", "-o", "out/", "--on", f"ray{address}")
-    assert (ran.code, ran.out) == (3, "")
-    assert ran.err == "attn: cannot join the Ray cluster at 127.0.0.1:1: Connection refused\n"

@@ -97,16 +97,6 @@ def test_a_cross_attention_takes_each_token_from_its_own_side(attn: Run) -> None
     assert "--query 'flies': no such query token; the tokens are: die Zeit" in ran.err
 
 
-def test_a_masked_cell_and_a_row_without_keys(attn: Run) -> None:
-    ran = attn("why", SENTENCE, "-q", "time", "-k", "arrow", "-H", "0", "-F", "json")
-    document = ran.json
-    assert (document["allowed"], document["weight"], document["masked"]) == (False, 0, "-inf")
-    assert isinstance(document["score"], float)
-    blind = attn("why", SENTENCE, "-q", "time", "--mask", "~full", "-H", "0", "-F", "json")
-    assert (blind.code, blind.json["keys"][0]["weight"]) == (0, "nan")
-    assert "the mask leaves no key to query 0 'time'; the softmax of such a row is NaN" in blind.err
-
-
 def test_a_dump_without_values_says_what_it_cannot_tell(attn: Run, dump: Path) -> None:
     ran = attn("why", "--from", dump, "-q", "cat", "-k", "3", "-H", "1")
     assert ran.code == 0

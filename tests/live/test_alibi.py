@@ -11,8 +11,6 @@ import torch
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
-    FalconConfig,
-    FalconForCausalLM,
     MptConfig,
     MptForCausalLM,
     PreTrainedModel,
@@ -96,17 +94,6 @@ def test_models_with_alibi_are_not_accused(name: str, heads: int, dtype: torch.d
         calls.check(f"causal & pad & alibi({heads})", lengths=real)
     options = {"attention_mask": right.flip(1).long(), "max_new_tokens": 4, "do_sample": False}
     watched(lambda: [model.generate(ids, **options)]).check(f"causal & pad & alibi({heads})")
-
-
-def test_falcon_scales_its_slopes_with_the_scores() -> None:
-    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = FalconForCausalLM(
-        FalconConfig(alibi=True, new_decoder_architecture=False, multi_query=False, **sizes)
-    ).eval()
-    calls = watched(lambda: [model(torch.randint(1, 50, (2, 10))).logits])
-    calls.check("causal")
-    with pytest.raises(UnexpectedError, match=r"its slopes are 0\.08839, "):
-        calls.check("causal & alibi(4)")
 
 
 def test_a_bias_of_one_key_is_not_called_alibi() -> None:

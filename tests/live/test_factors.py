@@ -25,16 +25,10 @@ def per_head(x: Tensor) -> Tensor:
     return x * torch.linspace(0.5, 2, x.shape[1])[:, None, None]
 
 
-def rotary_alone(x: Tensor) -> Tensor:
-    return x * torch.randn(1, 1, T, D)
-
-
 BEFORE: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
     "both normed": lambda q, k: (normed(q), normed(k)),
-    "queries normed": lambda q, k: (normed(q), k),
     "a temperature of each position": lambda q, k: (per_position(q), k),
     "a temperature of each head": lambda q, k: (per_head(q), per_head(k)),
-    "a factor of each position and number": lambda q, k: (rotary_alone(q), rotary_alone(k)),
     "keys of padding are 0": lambda q, k: (q, k * WORDS),
     "shared heads, normed": lambda q, k: (normed(q), normed(k[:, :2]).repeat_interleave(2, 1)),
 }

@@ -17,11 +17,8 @@ from attncli.analysis.calls.calls import Calls
 
 FOLDER = Path(__file__).parent / "programs"
 
-LANGUAGE_MODELS = "nanogpt mingpt tutorial llama one_layer prefix packed translator one_table".split()
-OTHERS = """
-    masked_words span_corruption permuted_words sentence_vectors both_directions one_word counting weighted_prefix
-    padding_sees_all picture_in_text
-""".split()
+LANGUAGE_MODELS = "nanogpt mingpt llama one_layer prefix translator one_table".split()
+OTHERS = "masked_words both_directions one_word counting weighted_prefix padding_sees_all picture_in_text".split()
 
 
 @pytest.fixture(scope="module")

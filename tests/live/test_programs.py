@@ -39,9 +39,8 @@ class Wrong(NamedTuple):
 
 RIGHT = {
     "sdpa": """
-        nanogpt full causal_booleans causal_numbers padding causal_and_padding left_padding grouped_heads no_batch
-        decoding chunked_prefill lower_right in_a_thread half_precision autocast compiled packed window
-        words_with_their_mask scripted scaled_before low_rank learned_temperature
+        nanogpt full causal_booleans padding causal_and_padding left_padding grouped_heads lower_right in_a_thread
+        autocast compiled packed window words_with_their_mask scripted scaled_before low_rank learned_temperature
     """,
     "mha": """
         in_training in_evaluation weights_of_each_head causal_hint memory no_batch masks_of_each_head function
@@ -65,15 +64,12 @@ WRONG = [
     Wrong("sdpa", "transposed", "leak", severity="note"),  # as a language model that reads backwards has it
     Wrong("sdpa", "mask_of_mha", "leak"),
     Wrong("sdpa", "padding_along_queries", "broadcast"),
-    Wrong("sdpa", "zeros_and_ones", "added-bool"),
     Wrong("sdpa", "causal_with_a_cache", "shape"),
     Wrong("sdpa", "nobody_to_attend_to", "dead-row", severity="note"),  # torch gives 0 there since 2.5, not NaN
     Wrong("sdpa", "too_large_for_half", "overflow"),
     Wrong("sdpa", "one_column", "broadcast"),
     Wrong("sdpa", "one_head", "varies", "causal"),
-    Wrong("sdpa", "tiny_fill", "added-bool"),
     Wrong("sdpa", "two_scales", "unscaled", severity="note"),  # muP means it
-    Wrong("sdpa", "no_scale", "unscaled", severity="note"),
     Wrong("sdpa", "norm_of_zeros", "nan", severity="note"),
     Wrong("mha", "mask_of_sdpa", "leak"),
     Wrong("mha", "real_words_as_padding", "nan"),

@@ -129,13 +129,6 @@ def test_an_output_that_cannot_be_written_is_said(attn: Run, folder: Path) -> No
 # --- mask files --------------------------------------------------------------------------------------------
 
 
-def test_a_mask_file_of_another_shape_is_refused_with_both_shapes(attn: Run, tmp_path: Path, tiny_llama: str) -> None:
-    path = tmp_path / "mask.npy"
-    np.save(path, np.zeros((2, 3, 3)))
-    for source in ([], ["-m", tiny_llama, "--no-special"]):
-        refused(attn("inspect", TEXT, *source, "--mask", path), INPUT, "[2, 3, 3]", "[3, 3]")
-
-
 def npz(path: Path) -> None:
     with open(path, "wb") as stream:
         np.savez(stream, mask=np.ones((3, 3)))
@@ -244,14 +237,6 @@ def test_layers_and_heads_are_checked_before_weights_and_tokenizer_are_read(attn
     refused(attn("inspect", TEXT, "-m", checkpoint, "-l", "3"), USAGE, "--layer 3 is out of range", "3 layers, 0..2")
     refused(attn("inspect", TEXT, "-m", checkpoint, "-H", "6"), USAGE, "--head 6 is out of range", "6 heads, 0..5")
     refused(attn("inspect", TEXT, "-m", checkpoint, "-l", "2", "-H", "5"), LOAD)
-
-
-def test_a_sentence_longer_than_the_positions_is_refused_with_both_numbers(
-    attn: Run, tiny_llama: str, minilm: str
-) -> None:
-    refused(attn("inspect", "time " * 33, "-m", tiny_llama), INPUT, "33 tokens", "at most 32")
-    assert attn("inspect", "time " * 32, "-m", tiny_llama, "-F", "json", "--show", "q").code == 0
-    refused(attn("inspect", "time", "--pair", "flies " * 510, "-m", minilm), INPUT, "514 tokens", "at most 512")
 
 
 def test_a_word_that_only_the_model_lacks_is_warned_about(attn: Run, tiny_llama: str, minilm: str) -> None:

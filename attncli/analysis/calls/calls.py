@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.analysis.calls.caches import Before
 from attncli.analysis.calls.expectations import Expectations, Expected, matches
-from attncli.analysis.calls.expected import UnexpectedError, Wrong, findings_against, wrong_against
+from attncli.analysis.calls.expected import UnexpectedError, Wrong, wrong_against
 from attncli.analysis.calls.looking import Latest, Looking
 from attncli.analysis.calls.passes import Pass, Step
 from attncli.analysis.calls.rows import Row, merged
@@ -185,7 +185,7 @@ class Calls(Displayed, Sequence[Row]):
         found = [[beside.call.findings for beside in step.calls], findings_of_step(step.calls)]
         are_expected = [False] * len(step.calls)
         if self._expected is not None:
-            against = findings_against(step.calls, self._expected)
+            against = [tuple(one.finding for one in wrong) for wrong in wrong_against(step.calls, self._expected)]
             found.append(against)
             held = [self._expected.at(beside.call.place) is not None for beside in step.calls]
             are_expected = [is_held and not wrong for is_held, wrong in zip(held, against, strict=True)]

@@ -101,11 +101,6 @@ class UnexpectedError(AssertionError):
             yield f"and {len(places) - _MOST_LINES} more"
 
 
-def findings_against(calls: Sequence[CallContext], expected: Expectations) -> list[tuple[Finding, ...]]:
-    """Return what each call of a step does otherwise than an expression says; see `wrong_against`."""
-    return [tuple(one.finding for one in wrong) for wrong in wrong_against(calls, expected)]
-
-
 def wrong_against(calls: Sequence[CallContext], expected: Expectations) -> Iterator[list[Wrong]]:
     """Yield what each call of a step does otherwise than is expected at its place.
 

@@ -165,14 +165,15 @@ def _padding(calls: Sequence[CallContext], beside: CallContext, mask: CallMask) 
             count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
             yield Finding("batch", "error", message, count, advice="sort the mask with the words")
         return
-    if not _is_sure(calls, mask, place, padding) or beside.said("unpadded"):  # of another sequence
+    is_sure = _is_sure(calls, mask, place, padding) and not beside.said("unpadded")  # of another sequence
+    if not is_sure and padding.who is not None:
         return
     seen = _seen_padding(mask, padding)
     if seen.any():
         rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
         cells = tuple((row, key) for row, key in np.argwhere(seen[rows[0]])[:MOST_CELLS].tolist())
         message = f"attends to padding that {who}{in_batch(rows)}"
-        yield Finding("pad", "error", message, int(np.count_nonzero(seen)), cells)
+        yield Finding("pad", "error" if is_sure else "note", message, int(np.count_nonzero(seen)), cells)
 
 
 def _who(padding: Padding, place: CallSite) -> str:

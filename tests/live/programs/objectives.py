@@ -140,26 +140,6 @@ def mingpt(wrong):
     return asked(model, logits, text[:, 1:])
 
 
-def tutorial(wrong):
-    """PyTorch's language model: time comes first, and the mask is added."""
-
-    class TransformerModel(nn.Module):
-        def __init__(self):
-            super().__init__()
-            layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.0)
-            self.transformer_encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-            self.encoder, self.decoder = nn.Embedding(V, WIDTH), nn.Linear(WIDTH, V)
-
-        def forward(self, src, src_mask):
-            return self.decoder(self.transformer_encoder(self.encoder(src) * math.sqrt(WIDTH), src_mask))
-
-    source = words(T + 1, B)
-    mask = torch.triu(torch.ones(T, T) * float("-inf"), diagonal=2 if wrong else 1).nan_to_num(0.0, neginf=-math.inf)
-    model = TransformerModel()
-    output = model(source[:T], mask)
-    return trained(model, nn.CrossEntropyLoss()(output.view(-1, V), source[1:].reshape(-1)))
-
-
 def llama(wrong):
     """transformers shifts the labels by itself; those of padding are -100."""
     config = transformers.LlamaConfig(
@@ -187,14 +167,6 @@ def prefix(wrong, reduction="mean"):
     model, ids = Model(*[sdpa(seen)] * 2), words()
     targets = ids[:, 1:].masked_fill(torch.arange(1, T) < 5, -100)
     return trained(model, F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), targets.flatten(), reduction=reduction))
-
-
-def packed(wrong):
-    """Documents are kept apart, and every token of a document sees all of it."""
-    document = torch.tensor([0] * 7 + [1] * 5)
-    apart = document[:, None] == document
-    model, ids = Model(*[sdpa(apart if wrong else apart & causal(T))] * 2), words()
-    return asked(model, model(ids)[:, :-1], ids[:, 1:])
 
 
 def translator(wrong):
@@ -240,37 +212,6 @@ def masked_words():
     model = transformers.BertForMaskedLM(config)
     labels = ids.masked_fill(~is_masked, -100)
     return trained(model, model(input_ids=ids.masked_fill(is_masked, 2), labels=labels).loss)
-
-
-def span_corruption():
-    """T5, with a source as long as its target."""
-    config = transformers.T5Config(
-        vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS, dropout_rate=0.0,
-        decoder_start_token_id=0, pad_token_id=0,
-    )  # fmt: skip
-    ids, model = words(), transformers.T5ForConditionalGeneration(config)
-    return trained(model, model(input_ids=ids, labels=ids).loss)
-
-
-def permuted_words():
-    """XLNet: queries of a second stream do not see themselves, the first one does."""
-    config = transformers.XLNetConfig(vocab_size=V, d_model=WIDTH, n_layer=2, n_head=HEADS, d_inner=32, dropout=0.0)
-    ids, model = words(), transformers.XLNetLMHeadModel(config)
-    order = torch.randperm(T)
-    hides = (order[:, None] <= order).float().index_fill(1, torch.tensor(0), 0.0).expand(B, T, T)
-    mapping = torch.eye(T).expand(B, T, T)
-    return trained(model, model(input_ids=ids, perm_mask=hides, target_mapping=mapping, labels=ids).loss)
-
-
-def sentence_vectors():
-    """The encoder's first vector is what the decoder begins with; both read the same words."""
-
-    def forward(self, ids):
-        first = self.encoder.hidden(self.encoder.wte(ids))[:, :1]
-        return self.decoder.head(self.decoder.hidden(torch.cat([first, self.decoder.wte(ids)], 1)))
-
-    model, ids = Whole(forward, encoder=Model(FULL, FULL), decoder=Model(sdpa(causal(T + 1)))), words()
-    return asked(model, model(ids)[:, 1:-1], ids[:, 1:])
 
 
 def both_directions():

@@ -65,12 +65,6 @@ def causal_booleans(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask())
 
 
-@trained(batch=2)
-def causal_numbers(q, k, v):
-    mask = torch.full((T, T), float("-inf")).triu(1)
-    return F.scaled_dot_product_attention(q, k, v, mask)
-
-
 @trained()
 def padding(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=REAL[:, None, None, :])
@@ -100,29 +94,6 @@ def grouped_heads():
     return [y.detach(), q.grad]
 
 
-def no_batch():
-    q, k, v = torch.randn(3, T, 8)
-    return [F.scaled_dot_product_attention(q, k, v, is_causal=True)]
-
-
-@torch.inference_mode()
-def decoding():
-    """The prompt is causal; then one token at a time sees everything in the cache."""
-    keys, values, outputs = torch.empty(1, HEADS, 0, 8), torch.empty(1, HEADS, 0, 8), []
-    for new in (6, 1, 1, 1):
-        q, k, v = torch.randn(3, 1, HEADS, new, 8)
-        keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
-        outputs.append(F.scaled_dot_product_attention(q, keys, values, is_causal=new > 1))
-    return outputs
-
-
-def chunked_prefill():
-    """Chunks of four tokens after a cache: the mask is aligned to the end."""
-    q, k, v = torch.randn(1, HEADS, 4, 8), torch.randn(1, HEADS, 12, 8), torch.randn(1, HEADS, 12, 8)
-    mask = torch.ones(4, 12, dtype=torch.bool).tril(12 - 4)
-    return [F.scaled_dot_product_attention(q, k, v, attn_mask=mask)]
-
-
 def lower_right():
     """PyTorch's own name of that mask."""
     q, k, v = torch.randn(1, HEADS, 4, 8), torch.randn(1, HEADS, 12, 8), torch.randn(1, HEADS, 12, 8)
@@ -135,12 +106,6 @@ def in_a_thread():
     thread.start()
     thread.join()
     return results
-
-
-def half_precision():
-    q, k, v = torch.randn(3, 2, HEADS, T, 8, dtype=torch.float16)
-    mask = torch.zeros(T, T, dtype=torch.float16).masked_fill(~causal_mask(), torch.finfo(torch.float16).min)
-    return [F.scaled_dot_product_attention(q, k, v, attn_mask=mask)]
 
 
 def autocast():
@@ -243,12 +208,6 @@ def padding_along_queries(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- [B, 1, T, 1] for [B, 1, 1, T]
 
 
-@trained(batch=2)
-def zeros_and_ones(q, k, v):
-    mask = causal_mask().float()
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- added to the scores, hides nothing
-
-
 def causal_with_a_cache():
     """pytorch #103082: `is_causal` counts from the first key, so that the new words see the oldest."""
     q, k, v = torch.randn(1, HEADS, 2, 8), torch.randn(1, HEADS, 8, 8), torch.randn(1, HEADS, 8, 8)
@@ -307,23 +266,10 @@ def one_head(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- [:, 0] is the first head
 
 
-@trained(batch=2)
-def tiny_fill(q, k, v):
-    mask = torch.zeros(T, T).masked_fill(~causal_mask(), 1e-9)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- 1e-9 for -1e9
-
-
 def two_scales():
     def attend(q, k, v):
         q = q / q.shape[-1] ** 0.5
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # <- which scales by itself
-
-    return step(SelfAttention(attend), sentences(batch=2))
-
-
-def no_scale():
-    def attend(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)  # <- on purpose?
 
     return step(SelfAttention(attend), sentences(batch=2))
 
