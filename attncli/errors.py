@@ -120,9 +120,9 @@ Metadata = Mapping[str, str]  # what is known of a sentence besides, by names: `
 NO_METADATA: Metadata = {}
 
 
-def metadata_json(kept: Metadata) -> dict[str, Any]:
+def metadata_json(metadata: Metadata) -> dict[str, Any]:
     """Return the metadata of a sentence as the members of a JSON document; none without any."""
-    return {"kept": dict(kept)} if kept else {}
+    return {"kept": dict(metadata)} if metadata else {}
 
 
 class Failure(NamedTuple):
@@ -131,16 +131,16 @@ class Failure(NamedTuple):
     Attributes:
         reason: one sentence.
         kind: what is raised where there is no other sentence.
-        kept: what its file says of it besides.
+        metadata: what its file says of it besides.
     """
 
     reason: str
     kind: type[AttnError] = InputError
-    kept: Metadata = NO_METADATA
+    metadata: Metadata = NO_METADATA
 
     def of(self, number: int) -> str:
         """Return the reason, after the number of the sentence, and before that its file, where there are several."""
-        file = f"{self.kept['file']}, " if "file" in self.kept else ""
+        file = f"{self.metadata['file']}, " if "file" in self.metadata else ""
         return f"{file}sentence {number}: {self.reason}"
 
 

@@ -17,19 +17,19 @@ from attncli.text import visible
 _OF_EVERY_SOURCE = ("layers", "heads", "mask", "special", "model", "pair", "target")
 
 
-def refuse_unknown(given: Mapping[str, Any], known: Any, place: str) -> None:
+def refuse_unknown(options: Mapping[str, Any], options_class: Any, place: str) -> None:
     """Refuse options that a source does not have.
 
     Args:
-        given: the options by name.
-        known: the dataclass whose fields are the source's options.
+        options: the options by name.
+        options_class: the dataclass whose fields are the source's options.
         place: what those of another source do not apply to, and what to do.
 
     Raises:
         UsageError: one of them is not among the fields.
     """
-    names = {field.name for field in fields(known)}
-    for name in sorted(given.keys() - names):
+    names = {field.name for field in fields(options_class)}
+    for name in sorted(options.keys() - names):
         # Needed for an error alone.
         from attncli.text import did_you_mean
 
@@ -102,22 +102,22 @@ class EngineOptions(LoadOptions):
 _Options = TypeVar("_Options")
 
 
-def checked_options(model: str, options: Mapping[str, Any], known: type[_Options], place: str) -> _Options:
+def checked_options(model: str, options: Mapping[str, Any], options_class: type[_Options], place: str) -> _Options:
     """Return options that fit a checkpoint's name.
 
     Args:
         model: folder or hub name.
         options: by name.
-        known: the dataclass that they are fields of.
+        options_class: the dataclass that they are fields of.
         place: see `refuse_unknown`.
 
     Raises:
         UsageError: one of them does not exist, or does not apply.
     """
-    refuse_unknown(options, known, place)
+    refuse_unknown(options, options_class, place)
     if not isinstance(model, str):
         raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
-    return known(**options)
+    return options_class(**options)
 
 
 INITS = ("scaled", "normal", "uniform", "linear", "zeros")

@@ -41,7 +41,7 @@ def in_shards(sentences: Iterable[CorpusItem], files: Sequence[str] = ()) -> Ite
     indices = {name: index for index, name in enumerate(files)}
 
     def place(sentence: CorpusItem) -> tuple[int, int]:
-        return indices.get(str(sentence.kept.get("file")), 0), sentence.number // SHARD_SIZE
+        return indices.get(str(sentence.metadata.get("file")), 0), sentence.number // SHARD_SIZE
 
     for (file, shard), own in groupby(sentences, place):
         yield Batch(list(own), f"part-{file:05}-{shard:05}")
@@ -96,9 +96,9 @@ class ShardWriterJob:
             if note is None:
                 results_of = results_of or (open_job or self.job.open)()
                 note = self._write(folder, name, shard, results_of)
-            metadata = {sentence.number: sentence.kept for sentence in shard.sentences}
+            metadata = {sentence.number: sentence.metadata for sentence in shard.sentences}
             for number, reason, warnings, notes in note["results"]:
-                value = None if reason is None else Failure(reason, kept=metadata[number])
+                value = None if reason is None else Failure(reason, metadata=metadata[number])
                 yield Result(number, value, tuple(warnings), tuple(notes))
             yield Result(shard.sentences[-1].number, ShardInfo(name, len(shard.sentences), was_there))
 

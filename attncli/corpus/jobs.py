@@ -138,7 +138,7 @@ class TraceJob(Generic[Value]):
         try:
             value, warnings = self.task(number, trace)
         except InputMismatchError as error:
-            return Result(number, Failure(str(error), kind=InputMismatchError, kept=trace.kept))
+            return Result(number, Failure(str(error), kind=InputMismatchError, metadata=trace.metadata))
         return Result(number, value, tuple(warnings), trace.source.notes)
 
 
@@ -173,7 +173,7 @@ class DiffJob:
         try:
             difference = diff(one, other, queries=self.queries, top=0)
         except (InputError, UsageError) as error:
-            return Result(number, Failure(str(error), kind=type(error), kept=one.kept))
+            return Result(number, Failure(str(error), kind=type(error), metadata=one.metadata))
         return Result(number, SentenceDifference.of(difference), tuple(warnings_of_both(difference)))
 
 
@@ -237,6 +237,6 @@ class TokenizeJob:
             try:
                 tokens = tokenizer.tokenize(text, self.pair)
             except InputError as error:
-                yield Result(number, Failure(str(error), kept=metadata))
+                yield Result(number, Failure(str(error), metadata=metadata))
                 continue
-            yield self.task(number, replace(tokens, kept=metadata) if metadata else tokens)
+            yield self.task(number, replace(tokens, metadata=metadata) if metadata else tokens)

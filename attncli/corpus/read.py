@@ -175,7 +175,7 @@ class SentenceReader:
 def _with_file(sentence: CorpusItem, metadata: Metadata) -> CorpusItem:
     """Return a sentence that says which file it is of, and its failure with it."""
     number, text, _ = sentence
-    return CorpusItem(number, text._replace(kept=metadata) if isinstance(text, Failure) else text, metadata)
+    return CorpusItem(number, text._replace(metadata=metadata) if isinstance(text, Failure) else text, metadata)
 
 
 def _conversation(sentence: CorpusItem) -> CorpusItem:

@@ -142,8 +142,8 @@ def _config(snapshot: Snapshot, options: LoadOptions) -> Any:
     """Return a checkpoint's configuration; None if it has none that transformers knows."""
     from transformers import AutoConfig
 
-    known = suppress(OSError, ValueError, KeyError, AttributeError)  # the last of an odd quantization: see above
-    with translate_errors(snapshot.model_name, "configuration"), known:
+    tolerated = suppress(OSError, ValueError, KeyError, AttributeError)  # the last of an odd quantization: see above
+    with translate_errors(snapshot.model_name, "configuration"), tolerated:
         return AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
     return None
 

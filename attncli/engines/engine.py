@@ -163,17 +163,17 @@ class _Native(OpenModel):
                 yield answer
 
 
-def _compared(layer: LayerTrace, known: LayerTrace, dtype: str) -> LayerTrace:
+def _compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrace:
     """Return a layer with a proof: the largest difference of its Q, K, V and weights from those of a known layer.
 
     Where the known layer is not what the unmodified model computes, its own proof is returned, which says so.
     """
-    if not known.is_proven(dtype):
-        return replace(layer, proof=known.proof)
-    apart = [np.abs(getattr(layer, name) - getattr(known, name)).max() for name in "qkv"]
+    if not reference.is_proven(dtype):
+        return replace(layer, proof=reference.proof)
+    apart = [np.abs(getattr(layer, name) - getattr(reference, name)).max() for name in "qkv"]
     for head in range(layer.num_heads):
-        for block, other in zip(layer.head(head).blocks(), known.head(head).blocks(), strict=True):
+        for block, other in zip(layer.head(head).blocks(), reference.head(head).blocks(), strict=True):
             apart.append(np.abs(block.weights - other.weights).max())
     worst = float(np.max(apart))  # NaN where one of them is
-    largest = max(float(np.abs(getattr(known, name)).max()) for name in "qkv")
+    largest = max(float(np.abs(getattr(reference, name)).max()) for name in "qkv")
     return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights", max(largest, 1.0)))

@@ -81,12 +81,12 @@ class CorpusItem(NamedTuple):
     Attributes:
         number: its place among the arguments, or its line or row in its file, from 1.
         text: the sentence.
-        kept: what else the file says of it, by the names of the columns; where several files are read, `file` is which.
+        metadata: what else the file says of it, by the names of the columns; of several files, `file` is which.
     """
 
     number: int
     text: str | Failure
-    kept: Metadata = NO_METADATA
+    metadata: Metadata = NO_METADATA
 
 
 MAX_GROUP = 256  # sentences that are computed side by side
@@ -121,10 +121,14 @@ def trace_group(
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the trace of each sentence of a group that is computed together, or why it has none; see `trace_stream`."""
     answers = _answers(source, [text for _, text, _ in group if isinstance(text, str)], pair, target)
-    for number, text, kept in group:
+    for number, text, metadata in group:
         answer = next(answers) if isinstance(text, str) else text
-        if kept:
-            answer = answer._replace(kept=kept) if isinstance(answer, Failure) else replace(answer, kept=kept)
+        if metadata:
+            answer = (
+                answer._replace(metadata=metadata)
+                if isinstance(answer, Failure)
+                else replace(answer, metadata=metadata)
+            )
         yield number, answer
 
 
@@ -169,4 +173,4 @@ def _window_of(sentence: CorpusItem) -> tuple[object, int]:
     """Return which group a sentence is in: by powers of two up to `MAX_GROUP`, and then so many at a time."""
     number = sentence.number
     place = number.bit_length() if number < MAX_GROUP else MAX_GROUP + number // MAX_GROUP
-    return sentence.kept.get("file"), place
+    return sentence.metadata.get("file"), place

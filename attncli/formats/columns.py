@@ -90,18 +90,18 @@ def table_of(number: int, result: Trace | Tokenization, shown: View | Choice) ->
     """
     if isinstance(result, Tokenization):
         assert isinstance(shown, Choice)
-        return Table(with_metadata(types_of(shown), result.kept), iter([_tokens(number, result, shown)]))
+        return Table(with_metadata(types_of(shown), result.metadata), iter([_tokens(number, result, shown)]))
     assert not isinstance(shown, Choice)
     types = types_of(shown)
     if shown.is_of_metrics:
-        return Table(with_metadata(types, result.kept), iter([_metrics(number, result)]))
+        return Table(with_metadata(types, result.metadata), iter([_metrics(number, result)]))
     layer = result.layers[0]
     # What is derived from several layers or heads has a text where these have a number.
     for name, label in (("layer", layer.label), ("head", layer.head_label(layer.heads[0]))):
         types = types | ({name: "string"} if isinstance(label, str) else {})
     if layer.measure == "norms":
         types = {"norm" if name == "weight" else name: kind for name, kind in types.items()}
-    return Table(with_metadata(types, result.kept), _cells(number, result, shown))
+    return Table(with_metadata(types, result.metadata), _cells(number, result, shown))
 
 
 def _cells(number: int, trace: Trace, view: View) -> Iterator[Block]:
@@ -119,7 +119,7 @@ def _cells(number: int, trace: Trace, view: View) -> Iterator[Block]:
 
                 yield {
                     "sentence": number,
-                    **trace.kept,
+                    **trace.metadata,
                     "layer": layer.label,
                     "kind": layer.kind,
                     "head": layer.head_label(index),
@@ -150,7 +150,7 @@ def _metrics(number: int, trace: Trace) -> Block:
     values = [[None if value != value else float(str(value)) for value in row] for row in trace_metrics(trace).heads]
     return {
         "sentence": number,
-        **trace.kept,
+        **trace.metadata,
         "layer": [layer.label for layer, _ in heads],
         "kind": [layer.kind for layer, _ in heads],
         "head": [layer.head_label(head) for layer, head in heads],
@@ -165,7 +165,7 @@ def _tokens(number: int, tokenization: Tokenization, choice: Choice) -> Block:
     columns = {name: [token[name] for token in tokens] for name in types_of(choice) if name != "sentence"}
     if choice.words:
         columns["pieces"] = [" ".join(map(str, pieces)) for pieces in columns["pieces"]]
-    return {"sentence": number, **tokenization.kept, **columns}
+    return {"sentence": number, **tokenization.metadata, **columns}
 
 
 def head_table(report: HeadReport) -> Table:

@@ -40,7 +40,7 @@ def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
     yield opened({
         "schema": SCHEMA,
         "sentence": sentence,
-        **metadata_json(trace.kept),
+        **metadata_json(trace.metadata),
         **described(trace),
         **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
     })  # fmt: skip

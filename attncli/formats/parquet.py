@@ -49,7 +49,7 @@ def write_parquet(answers: Parts, types: Mapping[str, str], path: Path) -> None:
         nonlocal metadata
         for _, tables in answers:
             if isinstance(tables, Failure):
-                metadata = tables.kept
+                metadata = tables.metadata
             else:
                 yield from tables
 

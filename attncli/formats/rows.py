@@ -51,7 +51,7 @@ def joined_rows(answers: Parts, types: Mapping[str, str], form: str) -> Iterator
     metadata, is_begun = NO_METADATA, False
     for _, answer in answers:
         if isinstance(answer, Failure):
-            metadata = answer.kept
+            metadata = answer.metadata
             continue
         pieces: Iterator[str] = iter(answer)
         opening = next(pieces)  # the first one says what is measured

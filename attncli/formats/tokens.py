@@ -14,7 +14,7 @@ def document(sentence: int, tokenization: Tokenization, choice: Choice) -> Itera
     yield dumped({
         "schema": SCHEMA,
         "sentence": sentence,
-        **metadata_json(tokenization.kept),
+        **metadata_json(tokenization.metadata),
         "source": {name: getattr(tokenization, name) for name in ("kind", "model", "vocab")},
         "text": tokenization.text,
         "pair": tokenization.pair,

@@ -175,8 +175,8 @@ def _fills(values: np.ndarray[Any, Any]) -> tuple[float, ...]:
     found: list[float] = []
     for block in _blocks(values):
         left = block[block != 0]
-        for known in found:
-            left = left[left != known]
+        for fill in found:
+            left = left[left != fill]
         while left.size and len(found) < _MOST_FILLS:
             found.append(left[0].item())
             left = left[left != left[0]]

@@ -486,19 +486,19 @@ class HeadTrace(Displayed, Tabular, Drawable):
     @property
     def q(self) -> Float[np.ndarray, "Q D"]:
         """Queries."""
-        return self._known("q")[self.head, self.queries]
+        return self._recorded("q")[self.head, self.queries]
 
     @property
     def k(self) -> Float[np.ndarray, "K D"]:
         """Keys that this head reads."""
-        return self._known("k")[self.key_head]
+        return self._recorded("k")[self.key_head]
 
     @property
     def v(self) -> Float[np.ndarray, "K Dv"]:
         """Values that this head reads."""
-        return self._known("v")[self.key_head]
+        return self._recorded("v")[self.key_head]
 
-    def _known(self, name: str) -> Float[np.ndarray, "_ _ _"]:
+    def _recorded(self, name: str) -> Float[np.ndarray, "_ _ _"]:
         array = getattr(self.layer, name)
         if array is None:
             raise NotExposedError(f"layer {self.layer.layer} shows its weights alone, not its {name.upper()}")
@@ -527,5 +527,5 @@ class HeadTrace(Displayed, Tabular, Drawable):
     @cached_property
     def output(self) -> Float[np.ndarray, "Q Dv"]:
         """Weights·V, the context vectors."""
-        self._known("v")
+        self._recorded("v")
         return np.concatenate([block.stages.output[0] for block in self.blocks()])

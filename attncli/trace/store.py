@@ -133,11 +133,11 @@ def load(
         tensors = Tensors(Path(path))
         read = _read_trace if "attncli" in tensors.metadata else read_dump
         trace = read(tensors, Indices.of("layer", layers), Indices.of("head", heads))
-        kept = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
-        if not kept:
+        selected = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
+        if not selected:
             found = ", ".join(dict.fromkeys(layer.kind for layer in trace.layers))
             raise UsageError(f"--kind {visible(str(kind))}: {name} has {found} attention there")
-        return replace(trace, layers=kept)
+        return replace(trace, layers=selected)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     except (SafetensorError, OSError) as error:
@@ -162,8 +162,8 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     chosen = recorded if layers.parts is None else layers.resolve(source.layers, "the saved model")
     missing = [str(layer) for layer in chosen if layer not in recorded]
     if missing:
-        kept = ", ".join(map(str, recorded))
-        raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {kept}")
+        there = ", ".join(map(str, recorded))
+        raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {there}")
     of_trace = _plain(Trace, header, "header")
     of_queries, of_keys = texts_of(of_trace["text"], of_trace["pair"], of_trace["target"])
     query_tokens = decode_pieces(_tokens(_list(header, "query_tokens")), *of_queries)

@@ -45,7 +45,7 @@ class Tokenization(Displayed):
         limit: how many tokens the model reads at most; None is no limit, or none that is known.
         unknown: the indices of the tokens that stand for what the vocabulary lacks; None where that is not known.
         notes: what the user should know, a sentence each.
-        kept: what the file of its sentence says besides, by names.
+        metadata: what the file of its sentence says besides, by names.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Tokenization(Displayed):
     limit: int | None = None
     unknown: frozenset[int] | None = None
     notes: tuple[str, ...] = ()
-    kept: Metadata = field(default_factory=dict)
+    metadata: Metadata = field(default_factory=dict)
 
     def __repr__(self) -> str:
         source = self.model or self.vocab or self.kind

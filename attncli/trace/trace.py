@@ -140,7 +140,7 @@ class Trace(Displayed, Tabular, Drawable):
         notes: what the source wants the user to know of this one, a sentence each.
         generated: how many of the last tokens the model wrote itself.
         origin: what its numbers were made of, where they are not those that were recorded.
-        kept: what the file of its sentence says besides, by names; it is not saved.
+        metadata: what the file of its sentence says besides, by names; it is not saved.
     """
 
     source: Provenance
@@ -153,7 +153,7 @@ class Trace(Displayed, Tabular, Drawable):
     notes: tuple[str, ...] = ()
     generated: int = 0
     origin: Origin | None = None
-    kept: Metadata = field(default_factory=dict)
+    metadata: Metadata = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse layers that do not fit the tokens."""

@@ -34,9 +34,9 @@ def test_something_is_made_of_every_trace(jobs: int) -> None:
         expected = inspect(sentence.text, target="it does", seed=3).layer(0).head(1).weights
         assert result.number == sentence.number
         np.testing.assert_array_equal(result.value["weights"], expected)
-        assert result.value["kept"] == sentence.kept
+        assert result.value["metadata"] == sentence.metadata
     assert isinstance(empty.value, Failure)
-    assert broken.value == Failure("it is not UTF-8", kept={"file": "b"})
+    assert broken.value == Failure("it is not UTF-8", metadata={"file": "b"})
 
 
 def test_a_source_that_does_not_exist_is_refused() -> None:

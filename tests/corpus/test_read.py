@@ -107,13 +107,13 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_it(tmp_path: P
     (tmp_path / "h.txt").write_bytes(b"")
     os.mkfifo(tmp_path / "i.txt")
     found = read(tmp_path)
-    assert [(one.number, one.text, one.kept["file"]) for one in found if isinstance(one.text, str)] == [
+    assert [(one.number, one.text, one.metadata["file"]) for one in found if isinstance(one.text, str)] == [
         (1, "time", str(tmp_path / "a.txt")),
         (1, "arrow", str(tmp_path / "g.jsonl")),
     ]
     failures = [one.text for one in found if isinstance(one.text, Failure)]
     names = [str(tmp_path / name) for name in ("b.parquet", "c.csv", "d.txt.gz", "e.txt", "f.txt")]
-    assert [failure.kept["file"] for failure in failures] == names
+    assert [failure.metadata["file"] for failure in failures] == names
     for failure, name in zip(failures, names, strict=True):
         assert failure.of(1).startswith(f"{name}, sentence 1: ")
         assert name in failure.reason

@@ -82,7 +82,7 @@ def test_a_bucket_is_read_as_a_folder_is(server: str, monkeypatch: pytest.Monkey
     where = f"?endpoint_override={server}&scheme=http&region=x"
     found = read(f"s3://bucket/corpus{where}")
     names = [f"s3://bucket/corpus/{name}" for name in ("a.csv", "b.jsonl.gz", "sub/c c.parquet", "sub/d.txt.zst")]
-    assert list(dict.fromkeys(one.kept["file"] for one in found)) == names
+    assert list(dict.fromkeys(one.metadata["file"] for one in found)) == names
     assert [(one.number, one.text) for one in found] == EXPECTED * 3 + [(1, "time"), (3, "flies")]
     assert texts(f"s3://bucket/corpus/*/*.parquet{where}") == EXPECTED
     assert texts(f"s3://bucket/corpus/a.csv{where}") == EXPECTED

@@ -62,4 +62,4 @@ class Weights:
 
     def __call__(self, number: int, trace: Trace) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return them."""
-        return {"weights": trace.layer(0).head(1).weights, "kept": trace.kept}, ()
+        return {"weights": trace.layer(0).head(1).weights, "metadata": trace.metadata}, ()

@@ -6,6 +6,7 @@ import gc
 import json
 import sys
 import tracemalloc
+import types
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -27,11 +28,13 @@ import attncli.recording.watch as watching_module
 from attncli.analysis.calls import looking
 from attncli.analysis.calls.calls import Calls
 from attncli.recording.cost import SECONDS
+from attncli.recording.readers.origins import Origins
 from attncli.recording.readers.sdpa import Sdpa
 from attncli.recording.readers.softmax import Softmax
 from attncli.recording.watch import watching
 
 FEW, MANY = 60, 240  # steps; 64 products and 16 numbers are followed at most
+MOST = 200  # objects that are held of one tensor
 
 
 @contextmanager
@@ -39,6 +42,25 @@ def watched() -> Iterator[Calls]:
     calls = Calls(is_kept=False)
     with watching(calls.take, notes=calls.notes, listener=calls):
         yield calls
+
+
+def reached(*roots: object) -> int:
+    """How many objects are held by some, but for what is in tensors and what belongs to the interpreter."""
+    found: dict[int, Any] = {}
+    todo = [*roots]
+    while todo:
+        one = todo.pop()
+        outside = type, types.ModuleType, types.FunctionType, torch.Tensor, WeakSet
+        if id(one) not in found and not isinstance(one, outside):
+            found[id(one)] = one
+            todo += gc.get_referents(one)
+    return len(found)
+
+
+def held_of_each() -> list[int]:
+    """How many objects are held of each tensor that is followed now."""
+    every = [each for each in gc.get_objects() if type(each) is Origins]
+    return [reached(origin) for origins in every for _, origin in origins.known.values()]
 
 
 def storages() -> int:

@@ -270,10 +270,10 @@ def _source(file: GgufFile, name: str) -> tuple[str, _GgufTensor]:
     architecture, shape = file.metadata["general.architecture"], file.shapes[name]
     layer = _LAYER.match(name)
     part, _, kind = name[layer.end() if layer else 0 :].rpartition(".")
-    known = NAMES[architecture].get(part)
-    if known is None or ("{}" in known) != bool(layer):
+    names = NAMES[architecture].get(part)
+    if names is None or ("{}" in names) != bool(layer):
         raise file.damaged(f"it has a tensor {name}, which no {architecture} has")
-    full_name = f"{known.format(layer.group(1)) if layer else known}.{kind}"
+    full_name = f"{names.format(layer.group(1)) if layer else names}.{kind}"
     undo: Callable[[_Array], _Array] | None = None
     if architecture == "llama" and part in ("attn_q", "attn_k"):
         heads = file.metadata.get("llama.attention.head_count")

@@ -126,7 +126,7 @@ def _stretched(file: GgufFile, theta: float, width: int) -> dict[str, Any]:
     divisors = to_float32(file.read(FREQUENCIES))
     plain = rope_of({}, {"rope_theta": theta}, width, 1).frequencies
     for parameters in _LLAMA3:
-        known = rope_of(parameters, {"rope_theta": theta}, width, 1).frequencies
-        if known.shape == divisors.shape and np.allclose(plain / divisors, known, rtol=1e-6, atol=0):
+        frequencies = rope_of(parameters, {"rope_theta": theta}, width, 1).frequencies
+        if frequencies.shape == divisors.shape and np.allclose(plain / divisors, frequencies, rtol=1e-6, atol=0):
             return parameters
     raise UnsupportedError("the frequencies of its rotary embedding are not those of Llama 3")

@@ -16,9 +16,9 @@ def state_of(store: Store) -> dict[str, Any]:
     return {name: _Unread(store, name) for name in store.names}
 
 
-def names_of(store: Store, asked: list[str]) -> dict[str, Any]:
+def names_of(store: Store, read: list[str]) -> dict[str, Any]:
     """Return the same for a model on the meta device: nothing is read, but the names that it asks for are listed."""
-    return {name: _Named(store, name, asked) for name in store.names}
+    return {name: _Named(store, name, read) for name in store.names}
 
 
 class _Unread:
@@ -47,10 +47,10 @@ class _Unread:
 class _Named(_Unread):
     """A tensor without its numbers, which tells that it was asked for."""
 
-    def __init__(self, store: Store, name: str, asked: list[str]) -> None:
+    def __init__(self, store: Store, name: str, read: list[str]) -> None:
         super().__init__(store, name)
-        self._asked = asked
+        self._read = read
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        self._asked.append(self._name)
+        self._read.append(self._name)
         return torch.empty(self.shape, device="meta")[index]

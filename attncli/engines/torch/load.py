@@ -132,9 +132,9 @@ def _loaded(
     )
     if folder is not None:
         return load(config=part.loaded, device_map=options.device_map)
-    asked: list[str] = []
-    load(config=deepcopy(part.loaded), state_dict=names_of(store, asked), device_map={"": "meta"})
-    store.prepare(asked)
+    read: list[str] = []
+    load(config=deepcopy(part.loaded), state_dict=names_of(store, read), device_map={"": "meta"})
+    store.prepare(read)
     return load(config=part.loaded, state_dict=state_of(store), device_map=options.device_map)
 
 

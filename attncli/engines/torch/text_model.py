@@ -128,10 +128,10 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
 def _check_types(name: str, config: Any) -> None:
     """Raise LoadError for a field that is not of the type that whoever reads it expects."""
     for field_name, kind in _TYPES.items():
-        said = getattr(config, field_name, None)
-        if not isinstance(said, kind | None):
+        setting = getattr(config, field_name, None)
+        if not isinstance(setting, kind | None):
             raise LoadError(
-                f"the configuration of {visible(name)} says that its {field_name} is {visible(repr(said)[:50])}; "
+                f"the configuration of {visible(name)} says that its {field_name} is {visible(repr(setting)[:50])}; "
                 f"expected a {kind.__name__}"
             )
 
@@ -195,8 +195,8 @@ def _class_of(config: Any) -> type | None:
     """Return the class that a configuration names, or that transformers has for it."""
     named = (getattr(transformers, str(each), None) for each in config.architectures or ())
     fitting = (each for each in named if getattr(each, "config_class", None) is type(config))
-    known = (mapping.get(type(config), None) for mapping in (MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING))
-    classes = (each for each in (*fitting, *known) if isinstance(each, type))
+    classes = (mapping.get(type(config), None) for mapping in (MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING))
+    classes = (each for each in (*fitting, *classes) if isinstance(each, type))
     return next((each for each in classes if issubclass(each, PreTrainedModel)), None)
 
 
