@@ -30,13 +30,12 @@ from pages import (
     weights_in,
     written,
 )
+from traces import layer_of, trace_of
 
 from attncli.errors import InputError
 from attncli.formats.page import write_page
 from attncli.formats.page.packing import thousandths
-from attncli.masks.expressions import Atom, RuleMask
-from attncli.trace.layer import LayerTrace
-from attncli.trace.trace import Provenance, Trace
+from attncli.trace.trace import Provenance
 from attncli.trace.view import View
 
 Run = Callable[..., Any]
@@ -149,10 +148,8 @@ def test_no_head_but_one_is_ever_expanded() -> None:
 def test_a_head_that_no_browser_draws_is_refused() -> None:
     length = 5000
     vectors = np.zeros((1, length, 1), np.float32)
-    words = tokens(*"a" * length)
-    layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, RuleMask(Atom("full"), length, length, 1), (0,))
     with pytest.raises(InputError, match="layer 0 has 5000 × 5000 cells"):
-        list(write_page([(1, Trace(Provenance("file"), words, words, (layer,)))], View(), "viridis"))
+        list(write_page([(1, trace_of(layer_of(vectors, vectors)))], View(), "viridis"))
 
 
 # --- safety ------------------------------------------------------------------------------------------------
@@ -162,10 +159,9 @@ HOSTILE = ["</script><img src=x onerror=alert(1)>", "<!--<script>", "&lt;", "\u2
 
 def test_nothing_of_the_users_becomes_an_element_or_a_script(tmp_path: Path) -> None:
     words, vectors = tokens(*HOSTILE), np.zeros((1, len(HOSTILE), 2), np.float32)
-    rule = RuleMask(Atom("full"), len(HOSTILE), len(HOSTILE), 1)
-    layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, rule, (0,))
     source = Provenance("pretrained", model="<b onclick=x>", architecture="</title><script>alert(2)</script>")
-    trace = Trace(source, words, words, (layer,), text="".join(HOSTILE), pair="</script>", target=None)
+    texts = {"text": "".join(HOSTILE), "pair": "</script>"}
+    trace = trace_of(layer_of(vectors, vectors), queries=words, keys=words, source=source, **texts)
     hostile = written(trace, tmp_path / "hostile.html", QK).read_text(encoding="utf-8")
     harmless = written(random_trace(1, 1, 4), tmp_path / "harmless.html", QK).read_text(encoding="utf-8")
     tags = [[tag for tag, _, _ in Elements(page).found] for page in (hostile, harmless)]

@@ -9,14 +9,12 @@ import pytest
 from rich.cells import cell_len
 from running import plain, printed
 from small_checkpoints import minilm_folder
+from traces import layer_of, trace_of
 
 import attncli
-from attncli.masks.expressions import ArrayMask
 from attncli.render.inspect import Layout
 from attncli.render.palette import Palette, Scale
-from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Provenance, Trace
+from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 TIERS = {"colour": Palette("truecolor"), "shades": Palette("blocks"), "ascii": Palette("ascii", "ascii")}
@@ -136,12 +134,8 @@ def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
     mask = np.ones((12, 12, 12), bool)
     mask[:, 3, 4] = False
     weights[:, 3, 4] = 0
-    tokens = Tokens(Token(index, index, f"t{index}", None, None) for index in range(12))
     vectors = np.zeros((12, 12, 2), np.float32)
-    layer = LayerTrace(
-        0, "self", vectors, vectors, vectors, 1.0, ArrayMask(mask), tuple(range(12)), scores=weights, weights=weights
-    )
-    trace = Trace(Provenance("file"), tokens, tokens, (layer,))
+    trace = trace_of(layer_of(vectors, vectors, mask=mask, scores=weights, weights=weights))
     shown, _ = screen(trace, TIERS["colour"], 80, 39)
     assert any(half in shown for half in HALVES)
     for said in ("blank masked", "0 exactly zero", "X NaN", "I infinite"):
