@@ -23,7 +23,6 @@ from growing import STYLES, Endless, total
 from torch import nn
 from whole_program import forked
 
-import attncli
 import attncli.recording.watch as watching_module
 from attncli.analysis.calls import looking
 from attncli.analysis.calls.calls import Calls
@@ -118,16 +117,6 @@ def test_a_late_step_takes_as_much_as_an_early_one(style: Endless) -> None:
     assert max(held, default=0) <= MOST
 
 
-@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
-def test_no_bit_is_changed(style: Endless) -> None:
-    results = []
-    for is_watched in (False, True):
-        torch.manual_seed(0)
-        with watched() if is_watched else nullcontext():
-            results.append([*(each.clone() for each in islice(style(), FEW)), torch.get_rng_state()])
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
-
-
 @pytest.mark.parametrize("name", ["keys_joined", "by_einsum", "residual"])
 def test_ten_thousand_steps(name: str) -> None:
     """They take little memory beyond the program's, see `growing.main`; all of it is counted, or it is said."""
@@ -156,61 +145,6 @@ def test_masks_that_are_new_at_every_step_are_kept_up_to_a_size(monkeypatch: pyt
     finally:
         tracemalloc.stop()
     assert kept[-1] < kept[7] + 2  # MiB, of one each
-
-
-def test_calls_without_masks_are_kept_for_check_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.analysis.calls.calls._MOST_BYTES", 2**16)
-    with attncli.watch() as calls:
-        advance(STYLES["keys_joined"](), MANY)
-    assert calls.calls == MANY
-    assert len(calls._to_check) < 40
-    assert any("later ones are not held against anything" in note for note in calls.notes)
-
-
-def test_of_words_whose_attention_nobody_looks_at_few_are_kept() -> None:
-    words = torch.nn.Embedding(50, 4, padding_idx=0)
-    tracemalloc.start()
-    try:
-        with watched():
-            kept = []
-            for _ in range(300):
-                ids = torch.randint(1, 50, (8, 128))
-                ids[:, 100:] = 0
-                words(ids)
-                kept.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    assert kept[-1] < kept[99] + 2**18  # a batch takes 8 KiB
-
-
-def test_a_module_that_its_model_does_not_hold_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.apart = [Apart()]
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.apart[0](x)
-
-    class Apart(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return F.scaled_dot_product_attention(x, x, x)
-
-    walks = 0
-    walk = nn.Module.named_modules
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal walks
-        walks += 1
-        return walk(*args, **kwargs)
-
-    model = Model()
-    monkeypatch.setattr(nn.Module, "named_modules", counted)
-    with watched() as calls:
-        for _ in range(20):
-            model(torch.randn(1, 1, 3, 4))
-    assert [(row.calls, row.module) for row in calls] == [(20, "")]
-    assert walks <= 3
 
 
 def test_modules_that_a_module_makes_end_as_without() -> None:
