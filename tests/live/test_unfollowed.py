@@ -4,6 +4,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,31 +12,18 @@ import torch
 from watched_programs import watched
 
 FOLDER = Path(__file__).parent / "programs"
-MIXED = "talking_heads convolved_heads normalized_heads".split()
-# What is said of a program: of how many softmaxes, and of what shape.
+MIXED = "TalkingHeads ConvolvedHeads NormalizedHeads".split()
+ONE = "1 softmax is not shown, as attn could not follow it from scores to values: "
 UNSEEN = {
-    "band": "1 softmax is not shown, as attn could not follow it from scores to values: [12, 12, 7] at FILE:LINE",
-    "compiled_softclamp": "1 softmax is not shown, as attn could not follow it from scores to values: "
-    "[3, 4, 12, 12] at FILE:LINE",
-    "blocks": "1 softmax is not shown, as attn could not follow it from scores to values: "
-    "[3, 4, 3, 4, 16] at FILE:LINE",
-    "copied_band": "1 softmax is not shown, as attn could not follow it from scores to values: "
-    "[3, 4, 12, 12] at FILE:LINE",
-    "multiplied_by_hand": "1 softmax is not shown, as attn could not follow it from scores to values: "
-    "[3, 4, 12, 12] at FILE:LINE",
-    "re_attention": "1 softmax is not shown, as attn could not follow it from scores to values: "
-    "[3, 4, 12, 12] at FILE:LINE",
-    "stacked_weights": "3 softmaxes are not shown, as attn could not follow them from scores to values: "
-    "[4, 12, 12] at FILE:LINE",
+    "Band": f"{ONE}[12, 12, 7]",
+    "CompiledSoftclamp": f"{ONE}[3, 4, 12, 12]",
+    "Blocks": f"{ONE}[3, 4, 3, 4, 16]",
+    "CopiedBand": f"{ONE}[3, 4, 12, 12]",
+    "MultipliedByHand": f"{ONE}[3, 4, 12, 12]",
+    "ReAttention": f"{ONE}[3, 4, 12, 12]",
+    "StackedWeights": "3 softmaxes are not shown, as attn could not follow them from scores to values: [4, 12, 12]",
 }
-OTHERS = [
-    "softclamped",
-    "logged",
-    "linear",
-    "matched",
-    "experts",
-    "gated",
-]
+OTHERS = "Softclamped Logged Linear Matched Experts Gated".split()
 Program = Callable[[], list[torch.Tensor]]
 
 
@@ -44,7 +32,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Program]]
     """Give a function that imports a program; what it imported from the folder is forgotten afterwards."""
     monkeypatch.syspath_prepend(FOLDER)
     own = {path.stem for path in FOLDER.glob("*.py")}
-    yield lambda name, module="unfollowed": getattr(importlib.import_module(module), name)
+    yield lambda name: partial(importlib.import_module("unfollowed").run, name)
     for name in own & set(sys.modules):
         del sys.modules[name]
 
@@ -63,9 +51,9 @@ def test_heads_that_are_mixed_are_shown_and_not_judged(name: str, program: Calla
 def test_what_cannot_be_followed_is_counted_in_one_line(name: str, program: Callable[..., Program]) -> None:
     calls = watched(program(name))
     (said,) = calls.notes
-    assert re.sub(r"[^ ]*unfollowed\.py:\d+", "FILE:LINE", said) == UNSEEN[name]
-    line = int(re.findall(r"unfollowed\.py:(\d+)", said)[0])
-    assert (FOLDER / "unfollowed.py").read_text().splitlines()[line - 1].endswith("# <-")
+    what, line = re.fullmatch(r"(.*) at [^ ]*unfollowed\.py:(\d+)", said).groups()  # type: ignore[union-attr]
+    assert what == UNSEEN[name]
+    assert (FOLDER / "unfollowed.py").read_text().splitlines()[int(line) - 1].endswith("# <-")
     assert not calls
 
 
@@ -76,4 +64,4 @@ def test_nothing_is_said_of_softmaxes_that_are_shown_or_weigh_nothing(
     calls = watched(program(name))
     assert calls.notes == []
     assert {row.unfound for row in calls} <= {"ok"}
-    assert bool(calls) == (name in ("softclamped", "logged"))
+    assert bool(calls) == (name in ("Softclamped", "Logged"))

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from step import HEADS, WIDTH, main, sentences, step
+from step import HEADS, WIDTH, sentences, step
 from torch import Tensor, nn
 
 HEAD, T, WINDOW, BLOCK = WIDTH // HEADS, 12, 3, 4
@@ -234,74 +234,6 @@ class Matched(Heads):
         return v * (likeness.softmax(dim=-1) * likeness.softmax(dim=-2)).amax(-1, keepdim=True)
 
 
-def run(model: type[nn.Module]) -> list[Tensor]:
-    return step(model(), sentences(T))
-
-
-def talking_heads():
-    return run(TalkingHeads)
-
-
-def convolved_heads():
-    return run(ConvolvedHeads)
-
-
-def re_attention():
-    return run(ReAttention)
-
-
-def normalized_heads():
-    return run(NormalizedHeads)
-
-
-def softclamped():
-    return run(Softclamped)
-
-
-def compiled_softclamp():
-    return run(CompiledSoftclamp)
-
-
-def band():
-    return run(Band)
-
-
-def blocks():
-    return run(Blocks)
-
-
-def copied_band():
-    return run(CopiedBand)
-
-
-def multiplied_by_hand():
-    return run(MultipliedByHand)
-
-
-def gated():
-    return run(Gated)
-
-
-def stacked_weights():
-    return run(StackedWeights)
-
-
-def logged():
-    return run(Logged)
-
-
-def linear():
-    return run(Linear)
-
-
-def experts():
-    return run(Experts)
-
-
-def matched():
-    return run(Matched)
-
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    main(globals())
+def run(name: str) -> list[Tensor]:
+    """Train a model, by the name of its class, for a step."""
+    return step(globals()[name](), sentences(T))
