@@ -129,8 +129,7 @@ class ModelRunner:
         call = recorded.calls[place]
         mask, dtypes = None, None
         if call.weight_sums is None:  # the softmax was traced: the weights are the model's own
-            assert isinstance(layer.weights, np.ndarray)
-            sums = layer.weights.sum(axis=-1)
+            sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
         else:
             sums = to_numpy(call.weight_sums[number])
             if (values := next((one.values for one in call.masks if one.name == MASK), None)) is not None:
