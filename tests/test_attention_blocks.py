@@ -15,7 +15,8 @@ from traces import layer_of, trace_of
 import attncli
 from attncli import attention
 from attncli.analysis.metrics import head_metrics
-from attncli.formats import gathered, joined, part_of
+from attncli.formats import joined, part_of
+from attncli.formats.answers import gathered
 from attncli.formats.columns import CELLS
 from attncli.formats.numbers import as_numbers, rows_as_numbers
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest

@@ -101,13 +101,13 @@ def listening(hear: Callable[[str, float | None], None], is_detailed: bool = Fal
     """
     import logging  # which most runs spare
 
-    class Listener(logging.Handler):
+    class LogListener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             hear(record.getMessage(), getattr(record, "share", None))
 
     level = logging.DEBUG if is_detailed else logging.INFO
     logger = logging.getLogger("attncli")
-    listener, before = Listener(level), logger.level
+    listener, before = LogListener(level), logger.level
     logger.addHandler(listener)
     logger.setLevel(min(level, before or level))
     try:

@@ -7,7 +7,7 @@ being computed. The other joins the pieces of all sentences, and failures, to on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,12 +18,11 @@ from attncli.files import is_stream_path
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.errors import Failure
+    from attncli.formats.answers import Parts
     from attncli.formats.pictures import Drawing
     from attncli.trace.tokenization import Tokenization
     from attncli.trace.trace import Trace
 
-    Parts = Iterable[tuple[int, Any | Failure]]
     PictureWriter = Callable[[Sequence[Drawing], str], Iterator[str]]
 
 
@@ -72,8 +71,6 @@ DRAWN = frozenset(each.name for each in FORMATS if each.is_drawn)
 DATASETS = ("parquet", *(each.name for each in FORMATS if each.is_part and each.is_stream))
 STREAMS = frozenset(each.name for each in FORMATS if each.is_stream)
 
-_PIECE = 1_000_000  # characters
-
 
 def part_of(form: str, number: int, result: Trace | Tokenization, shown: Any) -> Iterator[Any]:
     """Return the pieces of a machine format that are a sentence's: texts, or tables of Parquet.
@@ -120,20 +117,6 @@ def picture_writer(form: str) -> PictureWriter:
     """Return the writer of what is drawn, other than `table`."""
     (draws,) = (each.draws for each in FORMATS if each.name == form)
     return getattr(import_module("attncli.formats.pictures"), draws)
-
-
-def gathered(pieces: Iterable[str]) -> Iterator[str]:
-    """Join small pieces to large ones: each piece that is written is flushed."""
-    waiting: list[str] = []
-    size = 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= _PIECE:
-            yield "".join(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield "".join(waiting)
 
 
 def choose_format(form: str | None, output: Path | None, choices: Sequence[str], is_folder: bool = False) -> str:

@@ -8,9 +8,25 @@ from itertools import chain, islice
 from typing import Any
 
 from attncli.errors import AttnError, Failure
-from attncli.formats import gathered
 
 Answered = tuple[int, Iterable[str] | Failure]  # a sentence's number, and the pieces of its document
+Parts = Iterable[tuple[int, Any | Failure]]  # likewise, of any machine format
+
+_PIECE = 1_000_000  # characters
+
+
+def gathered(pieces: Iterable[str]) -> Iterator[str]:
+    """Join small pieces to large ones: each piece that is written is flushed."""
+    waiting: list[str] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= _PIECE:
+            yield "".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield "".join(waiting)
 
 
 def write_array(answers: Iterable[Answered]) -> Iterator[str]:

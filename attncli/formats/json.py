@@ -13,8 +13,7 @@ import numpy as np
 from attncli.analysis.metrics import head_metrics
 from attncli.attention import row_blocks
 from attncli.errors import metadata_json
-from attncli.formats import gathered
-from attncli.formats.answers import array, dumped, opened
+from attncli.formats.answers import array, dumped, gathered, opened
 from attncli.formats.numbers import matrix, number, proven, rows_as_numbers
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.tokens import Tokens

@@ -13,7 +13,7 @@ from attncli.files import atomic_write
 from attncli.formats.columns import StringColumn, Table, is_shared, row_count, with_metadata
 
 if TYPE_CHECKING:
-    from attncli.formats import Parts
+    from attncli.formats.answers import Parts
 
 _ROWS = 2**18  # of a row group, at the most about twice as many
 _BYTES = 2**26  # likewise, where rows are long

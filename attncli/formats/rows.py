@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import NO_METADATA, Failure
-from attncli.formats import gathered
+from attncli.formats.answers import gathered
 from attncli.formats.columns import Block, StringColumn, Table, is_shared, row_count, with_metadata
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.formats import Parts
+    from attncli.formats.answers import Parts
 
 _PIECE = 2**12  # rows that are held as texts
 _FLAGS = {False: "false", True: "true"}

@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, UsageError
-from attncli.formats import gathered
+from attncli.formats.answers import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
 from attncli.render.color_limits import largest_weight
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
