@@ -121,7 +121,7 @@ BUGS = [
     Bug("swin_nomask", None, "", ""),
     Bug("swin_order", None, "batch", "batch"),
     Bug("mask_and_causal", "causal & docs(6,4)", "backend", "backend"),
-    Bug("softprompt", "pad", "", ""),
+    Bug("softprompt", "pad", "padding-side", "padding-side"),
     Bug("all_masked_wrong", "pad", "pad", "missing"),
 ]
 
@@ -210,8 +210,8 @@ def test_the_wrong_twin_is_found(bug: Bug, programs: dict[str, Callable[..., Any
 def test_so_many_are_found() -> None:
     harmful = [bug for bug in BUGS if bug.is_harmful]
     assert len(harmful) == 65
-    assert sum(bool(bug.alone) for bug in harmful) >= 51
-    assert sum(bool(bug.held) for bug in harmful) >= 57
+    assert sum(bool(bug.alone) for bug in harmful) >= 52
+    assert sum(bool(bug.held) for bug in harmful) >= 58
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=named)

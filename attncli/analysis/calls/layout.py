@@ -20,6 +20,10 @@ def findings_of_layout(call: AttentionCall, mask: CallMask) -> Iterator[Finding]
     """Yield what lies wrongly, while the program waits."""
     yield from _on_heads(mask)
     yield from _of_windows(call, mask)
+    if prompt := _prompt_taken_for_words(call, mask):
+        keys = "key is" if prompt == 1 else f"{prompt} keys are"
+        message = f"hides keys as if words began at key 0, where the first {keys} the same in every row, as a prompt is"
+        yield Finding("padding-side", "error", message, prompt, advice="put the ones of the prompt before the mask")
     if call.shape[2] > 1:  # else a step of a generation, whose prompt has shown it
         yield from _shared(call)
 
@@ -66,6 +70,34 @@ def _of_windows(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
 
 def _is_same(allowed: Bool[np.ndarray, "B _ _ _"], rows: Int[np.ndarray, " B"]) -> bool:
     return bool((allowed == allowed[rows]).all())
+
+
+def _prompt_taken_for_words(call: AttentionCall, mask: CallMask) -> int:
+    """Return how many keys of a prompt stand before words whose mask begins before them; 0 where none does.
+
+    Keys of a prompt are the same in all rows of a batch. Then the mask hides the last words in place of the padding
+    behind them, which is alike in the rows that have it.
+    """
+    batch, _, queries, keys = mask.shape
+    hidden = ~np.any(mask.allowed, axis=(1, 2))
+    if hidden.shape != (batch, keys) or hidden[:, 0].any() or mask.rule.varies == "heads":
+        return 0
+    everywhere, padded = [*range(batch)], np.flatnonzero(hidden.any(axis=1)).tolist()
+    if len(padded) < 2 or (hidden[:, 1:] & ~hidden[:, :-1]).sum(axis=1).max() > 1:
+        return 0
+    behind = hidden[padded, ::-1].argmax(axis=1)  # keys behind the last one that is hidden
+    more, gap = int(behind[0]), int(hidden[padded].sum(axis=1).min())
+    if not more or (behind != more).any() or queries not in (keys, keys - more):
+        return 0
+    last = slice(keys - min(more, gap), keys)
+    is_prompt = _are_alike(call, everywhere, slice(0, more)) and _are_alike(call, padded, last)
+    return more if is_prompt and not _are_alike(call, everywhere, last) else 0
+
+
+def _are_alike(call: AttentionCall, rows: list[int], part: slice) -> bool:
+    """Return whether some keys are the same in some rows of the batch."""
+    k = call.k if call.k is not None else None if call.project is None else call.project()[1]
+    return k is not None and len(k) > max(rows) and bool((k[rows, ..., part, :] == k[rows[:1], ..., part, :]).all())
 
 
 def _shared(call: AttentionCall) -> Iterator[Finding]:
