@@ -237,7 +237,7 @@ def test_every_command_takes_them(places: Places, attn: Callable[..., Any], tiny
     assert [attn(*run).out for run in runs] == flagged
     checked = attn("check", SENTENCE)
     assert checked.out.startswith(f"{blank} · llama ·"), checked.err
-    for run in (["tokens", SENTENCE], ["mask", "model", "--size", "4"], ["inspect", SENTENCE, "--seed", "3"]):
+    for run in (["tokens", SENTENCE], ["inspect", SENTENCE, "--seed", "3"]):
         assert (attn(*run).code, attn(*run).err) == (0, "")
 
 
