@@ -70,7 +70,7 @@ BAD = {
     "a device for the toy layer": ([TEXT, "--device", "cpu"], USAGE, "--device", "toy layer"),
     "an unknown part": ([TEXT, "--show", "weights,wieghts"], USAGE, "--show 'wieghts'", "heatmap"),
     "an unknown format": ([TEXT, "-F", "xml"], USAGE, "'xml'", "jsonl"),
-    "a tokenizer that is not there": ([TEXT, "--vocab", "no-one/nothing"], LOAD, "--vocab 'no-one/nothing'"),
+    "a tokenizer that is not there": ([TEXT, "--vocab", "no-one/nothing"], LOAD, "'no-one/nothing' was not found"),
     "a folder without a tokenizer": ([TEXT, "--vocab", "."], LOAD, "holds no tokenizer.json"),
     "a trace into a missing folder": ([TEXT, "--save", "missing/t.safetensors"], INPUT, "cannot write missing/t"),
     "a trace into a folder": ([TEXT, "--save", "."], INPUT, "cannot write ."),

@@ -29,12 +29,9 @@ from safetensors.numpy import save, save_file
 from tokenizer_folders import IN_PYTHON, PLACED, spm
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from attncli.encoding.auto_tokenizer import read_sentencepiece
-from attncli.encoding.vocabulary_files import check_vocabulary
-
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"
-TRIES = 40  # damaged copies of each file
+TRIES = 30  # damaged copies of each file
 
 
 def damaged(content: bytes, seed: int) -> bytes:
@@ -76,11 +73,10 @@ def test_a_damaged_mask_is_read_or_refused(ending: str, attn: Run, tmp_path: Pat
     said(ending, tried(attn, path, ["inspect", TEXT, "--mask", path]))
 
 
-@pytest.mark.parametrize("show", ["weights,metrics", "tokens,q,output"])
-def test_a_damaged_trace_is_read_or_refused(show: str, attn: Run, tmp_path: Path) -> None:
+def test_a_damaged_trace_is_read_or_refused(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "trace.safetensors"
     assert attn("inspect", TEXT, "--pair", "fruit", "--mask", "window(3)", "--save", path).code == OK
-    said("trace", tried(attn, path, ["inspect", "--from", path, "--show", show], 100))
+    said("trace", tried(attn, path, ["inspect", "--from", path, "--show", "tokens,q,weights,output,metrics"], 100))
 
 
 def test_a_damaged_dump_is_read_or_refused(attn: Run, tmp_path: Path) -> None:
@@ -236,12 +232,10 @@ def bombs(folder: Path, trace: bytes) -> dict[str, list[str]]:
     files = {
         "terabytes.npy": npy_header((2**20, 2**20)),
         "exabytes.npy": npy_header((2**31, 2**32)),
-        "overflow.npy": npy_header((2**40, 2**40)),
         "negative.npy": npy_header((-1, 4)),
         "deep.npy": b"\x93NUMPY\x02\x00" + struct.pack("<I", 200_000) + b"(" * 200_000,
         "huge.csv": b"1,0\n0," + b"9" * 100_000 + b"\n",
         "length.safetensors": header(b"{}", 2**63 - 1),
-        "length past the end.safetensors": header(b"{}", 2**40),
         "terabytes.safetensors": header(json.dumps({"mask": tensor, "q": tensor, "k": tensor}).encode()),
         "deep.safetensors": header(('{"__metadata__": {"attncli": ' + deep).encode()),
         "deep metadata.safetensors": with_header(trace, lambda _: deep),
@@ -278,6 +272,8 @@ def in_little_memory(reading: dict[str, list[str]], mebibytes: int, gibibytes: i
     for name, ran in ended.items():
         answered_or_refused(ran)
         assert ran.kibibytes < mebibytes * 1024, f"{name} took {ran.kibibytes // 1024} MiB"
+        if name.startswith("pipe checkpoint/config.json"):
+            assert "config.json is a pipe or a device" in ran.err
     return {name: ran.code for name, ran in ended.items()}
 
 
@@ -368,6 +364,8 @@ def test_nothing_is_read_but_files_of_a_usual_size(
             name = f"{kind} {reader}: {' '.join(line)}"
             reading[name] = line
             expected[name] = LOAD if "/" in reader or reader == "vocabulary.json" else INPUT
+            if line[0] == "inspect" and reader in ("checkpoint/config.json", "weights/model.safetensors"):
+                reading[f"{name} again"], expected[f"{name} again"] = [*line, "--engine", "transformers"], LOAD
     assert in_little_memory(reading, mebibytes=200, gibibytes=4) == expected
 
 
@@ -375,9 +373,6 @@ def test_sentences_are_read_from_a_pipe_that_a_shell_makes() -> None:
     command = f"{sys.executable} -m attncli tokens -F tsv --file <(echo time flies)"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert [line.split("\t")[3] for line in ran.stdout.splitlines()[1:]] == ["time", "flies"]
-    ran = subprocess.run(["bash", "-c", f"{sys.executable} -m attncli tokens --file /dev/stdin <<< time"],
-                         capture_output=True, text=True, check=True)  # fmt: skip
-    assert "time" in ran.stdout
 
 
 # --- a checkpoint that is not all in its folder ------------------------------------------------------------
@@ -396,36 +391,20 @@ def indexed(tiny_llama: str, folder: Path, shard: str) -> Path:
     return folder
 
 
-ENGINES = ("auto", "native", "transformers")
+ENGINES = ("native", "transformers")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    "shard", ["{}/shard.safetensors", "../elsewhere/shard.safetensors", "inner/../../x.safetensors"]
-)
-def test_weights_outside_the_folder_are_refused(
-    shard: str, engine: str, attn: Run, tiny_llama: str, tmp_path: Path
-) -> None:
-    elsewhere = indexed(tiny_llama, tmp_path / "elsewhere", "shard.safetensors")
+def test_weights_are_read_inside_the_folder_alone(engine: str, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
     run = ["inspect", TEXT, "--engine", engine, "-m"]
-    assert attn(*run, elsewhere).code == OK
-    ran = attn(*run, indexed(tiny_llama, tmp_path / "here", shard.format(elsewhere)))
-    refused(ran, LOAD, "which is not in that folder")
-
-
-def test_no_reader_waits_for_a_pipe_in_a_checkpoint(tiny_llama: str, tmp_path: Path) -> None:
-    reading = {}
-    for number, name in enumerate(["config.json", "tokenizer.json", INDEX, "inner/x.safetensors"]):
-        folder = indexed(tiny_llama, tmp_path / str(number), "inner/x.safetensors")
-        (folder / "inner").mkdir()
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
-        lines = [["inspect", TEXT, "--engine", engine] for engine in ENGINES]
-        if name == "tokenizer.json":
-            lines += [["tokens", TEXT], ["tokens", TEXT, "--trust-remote-code"]]
-        reading |= {f"{name} {number}": [*line, "-m", str(folder)] for number, line in enumerate(lines)}
-    for name, ran in ran_apart(reading).items():
-        refused(ran, LOAD, f"{name.split()[0]} is a pipe or a device")
+    folder = indexed(tiny_llama, tmp_path / "elsewhere", "inner/shard.safetensors")
+    (folder / "inner").mkdir()
+    os.rename(folder / "shard.safetensors", folder / "inner" / "shard.safetensors")
+    assert attn(*run, folder).code == OK
+    outside = (f"{folder}/inner/shard.safetensors", "inner/../../elsewhere/inner/shard.safetensors")
+    for number, shard in enumerate(outside):
+        ran = attn(*run, indexed(tiny_llama, tmp_path / str(number), shard))
+        refused(ran, LOAD, "which is not in that folder")
 
 
 # --- vocabularies made to end the library that reads them --------------------------------------------------
@@ -462,8 +441,11 @@ CRAFTED: dict[str, tuple[str, str, Callable[[], bytes], str]] = {
             lambda unit=unit: _model("unigram", _with_charsmap(_charsmap(unit))),
             "table",
         )
-        for place, file in (("t5", "spiece.model"), ("llama", "tokenizer.model"), ("marian", "source.spm"))
-        for unit in (0xFFFFFFFF, 0x7FFFFC00, 0x574)
+        for place, file, unit in (
+            ("t5", "spiece.model", 0xFFFFFFFF),
+            ("llama", "tokenizer.model", 0x7FFFFC00),
+            ("marian", "source.spm", 0x574),
+        )
     },
     "charsmap cut": ("t5", "spiece.model", lambda: _model("unigram", _with_charsmap(b"\xff\xff\0\0")), "table"),
     "deep piece": ("t5", "spiece.model", lambda: _model("unigram", _with_pieces("t" * 10**6)), "piece"),
@@ -498,16 +480,8 @@ def test_a_tokenizer_json_with_a_table_or_a_piece_like_that_is_refused(attn: Run
     pieces = [*whole["model"]["vocab"], ["t" * 10**6, -1.0]]
     path = tmp_path / "tokenizer.json"
     for damage in (
-        {"normalizer": table},
         {"normalizer": {"type": "Sequence", "normalizers": [table]}},
         {"model": whole["model"] | {"vocab": pieces}},
     ):
         path.write_text(json.dumps(whole | damage))
         refused(attn("inspect", TEXT, "--vocab", path), LOAD, "tokenizer.json cannot be read")
-
-
-@pytest.mark.parametrize("place", sorted(PLACED))
-def test_whole_vocabularies_are_not_refused(place: str, tmp_path: Path) -> None:
-    PLACED[place](tmp_path)
-    for path in tmp_path.iterdir():
-        check_vocabulary(path, read_sentencepiece)
