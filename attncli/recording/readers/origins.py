@@ -261,7 +261,7 @@ class Origins:
     def __init__(self) -> None:
         self.is_over = False
         self.known: dict[int, tuple[ref[Tensor], Origin]] = {}
-        self._products: deque[Product] = deque()
+        self._operands: deque[ref[Operand]] = deque()
 
     def get(self, tensor: object) -> Origin | None:
         """Return the origin of a tensor; None where it is not known, and of all else."""
@@ -278,18 +278,18 @@ class Origins:
 
     def begin(self, product: Product) -> Scores:
         """Return the scores of a product; of the oldest of many, the factors are let go."""
-        self._products.append(product)
-        if len(self._products) > _MOST_PRODUCTS:
-            oldest = self._products.popleft()
-            oldest.left.let_go()
-            oldest.right.let_go()
+        # They are held by what came of the product alone, which ends with the tensors of the program.
+        self._operands += ref(product.left), ref(product.right)
+        while len(self._operands) > 2 * _MOST_PRODUCTS:
+            if (oldest := self._operands.popleft()()) is not None:
+                oldest.let_go()
         return Scores(product, product.axes)
 
     def end(self) -> None:
         """Follow nothing any more, and let go of what is held."""
         self.is_over = True
         self.known.clear()
-        self._products.clear()
+        self._operands.clear()
 
     def factor(self, tensor: object) -> Factor:
         """Return what is known of a tensor as a factor."""
