@@ -62,13 +62,13 @@ def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
 
 
 def test_the_last_query_stands_at_the_last_key_unless_a_past_is_chosen(attn: Run) -> None:
-    last = attn("mask", "show", "causal", "--queries", "2", "--keys", "5")
+    last = attn("mask", "show", "causal", "--size", "2x5")
     assert "2 queries × 5 keys, past 3\n" in last.out
     assert "3 ████████ ·\n4 ██████████\n" in last.out
-    first = attn("mask", "show", "causal", "--queries", "2", "--keys", "5", "--past", "0")
+    first = attn("mask", "show", "causal", "--size", "2x5", "--past", "0")
     assert "2 queries × 5 keys, past 0\n" in first.out
     assert "0 ██ · · · ·\n1 ████ · · ·\n" in first.out
-    document = attn("mask", "show", "causal", "--queries", "2", "--keys", "5", "-F", "json").json
+    document = attn("mask", "show", "causal", "--size", "2x5", "-F", "json").json
     assert (document["past"], document["mask"][0]) == (3, [True, True, True, True, False])
 
 
@@ -76,7 +76,7 @@ def test_the_last_query_stands_at_the_last_key_unless_a_past_is_chosen(attn: Run
     ("arguments", "queries", "keys", "past"),
     [
         (["--size", "3", "--past", "2"], 3, 5, 2),
-        (["--keys", "5", "--past", "2"], 3, 5, 2),
+        (["--size", "3x5", "--past", "2"], 3, 5, 2),
         (["a b c d", "--past", "1"], 3, 4, 1),
     ],
 )
@@ -122,7 +122,7 @@ def test_heads_that_differ_are_drawn_one_by_one(attn: Run, masks: Path) -> None:
     "arguments",
     [
         ["show", "causal & window(4)", "--size", "12"],
-        ["show", "causal", "--queries", "9", "--keys", "30"],
+        ["show", "causal", "--size", "9x30"],
         ["show", "band(40,3) & pad(left=3)", "--size", "300"],
         ["show", "heads.npy"],
         ["diff", "leak.npy", "window(2)", "--for", "sdpa"],
@@ -364,18 +364,18 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no mask": (["show", ""], USAGE, "mask ''"),
     "an empty text": (["show", "causal", " "], INPUT, "empty"),
     "a size of a text": (["show", "causal", "a b", "--size", "3"], USAGE, "--size 3 does not apply to a text"),
-    "keys of a text": (["show", "causal", "a b", "--keys", "3"], USAGE, "--keys 3 does not apply to a text"),
-    "two sizes": (["show", "causal", "--size", "3", "--keys", "4"], USAGE, "--keys 4 contradicts --size 3"),
+    "keys of a text": (["show", "causal", "a b", "--size", "2x3"], USAGE, "--size 2x3 does not apply to a text"),
+    "half a size": (["show", "causal", "--size", "3x"], USAGE, "--size 3x: expected queries, such as 8"),
     "no size": (["show", "causal", "--size", "0"], USAGE, "--size"),
-    "no query left": (["show", "causal", "--keys", "3", "--past", "3"], USAGE, "--past 3 leaves no query"),
+    "no query left": (["show", "causal", "a b c", "--past", "3"], USAGE, "--past 3 leaves no query"),
     "too large": (["show", "causal", "--size", "999999999"], INPUT, "too many"),
-    "no such past": (["show", "causal", "--queries", "2", "--keys", "3", "--past", "9" * 20], USAGE, "from 0 to 999"),
+    "no such past": (["show", "causal", "--size", "2x3", "--past", "9" * 20], USAGE, "from 0 to 999"),
     "a past near the last integer": (
-        ["show", "causal", "--queries", "2", "--keys", "3", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999",
+        ["show", "causal", "--size", "2x3", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999",
     ),
     "a past of a file": (["check", "causal.npy", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999"),
     "a past of documents": (
-        ["show", "docs(999999998)", "--queries", "2", "--keys", "3", "--past", "999999997"], INPUT, "999999999; make",
+        ["show", "docs(999999998)", "--size", "2x3", "--past", "999999997"], INPUT, "999999999; make",
     ),
     "a reader of an expression": (["show", "causal", "--for", "sdpa"], USAGE, "--for sdpa applies"),
     "a reader of two expressions": (["diff", "causal", "full", "--for", "sdpa"], USAGE, "--for sdpa applies"),

@@ -172,9 +172,9 @@ def test_steps_end_the_program(train: Path) -> None:
     assert [row[3] for row in table(ran)] == ["6", "2"]
 
 
-def test_first_and_place(train: Path) -> None:
-    ran = run("--first", "2", "--place", "layers.1", "train.py")
-    assert table(ran) == [["model.py:15", "Block.attend", "layers.1", "2", "sdpa", "2", "8×8", "causal", "ok"]]
+def test_place(train: Path) -> None:
+    ran = run("--place", "layers.1", "train.py")
+    assert table(ran) == [["model.py:15", "Block.attend", "layers.1", "4", "sdpa", "2", "8×8", "causal", "ok"]]
     assert "no attention ran at the places that --place names; 16 calls ran elsewhere" in run(
         "--place", "nowhere", "train.py"
     ).stderr  # fmt: skip
@@ -286,8 +286,8 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
         (("--expect", "pad", "--expect", "a.*=casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "=causal", "none.py"), USAGE, "'=causal' has no pattern before the '='"),
         (("--fail-on", "leek", "none.py"), USAGE, "did you mean 'leak'?"),
-        (("--first", "0", "none.py"), USAGE, "'--first': expected at least 1"),
-        (("--frist", "1", "none.py"), USAGE, "did you mean '--first'?"),
+        (("--steps", "0", "none.py"), USAGE, "'--steps': expected at least 1"),
+        (("--setps", "1", "none.py"), USAGE, "did you mean '--steps'?"),
         (("-o", "calls.svg", "none.py"), USAGE, "expected a file ending in .json, .tsv or .txt"),
         (("--save", "none.py", "none.py"), INPUT, "--save none.py: File exists"),
     ],

@@ -99,6 +99,7 @@ Values = st.SearchStrategy[str] | list[str]
 # By metavar: what makes sense, and what does not, or hardly.
 BY_METAVAR: dict[str, tuple[Values, Values]] = {
     "N": (["1", "2", "3", "8"], ["0", "7", "40", "64", "-1", "", "x", "1.5", "1e3", "٣", "1_0", "9" * 20, _HUGE]),
+    "N|QxK": (["3", "8", "2x5"], ["0", "x", "3x", "3x0", "-1", "", "1e3", "٣", "9" * 20, _HUGE]),
     "NUMBER": _decimals,
     "LAYERS": _indices,
     "HEADS": _indices,

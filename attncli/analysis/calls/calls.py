@@ -49,21 +49,19 @@ class Calls(Displayed, Sequence[Row]):
     Args:
         expect: what each call is held against: an expression, several with patterns of their places, or the expressions
             by the patterns; see `Expectations`.
-        first: how many calls of each place are looked at; None is all.
         place: a pattern, as of file names, of the places that are looked at: of their line, function or module.
         is_kept: whether q, k and v of the first call of each place are kept, for traces, and masks for `check`.
 
     Attributes:
         seconds: how long the program was watched.
         notes: what the rows do not say, a sentence each.
-        left_out: how many calls were seen that `place` or `first` leaves out.
+        left_out: how many calls were seen that `place` leaves out.
         rank: which process of a distributed program was watched, and of how many; None of one that is alone.
     """
 
     def __init__(
         self,
         expect: Expected | None = None,
-        first: int | None = None,
         place: str | None = None,
         is_kept: bool = True,
     ) -> None:
@@ -73,10 +71,9 @@ class Calls(Displayed, Sequence[Row]):
         self.rank: tuple[int, int] | None = None
         self._begun: float | None = None
         self._expected = None if expect is None else Expectations.parse(expect)
-        self._first, self._pattern, self._is_kept = first, place, is_kept
+        self._pattern, self._is_kept = place, is_kept
         self._looking = Looking()
         self._tracks: dict[tuple[object, ...], Track] = {}
-        self._seen_at: dict[CallSite, int] = {}
         self._before: dict[CallSite, Before] = {}  # the last call there
         self._open: dict[int, Pass] = {}  # of each thread
         self._known: Latest[tuple[Step, list[tuple[Finding, ...]]]] = Latest(_MOST_STEPS, lambda known: known[0].size)
@@ -162,12 +159,7 @@ class Calls(Displayed, Sequence[Row]):
         return NOTHING_EXPECTED if expected is None else expected.text
 
     def _is_wanted(self, place: CallSite) -> bool:
-        if self._pattern is not None and not matches(place, self._pattern):
-            return False
-        if self._first is None:
-            return True
-        self._seen_at[place] = self._seen_at.get(place, 0) + 1
-        return self._seen_at[place] <= self._first
+        return self._pattern is None or matches(place, self._pattern)
 
     def _end(self, thread: Pass) -> None:
         """Look at the calls of a step together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.errors import ExitCode, UsageError
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 Mask = Annotated[str, Argument(metavar="EXPR|FILE", help="'causal & window(4)' or mask.npy.")]
 Other = Annotated[str, Argument(metavar="EXPR|FILE", help="What it is compared with.")]
+_SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
+
 Text = Annotated[
     str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
 ]
@@ -37,21 +41,11 @@ class _Reading(Options):
     """How large a mask is, and what its values say."""
 
     size: Annotated[
-        int | None,
+        str | None,
         options.size_option(
             "--size",
-            min=1,
-            metavar="N",
-            help="Queries, and as many keys. Default: 8, or what the mask or the text says.",
-        ),
-    ] = None
-    queries: Annotated[
-        int | None, options.size_option(min=1, metavar="N", help="Query rows. Default: as many as keys.")
-    ] = None
-    keys: Annotated[
-        int | None,
-        options.size_option(
-            min=1, metavar="N", help="Key columns. Default: as many as queries, and those before them."
+            metavar="N|QxK",
+            help="Queries, and as many keys; or queries and keys: 3x8. Default: 8, or what the mask or the text says.",
         ),
     ] = None
     past: Annotated[
@@ -103,21 +97,23 @@ class _Reading(Options):
         """Return what the size options say; a text says how many keys there are.
 
         Raises:
-            UsageError: two of them say it.
+            UsageError: the size is none, or there is a text, which says it.
         """
         from attncli.masks.mask_grid import MaskSize
 
-        for name, value in (("--size", self.size), ("--keys", self.keys)):
-            if tokens is not None and value is not None:
-                raise UsageError(f"{name} {value} does not apply to a text, whose {len(tokens)} words are the keys")
-        for name, value in (("--queries", self.queries), ("--keys", self.keys)):
-            if self.size is not None and value is not None:
-                raise UsageError(f"{name} {value} contradicts --size {self.size}; drop one of them")
-        if tokens is not None:
-            return MaskSize(self.queries, len(tokens), self.past)
         if self.size is None:
-            return MaskSize(self.queries, self.keys, self.past)
-        return MaskSize(self.size, self.size + (self.past or 0), self.past)
+            return MaskSize(None, None if tokens is None else len(tokens), self.past)
+        if tokens is not None:
+            raise UsageError(
+                f"--size {visible(self.size)} does not apply to a text, whose {len(tokens)} words are the keys"
+            )
+        found = _SIZE.fullmatch(self.size)
+        if found is None:
+            raise UsageError(
+                f"--size {visible(self.size)}: expected queries, such as 8, or queries and keys, such as 3x8"
+            )
+        queries = int(found[1])
+        return MaskSize(queries, queries + (self.past or 0) if found[2] is None else int(found[2]), self.past)
 
 
 def show(
@@ -134,7 +130,7 @@ def show(
 
     Examples:
     attn mask show "causal & window(4)" --size 12
-    attn mask show "causal" --queries 3 --keys 8
+    attn mask show "causal" --size 3x8
     attn mask show "causal & pad" --lengths 5,2 --size 6
     attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """

@@ -33,9 +33,6 @@ def run(
     module: Annotated[
         str | None, options.input_option("-m", metavar="MODULE", help="Run a module, as python -m does.")
     ] = None,
-    first: Annotated[
-        int | None, options.choice_option(min=1, metavar="N", help="Look at the first N calls of each place alone.")
-    ] = None,
     steps: Annotated[
         int | None,
         options.choice_option(min=1, metavar="N", help="End the program after N steps of an optimizer of torch."),
@@ -88,7 +85,7 @@ def run(
         raise UsageError("give a program: a script, or a module by -m")
     codes, chosen = parse_fail_on(fail_on), output.chosen()
     run_it = program_of(target, is_module=module is not None)
-    calls = Calls(expect or None, first, place, is_kept=save is not None)
+    calls = Calls(expect or None, place, is_kept=save is not None)
     aside = environment.aside()
     is_judged = bool(expect) or fail_on is not None
 

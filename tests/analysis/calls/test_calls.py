@@ -199,15 +199,6 @@ def test_what_goes_wrong_in_us_is_said_and_stops_nobody(
 # --- what is looked at -------------------------------------------------------------------------------------
 
 
-def test_the_first_calls_of_each_place() -> None:
-    calls = taken(*(sdpa(at=place(line)) for line in (1, 2, 1, 1, 2)), first=2)
-    assert [(row.place.line, row.calls) for row in calls] == [(1, 2), (2, 2)]
-    assert calls.left_out == 1
-
-
-@pytest.mark.parametrize(
-    ("pattern", "count"), [("model.py:2", 1), ("model.py", 2), ("Block.*", 2), ("attn", 1), ("*.attn", 1), ("x", 0)]
-)
 def test_places_are_chosen_by_line_function_or_module(pattern: str, count: int) -> None:
     calls = taken(sdpa(at=place(1)), sdpa(at=place(2, "layers.0.attn")), place=pattern)
     assert (len(calls), calls.left_out) == (count, 2 - count)
