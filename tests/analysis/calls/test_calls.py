@@ -199,6 +199,9 @@ def test_what_goes_wrong_in_us_is_said_and_stops_nobody(
 # --- what is looked at -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("pattern", "count"), [("model.py:2", 1), ("model.py", 2), ("Block.*", 2), ("attn", 1), ("*.attn", 1), ("x", 0)]
+)
 def test_places_are_chosen_by_line_function_or_module(pattern: str, count: int) -> None:
     calls = taken(sdpa(at=place(1)), sdpa(at=place(2, "layers.0.attn")), place=pattern)
     assert (len(calls), calls.left_out) == (count, 2 - count)
