@@ -1,6 +1,7 @@
 """`attn explore`: what it is started with, what leaving it prints, and where it is refused."""
 
 import os
+import shlex
 import signal
 import termios
 import time
@@ -104,7 +105,7 @@ def test_a_terminal_is_told_why_not(environment: dict[str, str], said: str) -> N
     ("arguments", "code", "said"),
     [
         ("-", 2, "- is standard input"),
-        ("a\tb c\td", 2, "2 sentences, and one is explored at a time"),
+        ("'a b' 'c d'", 2, "2 sentences, and one is explored at a time"),
         ("-m missing", 3, "missing"),
         *((f"--from a.safetensors {more}", 2, "does not apply to --from") for more in ("--pair x", "--seed 1", "time")),
     ],
@@ -114,7 +115,7 @@ def test_what_cannot_be_explored_is_refused(
 ) -> None:
     assert attn("inspect", TEXT, "--save", "a.safetensors").code == 0
     monkeypatch.setattr(Environment, "lacks_screen", lambda _: "")
-    ran = attn("explore", *arguments.split(" "))
+    ran = attn("explore", *shlex.split(arguments))
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
 
