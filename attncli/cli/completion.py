@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from functools import partial
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from typer import Context
 from typer._completion_shared import get_completion_script
@@ -45,14 +46,18 @@ def script(shell: str) -> str:
     return text + "\n"
 
 
-def offer_values(annotations: Iterable[Any]) -> None:
-    """Set what completes the values of a command's parameters; those that `--help` leaves out are offered too."""
-    for annotation in annotations:
-        for info in get_args(annotation)[1:]:
-            if isinstance(info, ParameterInfo):
-                info.hidden = False
-            if isinstance(info, ParameterInfo) and info.metavar:
+def with_values(annotation: Any) -> Any:
+    """Return the annotation of a parameter with what completes its values; what `--help` leaves out is offered too."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    kind, *infos = get_args(annotation)
+    offered = [copy(info) for info in infos]
+    for info in offered:
+        if isinstance(info, ParameterInfo):
+            info.hidden = False
+            if info.metavar:
                 info.autocompletion = _completer(info.metavar)
+    return Annotated[(kind, *offered)]
 
 
 def _completer(metavar: str) -> Callable[[Context, str], list[Any]]:

@@ -69,6 +69,11 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
         for parameter in _parameters(group):
             parameters.setdefault(parameter.name, parameter)
 
+    if "_ATTN_COMPLETE" in os.environ:  # a shell asks
+        from attncli.cli.completion import with_values
+
+        parameters = {name: one.replace(annotation=with_values(one.annotation)) for name, one in parameters.items()}
+
     def run(**values: Any) -> None:
         filled: dict[str, Any] = {name: _filled(group, values) for name, group in groups.items()}
         for name in environments:
@@ -77,10 +82,6 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
-    if "_ATTN_COMPLETE" in os.environ:  # a shell asks
-        from attncli.cli.completion import offer_values
-
-        offer_values(run.__annotations__.values())
     run.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
     return run
 
