@@ -236,9 +236,7 @@ def lines(draw: st.DrawFn, found: dict[tuple[str, ...], Any]) -> Line:
         return draw(st.integers(0, 2)) < wild
 
     source = draw(st.sampled_from([*_SOURCES, *_SOURCES, None])) if path != ("check",) or wild else "Model"
-    parameters = [
-        one for one in found[path].params if one.name not in ("help", "serve")
-    ]  # which serves until it is ended
+    parameters = [one for one in found[path].params if not one.is_eager]  # as --help-all is, which prints no data
     options, arguments = [], []
     for one in parameters:
         if one.param_type_name == "argument":
