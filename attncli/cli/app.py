@@ -270,7 +270,8 @@ def complaint(error: Any) -> str:
         from attncli.cli.retired import RETIRED
 
         name = error.option_name
-        if instead := RETIRED.get(name.removeprefix("--")):
+        bare, command = name.removeprefix("--"), context.command_path.split()[1:2]
+        if instead := RETIRED.get(bare) or RETIRED.get(" ".join([*command, bare])):
             return f"{name} is retired: {instead}"
         names = [name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts)]
         message, hint = error.message, did_you_mean(name, [name for name in names if name.startswith("-")])

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attncli.errors import UsageError
 from attncli.files import is_stream_path
 from attncli.text import visible
+from attncli.trace.tokenization import Tokenization
 
 if TYPE_CHECKING:
     from attncli.formats.answers import Parts
     from attncli.formats.pictures import Drawing
-    from attncli.trace.tokenization import Tokenization
     from attncli.trace.trace import Trace
 
     PictureWriter = Callable[[Sequence[Drawing], str], Iterator[str]]
@@ -82,8 +82,13 @@ def part_of(form: str, number: int, result: Trace | Tokenization, shown: Any) ->
         shown: what of it is shown: a `View`, or the `Choice` of tokens.
     """
     if form in ("json", "jsonl"):
-        kind = "tokens" if type(result).__name__ == "Tokenization" else "json"
-        return import_module(f"attncli.formats.{kind}").document(number, result, shown)
+        if isinstance(result, Tokenization):
+            from attncli.formats import tokens
+
+            return tokens.document(number, result, shown)
+        from attncli.formats import json
+
+        return json.document(number, result, shown)
     from attncli.formats.columns import table_of
 
     table = table_of(number, result, shown)

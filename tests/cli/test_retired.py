@@ -10,6 +10,7 @@ from attncli.cli.retired import RETIRED
 
 @pytest.mark.parametrize("name", RETIRED)
 def test_a_retired_option_says_what_to_use_instead(name: str, attn: Callable[..., Any]) -> None:
-    ran = attn("help", f"--{name}=1")
+    *command, option = ["help", *name.split()][-2:]
+    ran = attn(*command, f"--{option}=1")
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err == f"attn: --{name} is retired: {RETIRED[name]}; see attn help --help\n"
+    assert ran.err == f"attn: --{option} is retired: {RETIRED[name]}; see attn {command[0]} --help\n"

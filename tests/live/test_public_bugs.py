@@ -229,6 +229,10 @@ def test_a_published_design_that_is_not_followed_is_counted(name: str, programs:
     assert "could not follow" in note
 
 
+def test_windows_are_no_heads(programs: dict[str, Callable[..., Any]]) -> None:
+    assert watched(programs["local_windows"]).findings == ()
+
+
 def scoreboard() -> None:
     """Print what is found in each program, and how many of the harmful ones have an error."""
     found = imported()

@@ -61,6 +61,24 @@ def test_where_a_line_is_too_short_for_a_place_each_has_a_block_with_its_finding
     ]
 
 
+def test_twelve_layers_are_a_line_or_a_block() -> None:
+    calls = Calls()
+    for layer in range(12):
+        calls.take(sdpa(given(CAUSAL), at=CallSite("gpt2.py", 6, "<module>", f"h.{layer}.attn")))
+    calls.finish()
+
+    def lines(width: int) -> list[str]:
+        (table,) = calls_parts(calls, PLAIN, width)
+        return [" ".join(line.split()) for line in printed([table], PLAIN, width).splitlines()[1:]]
+
+    titles = "place module calls kind heads queriesxkeys mask findings"
+    assert lines(120) == [titles, f"gpt2.py:6 <module> h.0-11.attn 12 sdpa {H} 8x8 causal ok"]
+    assert lines(80) == [
+        "gpt2.py:6 <module> (h.0-11.attn)",
+        f"12 calls . sdpa . {H} heads . 8x8 . float32 . causal . ok",
+    ]
+
+
 def test_errors_and_notes_have_colours_where_there_are_some() -> None:
     calls = Calls()
     calls.take(sdpa(is_causal=True, size=(B, 1, T), at=PLACES[0]))
