@@ -24,12 +24,10 @@ from torch import nn
 from whole_program import forked
 
 import attncli.recording.watch as watching_module
-from attncli.analysis.calls import looking
+from attncli.analysis.calls import analyzer
 from attncli.analysis.calls.calls import Calls
-from attncli.recording.cost import SECONDS
 from attncli.recording.readers.origins import Origins
-from attncli.recording.readers.sdpa import Sdpa
-from attncli.recording.readers.softmax import Softmax
+from attncli.recording.readers.softmax import SECONDS, Softmax
 from attncli.recording.watch import watching
 
 FEW, MANY = 60, 240  # steps; 64 products and 16 numbers are followed at most
@@ -39,7 +37,7 @@ MOST = 200  # objects that are held of one tensor
 @contextmanager
 def watched() -> Iterator[Calls]:
     calls = Calls(is_kept=False)
-    with watching(calls.take, notes=calls.notes, listener=calls):
+    with watching(calls.take, notes=calls.notes, hints=calls.here):
         yield calls
 
 
@@ -59,7 +57,7 @@ def reached(*roots: object) -> int:
 def held_of_each() -> list[int]:
     """How many objects are held of each tensor that is followed now."""
     every = [each for each in gc.get_objects() if type(each) is Origins]
-    return [reached(origin) for origins in every for _, origin in origins.known.values()]
+    return [reached(origin) for origins in every for _, origin in origins.by_id.values()]
 
 
 def storages() -> int:
@@ -132,7 +130,7 @@ def test_ten_thousand_steps(name: str) -> None:
 
 
 def test_masks_that_are_new_at_every_step_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "_MOST_BYTES", 2**22)
+    monkeypatch.setattr(analyzer, "_MOST_BYTES", 2**22)
     x, size = torch.randn(1, 1, 1024, 4), 2**20
     causal = torch.ones(1024, 1024, dtype=torch.bool).tril()
     tracemalloc.start()
