@@ -115,4 +115,3 @@ def test_other_operators_are_none_of_theirs() -> None:
     assert flash_xformers.api_of(torch.ops.aten.add) is None
     assert flash_xformers.api_of(torch.ops.aten._efficient_attention_backward) is None
     assert flash_xformers.api_of(torch.add) is None
-

@@ -317,7 +317,7 @@ def test_a_scale_of_each_head(qkv: tuple[torch.Tensor, ...]) -> None:
         (lambda s: (lambda w: w / w.sum(-1, True))((s / 2).softmax(-1) * CAUSAL), "what was done to the weights"),
         (lambda s: (s / 2).softmax(-1).square(), "what was done to the weights"),
         (lambda s: (s / 2).pow(3).softmax(-1), "what was done to the scores"),
-        (lambda s: (s / 2).softmax(-1) * torch.rand(H, 1, 1), "a factor of the weights"),
+        (lambda s: (s / 2).softmax(-1) * torch.rand(H, 1, 1), "what was done to the weights"),
         (lambda s: (5 * torch.tanh((s / 2 + MASK) / 5)).softmax(-1), "what was done to the scores"),
     ],
 )

@@ -310,23 +310,22 @@ class _ValueReader:
             self._read_late(weights, met, is_again)
 
     def _read_late(self, weights: Tensor, met: Tensor, is_again: bool) -> None:
-        """Take what was done to weights before they met the values."""
+        """Take what was done to weights before they met the values; it gives no key a weight that had none."""
         zero, live = met == 0, weights > _NO_WEIGHT
         lost = zero & live & ~zero.all(-1, keepdim=True)
         factor = (met / weights).masked_fill(zero | ~live, math.nan)
         is_same = not bool(((factor - 1).abs() > 0.02).any())
         is_late = bool(lost.any()) and _is_structured(lost, ~live | zero.all(-1, keepdim=True))
-        is_uneven = bool(((factor - factor.nanmean(-1, keepdim=True)).abs() > 0.02 * factor.abs()).any())
         if is_late and is_same and not is_again:
             message = (
                 "the mask is laid on after the softmax: masked keys have taken part in it, and rows do not sum to 1"
             )
             advice = "lay the mask on the scores, before the softmax"
             self.findings.append(Finding("after-softmax", "error", message, advice=advice))
-        elif (is_late and is_again) or is_uneven:
+        elif is_late:
             self.unread.append(_AFTERWARDS)
         elif not is_same or bool(lost.any()):
-            self.harmless.append("a factor of the weights")
+            self.harmless.append(_AFTERWARDS)
 
 
 class _Replay:

@@ -69,7 +69,7 @@ _MAKERS = (
     *(f"{a}{name}{a}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for a in ("", "__")), "isin", "__invert__",
     *(f"{kind}_{name}" for kind in ("logical", "bitwise") for name in _LOGIC),
     *(f"__{i}{name}__" for i in ("", "i", "r") for name in _LOGIC), "masked_fill", "where", "tril", "triu",
-    "__setitem__",
+    "__setitem__", "ones", "zeros", "full",
 )  # fmt: skip
 # Where functions of torch are; the last two also where the program put others in their place.
 _HOMES = (torch.Tensor, torch, F, torch.special, torch.functional, torch._C.TensorBase, torch._C._VariableFunctions)
