@@ -101,7 +101,7 @@ class WrittenAttention:
             return None
         place, is_training = context.place(), context.is_training()
         kind = (
-            place, points.order, points.wrong, points.keys_are_left, points.shape[1], points.shape[2] == 1,
+            place, points.wrong, points.keys_are_left, points.shape[1], points.shape[2] == 1,
             result.dtype, len(weights.softmax.scores.changes), weights.dropout, weights.in_dropout, is_training,
             *((each.name, each.is_first, None if each.tensor is None else each.tensor.ndim) for each in points.changes),
         )  # fmt: skip

@@ -16,14 +16,13 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from attncli.recording.readers.contraction import PRODUCTS, Contraction, contraction
+from attncli.recording.readers.layout import product_of
 from attncli.recording.readers.origins import (
     FoldedHeads,
     Held,
     Lost,
     MadeMask,
-    Operand,
     Origin,
-    Product,
     Scores,
     SoftmaxCall,
     Weights,
@@ -165,15 +164,11 @@ class Softmax:
                 if _mixes_heads(origin, each):
                     self._origins.put(result, Lost())
                     return
-        left, right = (
-            Operand(tensor, labels, self._origins.heads(tensor))
-            for tensor, labels in ((found.left, found.first), (found.right, found.second))
-        )
-        product = Product(left, right, found.out, torch.empty(result.shape, device="meta"), result.dtype)
-        lone = {*found.first, *found.second} - {*found.out, *found.summed}
-        if lone or len(found.summed) != 1 or not product.own(left) or not product.own(right):
+        heads = self._origins.heads(found.left), self._origins.heads(found.right)
+        made = product_of(found, result, heads)
+        if made is None:
             return
-        scores = self._origins.begin(product)
+        scores = self._origins.begin(*made)
         if found.added is not None:
             added, beta, alpha = found.added
             scores = scores if alpha == 1 else scores.changed("mul", alpha)
@@ -375,7 +370,7 @@ def _mixes_heads(scores: Scores, found: Contraction) -> bool:
     if found.right.ndim != 2 or len(found.summed) != 1:
         return False
     axis = scores.product.axis(scores.axes, found.first.index(found.summed[0]))
-    return axis is not None and axis >= 0 and scores.product.out[axis] in scores.product.shared
+    return axis is not None and 0 <= axis < scores.product.shared
 
 
 def _are_values(found: Contraction, origin: Any) -> bool:
@@ -392,7 +387,7 @@ def _rank(origin: Origin) -> tuple[int, bool]:
     """Return which of several origins a result has: of scores those whose factors are alike, as of queries and keys."""
     kinds = (Weights, Scores, Lost, FoldedHeads, MadeMask)
     product = origin.product if isinstance(origin, Scores) else None
-    is_other = product is not None and (len(product.left.shape) != len(product.right.shape) or not product.is_of_pairs)
+    is_other = product is not None and (product.left.ndim != product.right.ndim or not product.is_of_pairs)
     return next(i for i, kind in enumerate(kinds) if isinstance(origin, kind)), is_other
 
 
