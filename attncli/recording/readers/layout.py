@@ -63,7 +63,7 @@ class Points:
         v: values.
         scores: what the softmax received.
         weights: what it gave.
-        met: the weights as they met the values.
+        final: the weights that the values were multiplied with.
         output: weights·V.
     """
 
@@ -107,7 +107,7 @@ class Points:
         self.q = None if q is None else self._with_heads(q)
         self.k = None if k is None else self._with_heads(k.reshape(*k.shape[: product.shared], *k.shape[-2:]))
         self.v, self.output = self._values(found, result, places)
-        self.met = self.four(found.left.detach(), weights.scores.axes)
+        self.final = self.four(found.left.detach(), weights.scores.axes)
         self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
         if self.weights is None and self.scores is not None and self.wrong is None:
             self.weights = _softmax(self.scores, -1)  # as it was before it was changed in place

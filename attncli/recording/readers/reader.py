@@ -1,4 +1,4 @@
-"""What the readers of attention are told of the thread that they read, and what they tell it.
+"""What the readers of attention know of the thread that they read, and what they hand over.
 
 After a function of torch ran, `recording/watch.py` hands a reader the thread, the function, its arguments and its
 result, while the program waits: no function that the reader calls is watched, and none is recorded by autograd.
