@@ -1,4 +1,4 @@
-"""What the tests share: a runner of the real program, checkpoints, and shapes that are executed, not only read."""
+"""What the tests share: a runner of the real program, and checkpoints."""
 
 import os
 import tempfile
@@ -28,7 +28,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from running import Ran
-from shapes import execute_shapes
 from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -48,8 +47,6 @@ settings.register_profile(
     derandomize="FUZZ_TIMES" not in os.environ,
 )
 settings.load_profile("attncli")
-if "SHAPES_ARE_KNOWN" not in os.environ:  # with the kernels of other processors numbers differ, and no shape
-    execute_shapes()
 
 
 @pytest.fixture(scope="session")

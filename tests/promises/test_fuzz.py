@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 from fuzzing import Line, commands, examples, lines, texts
@@ -51,14 +50,6 @@ def time_limit() -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _shapes_are_checked_elsewhere() -> Iterator[None]:
-    """Leave shapes alone here: they would take a third of the time, and other tests execute all of them."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
