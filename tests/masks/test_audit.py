@@ -239,7 +239,7 @@ def test_rows_that_are_masked_on_purpose_are_a_note(tmp_path: Path) -> None:
     findings = found(tmp_path, mask("causal & pad(left=2)"), "causal & pad(left=2)")
     assert findings["dead-row"].severity == "note"
     assert findings["dead-row"].rows == (0, 1)
-    both = audit(read_grid(str(tmp_path / "mask.npy")), parse("causal & pad(left=1)"), MaskSize())
+    both = audit(read_grid(str(tmp_path / "mask.npy"), GridOptions()), parse("causal & pad(left=1)"), MaskSize())
     dead = [(finding.severity, finding.rows) for finding in both if finding.code == "dead-row"]
     assert dead == [("error", (1,)), ("note", (0,))]
 
