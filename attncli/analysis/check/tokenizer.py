@@ -30,8 +30,8 @@ def tokenizer_findings(reader: InputEncoder, tokens: Tokens, known_padding: int 
         ),
         (
             pad is not None and pad == tokenizer.eos_token,
-            f"its pad token is its end token {visible(str(pad))}: a mask made from the ids hides the end of a sentence; "
-            "use the attention mask that the tokenizer returns",
+            f"its pad token is its end token {visible(str(pad))}: a mask made from the ids hides the end of a "
+            "sentence; use the attention mask that the tokenizer returns",
         ),
         (
             known_padding not in (None, padding),
