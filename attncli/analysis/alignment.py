@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -66,8 +66,13 @@ def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignmen
     Obershelp 1988, as difflib has it); where words have changed places, another order may keep others of them.
     `texts` are given where both sequences are pieces of the same ones.
     """
-    named = [[_identity(token, texts) for token in tokens] for tokens in (first, second)]
-    return Alignment(first, second, tuple(_matched(*named)))
+    one, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
+    blocks: Iterable[tuple[int, int, int]] = [
+        (0, 0, len(one))
+    ]  # which of long sequences that are the same is not to be searched for
+    if one != other:
+        blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+    return Alignment(first, second, tuple((i + step, j + step) for i, j, length in blocks for step in range(length)))
 
 
 def alignments(first: Trace, second: Trace) -> tuple[Alignment, Alignment]:
@@ -81,14 +86,6 @@ def alignments(first: Trace, second: Trace) -> tuple[Alignment, Alignment]:
         align(first.query_tokens, second.query_tokens, asking),
         align(first.key_tokens, second.key_tokens, answering),
     )
-
-
-def _matched(first: Sequence[Hashable], second: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    if first == second:
-        yield from zip(range(len(first)), range(len(second)), strict=True)
-        return
-    for start, other, length in SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks():
-        yield from zip(range(start, start + length), range(other, other + length), strict=True)
 
 
 def _identity(token: Token, texts: Texts | None) -> Hashable:
@@ -136,11 +133,12 @@ class LayerPair:
     @property
     def keys(self) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
         """Where the shared keys stand in A and in B."""
-        return _sides(self.columns.pairs)
+        first, second = np.array(self.columns.pairs).T
+        return first, second
 
     def blocks(self, head: int) -> Iterator[tuple[HeadTrace, HeadTrace]]:
         """Yield the compared rows of a head in A and in B, a block of rows at a time."""
-        first, second = _sides(self.chosen)
+        first, second = np.array(self.chosen).T
         for places in row_blocks(np.arange(len(first)), max(self.first.num_keys, self.second.num_keys)):
             yield self.first.head(head, first[places].tolist()), self.second.head(head, second[places].tolist())
 
@@ -204,8 +202,3 @@ def not_compared(first: Trace, second: Trace) -> Iterator[str]:
 
 def _place(layer: LayerTrace) -> tuple[int, str]:
     return layer.layer, layer.kind
-
-
-def _sides(pairs: Pairs) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
-    first, second = zip(*pairs, strict=True)
-    return np.array(first), np.array(second)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -138,23 +138,6 @@ class HeadReport(Displayed, Tabular):
             raise UsageError(f"there is no metric '{visible(metric)}'; expected one of {', '.join(names)}{near}")
 
 
-_OTHER_HEADS = "the traces have not the same layers and heads; survey each by itself"
-
-
-class LayerHeads(NamedTuple):
-    """A layer, and its heads.
-
-    Attributes:
-        layer: its index.
-        kind: of its attention.
-        heads: those that are measured.
-    """
-
-    layer: int
-    kind: str
-    heads: tuple[int, ...]
-
-
 @dataclass(frozen=True)
 class SentenceMetrics:
     """One sentence, of whose attention the metrics alone are left.
@@ -163,7 +146,7 @@ class SentenceMetrics:
         source: what was run.
         length: how many query tokens there are.
         masks: the masks of the layers, each once.
-        layers: whose heads are measured; the heads of one follow those of another.
+        layers: index, kind and heads of each; the heads of one follow those of another.
         names: of the metrics.
         heads: the metrics of the heads.
         uniform: those of `NAMES` of the uniform head in the place of each.
@@ -172,7 +155,7 @@ class SentenceMetrics:
     source: Provenance
     length: int
     masks: tuple[str, ...]
-    layers: tuple[LayerHeads, ...]
+    layers: tuple[tuple[int, str, tuple[int, ...]], ...]
     names: tuple[Metric, ...]
     heads: Float[np.ndarray, "H M"]
     uniform: Float[np.ndarray, "H N"]
@@ -194,7 +177,7 @@ class SentenceMetrics:
         if detects:
             heads = np.hstack([heads, np.concatenate([detections(trace, layer) for layer in trace.layers])])
         masks = tuple(dict.fromkeys(str(layer.mask) for layer in trace.layers))
-        layers = tuple(LayerHeads(layer.layer, layer.kind, layer.heads) for layer in trace.layers)
+        layers = tuple((layer.layer, layer.kind, layer.heads) for layer in trace.layers)
         names = (*NAMES, *DETECTORS) if detects else NAMES
         return cls(trace.source, len(trace.query_tokens), masks, layers, names, heads, uniform)
 
@@ -218,8 +201,11 @@ class HeadStats:
             self._lengths = metrics.length, metrics.length
             self._heads, self._uniform = RunningMoments(metrics.heads.shape), RunningMoments(metrics.uniform.shape)
         elif metrics.layers != self._first.layers:
-            raise UsageError(_OTHER_HEADS)
-        self._source = _shared(self._source, metrics.source)
+            raise UsageError("the traces have not the same layers and heads; survey each by itself")
+        other, details = metrics.source.details, self._source.details
+        shared = {name: value for name, value in details.items() if other.get(name) == value}
+        if len(shared) < len(details):  # each sentence has a toy vocabulary of its own
+            self._source = replace(self._source, details=shared)
         self._sentences += 1
         self._lengths = min(self._lengths[0], metrics.length), max(self._lengths[1], metrics.length)
         self._masks |= dict.fromkeys(metrics.masks)
@@ -236,15 +222,15 @@ class HeadStats:
             raise InputError("there is no sentence to survey the heads of")
         names = self._first.names
         means, stds, uniform = self._heads.mean, self._heads.std, self._uniform.mean
-        places = [(key.layer, key.kind, head) for key in self._first.layers for head in key.heads]
-        heads = []
+        places = [(layer, kind, head) for layer, kind, heads in self._first.layers for head in heads]
+        found = []
         for row, place in enumerate(places):
             metrics = by_name(names, means[row])
             counts = dict(zip(names, self._heads.count[row].tolist(), strict=True))
             labels = labels_of(metrics, by_name(NAMES, uniform[row]))
-            heads.append(HeadSummary(*place, metrics, by_name(names, stds[row]), counts, labels))
+            found.append(HeadSummary(*place, metrics, by_name(names, stds[row]), counts, labels))
         masks = tuple(self._masks)
-        return HeadReport(self._source, self._sentences, self._lengths, masks, len(heads), tuple(heads), names)
+        return HeadReport(self._source, self._sentences, self._lengths, masks, len(found), tuple(found), names)
 
 
 def survey(traces: Iterable[Trace], view: View, *, detects: bool = False) -> HeadReport:
@@ -258,12 +244,6 @@ def survey(traces: Iterable[Trace], view: View, *, detects: bool = False) -> Hea
     for trace in traces:
         stats.add(SentenceMetrics.of(trace, view, detects))
     return stats.report()
-
-
-def _shared(source: Provenance, other: Provenance) -> Provenance:
-    """Return the source with the details that both share: each sentence has a toy vocabulary of its own."""
-    details = {name: value for name, value in source.details.items() if other.details.get(name) == value}
-    return source if len(details) == len(source.details) else replace(source, details=details)
 
 
 @spelling_out(SourceKeywords, open_source)
@@ -305,8 +285,8 @@ def heads(
 
     view = View(queries=tuple(as_list(queries)))
     if induction:
-        for name, is_given in (("a text", texts != ""), ("pair", pair is not None), ("target", target is not None)):
-            if is_given:
+        for name, value in (("a text", texts or None), ("pair", pair), ("target", target)):
+            if value is not None:
                 raise UsageError(f"{name} does not apply to induction, which draws its tokens; drop one of them")
         texts = repeated_sequences(options.get("model"))
     if isinstance(texts, Trace):
@@ -316,9 +296,5 @@ def heads(
         return survey([texts], view)
     source = open_source(layers=layers, **options)
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
-    is_alone = isinstance(texts, str)
-    return survey(
-        (trace for _, trace in raise_on_failure(trace_stream(source, numbered, pair, target), is_alone)),
-        view,
-        detects=induction,
-    )
+    traces = raise_on_failure(trace_stream(source, numbered, pair, target), is_alone=isinstance(texts, str))
+    return survey((trace for _, trace in traces), view, detects=induction)

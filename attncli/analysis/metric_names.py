@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-_Usual = Literal[
+_OfText = Literal[
     "entropy", "effective_keys", "distance", "self", "previous", "next", "sink", "duplicate", "induction", "special",
     "separator", "max_weight", "max_score",
 ]  # fmt: skip
 _Detector = Literal["induction_head", "previous_token_head", "duplicate_token_head"]
-Metric = Literal[_Usual, _Detector]
+Metric = Literal[_OfText, _Detector]
 
-NAMES: tuple[Metric, ...] = get_args(_Usual)  # of every sentence
+NAMES: tuple[Metric, ...] = get_args(_OfText)  # of every sentence
 DETECTORS: tuple[Metric, ...] = get_args(_Detector)  # of repeated random tokens besides; TransformerLens's names
 
 MEANINGS: dict[Metric, str] = {

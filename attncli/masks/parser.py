@@ -55,11 +55,7 @@ class Mistake(NamedTuple):
 
 
 class MaskError(UsageError):
-    """A text is no mask expression.
-
-    Attributes:
-        mistake: what is wrong with it.
-    """
+    """A text is no mask expression; `mistake` says what is wrong with it."""
 
     mistake: Mistake
 
@@ -136,7 +132,7 @@ class _Parser:
 
     def whole(self) -> Expression:
         expression = self.expression()
-        if self.rest():
+        if self.text[self.position :].strip():
             raise self.error("expected & or | here")
         if self.bias_at is not None and not atoms_named("alibi", conjuncts(expression)):
             raise self.error("a bias forbids nothing; join it with & to the mask it stands beside", self.bias_at)
@@ -223,9 +219,6 @@ class _Parser:
             positional.append(int(digits))
         else:
             keywords[keyword] = int(digits)
-
-    def rest(self) -> str:
-        return self.text[self.position :].lstrip()
 
     def take(self, sign: str) -> bool:
         return self.take_kind("sign", sign) is not None

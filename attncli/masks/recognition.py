@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,7 @@ _MOST_PLACES = 64  # positions that `global` is tried with
 _MOST_DOCUMENTS = 4096
 _SAMPLED = 16  # rows that a rule is tried on before all others
 _MOST_VARIANTS = 3  # that are named
-_MOST_NUMBERS = 4  # of a list that is longer than twice as much
-_MANY = re.compile(r"\d+(?:,\d+){8,}")
+_MANY = re.compile(r"(\d+(?:,\d+){3})(?:,\d+){5,}")  # numbers, of which the first four are shown
 _INFERRED: tuple[ExceptionKind, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
 _WHATEVER_MANY: tuple[ExceptionKind | None, ...] = (None, "each other", "padding")  # that show it however few words
 
@@ -87,9 +86,8 @@ class Rule:
     @property
     def varies(self) -> Literal["rows", "heads"] | None:
         """What has rules of its own; padding that each batch row has of its own is one rule."""
-        if len(self.variants) == 1:
-            return None
-        return "heads" if len({variant.heads for variant in self.variants}) > 1 else "rows"
+        has_heads = len({variant.heads for variant in self.variants}) > 1
+        return None if len(self.variants) == 1 else "heads" if has_heads else "rows"
 
     @cached_property
     def tokens(self) -> Bool[np.ndarray, "B K"]:
@@ -123,11 +121,19 @@ def rule_of(
     _, heads, queries, keys = shape
     before = max(keys - queries, 0) if past is None else past
     cells = _collapsed(allowed)
-    variants: list[RuleVariant] = []
-    for alike in _alike_heads(cells, heads):
-        of_rows = _of_rows(cells[:, alike[0] % cells.shape[1]], shape, before, tokens)
-        variants += [variant._replace(heads=alike) for variant in of_rows]
-    variants = _without_names(variants)
+    alike = [tuple(range(heads))]
+    if cells.shape[1] > 1:
+        alike = _grouped(range(heads), lambda head: cells[:, head].tobytes())
+    variants = [
+        variant._replace(heads=some)
+        for some in alike
+        for variant in _of_rows(cells[:, some[0] % cells.shape[1]], shape, before, tokens)
+    ]
+    nameless = [variant for variant in variants if variant.expression is None]
+    if len({variant.rows for variant in nameless}) == 1:  # heads without a rule are one variant
+        some = tuple(sorted(head for variant in nameless for head in variant.heads))
+        nameless = [nameless[0]._replace(heads=some)]
+    variants = [variant for variant in variants if variant.expression is not None] + nameless
     density = float(np.count_nonzero(cells) / cells.size)
     return Rule(_rule_text(variants, shape, before, density), tuple(variants), shape)
 
@@ -193,13 +199,6 @@ def _collapsed(allowed: Bool[np.ndarray, "_ _ _ _"]) -> Bool[np.ndarray, "_ _ _ 
     return allowed
 
 
-def _alike_heads(cells: Bool[np.ndarray, "_ _ _ _"], heads: int) -> list[tuple[int, ...]]:
-    """Return the heads, those together whose masks are equal in all batch rows."""
-    if cells.shape[1] == 1:
-        return [tuple(range(heads))]
-    return _grouped(range(heads), lambda head: cells[:, head].tobytes())
-
-
 def _of_rows(
     cells: Bool[np.ndarray, "_ _ _"], shape: Shape, past: int, tokens: Bool[np.ndarray, "B K"] | None
 ) -> list[RuleVariant]:
@@ -212,7 +211,9 @@ def _of_rows(
         some = cells if len(rows) == batch else cells[list(rows)]
         return _of_planes(some, queries, keys, past)._replace(rows=rows)
 
-    found = None if tokens is None else _of_words(cells, queries, keys, past, tokens)
+    found = None
+    if tokens is not None and not tokens.all() and tokens.any(axis=1).all() and past + queries == keys:
+        found = _Planes(np.broadcast_to(cells, (batch, queries, keys)), past).of_words(tokens)
     found = joint(everyone) if found is None else found._replace(rows=everyone)
     if found.expression is not None or len(cells) == 1:
         return [found]
@@ -258,15 +259,6 @@ def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: 
         return RuleVariant(_padded(Atom("full"), tokens), past, tokens)
     planes = _Planes(np.broadcast_to(cells, (len(cells), queries, keys)), past)
     return planes.plain() or planes.padded() or planes.masked() or none
-
-
-def _of_words(
-    cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: int, tokens: Bool[np.ndarray, "B K"]
-) -> RuleVariant | None:
-    """Return the one rule that the queries of words follow in these planes, or None where none gives them all."""
-    if tokens.all() or not tokens.any(axis=1).all() or past + queries != keys:
-        return None
-    return _Planes(np.broadcast_to(cells, (len(tokens), queries, keys)), past).of_words(tokens)
 
 
 # --- one rule for some planes -------------------------------------------------------------------------------
@@ -466,8 +458,7 @@ class _Planes:
         self, guess: _Guess, rows: Int[np.ndarray, " R"], is_exception: bool = False
     ) -> Bool[np.ndarray, "B R"]:
         """Return which of these queries see something else than the rule, or than an exception from it, says."""
-        some: Any = slice(rows[0], rows[-1] + 1) if rows is not self._sample else rows  # a view, and no copy
-        return (self.cells[:, some] != guess.expected(self._grid(rows, guess.past), is_exception)).any(axis=-1)
+        return (self.cells[:, rows] != guess.expected(self._grid(rows, guess.past), is_exception)).any(axis=-1)
 
     def exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
         """Return which queries do not follow the rule; None if any of them sees something else than it may."""
@@ -519,15 +510,11 @@ def _padded(rule: Expression, tokens: Bool[np.ndarray, "#B K"]) -> Expression:
     """Return the rule with its padding: in numbers where all rows agree and it is at the ends."""
     if tokens.all():
         return rule
-    pad: Expression = Pad(real=tokens)
-    lengths = tuple(tokens.sum(axis=1).tolist())
     left, right = int(tokens[0].argmax()), int(tokens[0, ::-1].argmax())
-    if (tokens == tokens[:1]).all() and lengths[0] == tokens.shape[1] - left - right:
+    is_left = (tokens[:, :-1] <= tokens[:, 1:]).all() and not (tokens[:, :-1] >= tokens[:, 1:]).all()
+    pad: Expression = Pad("left" if is_left else "right", tokens)
+    if (tokens == tokens[:1]).all() and tokens[0].sum() == tokens.shape[1] - left - right:
         pad = Atom("pad", keywords=tuple((side, n) for side, n in (("left", left), ("right", right)) if n))
-    elif (tokens[:, :-1] >= tokens[:, 1:]).all():
-        pad = Pad("right", lengths)
-    elif (tokens[:, :-1] <= tokens[:, 1:]).all():
-        pad = Pad("left", lengths)
     return pad if rule == Atom("full") else And((*conjuncts(rule), pad))
 
 
@@ -625,16 +612,6 @@ def _before_a_window(places: Int[np.ndarray, " _"]) -> Iterator[Expression]:
 # --- in words -----------------------------------------------------------------------------------------------
 
 
-def _without_names(variants: Sequence[RuleVariant]) -> list[RuleVariant]:
-    """Return the variants, those together that are all of their rows and follow no rule."""
-    named = [variant for variant in variants if variant.expression is not None]
-    nameless = [variant for variant in variants if variant.expression is None]
-    if len({variant.rows for variant in nameless}) == 1:
-        heads = sorted(head for variant in nameless for head in variant.heads)
-        nameless = [nameless[0]._replace(heads=tuple(heads))]
-    return named + nameless
-
-
 def _rule_text(variants: Sequence[RuleVariant], shape: Shape, past: int, density: float) -> str:
     """Return the rule in words."""
     if len(variants) == 1:
@@ -661,8 +638,8 @@ def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float 
     if isinstance(expression, RuleWithExceptions):
         odd = str(expression).removeprefix(str(expression.inner))
         expression = expression.inner
-    text = _MANY.sub(_shortened, str(expression))
-    if any(isinstance(leaf, Pad) and leaf.real is not None for leaf in leaves(expression)):
+    text = _MANY.sub(lambda found: f"{found[1]},… {found[0].count(',') + 1} in all", str(expression))
+    if any(isinstance(leaf, Pad) for leaf in leaves(expression)):
         begins = np.diff(variant.tokens.astype(np.int8), axis=1, prepend=0) > 0
         text += " with gaps" if begins.sum(axis=1).max() > 1 else ""
     padded = [variant.rows[row] for row in np.flatnonzero(~variant.tokens.all(axis=1))]
@@ -671,12 +648,6 @@ def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float 
     if variant.past != past:
         text += ", aligned top-left" if variant.past == 0 else f", aligned bottom-right (past {variant.past})"
     return text + odd
-
-
-def _shortened(found: re.Match[str]) -> str:
-    """Return a long list of numbers by its first ones and how many there are."""
-    numbers = found[0].split(",")
-    return ",".join(numbers[:_MOST_NUMBERS]) + f",… {len(numbers)} in all"
 
 
 def _places(places: Sequence[int]) -> str:

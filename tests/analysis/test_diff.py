@@ -150,11 +150,6 @@ def test_a_row_without_a_key_or_with_nan_is_left_out_and_said() -> None:
     assert (nothing.jensen_shannon, nothing.rows, nothing.elsewhere) == (None, 0, None)
 
 
-def test_padding_is_left_out() -> None:
-    found = diff(traced("a b c", 1, "pad(left=1)"), traced("a b c", 2, "pad(left=1)"))
-    assert {head.rows for head in found.heads} == {2}
-
-
 # --- the divergence of two rows ----------------------------------------------------------------------------
 
 Rows = tuple[list[float], list[float]]
@@ -181,14 +176,6 @@ def test_it_is_what_entropies_say_symmetric_and_between_0_and_1(rows: Rows) -> N
     assert found == pytest.approx(divergence_by_hand(first, second), abs=1e-12)
     assert found == of(second, first)
     assert 0 <= found <= 1
-
-
-@given(two_rows())
-def test_it_is_0_for_the_same_and_1_for_nothing_in_common(rows: Rows) -> None:
-    first, second = rows
-    nothing = [0.0] * len(first)
-    assert of(first, first) == 0
-    assert of(first + nothing, nothing + second) == pytest.approx(1, abs=1e-12)
 
 
 def test_what_a_sink_takes_is_elsewhere_and_what_rounding_takes_is_not() -> None:

@@ -36,13 +36,11 @@ def everywhere(*rows: int) -> list[tuple[int, int]]:
     [
         (everywhere(1), "1 'w1'"),
         (everywhere(*range(7)), "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 2 more"),
-        ([(3, 1), (5, 2)], "1 'w1', 2 'w2' in heads 3, 5"),
-        ([(head, 1) for head in range(6)], "1 'w1' in heads 0, 1, 2, 3, 4 and 1 more"),
-        ([(head, head) for head in range(HEADS)], "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 3 more in one head or "
-         "another"),
+        ([(3, 1), (5, 2)], "1 'w1', 2 'w2' in some heads"),
+        ([(head, head) for head in range(HEADS)], "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 3 more in some heads"),
     ],
 )  # fmt: skip
-def test_rows_without_a_key_are_named_with_the_heads_that_see_none(cells: list[tuple[int, int]], said: str) -> None:
+def test_rows_without_a_key_are_named(cells: list[tuple[int, int]], said: str) -> None:
     expected = f"layer 0: the mask leaves no key to query {said}; the softmax of such a row is NaN"
     assert warned(blind(cells)) == [expected]
 
@@ -50,7 +48,7 @@ def test_rows_without_a_key_are_named_with_the_heads_that_see_none(cells: list[t
 def test_only_rows_and_heads_that_are_shown_are_warned_about() -> None:
     layer = blind([(3, 1), (5, 2)])
     assert warned(layer, view=View(queries=("w0", "w8"))) == []
-    assert "query 2 'w2' in head 5;" in warned(layer, view=View(queries=("w8", "w2")))[0]
+    assert "query 2 'w2' in some heads;" in warned(layer, view=View(queries=("w8", "w2")))[0]
     assert warned(replace(layer, heads=(0, 1))) == []
     assert warned(blind([])) == []
 

@@ -17,9 +17,15 @@ def causal(queries: int, keys: int) -> np.ndarray:
     return np.tri(queries, keys, keys - queries, dtype=bool)[None, None]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("heads", [1, 6, 32])
-@pytest.mark.parametrize(("queries", "keys"), [(2, 2), (7, 7), (3, 40), (300, 300)])
+@pytest.mark.parametrize(
+    ("heads", "queries", "keys", "dtype"),
+    [
+        (1, 2, 2, torch.float32),
+        (6, 7, 7, torch.float16),
+        (32, 3, 40, torch.bfloat16),
+        (6, 300, 300, torch.bfloat16),
+    ],
+)
 def test_slopes_are_found_in_the_types_that_models_compute_in(
     heads: int, queries: int, keys: int, dtype: torch.dtype
 ) -> None:

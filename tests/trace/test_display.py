@@ -159,17 +159,6 @@ def test_a_layer_without_a_trace_says_where_to_take_it_from(trace: attncli.Trace
     assert taken == alone or taken.q is alone.q
 
 
-def test_an_ambiguous_mask_has_a_line_and_no_picture() -> None:
-    assert attncli.mask(np.ones((3, 3)), api=None)._repr_html_() is None
-
-
-def test_some_rows_of_a_head_are_shown_alone(trace: attncli.Trace) -> None:
-    shown: Any = trace.layer(0).head(1, queries=[2])._repr_html_()
-    lines = Read(shown).text
-    assert f"{trace.layer(0).head(1).weights[2, 1]:.4f}" in lines
-    assert f"{trace.layer(0).head(1).weights[4, 1]:.4f}" not in lines
-
-
 def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace, tmp_path: Path) -> None:
     figure = trace.layer(0).head(1).plot(size="3.3in")
     assert figure.get_size_inches()[0] == pytest.approx(3.3)

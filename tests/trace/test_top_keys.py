@@ -55,7 +55,7 @@ def test_a_range_of_rows_is_a_slice(start: int | None, stop: int | None, count: 
     assert str(found) == written
 
 
-@pytest.mark.parametrize("text", ["", "3", "1:2:3", "a:", "1 : 2", "--1:", "9999999999:", "\x1b[31m:"])
+@pytest.mark.parametrize("text", ["", "3", "1:2:3", "a:", "9999999999:"])
 def test_what_is_no_range_is_a_token(text: str) -> None:
     assert RowRange.of(text) is None
 

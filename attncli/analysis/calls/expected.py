@@ -133,7 +133,7 @@ def _with_padding(expected: Expression, beside: CallContext, calls: Sequence[Cal
 
 
 def _is_untold(leaf: Expression) -> bool:
-    return isinstance(leaf, Pad) and leaf.lengths is None and leaf.real is None
+    return isinstance(leaf, Pad) and leaf.lengths is None
 
 
 def _tokens(

@@ -114,8 +114,8 @@ def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
     if not (count := int(cells.any(axis=0).sum())):
         return
     places = np.argwhere(cells.any(axis=0))[:MOST_CELLS] - (0, layer.keys.start)
-    message = f"attends to {_FOREIGN[layer.beside]} in {count} cell{'s' * (count > 1)}"
-    finding = Finding(layer.beside, "error", message, count, tuple((int(row), int(key)) for row, key in places))
+    message = f"attends to {_FOREIGN[layer.others]} in {count} cell{'s' * (count > 1)}"
+    finding = Finding(layer.others, "error", message, count, tuple((int(row), int(key)) for row, key in places))
     yield _weighed(finding, layer, cells)
 
 

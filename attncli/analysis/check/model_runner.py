@@ -21,7 +21,6 @@ from attncli.engines.torch.expected_masks import ExpectedMask, implied_masks
 from attncli.engines.torch.load import first_position
 from attncli.engines.torch.recorder import PaddedBatch, Recorder, Span, Sublayer
 from attncli.engines.torch.run_recorded import run
-from attncli.engines.torch.text_model import find_text_model
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
@@ -48,7 +47,7 @@ class CapturedLayer:
         mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
         dtypes: of that mask and of the queries.
         sums: of the weights that the model itself computed, for every row.
-        beside: what the other columns are: `pad` or `document`.
+        others: what the other columns are: `pad` or `document`.
     """
 
     trace: LayerTrace
@@ -59,7 +58,7 @@ class CapturedLayer:
     mask: Any
     dtypes: tuple[str, str] | None
     sums: Float[np.ndarray, "H Q"]
-    beside: str = "pad"
+    others: str = "pad"
 
 
 class ModelRunner:
@@ -80,14 +79,6 @@ class ModelRunner:
         """The id by which the model itself tells padding from tokens, to count their positions; None if it does not."""
         return self.first_position - 1 if self.first_position else None
 
-    @property
-    def stored_dtype(self) -> str:
-        """The type that the checkpoint was saved in, as its configuration says."""
-        checkpoint = self.checkpoint
-        part = find_text_model(checkpoint.snapshot, checkpoint.options)
-        dtypes = (getattr(config, "dtype", None) for config in (part.config, part.whole))
-        return _named(next(filter(None, dtypes), torch.float32))
-
     def read(self, text: str, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
         return self.checkpoint.read_for_both(text, None, target)
@@ -106,7 +97,7 @@ class ModelRunner:
         A causal model is told by positions that begin again, as in training; an encoder by a mask of the documents.
         """
         for found in self._audited(self._packed(sentences, has_mask=not self.looks_back)):
-            yield {place: replace(layer, beside="document") for place, layer in found.items()}
+            yield {place: replace(layer, others="document") for place, layer in found.items()}
 
     def _audited(self, batch: PaddedBatch) -> Iterator[dict[Sublayer, CapturedLayer]]:
         """Yield the layers of each sentence; several may stand in one row of the batch."""
