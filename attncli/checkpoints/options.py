@@ -18,26 +18,26 @@ _OF_EVERY_SOURCE = ("layers", "heads", "mask", "special", "model", "pair", "targ
 
 
 def refuse_unknown(options: Mapping[str, Any], options_class: Any, place: str) -> None:
-    """Refuse options that a source does not have.
+    """Raise UsageError for options that are no fields of the dataclass that has a source's.
 
-    Args:
-        options: the options by name.
-        options_class: the dataclass whose fields are the source's options.
-        place: what those of another source do not apply to, and what to do.
-
-    Raises:
-        UsageError: one of them is not among the fields.
+    `place` says what those of another source do not apply to, and what to do.
     """
     names = {field.name for field in fields(options_class)}
     for name in sorted(options.keys() - names):
         # Needed for an error alone.
         from attncli.text import did_you_mean
 
-        if name in {field.name for options in (ToyOptions, EngineOptions) for field in fields(options)}:
+        if name in {field.name for each in (ToyOptions, EngineOptions) for field in fields(each)}:
             raise UsageError(f"--{name.replace('_', '-')} does not apply to {place}")
         # The command line has none that is unknown here.
         possible = {*_OF_EVERY_SOURCE, *names} - {name}
         raise UsageError(f"no such option: {visible(name)}{did_you_mean(name, sorted(possible))}")
+
+
+def _check_choice(options: Any, name: str, allowed: Collection[str]) -> None:
+    value = getattr(options, name)
+    if value not in tuple(allowed) and value != getattr(type(options), name):  # which is its default
+        raise UsageError(f"--{name} '{visible(str(value))}': expected one of {', '.join(allowed)}")
 
 
 Engine = Literal["auto", "native", "transformers", "verify"]
@@ -77,8 +77,7 @@ class LoadOptions:
                 raise UsageError("--device and --device-map both say where the model runs; drop one of them")
             if find_spec("accelerate") is None:
                 raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
-        if self.dtype not in (None, *DTYPES):
-            raise UsageError(f"--dtype '{visible(str(self.dtype))}': expected one of {', '.join(DTYPES)}")
+        _check_choice(self, "dtype", DTYPES)
 
 
 @dataclass(frozen=True)
@@ -95,21 +94,14 @@ class EngineOptions(LoadOptions):
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
         super().__post_init__()
-        if self.engine not in ENGINES:
-            raise UsageError(f"--engine '{visible(str(self.engine))}': expected one of {', '.join(ENGINES)}")
+        _check_choice(self, "engine", ENGINES)
 
 
 _Options = TypeVar("_Options")
 
 
 def checked_options(model: str, options: Mapping[str, Any], options_class: type[_Options], place: str) -> _Options:
-    """Return options that fit a checkpoint's name.
-
-    Args:
-        model: folder or hub name.
-        options: by name.
-        options_class: the dataclass that they are fields of.
-        place: see `refuse_unknown`.
+    """Return options that fit a checkpoint's name; see `refuse_unknown`.
 
     Raises:
         UsageError: one of them does not exist, or does not apply.
@@ -174,9 +166,7 @@ class ToyOptions:
             raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")
         choices: dict[str, Collection[str]] = {"init": INITS, "project": PROJECTS, "positions": POSITIONS, "rng": RNGS}
         for name, allowed in choices.items():
-            value = getattr(self, name)
-            if value not in allowed and not (name == "init" and value is None):
-                raise UsageError(f"--{name} '{visible(str(value))}': expected one of {', '.join(allowed)}")
+            _check_choice(self, name, allowed)
         for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

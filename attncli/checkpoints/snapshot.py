@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -34,8 +35,10 @@ from attncli.checkpoints.checkpoint_folder import (
     CheckpointFolder,
     cached_snapshot,
     demo_or,
+    has_config,
     is_gguf,
     is_model_name,
+    nearby,
     snapshot_in,
     split_name,
     split_revision,
@@ -151,7 +154,7 @@ class _Search(NamedTuple):
         remote = None
         if os.path.isdir(path):
             files = CheckpointFolder(Path(path))
-            if not files.has_config:
+            if files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
                 files = CheckpointFolder(_only_checkpoint(files.path))
                 shown = os.path.join(path, *files.path.relative_to(path).parts)
         else:
@@ -207,7 +210,7 @@ class _Search(NamedTuple):
         there.fetch(_configs(sizes, inside), "configuration")
         folder = _only_checkpoint(there.root / inside, shown)
         has_tokenizer = self.for_tokenizer and (sizes or (folder / "tokenizer.json").is_file())
-        if not (_has_config(folder) or has_tokenizer):
+        if not (has_config(folder) or has_tokenizer):
             raise not_found(shown, "tokenizer" if self.for_tokenizer else "configuration", there.is_offline)
         remote = None
         if there.sizes is not None:
@@ -241,8 +244,6 @@ def check_path(name: str) -> None:
         return
     is_file = name.lower().endswith(".gguf")
     if is_file or os.path.isabs(name) or name.startswith(("./", "../")) or not is_model_name(name):
-        from attncli.checkpoints.suggestions import nearby  # needed for an error alone
-
         near = nearby(name) or "; check the path"
         kind = "file" if is_file else "folder"
         raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such {kind}{near}")
@@ -298,43 +299,26 @@ def _base_of(adapter: CheckpointFolder) -> tuple[str, str]:
 def _only_checkpoint(folder: Path, name: str | None = None) -> Path:
     """Return the folder itself if it has a checkpoint, or the only one in it that does; itself if there is none.
 
-    Args:
-        folder: where to look: a checkpoint, a repository of the hub's cache, or a folder with checkpoints in it.
-        name: of it on the hub, if it is a repository's.
-
-    Raises:
-        LoadError: there are several.
+    LoadError where there are several. `name` is its name on the hub, if it is a repository's.
     """
-    if _has_config(folder):
+    if has_config(folder):
         return folder
     if (folder / "snapshots").is_dir():
         current = snapshot_in(folder, "main")
         return _only_checkpoint(current if current.is_dir() else folder / "snapshots")
-    found = [each for each in _subfolders(folder) if _has_config(each) and CheckpointFolder(each).is_checkpoint]
+    inner: list[Path] = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        inner = [folder / entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir()]
+    found = [each for each in inner if has_config(each) and CheckpointFolder(each).is_checkpoint]
     if len(found) > 1:
-        names = [visible(each.name) for each in sorted(found, key=_by_numbers)]
+        # checkpoint-500 before checkpoint-1000
+        numbered = {each.name: [part.zfill(20) for part in re.split(r"(\d+)", each.name)] for each in found}
+        names = [visible(name) for name in sorted(numbered, key=numbered.__getitem__)]
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         what = f"the folder {visible(str(folder))}" if name is None else f"{visible(name)}, on the hub,"
         one = "one of them" if name is None else f"one of them, as in {visible(name)}/{names[0]}"
         raise LoadError(f"{what} holds {len(names)} checkpoints: {', '.join(names[:_LISTED])}{more}; give {one}")
     return found[0] if found else folder
-
-
-def _has_config(folder: Path) -> bool:
-    return any(os.path.isfile(folder / name) for name in (CONFIG, ADAPTER))
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            return [folder / entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir()]
-    except OSError:
-        return []
-
-
-def _by_numbers(path: Path) -> list[tuple[int, str]]:
-    """Return what sorts checkpoint-500 before checkpoint-1000."""
-    return [(int(part) if part.isdecimal() and len(part) < 20 else -1, part) for part in re.split(r"(\d+)", path.name)]
 
 
 def _configs(sizes: Collection[str], inside: str) -> list[str]:

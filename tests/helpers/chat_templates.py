@@ -57,11 +57,6 @@ IN_PARTS = """{% for message in messages %}<|im_start|>{{ message.role }}
 {% for part in message.content %}{% if part.type == 'image' %}<image>{% elif part.type == 'text' %}{{ part.text }}
 {%- endif %}{% endfor %}<|im_end|>
 {% endfor %}"""
-# It rewrites what an assistant has thought, as Qwen 3's does.
-REWRITES = """{% for message in messages %}<|im_start|>{{ message.role }}
-{{ message.content.split('</think>')[-1].lstrip('\\n') }}<|im_end|>
-{% endfor %}"""
-
 CONTROLS = (
     "<|im_start|> <|im_end|> <|start_header_id|> <|end_header_id|> <|eot_id|> <start_of_turn> <end_of_turn> [INST] "
     "[/INST] <s> </s>"

@@ -345,7 +345,6 @@ def test_a_segment_that_the_model_has_not_is_for_transformers_to_report(minilm: 
         ("llama", {"rope_parameters": {"rope_type": ["linear"], "rope_theta": 9, "factor": 2}}),
         ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e300, "factor": 1e-300}}),
         ("gpt_neox", {"rotary_pct": math.inf, "rope_parameters": None}),
-        ("smollm3", {"no_rope_layers": 5}),
         ("gemma3_text", {"rope_parameters": ["full_attention"]}),
     ],
     ids=str,

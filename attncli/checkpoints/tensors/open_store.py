@@ -31,9 +31,9 @@ def open_store(snapshot: Snapshot, offline: bool = False) -> Store:
         store = dequantized(store, snapshot, config)
     if snapshot.adapter is None:
         return store
-    from attncli.checkpoints.tensors.lora_store import LoraStore, read_adapter
+    from attncli.checkpoints.tensors.lora_store import LoraStore
 
-    return LoraStore(store, read_adapter(snapshot.name, snapshot.adapter))
+    return LoraStore(store, snapshot.name, snapshot.adapter)
 
 
 def _as_stored(snapshot: Snapshot, offline: bool) -> Store:

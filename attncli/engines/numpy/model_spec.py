@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
-from attncli.engines.numpy.ops import ACTIVATIONS
-from attncli.engines.numpy.rope import Rope
 from attncli.masks.expressions import Atom
 
 Hidden = np.ndarray[Any, np.dtype[np.float32]]
+Frequencies = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Norm(NamedTuple):
@@ -87,14 +84,13 @@ class Projections(NamedTuple):
         has_bias: whether queries, keys and values have biases.
         output_has_bias: whether the output has one.
         query: name of the tensor that makes the queries.
-        key: name of the tensor that makes the keys.
-        value: name of the tensor that makes the values.
+        key: the same of the keys.
+        value: the same of the values.
         joint: name of one tensor in place of these three, a third of its rows each.
         interleaved_qkv: whether each head has its own thirds there.
         is_transposed: whether tensors are stored as `[in, out]` (GPT-2's Conv1D), as in the feed-forward network.
-        query_norm: name of the tensors that normalize the queries, before they are rotated.
-        key_norm: name of the tensors that normalize the keys.
-        normed_whole: whether these normalize all heads together, not each head by itself.
+        query_norm: name of the tensors that normalize the queries, each head by itself, before they are rotated.
+        key_norm: the same of the keys.
     """
 
     output: str
@@ -108,7 +104,6 @@ class Projections(NamedTuple):
     is_transposed: bool = False
     query_norm: str = ""
     key_norm: str = ""
-    normed_whole: bool = False
 
 
 class FeedForward(NamedTuple):
@@ -152,12 +147,12 @@ class AttentionSpec(NamedTuple):
     Attributes:
         scale: what multiplies q·k.
         mask: which query may attend to which key.
-        rope: how queries and keys are rotated; None: they are not.
+        rope: the frequencies by which queries and keys are rotated; None: they are not. See `rope`.
     """
 
     scale: float
     mask: Atom
-    rope: Rope | None = None
+    rope: Frequencies | None = None
 
 
 class ModelSpec(NamedTuple):
@@ -223,19 +218,19 @@ class ModelSpec(NamedTuple):
         for name, has_bias in tensors:
             yield from _tensors(name and self.layer.format(index) + name, has_bias)
 
-    def _projecting(self) -> Iterator[tuple[str | None, bool]]:
-        """Yield what the names begin with of what makes queries, keys and values, and whether there is a bias too."""
+    def _projecting(self) -> list[tuple[str | None, bool]]:
+        """Return what the names begin with of what makes queries, keys and values, and whether there is a bias too."""
         how, norm = self.projections, self.norm
-        yield from ((name, how.has_bias) for name in (how.query, how.key, how.value, how.joint))
-        yield from ((name, norm.has_bias) for name in (how.query_norm, how.key_norm, self.attention_residual.before))
+        norms = (how.query_norm, how.key_norm, self.attention_residual.before)
+        own = ((name, how.has_bias) for name in (how.query, how.key, how.value, how.joint))
+        return [*own, *((name, norm.has_bias) for name in norms)]
 
-    def _passing_on(self) -> Iterator[tuple[str | None, bool]]:
-        """Yield the same of what leads from there to the next layer."""
+    def _passing_on(self) -> list[tuple[str | None, bool]]:
+        """Return the same of what leads from there to the next layer."""
         how, fed, norm = self.projections, self.feed_forward, self.norm
-        yield how.output, how.output_has_bias
-        yield from ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
+        own = ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
         norms = (*self.attention_residual[1:], *self.feed_forward_residual)
-        yield from ((name, norm.has_bias) for name in norms)
+        return [(how.output, how.output_has_bias), *own, *((name, norm.has_bias) for name in norms)]
 
 
 def _tensors(name: str | None, has_bias: bool) -> Iterator[str]:
@@ -243,18 +238,3 @@ def _tensors(name: str | None, has_bias: bool) -> Iterator[str]:
         yield name + ".weight"
         if has_bias:
             yield name + ".bias"
-
-
-def split_width(hidden: int, heads: int) -> HeadSpec:
-    """Return heads that share a width, each with keys of its own."""
-    if hidden % heads:
-        raise UnsupportedError(f"{heads} heads share a width of {hidden}")
-    return HeadSpec(heads, heads, hidden // heads)
-
-
-def activation_of(
-    fields: ConfigReader, name: str, default: str, meant: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[Hidden], Hidden]:
-    """Return the activation that a field names; `meant` translates names that stand for another one."""
-    activation = fields.get(name, default, among=ACTIVATIONS)
-    return ACTIVATIONS[meant.get(activation, activation)]
