@@ -15,7 +15,7 @@ from typing import get_args
 import numpy as np
 
 import attncli
-from attncli.render.color_limits import scales_of
+from attncli.render.color_limits import scale_of_layer
 from attncli.render.heatmap import heatmap_of
 from attncli.render.palette import Palette, Scale
 from attncli.trace.view import Ramp, View
@@ -81,9 +81,10 @@ def shares(model: str, texts: list[str], ramp: Ramp, tiers: tuple[str, ...]) -> 
         trace = attncli.inspect(text, model=model, layers="all")
         for layer in trace.layers:
             pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
-            for head, scale in scales_of(trace, view, layer, pictures).items():
+            scale = scale_of_layer(trace, view, layer, pictures)
+            for picture in pictures.values():
                 for share in found:
-                    share.add(pictures[head].values, pictures[head].allowed, scale)
+                    share.add(picture.values, picture.allowed, scale)
     return found
 
 

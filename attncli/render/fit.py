@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
 
 from rich.cells import cell_len
@@ -202,7 +202,7 @@ class HeadMapGroup:
 
     def best(self, bounds: Bounds) -> GridLayout:
         """Return how as much is drawn as fits: all heads in small blocks, few heads whole, or a few in larger ones."""
-        pooled = [layout for layout in self._pooled(bounds) if layout.heads]
+        pooled = [layout for pool in self._pools(bounds) if (layout := self._layout(bounds, self._small, pool)).heads]
         every = most_heads(filter(self._is_plain, pooled), self.heads)
         if every is not None and every.heads == self.heads:
             return every
@@ -212,10 +212,9 @@ class HeadMapGroup:
         with_all_rows = [layout for layout in pooled if layout.pool[0] == 1] if self.keeps_rows else []
         for layouts in (with_all_rows, pooled):
             for few in range(min(_FEW, self.heads), 0, -1):
-                for layout in layouts:
-                    if layout.heads >= few:
-                        return layout
-        return self._smallest()
+                if found := [layout for layout in layouts if layout.heads >= few]:
+                    return found[0]
+        return self.best(Bounds(bounds.lines + 1, bounds.width + 1))  # the words alone fill the screen
 
     def _is_plain(self, layout: GridLayout) -> bool:
         """Whether maps have enough cells; one that is as square as two halves of a character is a block of two rows."""
@@ -228,8 +227,8 @@ class HeadMapGroup:
         """How many rows the block of a square cell has for each of its columns."""
         return 1 if self._small == HALF else 2
 
-    def _pooled(self, bounds: Bounds) -> Iterator[GridLayout]:
-        """Yield how blocks are drawn, the smallest first."""
+    def _pools(self, bounds: Bounds) -> Iterable[tuple[int, int]]:
+        """Return the sizes of blocks, the smallest first."""
         longest = max(len(self.rows), len(self.columns))
         pools: dict[tuple[int, int], None] = {}
         # One map alone is no wider than the room; where rows are kept, it need not be as low.
@@ -240,31 +239,20 @@ class HeadMapGroup:
             if self.keeps_rows:
                 pools[1, columns] = None
             pools[rows * self._tall, columns] = None
-        return (self._layout(bounds, self._small, pool) for pool in pools)
-
-    def _smallest(self) -> GridLayout:
-        """Return one map of as many lines as there are: the words alone may fill the screen."""
-        rows, columns = (-(-len(axis) // _LEAST) for axis in (self.rows, self.columns))
-        pool = (min(2 * rows, len(self.rows)), min(columns, len(self.columns)))
-        labels = self._labelled[-1]
-        high, _ = size_of(self._small, 0, labels.pooled(pool[0]), self.columns.pooled(pool[1]))
-        return GridLayout(1, self._small, pool, labels, True, high)
+        return pools
 
     @cached_property
     def _labelled(self) -> list[Axis]:
         """The query axis with ever shorter labels."""
         return [self.rows if longest is None else self.rows.shortened(longest, self.palette) for longest in _LABELS]
 
-    @cached_property
-    def _pooled_axes(self) -> Callable[[tuple[int, int]], tuple[Axis, Axis]]:
-        return cache(lambda pool: (self.rows.pooled(pool[0]), self.columns.pooled(pool[1])))
-
     def _layout(self, bounds: Bounds, cell: GridCell, pool: tuple[int, int]) -> GridLayout:
         """Return how most heads are drawn with such cells, with the longest labels that let as many stand there."""
+        rows, columns = self.rows.pooled(pool[0]), self.columns.pooled(pool[1])
 
         def layouts() -> Iterator[GridLayout]:
             for is_short, titles in enumerate(self.titles):
-                high, wide = size_of(cell, max(map(cell_len, titles)), *self._pooled_axes(pool))
+                high, wide = size_of(cell, max(map(cell_len, titles)), rows, columns)
                 for labels in self._labelled:
                     per_strip = (bounds.width - labels.width) // (wide + GAP)
                     heads = min(per_strip * ((bounds.lines + 1) // (high + 1)), self.heads)

@@ -21,7 +21,7 @@ from attncli.errors import UsageError
 from attncli.formats.figures.fonts import Fonts
 from attncli.formats.figures.size import INCH, Size
 from attncli.render.axes import MARK, STEPS, Axis, titled
-from attncli.render.color_limits import scales_of
+from attncli.render.color_limits import scale_of_layer
 from attncli.render.heatmap import Heatmap, heatmap_of
 from attncli.render.legend import ticks
 from attncli.render.palette import COLORMAPS, Palette, Scale
@@ -89,7 +89,7 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: Size | None) -> Fig
         cells = view.cells(trace, layer)
         heads = {head: layer.head(head, cells.rows) for head in layer.heads}
         pictures = {head: heatmap_of(own, cells.of_columns, (pool, pool)) for head, own in heads.items()}
-        scales += scales_of(trace, view, layer, pictures).values()
+        scales.append(scale_of_layer(trace, view, layer, pictures))
         for place, (head, picture) in enumerate(pictures.items()):
             axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
             axes.set_title(_title(trace, layer, head))
