@@ -71,9 +71,9 @@ def attn(root: Any) -> Callable[..., Ran]:
                 code = int(ended.code or 0)
             sys.stdout.flush()
             sys.stderr.flush()
-            shown, said = (stream.getvalue().decode().replace("\r\n", "\n") for stream in (out, err))
-        assert "this is a bug in attn" not in said, said
-        return Ran(code, shown, said)
+            shown, errors = (stream.getvalue().decode().replace("\r\n", "\n") for stream in (out, err))
+        assert "this is a bug in attn" not in errors, errors
+        return Ran(code, shown, errors)
 
     return run
 
@@ -98,12 +98,12 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception]]:
     found: list[Exception] = []
     failed = Notes.failed
 
-    def kept(self: Notes, fault: Exception, *what: str) -> None:
+    def recorded(self: Notes, fault: Exception, *what: str) -> None:
         failed(self, fault, *what)
         if not isinstance(fault, RecursionError):
             found.append(fault.with_traceback(None))
 
-    monkeypatch.setattr(Notes, "failed", kept)
+    monkeypatch.setattr(Notes, "failed", recorded)
     yield found
     assert not found, found
 

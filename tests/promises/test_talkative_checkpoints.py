@@ -44,20 +44,20 @@ def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_a_checkpoint_prints_is_no_data(talkative: Path, tmp_path: Path) -> None:
-    given = ["-m", talkative, "--trust-remote-code"]
-    ran = program("inspect", *given, "-F", "json", "time flies like an arrow")
+    options = ["-m", talkative, "--trust-remote-code"]
+    ran = program("inspect", *options, "-F", "json", "time flies like an arrow")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["schema"] == "attncli.trace/1"
     assert {"imported", "made", "run", "and run"} <= set(ran.stderr.splitlines())
     # The others over descriptors of their own too, but in one process, which imports torch once.
     with warnings.catch_warnings(), whole_program() as attn:
         warnings.simplefilter("ignore")
-        again = attn("heads", *given, "-F", "tsv", "time flies like an arrow")
+        again = attn("heads", *options, "-F", "tsv", "time flies like an arrow")
         assert again.out.splitlines()[0].startswith("layer\t")
         assert {line.count("\t") for line in again.out.splitlines()} == {again.out.splitlines()[0].count("\t")}
-        again = attn("check", *given, "-F", "json", "time flies like an arrow")
+        again = attn("check", *options, "-F", "json", "time flies like an arrow")
         assert again.json["schema"] == "attncli.findings/1"
         assert {"made", "run", "and run"} <= set(again.err.splitlines())
-        again = attn("inspect", *given, "-o", tmp_path / "x.json", "time flies like an arrow")
+        again = attn("inspect", *options, "-o", tmp_path / "x.json", "time flies like an arrow")
         assert (again.code, again.out) == (0, "")
         assert {"made", "run", "and run"} <= set(again.err.splitlines())
