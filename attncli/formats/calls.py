@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, Track
+from attncli.analysis.calls.groups import NOTHING_EXPECTED, FindingCount, ModuleCalls
 from attncli.formats.answers import dumped
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def write_calls(calls: Calls) -> str:
     return dumped(document | {"rank": number, "ranks": ranks}) + "\n"
 
 
-def _entry(track: Track) -> dict[str, Any]:
+def _entry(track: ModuleCalls) -> dict[str, Any]:
     batch, heads, queries, keys = track.shape
     names = ("batch", "heads", "queries", "keys")
     return {
@@ -36,9 +36,9 @@ def _entry(track: Track) -> dict[str, Any]:
         "dtype": track.dtype,
         "mask": track.mask,
         "expected": None if track.expected == NOTHING_EXPECTED else track.expected,
-        "findings": [_finding(one) for one in track.all_noticed],
+        "findings": [_finding(one) for one in track.all_findings],
     }
 
 
-def _finding(one: Noticed) -> dict[str, Any]:
+def _finding(one: FindingCount) -> dict[str, Any]:
     return one.finding.as_dict() | {"made_at": one.finding.made_at, "calls": one.calls}
