@@ -90,12 +90,7 @@ class InteractiveSource:
         return [[layer] for layer in ordered] if self._model.is_incremental else [ordered]
 
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
-        """Return what the queries and the keys of a question are, before any layer is computed.
-
-        Raises:
-            InputError: a text cannot be read.
-            UsageError: the source has no such question.
-        """
+        """Return what the queries and the keys of a question are, before any layer is computed; see `trace`."""
         return self._model.tokens(question.text, question.pair, question.target)
 
     def trace(self, question: Query, layers: Sequence[int]) -> Trace:
@@ -111,7 +106,7 @@ class InteractiveSource:
 
 
 class SavedSource(InteractiveSource):
-    """A trace that was saved."""
+    """A trace that was saved, which answers its own question alone."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -123,12 +118,12 @@ class SavedSource(InteractiveSource):
         return [sorted(set(layers))]
 
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
-        """Return the tokens of its own question; see `InteractiveSource.tokens`."""
+        """See `InteractiveSource.tokens`."""
         self._check(question)
         return self._trace.query_tokens, self._trace.key_tokens
 
     def trace(self, question: Query, layers: Sequence[int]) -> Trace:
-        """Return some of its layers; see `InteractiveSource.trace`."""
+        """See `InteractiveSource.trace`."""
         self._check(question)
         for layer in layers:
             if layer not in self.layers:

@@ -216,7 +216,7 @@ def test_what_is_kept_is_bounded(folders: dict[str, str], monkeypatch: pytest.Mo
     for length in range(1, 60, 7):
         for layer in (*range(LAYERS), 0, 1):
             model.trace(Query(" ".join(["w7"] * length)), [layer])
-            kept = model._model._native._prefix_cache._passes
+            kept = model._model._prefix_cache._passes
             assert len(kept) <= 2
             for each in kept:
                 sizes = [state.nbytes for state in each.states.values()]

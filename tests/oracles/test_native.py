@@ -37,7 +37,7 @@ import attncli
 from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.checkpoints.tensors.safetensors_store import Shards
-from attncli.engines import engine as engine_choice
+from attncli.engines import numpy as numpy_engine
 from attncli.engines.numpy import parallel
 from attncli.engines.numpy.families import FAMILIES, model_spec
 from attncli.engines.numpy.ops import ACTIVATIONS, gelu, linear
@@ -390,8 +390,8 @@ def test_what_computes_a_sentence_does_not_depend_on_those_beside_it(tmp_path: P
 def test_a_difference_that_is_no_number_is_shown_as_one(tmp_path: Path) -> None:
     save_whole("bert", tmp_path)
     (layer,) = attncli.inspect("w7 w8", model=str(tmp_path)).layers
-    assert engine_choice._compared(layer, layer, "float32").proof.max_abs_error == 0
-    assert math.isnan(engine_choice._compared(replace(layer, v=layer.v * np.nan), layer, "float32").proof.max_abs_error)
+    assert numpy_engine.compared(layer, layer, "float32").proof.max_abs_error == 0
+    assert math.isnan(numpy_engine.compared(replace(layer, v=layer.v * np.nan), layer, "float32").proof.max_abs_error)
 
 
 # As the hub's files have them; none says anything about a forward pass in evaluation.

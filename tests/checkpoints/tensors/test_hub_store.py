@@ -193,6 +193,16 @@ def test_a_connection_that_is_cut_and_a_server_that_is_busy_are_asked_again(
     assert slept
 
 
+def test_a_checkpoint_in_the_local_cache_is_read_where_no_hub_can_be_reached(
+    hub: Hub, attn: Run, slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_store, "WHOLE", 1 << 25)
+    how = ("--engine", "transformers")
+    there = layers(attn(*ASK, *how))
+    hub.trouble = lambda one: 0
+    assert layers(attn(*ASK, *how)) == there
+
+
 def test_a_server_that_sends_nothing_ends_in_one_sentence(hub: Hub, attn: Run, slept: list[float]) -> None:
     hub.trouble = lambda one: 0 if one.host == "storage" else None
     ran = attn(*ASK)
