@@ -224,15 +224,6 @@ def test_the_fused_kernel_runs_where_it_drops_nothing_and_nowhere_else(name: str
     assert not fused.called
 
 
-def test_the_fused_kernel_is_told_the_form_of_the_mask(folder: Folder, fused: Mock) -> None:
-    for name, is_causal, has_mask in (("llama", True, False), ("bert", False, False), ("mistral", False, True)):
-        fused.reset_mock()
-        opened(folder(name), "1").trace(TEXT)
-        (call,) = fused.call_args_list
-        assert call.kwargs["is_causal"] is is_causal
-        assert (call.args[4] is not None) == has_mask
-
-
 # --- where it runs -----------------------------------------------------------------------------------------
 
 
@@ -287,16 +278,6 @@ def test_what_does_not_fit_is_refused_with_both_sizes_and_what_to_do(
         words = ("7 tokens would take about 0.2 GB", "0.1 GB are free", "shorten", "--truncate", "fewer layers")
         refused(attn("inspect", TEXT, "-m", folder("llama"), *more), INPUT, *words)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_weight_is_computed_before_the_memory_is_checked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = opened(folder("llama"), "0")
-    forward = Mock()
-    monkeypatch.setattr(checkpoint.model, "forward", forward)
-    monkeypatch.setattr(memory, "_available", lambda _: 1.0)
-    with pytest.raises(InputError, match="GB are free"):
-        checkpoint.trace(TEXT)
-    assert not forward.called
 
 
 @pytest.mark.parametrize("name", ["llama", "dbrx"])

@@ -114,21 +114,6 @@ def test_a_saved_trace_still_knows_what_was_predicted(attn: Run, folder: Folder,
     assert attncli.load(saved).generated == 2
 
 
-def test_a_rollout_has_the_rows_that_predicted_and_words_have_none(attn: Run, folder: Folder, tmp_path: Path) -> None:
-    path, saved = folder("llama"), tmp_path / "written.safetensors"
-    written, attentions = plainly(path, COUNT)
-    rollout = np.eye(len(written))
-    for weights in attentions:
-        rollout = (weights.mean(axis=0) + np.eye(len(written))) / 2 @ rollout
-    made = attn("inspect", "-m", path, TEXT, "--generate", COUNT, "--rollout", "-F", "json", "--save", saved).json
-    predicted = [token["predicted"]["id"] for token in made["query_tokens"]]
-    assert predicted == written[len(IDS) :]
-    found = np.array(made["layers"][0]["heads"][0]["weights"])
-    np.testing.assert_allclose(found, rollout[len(IDS) - 1 : -1], atol=EXACT)
-    for options in (["-m", path, TEXT, "--generate", COUNT], ["--from", saved]):
-        refused(attn("inspect", *options, "--words"), USAGE, "--words merges pieces by their places in the text")
-
-
 def test_several_sentences_each_go_on_by_themselves(attn: Run, folder: Folder) -> None:
     path = folder("llama")
     texts = (TEXT, "w9 w8", "w7 w6 w5")

@@ -305,22 +305,6 @@ def changed_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], ob
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize(
-    ("family", "name"), [("llama", "layers.0.self_attn.q_proj"), ("llama", "layers.0.mlp.up_proj"), ("gpt_neox", None)]
-)
-def test_a_bias_that_the_configuration_does_not_state_is_not_added(
-    family: str, name: str | None, tmp_path: Path
-) -> None:
-    save(config_of(family, {"attention_bias": False}), tmp_path)
-    name = name or "layers.0.attention.query_key_value"
-
-    def add(tensors: dict[str, torch.Tensor]) -> None:
-        tensors[name + ".bias"] = torch.ones(len(tensors[name + ".weight"]))
-
-    changed_weights(tmp_path, add)
-    assert compared(family, *both(tmp_path)).is_exact
-
-
 def test_the_token_types_of_gpt2_are_ids_too(tmp_path: Path) -> None:
     save_whole("gpt2", tmp_path, "token_type_ids")
     agrees(tmp_path, "w7 w8 w9", layers="all")
@@ -493,17 +477,3 @@ def test_a_matrix_is_multiplied_as_it_is_stored(
     np.testing.assert_allclose(found, (x.double() @ wide.T).numpy(), atol=1e-5, rtol=0)
 
 
-def test_a_checkpoint_of_the_cache_is_read_from_it(minilm: str, tmp_path: Path) -> None:
-    environment = hub_cache(tmp_path, "sentence-transformers/all-MiniLM-L6-v2", minilm)
-    ran = program(
-        "inspect",
-        "-m",
-        "sentence-transformers/all-MiniLM-L6-v2",
-        "time flies",
-        "--engine",
-        "auto",
-        "-F",
-        "json",
-        env=environment,
-    )
-    assert json.loads(ran.stdout)["source"]["engine"] == "native"

@@ -168,17 +168,6 @@ def test_no_other_module_names_an_architecture_that_has_a_file() -> None:
         assert not names & texts, path.name
 
 
-def test_an_architecture_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
-    for config in ({"model_type": "reformer"}, {"model_type": "encoder-decoder", "encoder": {"model_type": "funnel"}}):
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        command = [sys.executable, "-X", "importtime", "-m", "attncli", "inspect", "time flies", "-m", str(tmp_path)]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (ran.returncode, ran.stdout) == (4, "")
-        assert re.search("has no weight for each pair|queries and keys that are no tokens", ran.stderr)
-        assert not re.search(r"\| +torch$", ran.stderr, re.MULTILINE)
-        assert re.search(r"\| +json$", ran.stderr, re.MULTILINE)
-
-
 def test_a_longformer_may_be_the_encoder_of_another_model(tmp_path: Path) -> None:
     sides = tiny_config("longformer"), tiny_config("bert")
     config = EncoderDecoderConfig.from_encoder_decoder_configs(*sides, decoder_start_token_id=2, pad_token_id=1)

@@ -229,15 +229,6 @@ def test_every_head_of_the_real_checkpoint_has_the_metrics_of_transformers_own_w
             assert entry["std"][name] == (None if spread is None else pytest.approx(spread, rel=1e-3, abs=2e-5))
 
 
-def test_the_layers_and_heads_and_rows_that_were_chosen_alone(minilm: str, attn: Run) -> None:
-    some = attn("heads", "-m", minilm, SENTENCES[0], "--layer", "1,4", "--head", "3", "-q", "flies", "-F", "json").json
-    assert [(entry["layer"], entry["head"]) for entry in some["heads"]] == [(1, 3), (4, 3)]
-    shown = attn("inspect", "-m", minilm, SENTENCES[0], "--layer", "4", "--head", "3", "-q", "flies", "-F", "json").json
-    (row,) = shown["layers"][0]["heads"][0]["weights"]
-    assert some["heads"][1]["previous"] == pytest.approx(row[1])
-    assert some["heads"][1]["max_weight"] == pytest.approx(max(row))
-
-
 def test_an_encoder_decoder_has_a_row_for_each_kind(tmp_path: Path, attn: Run) -> None:
     save_for_auto(tiny_model("bart"), tmp_path)
     ran = attn("heads", "-m", tmp_path, "w5 w6 w7", "--target", "w8 w9", "-F", "json")

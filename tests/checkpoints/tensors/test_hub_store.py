@@ -222,13 +222,6 @@ def test_a_token_goes_to_the_hub_alone(hub: Hub, attn: Run, tiny_llama: str, mon
     assert said == {("hub", True), ("storage", False)}
 
 
-def test_weights_that_are_refused_are_one_sentence(hub: Hub, attn: Run, slept: list[float]) -> None:
-    hub.trouble = lambda one: (403, {}) if one.path.endswith(".safetensors") else None
-    ran = attn(*ASK)
-    assert (ran.code, ran.err.count("\n")) == (3, 1), ran.err
-    assert "403" in ran.err
-
-
 def test_a_server_that_knows_no_ranges_is_said_to_know_none(hub: Hub, attn: Run) -> None:
     hub.takes_ranges = False
     ran = attn(*ASK)
