@@ -55,42 +55,25 @@ _LISTED = 8  # checkpoints that a sentence names
 
 
 class HubFolder(NamedTuple):
-    """A folder of a repository on the hub.
+    """A folder of a repository on the hub."""
 
-    Attributes:
-        repository: its name.
-        commit: of the repository.
-        inside: what the names of its files there begin with: `checkpoint-500/`.
-        sizes: in bytes, of its files, by their names in the folder.
-    """
-
-    repository: str
-    commit: str
-    inside: str
-    sizes: Mapping[str, int]
+    repository: str  # its name
+    commit: str  # of the repository
+    inside: str  # what the names of its files there begin with: `checkpoint-500/`
+    sizes: Mapping[str, int]  # in bytes, of its files, by their names in the folder
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of a checkpoint; what is small of them is on this machine.
+    """The files of a checkpoint; what is small of them is on this machine."""
 
-    Attributes:
-        name: as views show it: what was given, down to the folder in it that was taken.
-        files: its configuration and its weights.
-        tokenizer: the files of its tokenizer, which may be in another folder.
-        remote: where on the hub the weights are that `files` lacks.
-        adapter: the files of the LoRA that changes the weights.
-        base: the model under an adapter, as views show it.
-        gguf: the only file, if it is one of that form.
-    """
-
-    name: str
-    files: CheckpointFolder
-    tokenizer: CheckpointFolder
-    remote: HubFolder | None = None
-    adapter: CheckpointFolder | None = None
-    base: str = ""
-    gguf: Path | None = None
+    name: str  # as views show it: what was given, down to the folder in it that was taken
+    files: CheckpointFolder  # its configuration and its weights
+    tokenizer: CheckpointFolder  # the files of its tokenizer, which may be in another folder
+    remote: HubFolder | None = None  # where on the hub the weights are that `files` lacks
+    adapter: CheckpointFolder | None = None  # the files of the LoRA that changes the weights
+    base: str = ""  # the model under an adapter, as views show it
+    gguf: Path | None = None  # the only file, if it is one of that form
 
     @property
     def folder(self) -> Path:

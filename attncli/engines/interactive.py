@@ -21,19 +21,12 @@ if TYPE_CHECKING:
 
 
 class Query(NamedTuple):
-    """What the attention depends on, besides the model.
+    """What the attention depends on, besides the model."""
 
-    Attributes:
-        text: the sentence; empty where a target stands alone.
-        pair: a second text in the same sequence.
-        target: the text whose queries attend to the sentence's keys.
-        mask: an expression or a file in place of the source's own mask; None is that one.
-    """
-
-    text: str
-    pair: str | None = None
-    target: str | None = None
-    mask: str | None = None
+    text: str  # the sentence; empty where a target stands alone
+    pair: str | None = None  # a second text in the same sequence
+    target: str | None = None  # the text whose queries attend to the sentence's keys
+    mask: str | None = None  # an expression or a file in place of the source's own mask; None is that one
 
 
 def open_interactive(

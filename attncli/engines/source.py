@@ -76,16 +76,11 @@ class OpenModel(Source):
 
 
 class CorpusItem(NamedTuple):
-    """A sentence of a file, or why a line is none.
+    """A sentence of a file, or why a line is none."""
 
-    Attributes:
-        number: its place among the arguments, or its line or row in its file, from 1.
-        text: the sentence.
-        metadata: what else the file says of it, by the names of the columns; of several files, `file` is which.
-    """
-
-    number: int
-    text: str | Failure
+    number: int  # its place among the arguments, or its line or row in its file, from 1
+    text: str | Failure  # the sentence
+    # what else the file says of it, by the names of the columns; of several files, `file` is which
     metadata: Metadata = NO_METADATA
 
 

@@ -53,17 +53,11 @@ class _Range(NamedTuple):
 
 @dataclass
 class _File:
-    """A file of weights: in the local cache as a whole, or by ranges in a scratch file.
+    """A file of weights: in the local cache as a whole, or by ranges in a scratch file."""
 
-    Attributes:
-        tensors: of the file, mapped; those that are not fetched are zeros.
-        pages: of a scratch file; None: all of it is here.
-        ranges: those that are here.
-    """
-
-    tensors: Tensors
-    pages: np.memmap[Any, Any] | None = None
-    ranges: set[_Range] = field(default_factory=set)
+    tensors: Tensors  # of the file, mapped; those that are not fetched are zeros
+    pages: np.memmap[Any, Any] | None = None  # of a scratch file; None: all of it is here
+    ranges: set[_Range] = field(default_factory=set)  # those that are here
 
 
 class HubStore(Store):

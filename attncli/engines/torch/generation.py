@@ -41,23 +41,14 @@ def check_causal(name: str, part: TextModel) -> None:
 
 @dataclass(frozen=True)
 class Writer:
-    """A language model, its head included.
+    """A language model, its head included."""
 
-    Attributes:
-        name: of the checkpoint.
-        model: it reads token ids and gives logits.
-        base: the part of it whose layers read them.
-        tokenizer: what its ids are called.
-        limit: how many positions it has; None is no limit.
-        count: how many tokens it writes.
-    """
-
-    name: str
-    model: Any
-    base: Any
-    tokenizer: Any
-    limit: int | None
-    count: int
+    name: str  # of the checkpoint
+    model: Any  # it reads token ids and gives logits
+    base: Any  # the part of it whose layers read them
+    tokenizer: Any  # what its ids are called
+    limit: int | None  # how many positions it has; None is no limit
+    count: int  # how many tokens it writes
 
     def continued(self, sentence: EncodedInput) -> EncodedInput:
         """Return the sentence with `count` more tokens, or fewer if the model ends it with its own end token.

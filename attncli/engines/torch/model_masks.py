@@ -32,21 +32,13 @@ _TYPE = re.compile(r"(\w+)_attention")
 
 @dataclass(frozen=True)
 class LayerMask:
-    """One mask of one sentence, and the layers that have it.
+    """One mask of one sentence, and the layers that have it."""
 
-    Attributes:
-        kind: what the configuration calls these layers, or what they are seen to do.
-        layers: their indices.
-        allowed: True = attend; a plane for all heads, or one for each.
-        queries: the tokens of the rows, padding included.
-        keys: the tokens of the columns.
-    """
-
-    kind: str
-    layers: tuple[int, ...]
-    allowed: Bool[np.ndarray, "P Q K"]
-    queries: Tokens
-    keys: Tokens
+    kind: str  # what the configuration calls these layers, or what they are seen to do
+    layers: tuple[int, ...]  # their indices
+    allowed: Bool[np.ndarray, "P Q K"]  # True = attend; a plane for all heads, or one for each
+    queries: Tokens  # the tokens of the rows, padding included
+    keys: Tokens  # the tokens of the columns
 
 
 @dataclass(frozen=True)

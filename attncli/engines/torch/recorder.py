@@ -28,23 +28,14 @@ Sublayer = tuple[int, str]  # a layer's index and its kind of attention
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """What a user asked of a checkpoint.
+    """What a user asked of a checkpoint."""
 
-    Attributes:
-        layers: indices of the layers to record.
-        kind: the only kind of attention to record; None is every kind.
-        heads: the heads that were asked for.
-        mask: a mask in place of the model's own, in every layer.
-        audits: whether to keep the calls too, with the sums of their weights.
-        is_blank: whether the model has no weights, so that its masks alone are worth recording.
-    """
-
-    layers: tuple[int, ...]
-    kind: str | None
-    heads: Indices
-    mask: Expression | None
-    audits: bool = False
-    is_blank: bool = False
+    layers: tuple[int, ...]  # indices of the layers to record
+    kind: str | None  # the only kind of attention to record; None is every kind
+    heads: Indices  # the heads that were asked for
+    mask: Expression | None  # a mask in place of the model's own, in every layer
+    audits: bool = False  # whether to keep the calls too, with the sums of their weights
+    is_blank: bool = False  # whether the model has no weights, so that its masks alone are worth recording
 
 
 @dataclass(frozen=True)
@@ -61,17 +52,11 @@ class Span:
 
 
 class PaddedBatch(NamedTuple):
-    """Sentences side by side.
+    """Sentences side by side."""
 
-    Attributes:
-        inputs: what the model reads, `[B, longest]` each, by the names of its forward pass.
-        spans: where each sentence stands.
-        whole: all of it, padding included.
-    """
-
-    inputs: dict[str, Any]
-    spans: list[Span]
-    whole: Span
+    inputs: dict[str, Any]  # what the model reads, `[B, longest]` each, by the names of its forward pass
+    spans: list[Span]  # where each sentence stands
+    whole: Span  # all of it, padding included
 
 
 class UnknownPositionsError(NotExposedError):
@@ -93,28 +78,19 @@ class _ModuleRun:
 
 @dataclass
 class Recorder:
-    """One forward pass.
+    """One forward pass."""
 
-    Attributes:
-        request: what to record.
-        modules: which attention module is which layer.
-        kinds: the kinds of attention that run.
-        batch: what it runs on.
-        layers: what was recorded, of each sentence.
-        order: the layers of each kind that ran, in that order.
-        calls: what the layers were recorded of, if that is asked for.
-        returned: the attention modules that returned, by their `id`, in that order.
-        outputs: what those gave that were recorded, `[B, Q, E]`.
-    """
-
-    request: RecordRequest
-    modules: AttentionModules
-    kinds: Sequence[str]
-    batch: PaddedBatch
-    order: dict[str, list[int]] = field(init=False)
-    layers: list[dict[Sublayer, LayerTrace]] = field(init=False)
+    request: RecordRequest  # what to record
+    modules: AttentionModules  # which attention module is which layer
+    kinds: Sequence[str]  # the kinds of attention that run
+    batch: PaddedBatch  # what it runs on
+    order: dict[str, list[int]] = field(init=False)  # the layers of each kind that ran, in that order
+    layers: list[dict[Sublayer, LayerTrace]] = field(init=False)  # what was recorded, of each sentence
+    # what the layers were recorded of, if that is asked for
     calls: dict[Sublayer, AttentionCall] = field(default_factory=dict)
+    # the attention modules that returned, by their `id`, in that order
     returned: list[tuple[int, Sublayer]] = field(default_factory=list)
+    # what those gave that were recorded, `[B, Q, E]`
     outputs: dict[Sublayer, torch.Tensor] = field(default_factory=dict)
     _running: list[_ModuleRun] = field(default_factory=list)
 

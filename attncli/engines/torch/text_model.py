@@ -54,20 +54,13 @@ _PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
 
 @dataclass(frozen=True)
 class TextModel:
-    """What of a checkpoint reads text.
+    """What of a checkpoint reads text."""
 
-    Attributes:
-        config: its configuration.
-        whole: the checkpoint's, which that one is in; the same one for a text model.
-        model_class: what loads it; None is the class that transformers has for the configuration.
-        path: where it stands in that class's models, as in `model.language_model`; empty is all of them.
-        renamed: what the checkpoint's names of tensors become before they are read, by regular expressions.
-    """
-
-    config: Any
-    whole: Any
-    model_class: Any = None
-    path: str = ""
+    config: Any  # its configuration
+    whole: Any  # the checkpoint's, which that one is in; the same one for a text model
+    model_class: Any = None  # what loads it; None is the class that transformers has for the configuration
+    path: str = ""  # where it stands in that class's models, as in `model.language_model`; empty is all of them
+    # what the checkpoint's names of tensors become before they are read, by regular expressions
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
