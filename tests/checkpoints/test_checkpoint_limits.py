@@ -15,7 +15,7 @@ from attncli.checkpoints import options
 from attncli.engines import open_source
 from attncli.engines.torch import memory
 from attncli.engines.torch.engine import Checkpoint
-from attncli.errors import InputError, UsageError
+from attncli.errors import UsageError
 from attncli.recording.readers import transformers as interface
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace

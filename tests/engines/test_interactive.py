@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance import save as save_model
-from conformance import tiny_model, tokenizer_in
+from conformance import tiny_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_variants import compared, config_of, save

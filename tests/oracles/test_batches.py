@@ -3,8 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise, product
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import tiny_model
-from conformance import calmed, opened, save, save_for_auto, stacked
+from conformance import calmed, opened, save, stacked
 from rounding import of_weights
 
 from attncli.engines import open_source

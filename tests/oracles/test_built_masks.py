@@ -12,7 +12,6 @@ from odd_layouts import whole_map
 from transformers import AutoModel, masking_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from attncli.engines.torch import weightless_model
 from attncli.engines.torch.model_masks import BlankCheckpoint, SentenceMasks
 from attncli.masks.recognition import recognise_plane
 from attncli.recording.readers.transformers import ATTENTION

@@ -28,9 +28,7 @@ from native_variants import (
     native_packed,
     save,
 )
-from running import program
 from safetensors.torch import load_file, save_file
-from small_checkpoints import hub_cache
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 import attncli

@@ -1,10 +1,6 @@
 """Architectures with a way of their own, in which a general method could go wrong without a word."""
 
 import ast
-import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch

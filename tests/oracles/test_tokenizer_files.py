@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from tokenizer_folders import IN_PYTHON, PLACED, custom, ranks
 from transformers import AutoTokenizer, MarianConfig, MarianModel, TokenizersBackend
 

@@ -14,10 +14,8 @@ import pytest
 import torch
 from architectures import tiny_inputs, tiny_model
 from conformance import opened, save, words
-from transformers import AutoModel, AutoTokenizer
 
-import attncli
-from attncli.analysis.cell import AttentionCell, AttentionRow
+from attncli.analysis.cell import AttentionCell
 from attncli.analysis.why import explain
 from attncli.trace.trace import Trace
 

@@ -84,7 +84,7 @@ class NativeCheckpoint(OpenModel):
     ) -> None:
         check_options(options)
         self.mask = _parse_mask(mask)
-        files = _open(snapshot, options.offline)
+        files = _open(snapshot)
         model, config = snapshot.name, files.config
         spec = model_spec(ConfigReader(config))
         if kind not in (None, "self"):
@@ -291,7 +291,7 @@ class _OpenFiles(NamedTuple):
     tokenizer: Callable[[], NativeTokenizer]
 
 
-def _open(snapshot: Snapshot, offline: bool = False) -> _OpenFiles:
+def _open(snapshot: Snapshot) -> _OpenFiles:
     """Return what a checkpoint is made of, of which nothing but the configuration is read yet."""
     if snapshot.gguf is not None:
         # Which other checkpoints need not wait for.
@@ -306,7 +306,7 @@ def _open(snapshot: Snapshot, offline: bool = False) -> _OpenFiles:
     def store() -> Store:
         if snapshot.is_pickled:
             raise UnsupportedError(f"the weights of {'its base' if snapshot.adapter else 'it'} are in a pickle")
-        return open_store(snapshot, offline)
+        return open_store(snapshot)
 
     return _OpenFiles(config, store, partial(load_tokenizer, snapshot.model_name, snapshot.tokenizer, config))
 

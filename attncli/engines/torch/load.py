@@ -67,7 +67,7 @@ def load_model(
     for config in (part.whole, part.config):
         if "quantization_config" in vars(config):  # which transformers would undo by other packages, or not at all
             del config.quantization_config
-    store = open_store(snapshot, options.offline)
+    store = open_store(snapshot)
     folder = snapshot.folder if is_plain(snapshot, store) else None
     with translate_errors(name, "model"):
         model, report = build_with_recorder(partial(_loaded, loader, folder, part, options, store))
