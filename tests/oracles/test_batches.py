@@ -296,5 +296,3 @@ def test_sentences_that_fit_one_at_a_time_are_not_refused_for_their_number(
     ran = attn("inspect", "-m", tiny_llama, "-F", "jsonl", "--show", "tokens", *texts)
     assert (ran.code, ran.err) == (0, "")
     assert [json.loads(line)["text"] for line in ran.out.splitlines()] == texts
-
-

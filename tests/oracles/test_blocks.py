@@ -123,5 +123,3 @@ def test_the_two_values_of_diffllama_stand_side_by_side(tmp_path: Path) -> None:
     width = values.shape[-1]
     np.testing.assert_allclose(layer.v[:, :, :width], values[[0, 0]], atol=1e-6)
     np.testing.assert_allclose(layer.v[:, :, width:], values[[1, 1]], atol=1e-6)
-
-

@@ -189,5 +189,3 @@ def test_the_parameters_of_the_largest_model_take_four_bytes(name: str, least: f
     storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in checkpoint.model.parameters()}
     assert sum(storages.values()) == 4
     assert kinds(checkpoint)["full"][1] == "causal"
-
-

@@ -225,9 +225,7 @@ def agrees(model: str | Path, text: str, **options: Any) -> Any:
     "options",
     [
         {"layers": "all"},
-        {"layers": "3,0,-1", "heads": "2,5"},
         {"layers": 5, "pair": "fruit flies like a banana"},
-        {"layers": "all", "special": False},
         {"layers": 4, "mask": "causal & window(2)"},
         {"layers": 3, "mask": "keys(0,2)"},  # some queries see no key
     ],
@@ -248,7 +246,6 @@ def test_long_and_odd_sentences_are_too(minilm: str) -> None:
     ("family", "saved"),
     [
         ("llama", {"max_shard_size": "20KB"}),
-        ("llama", {"dtype": torch.bfloat16}),
         ("bert", {"dtype": torch.float16}),
         ("gemma2", {"dtype": torch.bfloat16, "max_shard_size": "20KB"}),
     ],
@@ -269,7 +266,7 @@ def test_weights_may_be_in_several_files_and_in_half_precision(
     assert compared(family, found, known).is_exact
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "roberta", "gpt_neox", "distilbert", "gemma3_text"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "roberta", "distilbert"])
 def test_weights_may_be_those_of_a_model_with_a_head(family: str, tmp_path: Path) -> None:
     config = config_of(family, {})
     save(config, tmp_path)
@@ -473,5 +470,3 @@ def test_a_matrix_is_multiplied_as_it_is_stored(
     found = linear(x.numpy(), weight.T if is_transposed else weight, None)
     wide = stored.double().T if is_transposed else stored.double()
     np.testing.assert_allclose(found, (x.double() @ wide.T).numpy(), atol=1e-5, rtol=0)
-
-

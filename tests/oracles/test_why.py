@@ -112,7 +112,7 @@ def loop(call: Called, query: int, key: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5", "gpt_oss", "inkling2_text", "gpt2", "mistral"])
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5", "gpt_oss", "inkling2_text"])
 def test_the_stages_add_up_to_the_models_own_weight(name: str, staged: Staged) -> None:
     trace, call = staged(name)
     trace = alone(trace)
@@ -192,5 +192,3 @@ def test_a_watched_softmax_gives_its_own_scores_and_weights(name: str, tmp_path:
             if cell.scaled is not None and cell.allowed:
                 assert cell.scaled == pytest.approx(float(cell.score), rel=1e-3, abs=1e-4)
     assert (trace.layer(LAYER).scale is None) == (name == "bloom")
-
-
