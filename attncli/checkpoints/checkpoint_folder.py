@@ -217,12 +217,6 @@ def hub_cache() -> Path:
     return Path(os.path.expandvars(home)).expanduser() / "hub"
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """Return the name of a repository on the hub, and the folder in it, if there is one: org/name/checkpoint-500."""
-    parts = name.split("/")
-    return "/".join(parts[:2]), "/".join(parts[2:])
-
-
 def split_revision(name: str) -> tuple[str, str]:
     """Return a name, and the branch, tag or commit of NAME@REVISION, `main` where none is named."""
     if "@" in name and not os.path.exists(name):
@@ -243,13 +237,6 @@ def snapshot_in(folder: Path, revision: str) -> Path:
     except (OSError, ValueError):
         commit = ""
     return folder / "snapshots" / (commit if commit.isalnum() else revision)
-
-
-def is_model_name(name: str) -> bool:
-    """Return whether something can be a name on the hub, or that of a folder in a repository there."""
-    parts = name.split("/")
-    is_here = os.path.isdir("/".join(parts[:2]))  # where somebody looks for a folder that there is not
-    return len(parts) < 3 or (all(part.strip(".") for part in parts) and not is_here)
 
 
 # --- names that were probably meant ----------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Repository:
     Attributes:
         name: of the repository.
         root: the folder of the commit in the local cache.
-        sizes: in bytes, of its files by their names; None where they are not known.
+        sizes: in bytes, of its files by their names; none where they are not known.
         is_offline: whether nothing may be asked of the hub.
     """
 
@@ -105,7 +105,7 @@ class Repository:
         self.root = cached_snapshot(name, revision)
         self.is_offline = is_offline(offline)
         self.sizes = self._listed()
-        if self.sizes is None and not self.is_offline:
+        if not self.sizes and not self.is_offline:
             _log.info("asking the hub for %s", name)
             self._download("configuration", revision, [CONFIG])  # whose client keeps a list of all files in the cache
             self.root = cached_snapshot(name, revision)
@@ -118,13 +118,13 @@ class Repository:
         with translate_hub_errors(self._shown, part, self.is_offline):
             snapshot_download(self.name, revision=revision, allow_patterns=exactly, tqdm_class=Download)
 
-    def _listed(self) -> dict[str, int] | None:
+    def _listed(self) -> dict[str, int]:
         from huggingface_hub import get_cached_repo_tree
         from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError
 
         with suppress(CachedRepoTreeNotFoundError, HFValidationError):
             return {file.path: file.size for file in get_cached_repo_tree(self.name, revision=self.root.name)}
-        return None
+        return {}
 
     def fetch(self, files: Collection[str], part: str) -> None:
         """Download files that are not in the local cache.

@@ -126,15 +126,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 class Chat(NamedTuple):
-    """A checkpoint's chat template, and how it is asked.
+    """A checkpoint's chat template, and how it is asked."""
 
-    Attributes:
-        name: of the checkpoint.
-        render: makes a text of messages.
-    """
-
-    name: str
-    render: Callable[[Messages], str]
+    name: str  # of the checkpoint
+    render: Callable[[Messages], str]  # makes a text of messages
 
     def write(self, text: str, pair: str | None = None, target: str | None = None) -> str:
         """Return what the template makes of a sentence, or of a conversation.

@@ -72,50 +72,29 @@ class TokenizerOutput(dict[str, list[int]]):
 
 
 class EncodedInput(NamedTuple):
-    """A sentence as a model reads it.
+    """A sentence as a model reads it."""
 
-    Attributes:
-        text: the sentence, or what a chat template has made of it; empty where a target stands alone.
-        pair: the second text of the same sequence.
-        target: the decoder's text.
-        tokens: of the sentence.
-        query_tokens: the tokens whose queries attend: those of the target if there is one.
-        inputs: token ids and what goes with them, as the model's forward pass names them.
-        notes: what the user should know of its tokens.
-        generated: how many of the last tokens the model wrote.
-    """
-
-    text: str
-    pair: str | None
-    target: str | None
-    tokens: Tokens
-    query_tokens: Tokens
-    inputs: dict[str, list[int]]
-    notes: tuple[str, ...]
-    generated: int = 0
+    text: str  # the sentence, or what a chat template has made of it; empty where a target stands alone
+    pair: str | None  # the second text of the same sequence
+    target: str | None  # the decoder's text
+    tokens: Tokens  # of the sentence
+    query_tokens: Tokens  # the tokens whose queries attend: those of the target if there is one
+    inputs: dict[str, list[int]]  # token ids and what goes with them, as the model's forward pass names them
+    notes: tuple[str, ...]  # what the user should know of its tokens
+    generated: int = 0  # how many of the last tokens the model wrote
 
 
 class InputEncoder(NamedTuple):
-    """A checkpoint's tokenizer and what its model can read.
+    """A checkpoint's tokenizer and what its model can read."""
 
-    Attributes:
-        name: of the checkpoint.
-        tokenizer: a fast tokenizer of transformers, or the native engine's, which is called alike.
-        special: whether special tokens are added.
-        limit: how many positions the model has; None is no limit.
-        truncate: cut what is longer instead of refusing it.
-        rows: how many ids the model has embeddings for; None is any.
-        start_id: the id that a decoder begins with.
-        chat: what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands.
-    """
-
-    name: str
-    tokenizer: Any
-    special: bool
-    limit: int | None
-    truncate: bool
-    rows: int | None = None
-    start_id: int | None = None
+    name: str  # of the checkpoint
+    tokenizer: Any  # a fast tokenizer of transformers, or the native engine's, which is called alike
+    special: bool  # whether special tokens are added
+    limit: int | None  # how many positions the model has; None is no limit
+    truncate: bool  # cut what is longer instead of refusing it
+    rows: int | None = None  # how many ids the model has embeddings for; None is any
+    start_id: int | None = None  # the id that a decoder begins with
+    # what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands
     chat: Chat | None = None
 
     def with_chat(self, options: LoadOptions) -> InputEncoder:

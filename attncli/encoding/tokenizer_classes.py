@@ -20,17 +20,11 @@ QWEN2_WORDS = (
 
 
 class Settings(NamedTuple):
-    """What the files beside a vocabulary say.
+    """What the files beside a vocabulary say."""
 
-    Attributes:
-        fields: those of tokenizer_config.json.
-        tokens: the special tokens by their names, such as `pad_token`.
-        added: the tokens that are matched before the vocabulary is, in the order of their ids.
-    """
-
-    fields: Mapping[str, Any]
-    tokens: Mapping[str, str | None]
-    added: list[AddedToken]
+    fields: Mapping[str, Any]  # those of tokenizer_config.json
+    tokens: Mapping[str, str | None]  # the special tokens by their names, such as `pad_token`
+    added: list[AddedToken]  # the tokens that are matched before the vocabulary is, in the order of their ids
 
     def flag(self, name: str, default: bool | None, may_be_none: bool = False) -> Any:
         """Return a field that is true or false.
@@ -56,35 +50,23 @@ class Settings(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """What a class sets up around a vocabulary; see `tokenizers.Tokenizer`.
+    """What a class sets up around a vocabulary; see `tokenizers.Tokenizer`."""
 
-    Attributes:
-        pre_tokenizer: splits a text into words.
-        model: parameters of the vocabulary.
-        normalizer: changes the text before it is split.
-        post_processor: makes, of the tokenizer, what adds the special tokens; None takes that of tokenizer.json.
-    """
-
-    pre_tokenizer: Any
-    model: Mapping[str, Any]
-    normalizer: Any = None
+    pre_tokenizer: Any  # splits a text into words
+    model: Mapping[str, Any]  # parameters of the vocabulary
+    normalizer: Any = None  # changes the text before it is split
+    # makes, of the tokenizer, what adds the special tokens; None takes that of tokenizer.json
     post_processor: Callable[[Tokenizer], Any] | None = None
 
 
 class TokenizerClass(NamedTuple):
-    """A tokenizer class.
+    """A tokenizer class."""
 
-    Attributes:
-        model: the kind of vocabulary it takes.
-        tokens: its special tokens where the checkpoint names none.
-        build: sets it up, given the tokenizer in tokenizer.json; None takes that one as it is.
-        has_segments: whether the model is told which of two texts a token belongs to.
-    """
-
-    model: Any
-    tokens: Mapping[str, str | None]
+    model: Any  # the kind of vocabulary it takes
+    tokens: Mapping[str, str | None]  # its special tokens where the checkpoint names none
+    # sets it up, given the tokenizer in tokenizer.json; None takes that one as it is
     build: Callable[[Tokenizer, Settings], Pipeline] | None
-    has_segments: bool = False
+    has_segments: bool = False  # whether the model is told which of two texts a token belongs to
 
 
 # Parameters of byte-pair vocabularies: of those whose alphabet is bytes, and of those that spell out unknown bytes.

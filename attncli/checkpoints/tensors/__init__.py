@@ -16,15 +16,10 @@ if TYPE_CHECKING:
 
 
 class Stored(NamedTuple):
-    """What is known of a tensor before it is read.
+    """What is known of a tensor before it is read."""
 
-    Attributes:
-        type: of its numbers, as safetensors calls it.
-        shape: as it is read.
-    """
-
-    type: str
-    shape: tuple[int, ...]
+    type: str  # of its numbers, as safetensors calls it
+    shape: tuple[int, ...]  # as it is read
 
 
 class Store(ABC):

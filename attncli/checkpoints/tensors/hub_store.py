@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.checkpoint_folder import WEIGHTS, map_weights
-from attncli.checkpoints.hub import Download, is_offline, silence_hub, tell, translate_hub_errors
+from attncli.checkpoints.hub import Download, silence_hub, tell, translate_hub_errors
 from attncli.checkpoints.tensors import Store, Stored
 from attncli.errors import LoadError
 from attncli.text import bytes_shown, visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.checkpoint_folder import CheckpointFolder
-    from attncli.checkpoints.snapshot import HubFolder
+    from attncli.checkpoints.hub import Repository
     from attncli.files import Tensors
 
 _log = logging.getLogger(__name__)
@@ -53,17 +53,11 @@ class _Range(NamedTuple):
 
 @dataclass
 class _File:
-    """A file of weights: in the local cache as a whole, or by ranges in a scratch file.
+    """A file of weights: in the local cache as a whole, or by ranges in a scratch file."""
 
-    Attributes:
-        tensors: of the file, mapped; those that are not fetched are zeros.
-        pages: of a scratch file; None: all of it is here.
-        ranges: those that are here.
-    """
-
-    tensors: Tensors
-    pages: np.memmap[Any, Any] | None = None
-    ranges: set[_Range] = field(default_factory=set)
+    tensors: Tensors  # of the file, mapped; those that are not fetched are zeros
+    pages: np.memmap[Any, Any] | None = None  # of a scratch file; None: all of it is here
+    ranges: set[_Range] = field(default_factory=set)  # those that are here
 
 
 class HubStore(Store):
@@ -73,16 +67,14 @@ class HubStore(Store):
         name: of the checkpoint.
         files: those in the local cache.
         remote: where on the hub it is.
-        offline: whether the hub may not be asked.
 
     Raises:
         LoadError: a file is damaged, or cannot be fetched.
     """
 
-    def __init__(self, name: str, files: CheckpointFolder, remote: HubFolder, offline: bool) -> None:
+    def __init__(self, name: str, files: CheckpointFolder, remote: Repository) -> None:
         silence_hub()
         self._name, self._files, self._remote = visible(name), files, remote
-        self._is_offline = is_offline(offline)
         self._open: dict[str, _File] = {}
         self._lock = RLock()  # transformers reads in threads of its own
         has_one = WEIGHTS in remote.sizes
@@ -158,9 +150,8 @@ class HubStore(Store):
             from huggingface_hub import hf_hub_download
 
             self._check_online(remote.sizes[file])
-            name = remote.inside + file
             with translate_hub_errors(self._name, "model"):
-                path = Path(hf_hub_download(remote.repository, name, revision=remote.commit, tqdm_class=Download))
+                path = Path(hf_hub_download(remote.name, file, revision=remote.root.name, tqdm_class=Download))
         return _File(self._map(file, path))
 
     def _scratch(self, file: str) -> _File:
@@ -217,7 +208,7 @@ class HubStore(Store):
 
     def _check_online(self, count: int) -> None:
         """Raise LoadError before bytes are fetched where nothing may be; say how many are, where it takes a while."""
-        if self._is_offline:
+        if self._remote.is_offline:
             raise LoadError(
                 f"the weights of {self._name} are not in the local cache, or not all of them, and offline nothing is "
                 "fetched; `hf download` fetches them"
@@ -227,7 +218,7 @@ class HubStore(Store):
 
     def _get(self, part: _Range) -> np.ndarray[Any, Any]:
         """Return bytes of a file on the hub."""
-        path = f"{self._repository}@{self._remote.commit}/{self._remote.inside}{part.file}"
+        path = f"{self._repository}@{self._remote.root.name}/{part.file}"
         with translate_hub_errors(self._name, "model"):
             content: bytes = self._file_system.cat_file(path, start=part.begin, end=part.end, cache_type="none")
         if len(content) != part.end - part.begin:
@@ -248,9 +239,9 @@ class HubStore(Store):
         """The full name of the repository: the file system knows none of the old names, such as gpt2."""
         from huggingface_hub import HfApi
 
-        name = self._remote.repository
+        name = self._remote.name
         with translate_hub_errors(self._name, "model"):
-            return name if "/" in name else HfApi().model_info(name, revision=self._remote.commit).id
+            return name if "/" in name else HfApi().model_info(name, revision=self._remote.root.name).id
 
 
 def _joined(parts: Iterable[_Range]) -> list[_Range]:

@@ -34,17 +34,11 @@ _BITS = (4, 8)  # of a packed number
 
 
 class QuantizedTensor(NamedTuple):
-    """A tensor of the model that is stored in parts.
+    """A tensor of the model that is stored in parts."""
 
-    Attributes:
-        shape: of its numbers.
-        parts: the tensors of the checkpoint that it is made of.
-        read: makes its numbers, in float32.
-    """
-
-    shape: Shape
-    parts: tuple[str, ...]
-    read: Callable[[], Array]
+    shape: Shape  # of its numbers
+    parts: tuple[str, ...]  # the tensors of the checkpoint that it is made of
+    read: Callable[[], Array]  # makes its numbers, in float32
 
 
 class QuantizedTensors:

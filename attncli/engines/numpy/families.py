@@ -239,40 +239,24 @@ def _one_rope(fields: ConfigReader, width: int, positions: int, theta: float) ->
 
 
 class Decoder(NamedTuple):
-    """What tells a family of decoders from Llama (Touvron et al. 2023).
+    """What tells a family of decoders from Llama (Touvron et al. 2023)."""
 
-    Attributes:
-        vocabulary: the default of its size, as those that follow.
-        hidden: width of the hidden states.
-        inner: of the feed-forward network.
-        heads: of the queries.
-        layers: how many.
-        kv_heads: of keys and values; None is as many as of the queries.
-        head_width: of a head; None is computed from the rest.
-        positions: how many.
-        theta: base of the rotary frequencies.
-        eps: of the norms.
-        biases: reads which projections have biases.
-        kinds: reads which layers have a window.
-        ropes: reads how each kind of layer rotates queries and keys.
-        norms_heads: whether queries and keys are normalized, each head by itself.
-        gemma: the generation of a Gemma, whose embeddings are scaled, and whose norms are their distance from 1; or 0.
-    """
-
-    vocabulary: int = 32_000
-    hidden: int = 4096
-    inner: int = 11_008
-    heads: int = 32
-    layers: int = 32
-    kv_heads: int | None = None
-    head_width: int | None = None
-    positions: int = 2048
-    theta: float = 10_000.0
-    eps: float = 1e-6
-    biases: Callable[[ConfigReader], Biases] = _stated_biases
-    kinds: Callable[[ConfigReader, int], Kinds] = _no_windows
+    vocabulary: int = 32_000  # the default of its size, as those that follow
+    hidden: int = 4096  # width of the hidden states
+    inner: int = 11_008  # of the feed-forward network
+    heads: int = 32  # of the queries
+    layers: int = 32  # how many
+    kv_heads: int | None = None  # of keys and values; None is as many as of the queries
+    head_width: int | None = None  # of a head; None is computed from the rest
+    positions: int = 2048  # how many
+    theta: float = 10_000.0  # base of the rotary frequencies
+    eps: float = 1e-6  # of the norms
+    biases: Callable[[ConfigReader], Biases] = _stated_biases  # reads which projections have biases
+    kinds: Callable[[ConfigReader, int], Kinds] = _no_windows  # reads which layers have a window
+    # reads how each kind of layer rotates queries and keys
     ropes: Callable[[ConfigReader, int, int, float], Ropes] = _one_rope
-    norms_heads: bool = False
+    norms_heads: bool = False  # whether queries and keys are normalized, each head by itself
+    # the generation of a Gemma, whose embeddings are scaled, and whose norms are their distance from 1; or 0
     gemma: int = 0
 
     def spec(self, fields: ConfigReader) -> ModelSpec:
@@ -466,17 +450,12 @@ _LATER, _EARLIER = "model.language_model.", "language_model.model."  # by the ve
 
 
 class Tower(NamedTuple):
-    """A family of models with a language model inside.
+    """A family of models with a language model inside."""
 
-    Attributes:
-        texts: what the language model may be, by its model type.
-        prefixes: what the names of its tensors begin with, by the version that saved them.
-        is_flat: whether older configurations have its fields among those of the whole.
-    """
-
-    texts: Mapping[str, Decoder]
+    texts: Mapping[str, Decoder]  # what the language model may be, by its model type
+    # what the names of its tensors begin with, by the version that saved them
     prefixes: tuple[str, ...] = (_LATER, _EARLIER)
-    is_flat: bool = False
+    is_flat: bool = False  # whether older configurations have its fields among those of the whole
 
 
 _LLAVA = Tower({"llama": _LLAMA, "mistral": _MISTRAL, "qwen2": _QWEN2})

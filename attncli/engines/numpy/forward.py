@@ -39,15 +39,10 @@ _MOST, _LEAST = 128, 32
 
 @dataclass(frozen=True)
 class Model:
-    """A model as data, with its weights.
+    """A model as data, with its weights."""
 
-    Attributes:
-        spec: how it is put together.
-        weights: its tensors.
-    """
-
-    spec: ModelSpec
-    weights: ModelWeights
+    spec: ModelSpec  # how it is put together
+    weights: ModelWeights  # its tensors
 
     @cached_property
     def batch_tokens(self) -> int:
@@ -129,19 +124,12 @@ class Model:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a model.
+    """One layer of a model."""
 
-    Attributes:
-        model: its model.
-        index: which layer it is.
-        mask: in place of the layer's own; None is that one.
-        is_wanted: whether its attention is recorded.
-    """
-
-    model: Model
-    index: int
-    mask: Expression | None
-    is_wanted: bool
+    model: Model  # its model
+    index: int  # which layer it is
+    mask: Expression | None  # in place of the layer's own; None is that one
+    is_wanted: bool  # whether its attention is recorded
 
     def project_qkv(self, x: Hidden, batch: RaggedBatch, past: int = 0) -> list[GroupHeads]:
         """Return the queries, keys and values of each group of sentences, queries and keys rotated.
