@@ -15,7 +15,7 @@ from attncli import attention
 from attncli.analysis.metrics import head_metrics
 from attncli.formats import joined, part_of
 from attncli.formats.columns import CELLS
-from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest
+from attncli.masks.expressions import ArrayMask, Mask, RuleMask
 from attncli.masks.parser import parse
 from attncli.render.heatmap import heatmap_of
 from attncli.trace.layer import stages_of
@@ -120,12 +120,6 @@ def test_every_format_writes_blocks_as_the_whole(
     assert parts == whole
 
 
-def test_the_output_of_blocks_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
-    head = exact().layer(0).head
-    whole, parts = whole_and_in_blocks(monkeypatch, cells, lambda: head(0).output)
-    np.testing.assert_allclose(parts, whole, rtol=1e-5)
-
-
 # --- masks -------------------------------------------------------------------------------------------------
 
 
@@ -143,13 +137,6 @@ def test_blind_queries_are_those_without_a_cell(
         layer = layer_of(q, k, mask=form)
         for found in whole_and_in_blocks(monkeypatch, 8, lambda layer=layer: layer.fully_masked(range(queries))):
             assert found.tolist() == blind.tolist()
-
-
-def test_the_smallest_form_is_found_without_a_matrix() -> None:
-    allowed = np.tri(4096, dtype=bool)[None]
-    found, peak = traced(lambda: smallest(allowed, heads=1))
-    assert str(found) == "causal"
-    assert peak < allowed.nbytes / 2
 
 
 # --- numbers -----------------------------------------------------------------------------------------------

@@ -36,6 +36,15 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
     yield from _together((layer, _blind_rows(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
 
 
+def warnings_of_test(trace: Trace) -> Iterator[str]:
+    """Yield what the induction test means less for than it seems: layers in which a query may attend to a later key."""
+    if any(layer.mask.rows(list(layer.heads), np.array([0]))[..., 1:].any() for layer in trace.layers):
+        yield (
+            "queries of this model see later keys, where a token stands a second time; --induction is a test of causal "
+            "models"
+        )
+
+
 def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str]:
     """Yield the warnings about some rows of a trace, a sentence each, after the notes of the trace and its source."""
     yield from (*trace.source.notes, *trace.notes)

@@ -173,9 +173,9 @@ def _fills(values: np.ndarray[Any, Any]) -> tuple[float, ...]:
 
 
 def _causal(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> Literal["attend", "masked"] | None:
-    """Return the convention that has causal structure, as `read_convention` defines it, or None where neither has.
+    """Return the convention that has causal structure, as `read_convention` defines it; None where neither has.
 
-    In every mask that heads or batch rows have no future cell is allowed; the rest one of them has to show.
+    In every plane no future cell is allowed; the rest one of them has to show.
     """
     queries, keys = is_true.shape[-2:]
     if queries < 2 or not 0 <= past <= keys - queries:

@@ -216,7 +216,7 @@ def conjuncts(expression: Expression) -> list[Expression]:
 
 
 def atoms_named(name: str, parts: Iterable[Expression]) -> list[Atom]:
-    """Return the atoms of this name among the parts of an expression."""
+    """Return the atoms of this name among parts of an expression."""
     return [part for part in parts if isinstance(part, Atom) and part.name == name]
 
 
@@ -365,11 +365,6 @@ class RuleMask(NamedTuple):
             return allowed[None]
         return allowed if len(allowed) == 1 else allowed[heads]
 
-    def is_exactly(self, allowed: Bool[np.ndarray, "1 Q K"]) -> bool:
-        """Return whether these are its cells, comparing a block of rows at a time."""
-        blocks = row_blocks(np.arange(self.queries), self.keys)
-        return all(np.array_equal(self.rows([0], rows), allowed[:, rows]) for rows in blocks)
-
     def padding(self) -> Bool[np.ndarray, " K"]:
         """Return the keys that `pad` forbids to every query, whatever else the expression says."""
         grid = Grid(np.zeros((1, 1), int), self.keys, self.past, self.queries, self.heads)
@@ -418,6 +413,7 @@ def smallest(allowed: Bool[np.ndarray, "#H Q K"], heads: int) -> Mask:
         width = max(int(allowed[0, -1].sum()), 1)  # no window is empty
         for atom in (Atom("full"), Atom("causal"), Atom("window", (width,))):
             rule = RuleMask(atom, queries, keys, heads, past=keys - queries)
-            if rule.is_exactly(allowed):
+            blocks = row_blocks(np.arange(queries), keys)
+            if all(np.array_equal(rule.rows([0], rows), allowed[:, rows]) for rows in blocks):
                 return rule
     return ArrayMask(np.array(allowed))

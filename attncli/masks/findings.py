@@ -35,7 +35,7 @@ class Finding:
         kind: the layer's kind of attention.
         head: the head, where only one is meant.
         advice: what to do.
-        made_at: the lines of a program that made the masks it is about, where that is known of all of them.
+        made_at: the lines of a program that made the masks it is about, where all of them are known.
     """
 
     code: str

@@ -335,14 +335,16 @@ class _Planes:
             visible: the keys of each row that may be no padding; None is that there is none.
             is_any: whether any query may see something else.
         """
-        for rule, past in self._plain_rules if visible is None or is_any else self._rules(self._at_queries(visible)):
+        rules = self._plain_rules if visible is None or is_any else self._rules(visible[:, self._own])
+        for rule, past in rules:
             guess = _Guess(rule, past, self.no_padding, exception)
             if not self._could_be(guess):
                 continue
             if visible is not None:
                 tokens = self._tokens(guess, visible)
                 if exception in _INFERRED and not is_any:
-                    tokens = tokens | self._follow(guess)[:, None]
+                    follows = ~np.logical_or.reduce([self._unlike(guess, rows).any(axis=1) for rows in self._blocks])
+                    tokens = tokens | follows[:, None]  # batch rows that follow the rule without padding have none
                     if tokens.all() or not tokens.any(axis=1).all():
                         continue
                 guess = guess._replace(tokens=tokens)
@@ -368,10 +370,9 @@ class _Planes:
     def words_of(self, rule: Expression) -> list[Bool[np.ndarray, " K"]]:
         """Return the words of the first row, as many as follow a rule, with padding at its right or at its left end."""
         (cells,), found, places = self.cells, [], np.arange(self.keys)
-        follows = _Guess(rule, self.past, self.no_padding).expected(
-            self._grid(np.arange(self.queries), self.past), False
-        )
-        for turn in (1, -1):
+        grid = Grid(places[: self.queries, None], self.keys, self.past, self.queries, 1)
+        follows = _Guess(rule, self.past, self.no_padding).expected(grid, False)
+        for turn in (1, -1):  # padding on the right, and on the left
             seen, wrong = cells[::turn, ::turn], (cells != follows[0])[::turn, ::turn]
             last = np.where(seen, places + 1, 0).max(axis=1)  # one behind the last key that a query sees
             right = np.where(wrong, places, self.keys).min(axis=1)  # the first that it sees against the rule, or misses
@@ -385,6 +386,11 @@ class _Planes:
     @cached_property
     def _plain_rules(self) -> list[tuple[Expression, int]]:
         return self._rules(self.every)
+
+    @cached_property
+    def _own(self) -> Int[np.ndarray, " Q"]:
+        """The key at the position of each query, or the last one."""
+        return np.minimum(np.arange(self.queries) + self.past, self.keys - 1)
 
     def _rules(self, words: Bool[np.ndarray, "B Q"]) -> list[tuple[Expression, int]]:
         """Return what the mask could be, the simplest first, each with the past at which it could be that.
@@ -408,8 +414,7 @@ class _Planes:
     def _could_see(self) -> dict[ExceptionKind, Bool[np.ndarray, "B Q"]]:
         """Which queries may see nothing, everything, themselves alone, or something else, if they are padding."""
         places = np.arange(self.queries)
-        own = np.minimum(places + self.past, self.keys - 1)
-        alone = (self._counts == 1) & self.cells[:, places, own] & (places + self.past < self.keys)
+        alone = (self._counts == 1) & self.cells[:, places, self._own] & (places + self.past < self.keys)
         odd: dict[ExceptionKind, Bool[np.ndarray, "B Q"]] = dict.fromkeys(SEEN_BY_PADDING, self.every)
         return odd | {"masked": self._counts == 0, "open": self._counts == self.keys, "themselves": alone}
 
@@ -424,11 +429,6 @@ class _Planes:
         seen[:, places] -= self.cells[:, places - self.past, places]
         return _at_one_end(seen > 0)
 
-    def _at_queries(self, keys: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B Q"]:
-        """Return what is said of keys for the queries at their positions; of none there is nothing."""
-        places = np.minimum(np.arange(self.queries) + self.past, self.keys - 1)
-        return keys[:, places]
-
     def _visible_keys(self, queries: Bool[np.ndarray, "B Q"]) -> Bool[np.ndarray, "B K"]:
         """Return which keys any of these queries of each row sees."""
         pairs = zip(self.cells, queries, strict=True)
@@ -442,7 +442,7 @@ class _Planes:
         """
         shown = np.zeros(self.keys, bool)
         for rows in row_blocks(np.arange(self.queries), self.keys):
-            grid = self._grid(rows, guess.past)
+            grid = Grid(rows[:, None], self.keys, guess.past, self.queries, 1)
             allowed = guess.rule.allowed(grid)
             shown |= (allowed & (grid.i != grid.j) if guess.exception == "open" else allowed).any(axis=0)
             if shown.all():
@@ -454,11 +454,10 @@ class _Planes:
             tokens[:, places[-1] + 1 :] = tokens[:, places[-1:]]
         return tokens
 
-    def _unlike(
-        self, guess: _Guess, rows: Int[np.ndarray, " R"], is_exception: bool = False
-    ) -> Bool[np.ndarray, "B R"]:
+    def _unlike(self, guess: _Guess, rows: Int[np.ndarray, " R"], is_odd: bool = False) -> Bool[np.ndarray, "B R"]:
         """Return which of these queries see something else than the rule, or than an exception from it, says."""
-        return (self.cells[:, rows] != guess.expected(self._grid(rows, guess.past), is_exception)).any(axis=-1)
+        grid = Grid(rows[:, None], self.keys, guess.past, self.queries, 1)
+        return (self.cells[:, rows] != guess.expected(grid, is_odd)).any(axis=-1)
 
     def exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
         """Return which queries do not follow the rule; None if any of them sees something else than it may."""
@@ -475,9 +474,10 @@ class _Planes:
         """Return whether some queries see nothing that a rule forbids, which no padding allows; odd ones may."""
         rows = self._sample
         try:
-            extra = np.any(self.cells[:, rows] & ~guess.rule.allowed(self._grid(rows, guess.past)), axis=-1)
+            allowed = guess.rule.allowed(Grid(rows[:, None], self.keys, guess.past, self.queries, 1))
         except InputError:  # documents that do not fit another alignment
             return False
+        extra = np.any(self.cells[:, rows] & ~allowed, axis=-1)
         return not (extra if guess.exception is None else extra & ~self._could_see[guess.exception][:, rows]).any()
 
     @cached_property
@@ -488,22 +488,10 @@ class _Planes:
     def _sample(self) -> Int[np.ndarray, " _"]:
         return np.unique(np.linspace(0, self.queries - 1, _SAMPLED).astype(int))
 
-    def _follow(self, guess: _Guess) -> Bool[np.ndarray, " B"]:
-        """Return which batch rows follow the rule in all of their cells, without padding."""
-        follow = np.ones(self.batch, bool)
-        for rows in (self._sample, *self._blocks):
-            follow &= ~self._unlike(guess, rows).any(axis=1)
-            if not follow.any():
-                break
-        return follow
-
     def _are_padding(self, where: Bool[np.ndarray, "B Q"], guess: _Guess) -> bool:
         """Return whether these queries stand at the positions of keys that are padding."""
         end = guess.past + self.queries
         return end <= self.keys and not (where & guess.tokens[:, guess.past : end]).any()
-
-    def _grid(self, rows: Int[np.ndarray, " R"], past: int) -> Grid:
-        return Grid(rows[:, None], self.keys, past, self.queries, 1)
 
 
 def _padded(rule: Expression, tokens: Bool[np.ndarray, "#B K"]) -> Expression:
@@ -620,12 +608,12 @@ def _rule_text(variants: Sequence[RuleVariant], shape: Shape, past: int, density
     has_rows = len({variant.rows for variant in variants}) > 1
     parts = []
     for variant in variants[:_MOST_VARIANTS]:
-        rows, heads = (_places(places) for places in (variant.rows, variant.heads))
+        rows, heads = (as_ranges(places).replace(",", ", ") for places in (variant.rows, variant.heads))
         where = f"rows {rows} heads {heads}" if has_rows and has_heads else rows if has_rows else heads
         parts.append(f"{where} {_variant_text(variant, shape, past, None)}")
-    more = len(variants) - _MOST_VARIANTS
+    more = f" and {len(variants) - _MOST_VARIANTS} more" if len(variants) > _MOST_VARIANTS else ""
     what = "" if has_rows and has_heads else "rows " if has_rows else "heads "
-    return what + ", ".join(parts) + (f" and {more} more" if more > 0 else "")
+    return what + ", ".join(parts) + more
 
 
 def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float | None) -> str:
@@ -644,11 +632,8 @@ def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float 
         text += " with gaps" if begins.sum(axis=1).max() > 1 else ""
     padded = [variant.rows[row] for row in np.flatnonzero(~variant.tokens.all(axis=1))]
     if len(variant.tokens) > 1 and 0 < len(padded) < len(variant.tokens):
-        text += f" ({'row' if len(padded) == 1 else 'rows'} {_places(padded)} of {shape[0]})"
+        rows = as_ranges(padded).replace(",", ", ")
+        text += f" ({'row' if len(padded) == 1 else 'rows'} {rows} of {shape[0]})"
     if variant.past != past:
         text += ", aligned top-left" if variant.past == 0 else f", aligned bottom-right (past {variant.past})"
     return text + odd
-
-
-def _places(places: Sequence[int]) -> str:
-    return as_ranges(places).replace(",", ", ")

@@ -162,9 +162,8 @@ def _others(head: HeadSummary, digits: int) -> str:
 
 # What tells heads apart comes first; the last ones are the first to go.
 _BY_USE = (
-    "label", "score", "baseline", "gain", "also", "induction_head", "previous_token_head", "duplicate_token_head",
-    "entropy", "sink", "previous", "induction", "self", "next", "special", "separator", "duplicate", "distance",
-    "max_weight", "effective_keys", "max_score",
+    "label", "score", "baseline", "gain", "also", "entropy", "sink", "previous", "induction", "self", "next", "special",
+    "separator", "duplicate", "distance", "max_weight", "effective_keys", "max_score",
 )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import layer_of, tokens_of, trace_of, watched
 
-from attncli import attention
 from attncli.analysis.diff import diff, jensen_shannon, shared_outcomes
 from attncli.errors import InputError, UsageError
 from attncli.trace.trace import Provenance, Trace
@@ -96,19 +95,6 @@ def test_the_cells_are_the_largest_of_all_and_as_many_as_asked_for() -> None:
     numbers = [head.jensen_shannon for head in found.heads if head.jensen_shannon is not None]
     assert numbers == sorted(numbers, reverse=True)
     assert [abs(cell.difference) for cell in found.cells] == pytest.approx(sorted(changes.ravel(), reverse=True)[:5])
-
-
-def test_long_sentences_are_compared_a_block_of_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = " ".join(f"w{index}" for index in range(40))
-    first, second = traced(words, 1), traced(words, 2)
-    whole = diff(first, second)
-    monkeypatch.setattr(attention, "CELLS", 90)
-    in_blocks = diff(first, second)
-    assert len(list(in_blocks.layers[0].blocks(0))) == 20
-    assert in_blocks.cells == whole.cells
-    for one, other in zip(in_blocks.heads, whole.heads, strict=True):
-        assert one.head == other.head
-        assert one.jensen_shannon == pytest.approx(other.jensen_shannon)
 
 
 def test_query_rows_are_chosen_by_their_name_or_place_in_a() -> None:

@@ -112,13 +112,6 @@ def test_an_expression_is_laid_out_over_positions(size: dict[str, int], queries:
     assert {finding.code for finding in mask.check("causal & window(3)")} == {"missing"}
 
 
-def test_lengths_give_an_expression_a_batch() -> None:
-    mask = attncli.mask("causal & pad", lengths=[6, 4])
-    assert np.array_equal(mask.allowed, (LOWER & TOKENS.bool()[:, None, None]).numpy())
-    assert mask.check("causal & pad", lengths=[6, 4]) == []
-    assert {finding.code for finding in mask.check("causal & pad", lengths=[6, 5])} == {"missing"}
-
-
 def test_a_mask_is_written_as_another_function_reads_it() -> None:
     mask, query = attncli.mask("causal & window(3)", queries=6), torch.randn(1, 1, 6, 4)
     expected = scaled_dot_product_attention(query, query, query, attn_mask=torch.as_tensor(mask.allowed))

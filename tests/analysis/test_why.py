@@ -142,15 +142,6 @@ def test_recorded_weights_that_are_not_the_softmax_of_their_scores_are_warned_ab
     )
 
 
-def test_more_than_a_scale_between_products_and_scores_is_said() -> None:
-    ones = np.ones((1, 1, 2), np.float32)
-    k, v = np.ones((1, 2, 1), np.float32), np.ones((1, 2, 3), np.float32)
-    trace = trace_of(layer_of(ones[..., :1], k, v, scale=None, scores=5 * ones, weights=ones / 2))
-    (cell,) = explain(trace, 0, 1)
-    assert (cell.dot_product, cell.scaled, cell.score, cell.weight) == (1, None, 5, 0.5)
-    assert "more than a scale" in "".join(warnings_of_rows(trace, [cell.row]))
-
-
 def test_nan_stands_first_and_is_a_mark_and_valid_json() -> None:
     layer = toy().layers[0]
     k = layer.k.copy()
@@ -177,9 +168,3 @@ def test_large_numbers_keep_their_size_and_small_ones_are_not_nothing() -> None:
 
 
 # --- which cell ------------------------------------------------------------------------------------------------
-
-
-def test_an_index_is_never_taken_for_a_token_that_is_called_like_it() -> None:
-    trace = attncli.inspect("3 1 2 0", heads=0)
-    assert [explain(trace, index)[0].query.text for index in range(4)] == ["3", "1", "2", "0"]
-    assert explain(trace, "3")[0].query.index == 0  # a text is a text first, as in inspect

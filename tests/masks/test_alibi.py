@@ -79,11 +79,3 @@ def test_one_key_of_each_query_says_nothing() -> None:
 )
 def test_another_bias_has_no_slopes(other: np.ndarray) -> None:
     assert slopes_in(other, causal(8, 8), (1, 4, 8, 8)) is None
-
-
-def test_slopes_to_later_keys_are_none() -> None:
-    """Of a bias of the keys alone, later keys gain by what earlier ones lose."""
-    full = np.ones((1, 1, 1, 1), bool)
-    assert slopes_in(np.array(slopes(2))[None, :, None, None] * np.arange(5), full, (1, 2, 5, 5)) is None
-    distance = np.arange(5)[:, None] - np.arange(5)
-    assert slopes_in(-np.array(slopes(2))[None, :, None, None] * distance, full, (1, 2, 5, 5)) is None

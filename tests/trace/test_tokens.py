@@ -147,15 +147,6 @@ def test_a_near_miss_is_suggested_as_it_is_shown() -> None:
     assert str(refused.value) == "--key 'flys': no such key token; did you mean '␣flies'?"
 
 
-def test_without_a_near_miss_the_tokens_are_listed_each_once() -> None:
-    with pytest.raises(UsageError) as refused:
-        tokens("to", "be", "or", "not", "to", "\n").find("xyzzy", "query")
-    assert str(refused.value) == r"--query 'xyzzy': no such query token; the tokens are: to be or not \n"
-    with pytest.raises(UsageError) as refused:
-        tokens(*(f"w{index}" for index in range(99))).find("xyzzy", "query")
-    assert str(refused.value).endswith(" w38 w39")
-
-
 @given(st.lists(any_text, min_size=1, max_size=6), st.data())
 @settings(max_examples=100)
 def test_every_token_is_found_by_its_text_and_by_its_label(texts: list[str], data: st.DataObject) -> None:

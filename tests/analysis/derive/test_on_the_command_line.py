@@ -1,8 +1,6 @@
 """The derived views as a user runs them: tables, JSON, TSV, saved traces, errors, widths."""
 
-import json
 import re
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,23 +55,6 @@ def test_a_row_without_a_key_is_warned_about_whatever_is_made_of_it(
     assert said in ran.err
 
 
-def test_a_trace_file_of_before_words_is_read(attn: Run, tmp_path: Path) -> None:
-    from safetensors import safe_open
-    from safetensors.numpy import save_file
-
-    new, old = tmp_path / "new.safetensors", tmp_path / "old.safetensors"
-    attn("inspect", "time flies", "--save", new)
-    with safe_open(new, framework="numpy") as file:
-        header = json.loads(file.metadata()["attncli"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    for token in header["query_tokens"] + header["key_tokens"]:
-        del token["word"]
-    save_file(tensors, old, {"attncli": json.dumps(header)})
-    ran = attn("inspect", "--from", old, "--words")
-    assert ran.code == 0
-    assert "a word is what no space divides" in ran.out
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -102,19 +83,3 @@ def test_a_dump_has_no_words_and_no_values(attn: Run, tmp_path: Path) -> None:
     ran = attn("inspect", "--from", path, "--norms")
     assert (ran.code, "needs the values V" in ran.err) == (4, True)
     assert attn("inspect", "--from", path, "--rollout").code == 0
-
-
-TEXTS = {
-    "CJK": "時間は矢のように飛ぶ 你好 世界",
-    "emoji": "time 👩‍👩‍👧 flies 🦋🦋 ok",
-    "Arabic": "الوقت يطير مثل سهم 2024",
-    "Hebrew": "הזמן עף כמו חץ",
-}
-
-
-def test_letters_that_run_from_the_right_end_their_run(attn: Run) -> None:
-    ran = attn("inspect", TEXTS["Arabic"], "--head", "0", "--show", "weights")
-    for line in ran.out.splitlines():
-        for found in re.finditer(r"\S+", line):
-            letters = [unicodedata.bidirectional(character) for character in found[0]]
-            assert ("AL" in letters) == found[0].endswith("\u200e")
