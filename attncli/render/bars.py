@@ -115,11 +115,7 @@ class TableFormat:
     def with_bars(self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float) -> Block:
         """Return a table with bars in front of one of its columns.
 
-        Args:
-            columns: the others.
-            place: of the column that is behind the bars.
-            values: the weights that the bars say; None is no bar.
-            largest: the value of a bar as long as can be.
+        A value of None has no bar, and the `largest` the longest one.
         """
         width = self.bar_width(columns, place, _WIDEST_BAR)
         bars = [

@@ -40,10 +40,7 @@ class HeadMap(NamedTuple):
     def of(cls, numbers: Mapping[tuple[int, int], float | None], layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
         """Return the map of some heads.
 
-        Args:
-            numbers: the number of each that is computed, by its layer and its index; None where it is not defined.
-            layers: those that there will be besides.
-            heads: how many each of these has.
+        A number is None where it is not defined. There will be these `layers` of so many heads, computed yet or not.
         """
         computed = {layer for layer, _ in numbers}
         rows = sorted(computed | set(layers))
@@ -84,15 +81,7 @@ class HeadMap(NamedTuple):
     ) -> Block:
         """Return a part of the map below the heads that it has, beside what its layers are called.
 
-        Args:
-            rows: which of the layers.
-            columns: which of the heads.
-            width: characters to a cell; of more than two it is the number.
-            names: what stands above the layers, and what each of these is called.
-            scale: of the colours.
-            palette: how cells look.
-            digits: after the point.
-            cursor: the place of the layer and of the head that is marked.
+        In cells of more than two characters stand the numbers.
         """
         lattice = self.lattice(rows, columns, width)
         part = np.ix_(rows, columns)

@@ -56,14 +56,7 @@ class HeadTable(NamedTuple):
 
 
 def table_parts(survey: HeadReport, shown: HeadTable, palette: Palette, width: int | None) -> list[RenderableType]:
-    """Return what ran, a row for every head, and what the numbers are over.
-
-    Args:
-        survey: the heads, in the order in which they are shown.
-        shown: what of them.
-        palette: how words look.
-        width: cells in a line; None is as many as it takes.
-    """
+    """Return what ran, a row for every head, and what the numbers are over."""
 
     def lines_of(parts: Sequence[RenderableType]) -> int:
         """Return how many lines of a screen parts take, with a blank line between them."""

@@ -85,13 +85,7 @@ def token_list(
 ) -> Block:
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need.
 
-    Args:
-        tokens: at least one.
-        title: what they are.
-        palette: how words look.
-        width: cells in a line; None is as many as it takes.
-        has_ids: whether they have ids to be shown.
-        most: how many lines of tokens there may be; those in the middle are counted where they need more.
+    Where they need more than `most` lines, those in the middle are counted.
     """
     margin = max(len("queries"), len(title)) + 2
     has_ids = has_ids and any(token.below for token in tokens)
