@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from attncli.explore.command import ViewSnapshot, What
 from attncli.explore.computation import IncrementalComputation, reason
-from attncli.explore.keys import KEYS, help_rows
+from attncli.explore.keys import HELP, KEYS
 from attncli.explore.panes import BlockWidget, LineInput
 from attncli.explore.renderer import LEAST, MAPS, Pane, PaneRenderer, RenderInput
 from attncli.masks.parser import Mistake, mistake_in
@@ -33,7 +33,7 @@ from attncli.render.fit import Bounds
 if TYPE_CHECKING:
     from attncli.engines.interactive import InteractiveSource
     from attncli.explore.computation import ComputedView
-    from attncli.explore.view_state import Limits, Numbers, ViewState
+    from attncli.explore.view_state import Limits, ViewState
     from attncli.render.palette import Palette
 
 Save = Callable[[ViewSnapshot, Path], str]  # writes what is seen, and says in a sentence what it wrote
@@ -41,6 +41,15 @@ _ALWAYS = {name for key in KEYS if not key.is_typed for name in key.names}
 _OF_HELP = ("in_maps", "move", "end", "layer", "help", "escape", "leave", "suspend_process")
 _LEAVING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
+_CHANGES: dict[str, Callable[[ViewState, Limits, int], ViewState]] = {
+    "head": lambda look, room, by: look.next_head(room, by),
+    "kind": lambda look, room, by: look.next_kind(room),
+    "hold": lambda look, room, by: look.holding(),
+    "norms": lambda look, room, by: look.counting("norms"),
+    "rollout": lambda look, room, by: look.counting("rollout"),
+    "metric": lambda look, room, by: look.next_metric(by),
+    "ramp": lambda look, room, by: look.next_ramp(),
+}
 _HIGH, _WIDE = 20, 72  # lines from which tokens have two, and columns from which something stands beside the large head
 _WITH_BOTH = 13  # lines of the maps from which the map of layers stands above the small heads
 
@@ -392,12 +401,15 @@ class Explorer(App[None]):
         self._saving = ""
         self._say(message.text)
 
-    def _open(self, name: str, value: str) -> None:
+    def action_open(self, name: str) -> None:
+        """Open the line below the maps; a target that stands alone is typed in the first line."""
+        if self.look.typed == name:
+            return
         self._prompt = Prompt(name, self.look)
-        line = self._line
+        line, values = self._line, {"find": "", "save": "attention.svg"} | self.look.question._asdict()
         line.display = True  # which is what may have the focus
-        line.value = value
-        line.cursor_position = len(value)
+        line.value = values[name] or ""
+        line.cursor_position = len(line.value)
         self.set_focus(line)
         self._say()
 
@@ -465,29 +477,9 @@ class Explorer(App[None]):
         else:
             self.go(self.look.next_layer(self.room, by))
 
-    def action_head(self, by: int) -> None:
-        """Go to the head so many places after this one."""
-        self.go(self.look.next_head(self.room, by))
-
-    def action_kind(self) -> None:
-        """Go to the next kind of attention."""
-        self.go(self.look.next_kind(self.room))
-
-    def action_hold(self) -> None:
-        """Hold this question, or let go of the one that is held."""
-        self.go(self.look.holding())
-
-    def action_numbers(self, numbers: Numbers) -> None:
-        """Show norms or the rollout, or the weights again."""
-        self.go(self.look.counting(numbers))
-
-    def action_metric(self, by: int) -> None:
-        """Show another metric in the map."""
-        self.go(self.look.next_metric(by))
-
-    def action_ramp(self) -> None:
-        """Let the colours tell other weights apart."""
-        self.go(self.look.next_ramp())
+    def action_look(self, change: str, by: int = 1) -> None:
+        """Look at another head, kind of attention or metric, or in another way."""
+        self.go(_CHANGES[change](self.look, self.room, by))
 
     def action_zoom(self, by: int) -> None:
         """Show less of a long text, or more of it."""
@@ -502,23 +494,6 @@ class Explorer(App[None]):
         """Leave."""
         self.exit()
 
-    def action_find(self) -> None:
-        """Open the line that finds a token."""
-        self._open("find", "")
-
-    def action_mask(self) -> None:
-        """Open the line that edits the mask."""
-        self._open("mask", self.look.question.mask or "")
-
-    def action_edit(self, name: str) -> None:
-        """Open the line that edits the pair or the target; one that stands alone is typed in the first line."""
-        if self.look.typed != name:
-            self._open(name, getattr(self.look.question, name) or "")
-
-    def action_save(self) -> None:
-        """Open the line that names a file."""
-        self._open("save", "attention.svg")
-
     def action_help(self) -> None:
         """Show the keys, or show them no more."""
         is_open = self._help_from is not None
@@ -528,7 +503,7 @@ class Explorer(App[None]):
             self.set_focus(None)
 
     def _turn_help(self, by: int) -> None:
-        most = max(len(help_rows()) - self.size.height + 1, 0)
+        most = max(len(HELP) - self.size.height + 1, 0)
         self._help_from = min(max((self._help_from or 0) + by, 0), most)
         self._redraw()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -84,7 +84,7 @@ class ComputedView:
 
 @dataclass
 class _TextCache:
-    """What is known of a question.
+    """What has been computed of a question.
 
     Attributes:
         tokens: what its queries and its keys are.
@@ -115,13 +115,27 @@ class _TextCache:
             layers, self.computed = [*trace.layers], frozenset(computed)
         self.trace = replace(trace, layers=tuple(sorted(layers, key=lambda layer: layer.layer)))
 
-    def compared(self, held: Query | None) -> tuple[HeadDifference, ...]:
-        """Return how far all heads that were compared with those of a question are from them."""
-        return tuple(head for (question, _), heads in self.changes.items() if question == held for head in heads)
+    def measure(self, trace: Trace, layer: int, question: Query | None, held: Trace | None) -> None:
+        """Measure the heads of a layer, and compare them with those of a question that is held."""
+        has_attention = any(each.layer == layer for each in trace.layers)
+        if layer not in self.surveys:
+            self.surveys[layer] = survey([_part(trace, [layer])], View()) if has_attention else None
+        if question is not None and held is not None and (question, layer) not in self.changes:
+            pair = (_part(each, [layer]) for each in (held, trace) if has_attention)
+            self.changes[question, layer] = diff(*pair, top=0).heads if has_attention else ()
+
+    def measured(self, answer: ComputedView, held: Query | None) -> ComputedView:
+        """Return an answer with the heads of all layers that were measured, and how far they are from those held."""
+        parts = [one for _, one in sorted(self.surveys.items()) if one is not None]
+        heads = tuple(head for part in parts for head in part.heads)
+        masks = tuple(dict.fromkeys(mask for part in parts for mask in part.masks))
+        report = replace(parts[0], masks=masks, measured=len(heads), heads=heads) if parts else None
+        changes = tuple(head for (question, _), found in self.changes.items() if question == held for head in found)
+        return replace(answer, survey=report, measured=frozenset(self.surveys), changes=changes)
 
 
 class IncrementalComputation:
-    """A model that is looked at; what is known of the question and of the held one stays for the next look.
+    """A model that is looked at; what was computed of the question and of the held one stays for the next look.
 
     Args:
         model: what is asked.
@@ -153,13 +167,19 @@ class IncrementalComputation:
         look = answer.look
         self._caches = {each: cache for each, cache in self._caches.items() if each in (look.question, look.held)}
         cache = self._about(look.question)
-        changes = cache.compared(look.held)
-        measured = frozenset(cache.surveys)
-        answer = replace(answer, tokens=cache.tokens, survey=_joined(cache.surveys), measured=measured, changes=changes)
+        answer = cache.measured(replace(answer, tokens=cache.tokens), look.held)
         yield answer
-        for _ in self._on_the_way(look.question, look):
-            yield answer
-        trace = self._computed(look.question, self._layers(look))
+        layers = [look.layer]
+        if look.numbers == "rollout":
+            layers = [layer for layer in self._model.layers if layer <= look.layer]
+        if self._longest > _LONG and cache.part(layers) is None:
+            # What the layer is computed from comes first, so that one may stop after each step. A model that answers
+            # at once is sooner asked for the layer alone.
+            below = [layer for layer in self._model.layers if layer <= look.layer]
+            for step in self._model.steps(below)[:-1]:
+                self._ask(look.question, step)
+                yield answer
+        trace = self._computed(look.question, layers)
         answer = replace(answer, recorded=_part(trace, [look.layer]))
         try:
             answer = _drawable(replace(answer, shown=_numbers(trace, look)))
@@ -169,33 +189,28 @@ class IncrementalComputation:
         held = None
         if look.held is not None:
             try:
-                of_held = self._computed(look.held, self._layers(look))
+                of_held = self._computed(look.held, layers)
                 answer = _drawable(replace(answer, held=_numbers(of_held, look)))
-                if (look.held, look.layer) not in cache.changes:
-                    pair = (_part(each, [look.layer]) for each in (of_held, trace))
-                    cache.changes[look.held, look.layer] = diff(*pair, top=0).heads
-                held, answer = look.held, replace(answer, changes=cache.compared(look.held))
+                cache.measure(trace, look.layer, look.held, of_held)
+                held = look.held
             except AttnError as error:
                 answer = replace(answer, failure=str(error))
+            answer = cache.measured(answer, held)
             yield answer
         for sight in answer.sights:  # of the other kinds
             sight.prepare()
-        for heads in self._all_heads(look, held):
-            answer = replace(answer, survey=_joined(cache.surveys), measured=frozenset(cache.surveys), changes=heads)
+        for _ in self._all_heads(look, held):
+            answer = cache.measured(answer, held)
             yield answer
 
-    def _all_heads(self, look: ViewState, held: Query | None) -> Iterator[tuple[HeadDifference, ...]]:
-        """Measure the heads of every layer and compare them with the held ones, those of the nearest layers first.
-
-        Yields:
-            How far they are from the held ones, each time that there are more; what was measured is known.
-        """
+    def _all_heads(self, look: ViewState, held: Query | None) -> Iterator[None]:
+        """Measure the heads of every layer and compare them with the held ones, those of the nearest layers first."""
         cache = self._about(look.question)
         steps = self._model.steps(self._model.layers)
         if held is not None:
             for step in steps:  # in this order nothing is computed twice, and all texts to come are compared with it
                 self._computed(held, step)
-                yield cache.compared(held)
+                yield
         for step in sorted(steps, key=lambda step: min(abs(layer - look.layer) for layer in step)):
             lacking = [
                 layer
@@ -205,30 +220,14 @@ class IncrementalComputation:
             if lacking:
                 trace = cache.part(step) or self._ask(look.question, step)
             for layer in lacking:
-                has_attention = any(each.layer == layer for each in trace.layers)
-                if layer not in cache.surveys:
-                    cache.surveys[layer] = survey([_part(trace, [layer])], View()) if has_attention else None
-                if held is not None:
-                    pair = (_part(each, [layer]) for each in (self._computed(held, step), trace) if has_attention)
-                    cache.changes[held, layer] = diff(*pair, top=0).heads if has_attention else ()
-                yield cache.compared(held)
+                cache.measure(trace, layer, held, None if held is None else self._computed(held, step))
+                yield
 
     def _about(self, question: Query) -> _TextCache:
-        """Return what is known of a question, which is its tokens at least."""
+        """Return what has been computed of a question, which is its tokens at least."""
         if question not in self._caches:
             self._caches[question] = _TextCache(self._model.tokens(question))
         return self._caches[question]
-
-    def _on_the_way(self, question: Query, look: ViewState) -> Iterator[None]:
-        """Compute what the layer that is looked at is computed from, so that one may stop after each step.
-
-        A model that answers at once is sooner asked for the layer alone.
-        """
-        steps = self._model.steps([layer for layer in self._model.layers if layer <= look.layer])
-        if self._longest > _LONG and self._about(question).part(self._layers(look)) is None:
-            for step in steps[:-1]:
-                self._ask(question, step)
-                yield
 
     def _computed(self, question: Query, layers: Sequence[int]) -> Trace:
         """Return the attention of some layers, as the model computes it."""
@@ -238,12 +237,6 @@ class IncrementalComputation:
             found = self._ask(question, layers)
             cache.keep(layers, found)
         return found
-
-    def _layers(self, look: ViewState) -> list[int]:
-        """Return the layer that is looked at; for a rollout, those below it too."""
-        if look.numbers == "rollout":
-            return [layer for layer in self._model.layers if layer <= look.layer]
-        return [look.layer]
 
     def _ask(self, question: Query, layers: Sequence[int]) -> Trace:
         begun = self._clock()
@@ -279,19 +272,10 @@ def _numbers(trace: Trace, look: ViewState) -> Trace:
 
 def _drawable(answer: ComputedView) -> ComputedView:
     """Return an answer with what drawing it needs, which of a long text takes too long for the thread that draws."""
-    shown = answer.shown
-    if shown is not None:
-        answer = replace(answer, sights=tuple(LayerViewCache(shown, layer, answer.held) for layer in shown.layers))
-        if sight := answer.sight(answer.look.kind):
-            sight.prepare()
+    if answer.shown is None:
+        return answer
+    views = tuple(LayerViewCache(answer.shown, layer, answer.held) for layer in answer.shown.layers)
+    answer = replace(answer, sights=views)
+    if sight := answer.sight(answer.look.kind):
+        sight.prepare()
     return answer
-
-
-def _joined(surveys: Mapping[int, HeadReport | None]) -> HeadReport | None:
-    """Return the survey of all layers that were measured; None if none was."""
-    parts = [one for _, one in sorted(surveys.items()) if one is not None]
-    if not parts:
-        return None
-    heads = tuple(head for part in parts for head in part.heads)
-    masks = tuple(dict.fromkeys(mask for part in parts for mask in part.masks))
-    return replace(parts[0], masks=masks, measured=len(heads), heads=heads)

@@ -12,7 +12,7 @@ from rich.style import Style
 
 from attncli.engines.interactive import Query
 from attncli.explore.computation import ComputedView, reason
-from attncli.explore.keys import foot, help_rows
+from attncli.explore.keys import HELP, foot
 from attncli.explore.view_state import Limits, ViewState
 from attncli.masks.parser import Mistake
 from attncli.render.block import Block, in_words
@@ -279,11 +279,10 @@ class PaneRenderer:
         return self._line(line, room, DIM)
 
     def _help(self, scene: RenderInput, room: Bounds) -> Block:
-        rows = help_rows()
-        width = max(cell_len(keys) for keys, _ in rows) + 2
+        width = max(cell_len(keys) for keys, _ in HELP) + 2
         lines = [
             [Segment(self._palette.fit(f"{keys:<{width}}"), BOLD), Segment(self._palette.fit(does))]
-            for keys, does in rows
+            for keys, does in HELP
         ]
         return crop(lines[scene.help_from or 0 :], room)
 

@@ -186,10 +186,7 @@ class ViewState:
     def zoomed(self, shown: Shown, most: int, by: int) -> ViewState:
         """Return the look with cells that stand for half as much, so many times; the cursor stays where it is seen.
 
-        Args:
-            shown: what is seen now.
-            most: how many times they can be halved.
-            by: how many times more than now; below 0 they stand for twice as much.
+        They are what is shown now, and can be halved `most` times; below 0 they stand for twice as much.
         """
         now = min(self.port.zoom, most)
         zoom = min(max(now + by, 0), most)
@@ -199,14 +196,7 @@ class ViewState:
         return replace(self, port=Viewport(max(query, 0), max(key, 0), zoom))
 
     def scrolled(self, room: Limits, shown: Shown, rows: int = 0, columns: int = 0) -> ViewState:
-        """Return the look through a port so many cells further on, and the cursor in it.
-
-        Args:
-            room: how many tokens there are.
-            shown: what is seen now.
-            rows: how many cells further down.
-            columns: how many further right.
-        """
+        """Return the look through a port so many cells further on, and the cursor in it."""
         of_rows = _further(shown[0], rows, len(room.queries))
         of_columns = _further(shown[1], columns, len(room.keys))
         looked = replace(self, port=Viewport(of_rows.start, of_columns.start, self.port.zoom))

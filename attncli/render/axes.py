@@ -126,10 +126,7 @@ class Axis:
     def ticks(self, cell_width: int, palette: Palette, marked: int | None = None) -> list[Segment]:
         """Return the header of narrow columns: as many of their indices as have room.
 
-        Args:
-            cell_width: characters to a column.
-            palette: how they look.
-            marked: the place of a column that has a mark in the place of its index.
+        The place that is `marked` has a mark instead.
         """
         last = len(str(self.indices[-1]))
         step = next(step for step in STEPS if step * cell_width > last)

@@ -93,16 +93,8 @@ def map_lines(
 ) -> list[list[Segment]]:
     """Return the cells of a map in lines, with rules where a second text begins.
 
-    Args:
-        values: what the colours say.
-        allowed: the cells that count; the others are masked.
-        lattice: where they stand.
-        palette: how they look.
-        scale: of their colours.
-        cursor: the row and the column of a cell that is marked, in a way that needs no colour.
-        blank: what is written in a cell that does not count, of no more characters than a cell has; None is the mark of
-            a masked one.
-        digits: after the point of numbers, where there is room for so many.
+    A cell is masked where it is not `allowed`, and `blank` says what is written there instead of the mark. The cell
+    under the `cursor`, a row and a column, is marked in a way that needs no colour.
     """
     columns, cell = lattice.columns, lattice.cell
     texts = range(lattice.rows.boundary), range(lattice.rows.boundary, len(lattice.rows))

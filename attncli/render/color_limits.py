@@ -24,12 +24,6 @@ def scale_of_layer(trace: Trace, view: View, layer: LayerTrace, pictures: Mappin
 
     The ends are those of all rows and columns: the ones that are chosen keep the colours that they have among them.
     Where finding these ends would take seconds, rows that are chosen have colours up to 1, which no weight exceeds.
-
-    Args:
-        trace: whose maps are drawn.
-        view: which cells of them, and the ramp of their colours.
-        layer: the layer that is drawn.
-        pictures: the cells that are drawn of each head.
     """
     whole, shown = view.unselected.cells(trace, layer), view.cells(trace, layer)
     if (whole.rows, whole.columns) == (shown.rows, shown.columns):

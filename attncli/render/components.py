@@ -88,9 +88,7 @@ class Components:
     def tokens(self, has_ids: bool = True, most: int | None = None) -> Block:
         """Return the tokens of the text.
 
-        Args:
-            has_ids: whether ids stand below them, where there are some.
-            most: lines of each list, of which the middle is counted where it needs more; None is as many as it needs.
+        Ids stand below them where there are some; of more than `most` lines the middle is counted.
         """
         trace = self.trace
         # Elsewhere there is no vocabulary, and words have pieces.
@@ -130,14 +128,7 @@ class Components:
     def ranked(
         self, frame: MatrixFrame, most: int, heads: Sequence[int] | None = None, queries: int | None = None
     ) -> Block:
-        """Return the heaviest keys of the queries of heads.
-
-        Args:
-            frame: where the layer is drawn.
-            most: how many keys of each query.
-            heads: which heads; None is all that were asked for.
-            queries: how many of the rows, from the first; None is all of them.
-        """
+        """Return the heaviest keys of the queries of heads."""
         heads = frame.layer.heads if heads is None else heads
         shown = frame.rows if queries is None else frame.rows.first(queries)
         precision = DIGITS if self.view.precision is None else self.view.precision
@@ -166,15 +157,7 @@ class Components:
     def digits(
         self, frame: MatrixFrame, head: int, wanted: frozenset[str], scale: Scale | None = None, note: str = ""
     ) -> Block | None:
-        """Return the matrices of a head under its title; None where nothing of what is wanted is a matrix.
-
-        Args:
-            frame: where the layer is drawn.
-            head: the head.
-            wanted: names of parts.
-            scale: of the colours of weights.
-            note: behind the title.
-        """
+        """Return the matrices of a head under its title; None where nothing of what is wanted is a matrix."""
         layer = frame.layer
         axes = (frame.rows.marking(frame.blind_in(head)), frame.columns)
         matrices = list(_matrices(layer.head(head, frame.cells.rows), frame.cells.of_columns, wanted, axes, scale))
@@ -199,16 +182,7 @@ class Components:
         scale: Scale,
         cell: GridCell,
     ) -> Block:
-        """Return the maps of heads under what their cells mean.
-
-        Args:
-            title: what they are.
-            frame: where they are drawn.
-            pictures: the maps.
-            pool: how many rows and columns a cell of them stands for.
-            scale: of their colours.
-            cell: how large a cell is drawn.
-        """
+        """Return the maps of heads under what their cells mean."""
         marks = [*Extent.joined([picture.extent for picture in pictures]).mark_notes, mark_note(frame.blind)]
         key = legend(scale, marks, self.palette, self.width, cell.columns, cell == HALF)
         header = [wrap_block(self.palette.fit(title), "", self.width), key]
@@ -219,10 +193,7 @@ class Components:
     def cells(self, frame: MatrixFrame, wanted: frozenset[str], has_all_heads: bool) -> Iterator[Block]:
         """Yield the matrices of the heads that are printed in digits, and the maps, which share their colours.
 
-        Args:
-            frame: where the layer is drawn.
-            wanted: names of parts.
-            has_all_heads: whether all heads are printed in digits, or the first one.
+        All heads are printed in digits, or the first one.
         """
         layer, cells = frame.layer, frame.cells
         rows = 1 if self.view.chooses_rows(self.trace) else -(-len(frame.rows) // (self.room - frame.rows.width - 2))

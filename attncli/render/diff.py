@@ -51,15 +51,7 @@ Axes = tuple[Axis, Axis]  # rows and columns
 
 
 def maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp | None = None) -> Block:
-    """Return the three maps under what their cells mean.
-
-    Args:
-        pair: the layer in A and in B.
-        head: the head.
-        palette: how cells look.
-        room: cells in a line.
-        ramp: how colours grow with weights and differences; None leaves it to the palette.
-    """
+    """Return the three maps under what their cells mean."""
     layers, places = (pair.first, pair.second), list(zip(*pair.chosen, strict=True))
     blind = [layer.fully_masked(rows)[[layer.heads.index(head)]] for layer, rows in zip(layers, places, strict=True)]
     marked, shared = [*blind, blind[0] | blind[1]], [mine for mine, _ in pair.columns.pairs]

@@ -55,9 +55,7 @@ def cost(blocks: Iterable[Block]) -> int:
 def fit(ranked: Iterable[Sequence[Block]], lines: int) -> list[list[Block]]:
     """Return of each block, those of a higher rank first, the first of its forms that there is room for, if any is.
 
-    Args:
-        ranked: the forms of each block, the largest first.
-        lines: with a blank one below each block.
+    A blank line belongs below each.
     """
     shown: list[list[Block]] = []
     for forms in ranked:
@@ -69,13 +67,7 @@ def fit(ranked: Iterable[Sequence[Block]], lines: int) -> list[list[Block]]:
 def fit_with_note(
     draw: Callable[[int], tuple[_Shown, str]], lines: int, lines_of: Callable[[str], int]
 ) -> tuple[_Shown, str]:
-    """Return what is drawn above a note that says what there was no room for, and the note; it takes lines too.
-
-    Args:
-        draw: draws in so many lines.
-        lines: of both.
-        lines_of: how many of them a note takes.
-    """
+    """Return what is drawn above a note that says what there was no room for, and the note; it takes lines too."""
     reserved, (shown, note) = 0, draw(lines)
     while lines_of(note) > reserved:
         reserved = lines_of(note)
@@ -84,14 +76,7 @@ def fit_with_note(
 
 
 def fit_rows(draw: Callable[[int], _Shown], rows: int, lines: int, lines_of: Callable[[_Shown], int]) -> _Shown:
-    """Return what is drawn of as many rows as there is room for, which is one at least.
-
-    Args:
-        draw: draws so many of them.
-        rows: how many there are.
-        lines: of the screen.
-        lines_of: how many of them it takes.
-    """
+    """Return what is drawn of as many rows as there is room for, which is one at least."""
     while True:
         shown = draw(rows)
         excess = lines_of(shown) - lines

@@ -70,10 +70,7 @@ class Heatmap(NamedTuple):
 
         A block is masked where all its cells are; NaN wins over every number.
 
-        Args:
-            rows: how many of them each block has; the last one has what is left.
-            columns: likewise.
-            is_signed: whether the value farthest from zero is taken.
+        The last block has what is left. Of signed numbers the one farthest from zero is taken.
         """
         if rows == columns == 1:
             return self
@@ -99,13 +96,7 @@ def _in_steps(join: np.ufunc, cells: np.ndarray[Any, Any], step: int, axis: int)
 
 
 def heatmap_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Heatmap:
-    """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept.
-
-    Args:
-        head: the head, for the rows shown.
-        columns: the keys shown.
-        pool: how many rows and columns a cell of the picture stands for.
-    """
+    """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept."""
     blocks = []
     for part in head.blocks():
         weights, allowed = part.weights[:, columns], drawn_cells(part)[:, columns]
@@ -128,11 +119,7 @@ def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
 def size_of(cell: GridCell, titles: int, rows: Axis, columns: Axis) -> tuple[int, int]:
     """Return how many lines and cells a map takes, its title and ticks among them, without the labels of its rows.
 
-    Args:
-        cell: how large its cells are.
-        titles: cells of the longest title.
-        rows: its row axis, pooled.
-        columns: its column axis, pooled.
+    The axes are pooled, and `titles` is the width of the longest one.
     """
     lines = rows if cell.rows == 1 else rows.paired()
     high = _HEADER + len(lines) + bool(lines.boundary)
@@ -142,16 +129,7 @@ def size_of(cell: GridCell, titles: int, rows: Axis, columns: Axis) -> tuple[int
 def cell_of(
     pictures: Sequence[Heatmap], rows: Axis, columns: Axis, pool: tuple[int, int], width: int, small: GridCell = NARROW
 ) -> GridCell:
-    """Return how large a cell of the pictures is drawn: wide, or small where that takes too many strips.
-
-    Args:
-        pictures: all of one shape.
-        rows: the query axis, before pooling.
-        columns: the key axis, before pooling.
-        pool: how many rows and columns of them each cell of the pictures stands for.
-        width: how many cells a strip may take.
-        small: the small one.
-    """
+    """Return how large a cell of the pictures is drawn: wide, or small where that takes too many strips."""
     titles = max(cell_len(picture.title) for picture in pictures)
     _, panel_width = size_of(WIDE, titles, rows.pooled(pool[0]), columns.pooled(pool[1]))
     per_strip = (width - rows.width) // (panel_width + GAP)
@@ -171,15 +149,7 @@ def heatmaps(
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
-    Args:
-        pictures: all of one shape.
-        rows: the query axis, before pooling.
-        columns: the key axis, before pooling.
-        pool: how many rows and columns of them each cell of the pictures stands for.
-        palette: how cells look.
-        width: how many cells a strip may take.
-        scale: of their colours.
-        cell: how large each is drawn; None is as `cell_of` says.
+    All are of one shape, which `pool` made of the axes. A `cell` of None is as `cell_of` says.
     """
     row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
     if cell is None:

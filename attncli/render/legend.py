@@ -29,13 +29,7 @@ def legend(
 ) -> Block:
     """Return what the colours of maps say, and what their marks mean; where no cell has a colour, the marks alone.
 
-    Args:
-        scale: of the colours.
-        marks: what each mark means, behind the mark; an empty text is none.
-        palette: how cells look.
-        width: cells in a line; None is as many as it takes.
-        cell_width: characters to a cell of the maps.
-        is_half: whether two cells share a character, so that marks are colours.
+    Where two cells share a character marks are colours.
     """
     ramps = [ramp_line(scale, palette, width, cell_width)] if scale.low < scale.high else []
     return flowing([*ramps, *(_mark(each, palette, is_half) for each in filter(None, marks))], width)
@@ -66,14 +60,7 @@ def _mark(note: str, palette: Palette, is_half: bool) -> list[Segment]:
 
 
 def ramp_line(scale: Scale, palette: Palette, width: int | None = None, cell_width: int = 2) -> list[Segment]:
-    """Return the colours or shades of a scale, each number where its colour begins.
-
-    Args:
-        scale: of the colours.
-        palette: how cells look.
-        width: cells in a line; None is as many as it takes.
-        cell_width: characters to a cell, without colours.
-    """
+    """Return the colours or shades of a scale, each number where its colour begins."""
     if palette.has_color:
         return _bar(scale, palette, _BAR if width is None else min(_BAR, width))
     return _shades(scale, palette, width, cell_width)

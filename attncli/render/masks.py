@@ -59,13 +59,7 @@ class MaskPicture:
         return list(kinds.values())
 
     def picture(self, pool: tuple[int, int], palette: Palette, room: int) -> Block:
-        """Return the cells, what their marks mean, and the keys that the rows do not name.
-
-        Args:
-            pool: how many rows and columns a drawn cell stands for.
-            palette: how cells look.
-            room: cells in a line.
-        """
+        """Return the cells, what their marks mean, and the keys that the rows do not name."""
         shares = [_shares(self.allowed[kind[0]], pool) for kind in self.kinds]
         pictures = [Heatmap(self._title(kind), own, own > 0) for kind, own in zip(self.kinds, shares, strict=True)]
         drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, Scale(0.0, 1.0))

@@ -134,10 +134,6 @@ def _with_padding(expected: Expression, context: CallContext, calls: Sequence[Ca
     return None if tokens is None else with_lengths(expected, tokens)
 
 
-def _is_untold(leaf: Expression) -> bool:
-    return isinstance(leaf, Pad) and leaf.lengths is None
-
-
 def _tokens(
     expected: Expression, mask: CallMask, context: CallContext, calls: Sequence[CallContext]
 ) -> Bool[np.ndarray, "B K"] | None:

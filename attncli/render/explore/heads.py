@@ -46,15 +46,7 @@ class _Tiles(NamedTuple):
 def small_heads(
     sight: LayerViewCache, head: int, ramp: Ramp | None, palette: Palette, room: Bounds
 ) -> PaneContent[int]:
-    """Return the heads of a layer; what lies at a place of it is a head.
-
-    Args:
-        sight: the layer, or its difference.
-        head: the one that is chosen.
-        ramp: how far along the colours a number stands; None leaves it to the palette.
-        palette: how cells look.
-        room: at least 3 lines of 10 cells.
-    """
+    """Return the heads of a layer; what lies at a place of it is a head."""
     heads = sight.layer.heads
     tiles = most_heads(_layouts(sight, palette, room), len(heads))
     assert tiles is not None

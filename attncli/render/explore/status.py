@@ -30,12 +30,7 @@ def status_lines(
 ) -> Block:
     """Return what is wrong, what runs, and how far the numbers are proven, as much of it as there is room for.
 
-    Args:
-        sight: the layer, or its difference; None where nothing is computed yet.
-        matters: what matters most, such as what went wrong; of two lines it has both, if it is too long for one.
-        remarks: what else does: that something is computed, what is held.
-        palette: how words look.
-        room: 1 or 2 lines of at least 10 cells.
+    Of two lines what matters most has both, if it is too long for one.
     """
     facts = [palette.label(each) for each in (matters, *remarks)]
     first, *rest = in_words(facts[0], room.width)

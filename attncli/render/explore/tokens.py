@@ -49,15 +49,8 @@ def token_strip(
 ) -> PaneContent[TokenHit]:
     """Return the tokens, or the part of them around some, with how many are left out.
 
-    Of two sequences the queries come first, and the keys behind a bar.
-
-    Args:
-        tokens: the queries and the keys.
-        query: the position of the query; None marks none.
-        key: likewise.
-        around: the positions that are shown where not all are; None are those of the query and the key.
-        palette: how words look.
-        room: at least 1 line of 10 cells.
+    Of two sequences the queries come first, and the keys behind a bar. Where not all have room, those `around` some
+    positions are shown, or around the query and the key.
     """
     queries, keys = tokens
     if queries == keys:
