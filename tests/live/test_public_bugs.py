@@ -1,21 +1,14 @@
-"""Bugs that people made in public, right and wrong twin each, and published designs: what watching them says.
+"""Bugs that people made in public, right and wrong twin each, and published designs: what watching them says."""
 
-As a script, `python tests/live/test_public_bugs.py`, it prints what is found in each.
-"""
-
-import importlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
-from watched_programs import errors, watched
+from watched_programs import Run, errors, programs_of, watched
 
 FOLDER = Path(__file__).parent / "programs"
-Run = Callable[..., list[torch.Tensor]]
-MODULES = "public_masks", "public_models", "designs"
 
 
 class Bug(NamedTuple):
@@ -175,22 +168,12 @@ def named(each: Bug | Design) -> str:
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[dict[str, Run]]:
-    """The functions of the programs by their names; what they imported is forgotten afterwards."""
-    own = {path.stem for path in FOLDER.glob("*.py")}
-    assert not own & set(sys.modules)
-    yield imported()
-    sys.path.remove(str(FOLDER))
-    for name in own & set(sys.modules):
-        del sys.modules[name]
-
-
-def imported() -> dict[str, Callable[..., list[torch.Tensor]]]:
-    sys.path.insert(0, str(FOLDER))
-    return {name: each for module in MODULES for name, each in vars(importlib.import_module(module)).items()}
+    """The functions of the programs by their names."""
+    yield from programs_of(FOLDER, "public_masks", "public_models", "designs")
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=named)
-def test_the_right_twin_has_no_error(bug: Bug, programs: dict[str, Callable[..., Any]]) -> None:
+def test_the_right_twin_has_no_error(bug: Bug, programs: dict[str, Run]) -> None:
     def run() -> list[torch.Tensor]:
         return programs[bug.name](False)
 
@@ -199,7 +182,7 @@ def test_the_right_twin_has_no_error(bug: Bug, programs: dict[str, Callable[...,
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=named)
-def test_the_wrong_twin_is_found(bug: Bug, programs: dict[str, Callable[..., Any]]) -> None:
+def test_the_wrong_twin_is_found(bug: Bug, programs: dict[str, Run]) -> None:
     def run() -> list[torch.Tensor]:
         return programs[bug.name](True)
 
@@ -215,43 +198,19 @@ def test_so_many_are_found() -> None:
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=named)
-def test_a_published_design_is_not_accused(design: Design, programs: dict[str, Callable[..., Any]]) -> None:
+def test_a_published_design_is_not_accused(design: Design, programs: dict[str, Run]) -> None:
     run = programs[design.name]
     assert {*errors(run)} <= {design.alone}
     assert {*errors(run, design.expect)} <= {design.alone, design.held}
 
 
 @pytest.mark.parametrize("name", ["sink", "softmax_one", "differential"])
-def test_a_published_design_that_is_not_followed_is_counted(name: str, programs: dict[str, Callable[..., Any]]) -> None:
+def test_a_published_design_that_is_not_followed_is_counted(name: str, programs: dict[str, Run]) -> None:
     calls = watched(programs[name])
     assert not calls
     (note,) = calls.notes
     assert "could not follow" in note
 
 
-def test_windows_are_no_heads(programs: dict[str, Callable[..., Any]]) -> None:
+def test_windows_are_no_heads(programs: dict[str, Run]) -> None:
     assert watched(programs["local_windows"]).findings == ()
-
-
-def scoreboard() -> None:
-    """Print what is found in each program, and how many of the harmful ones have an error."""
-    found = imported()
-    counts = [0, 0]
-    for bug in BUGS:
-        says = []
-        for wrong in (False, True):
-            for expect, place in ((None, None), (bug.expect, bug.place)):
-                calls = watched(lambda: found[bug.name](wrong), expect, place)  # noqa: B023
-                codes = sorted((one.severity != "error", one.code) for one in calls.findings)
-                says.append(", ".join(f"({code})" if is_note else code for is_note, code in codes) or "nothing")
-                if wrong and bug.is_harmful and codes and not codes[0][0]:
-                    counts[expect is not None] += 1
-        right = "" if says[0] == says[1] == "nothing" else f"   right: {says[0]} | {says[1]}"
-        print(f"{bug.name:20} {says[2]} | {says[3]}{right}")
-    for design in DESIGNS:
-        print(f"{design.name:20} {errors(found[design.name])} | {errors(found[design.name], design.expect)}")
-    print("errors without --expect: {}, with it: {}".format(*counts))
-
-
-if __name__ == "__main__":
-    scoreboard()

@@ -309,12 +309,11 @@ class Softmax:
         if ran.name == "masked_fill" and not isinstance(self._origins.get(inputs[0]), MadeMask):
             inputs = inputs[1:]  # what fills another tensor is what that becomes
         origins = [self._origins.get(each) for each in inputs if each.numel() > 1]
-        masks = {each for each in origins if isinstance(each, MadeMask)}
-        is_of_masks = bool(masks) and all(isinstance(each, MadeMask) for each in origins)
-        origin: MadeMask | None = None
+        is_of_masks = bool(origins) and all(isinstance(each, MadeMask) for each in origins)
         is_changed = bool(inputs) and result is inputs[0] and ran.name not in _COPIES
-        if is_of_masks and len(masks) == 1 and ran.name not in _ANEW and not is_changed:
-            (origin,) = masks
+        origin: Origin | None = None
+        if is_of_masks and len(origins) == 1 and ran.name not in _ANEW and not is_changed:
+            (origin,) = origins
         elif is_of_masks or _makes_mask(ran.name, result, len(inputs)):
             line = self.context.line()
             origin = None if line is None else MadeMask(line)

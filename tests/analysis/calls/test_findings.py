@@ -95,15 +95,6 @@ def test_a_language_model_may_read_backwards() -> None:
     assert (only.code, only.severity, "queries and keys are swapped" in only.message) == ("leak", "note", True)
 
 
-def test_blocks_of_padding_are_no_error() -> None:
-    """LongT5: blocks of positions stand where heads stand, and of a padded row some see nothing."""
-    allowed = torch.ones(B, H, T, 2 * T, dtype=torch.bool)
-    allowed[..., -1], allowed[1, 1] = False, False
-    (dead,) = [one for one in found(sdpa(mask_argument(allowed), size=(B, T, 2 * T))) if one.code == "dead-row"]
-    assert dead.severity == "note"
-    assert dead.message.endswith("batch row 1: their output is 0")
-
-
 def test_numbers_added_twice() -> None:
     both = numbers(~CAUSAL, LEAST) + numbers(~REAL[:, None, None, :], LEAST)
     assert ("double-fill", "error") in codes(sdpa(mask_argument(both)))
@@ -158,11 +149,6 @@ def test_a_mask_that_begins_before_the_cache() -> None:
         assert f"{queries}×{5 + queries} is aligned top-left" in finding.message
     right = torch.ones(3, 8, dtype=torch.bool).tril(5)
     assert codes(top_left(5, 5), sdpa(mask_argument(right), size=(B, 3, 8))) == []
-
-
-def test_a_prompt_in_a_cache_that_is_longer_than_it_holds_is_right() -> None:
-    assert codes(*[top_left(5, 12)] * 2) == []
-    assert codes(top_left(5, 12), top_left(1, 12)) == []
 
 
 def test_one_of_two_masks_whose_truth_is_swapped_is_found_beside_the_other() -> None:
@@ -223,12 +209,3 @@ def test_calls_that_are_not() -> None:
     unread = sdpa(unsupported="the score_mod")
     assert codes(unread, expect="causal") == [("no-mask", "error")]
     assert codes(unread) == []
-
-
-def test_a_cache_is_aligned_to_its_end() -> None:
-    assert (
-        codes(sdpa(mask_argument(torch.ones(3, T, dtype=torch.bool).tril(T - 3)), size=(B, 3, T)), expect="causal")
-        == []
-    )
-    top_left = [one.code for one in found(sdpa(is_causal=True, size=(B, 3, T)), expect="causal")]
-    assert set(top_left) == {"shape", "missing"}
