@@ -8,12 +8,11 @@ The files of a usual folder are read as transformers reads them; anything unusua
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
 
-from attncli.checkpoints.checkpoint_folder import TEMPLATE, TEMPLATES, CheckpointFolder
+from attncli.checkpoints.checkpoint_folder import TEMPLATE, CheckpointFolder
 from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.encoding.encode import TokenizerOutput
 from attncli.encoding.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, text_template
@@ -192,20 +191,18 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
 
 
 def _chat_template(files: CheckpointFolder, fields: Mapping[str, Any]) -> Any:
-    """Return a checkpoint's chat templates: files of their own go before the field of tokenizer_config.json.
+    """Return a checkpoint's chat template: a file of its own goes before the field of tokenizer_config.json.
 
     Raises:
         LoadError: a file is damaged.
     """
-    names = {Path(name).stem: name for name in files.sizes if name.startswith(TEMPLATES) and name.endswith(".jinja")}
-    if TEMPLATE in files:
-        names = {"default": TEMPLATE} | names
+    if TEMPLATE not in files:
+        return fields.get("chat_template")
     try:
-        templates = {each: (files.path / name).read_bytes().decode("utf-8") for each, name in names.items()}
+        return (files.path / TEMPLATE).read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
         folder = visible(str(files.path))
         raise LoadError(f"the chat template of {folder} cannot be read: {visible(str(error))}") from None
-    return templates or fields.get("chat_template")
 
 
 def _class_of(name: str, content: bytes, config: Mapping[str, Any], fields: Mapping[str, Any]) -> TokenizerClass:

@@ -158,7 +158,7 @@ def test_no_other_module_names_an_architecture_that_has_a_file() -> None:
     folder = Path(architectures.__file__).parent
     names = set(architectures._ARCHITECTURES)
     for path in folder.parent.rglob("*.py"):
-        if path.is_relative_to(folder) or path.name == "refused.py":
+        if path.is_relative_to(folder) or path == folder.parent / "__init__.py":  # which refuses some
             continue
         texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
         assert not names & texts, path.name

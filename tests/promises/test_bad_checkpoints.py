@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from attncli.engines.torch.refused import _REFUSED
+from attncli.engines.torch import _REFUSED
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 

@@ -59,15 +59,12 @@ def implied_masks(model: Any) -> dict[Sublayer, ExpectedMask]:
             if reach is not None:
                 masks[layer, kind] = ExpectedMask(Atom("band", (reach, reach)), reach)
             elif kind in configs:
-                masks[layer, kind] = _implied(_of_layer(configs[kind], layer), layer, is_causal)
+                own = configs[kind]  # or what a layer has of its own, where they differ
+                own = own.per_layer_config[layer] if layer < own.num_hidden_layers else own
+                masks[layer, kind] = _implied(own, layer, is_causal)
             else:
                 masks[layer, kind] = _plain(is_causal is True)
     return masks
-
-
-def _of_layer(config: Any, layer: int) -> Any:
-    """Return the configuration that a layer has of its own, where they differ; one and the same where not."""
-    return config.per_layer_config[layer] if layer < config.num_hidden_layers else config
 
 
 def _is_causal(model: Any, modules: Any) -> bool | None:
