@@ -21,6 +21,7 @@ from textual.pilot import Pilot
 
 from attncli.engines.interactive import InteractiveSource, Query, open_interactive
 from attncli.explore.app import Explorer
+from attncli.explore.panes import BlockWidget
 from attncli.explore.view_state import ViewState
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
@@ -86,6 +87,7 @@ class Walk:
         if is_busy:
             self._app._redraw()  # dimmed; it would be by itself, after a while
         await self._send()
+        await _fact(lambda: is_laid_out(self._app))
         frames = self.screen.frames
         self._app.screen.refresh()
         await _fact(lambda: self.screen.frames > frames)
@@ -102,6 +104,13 @@ class Walk:
     async def begin(self) -> None:
         """Wait for the first picture."""
         await self._drawn()
+
+
+def is_laid_out(app: Explorer) -> bool:
+    """Return whether every pane has the size that it is to have, and is drawn for it."""
+    panes = [pane for pane in app.query(BlockWidget) if pane.display and pane.size.area]
+    is_due = app._is_due or app.screen._layout_required
+    return not is_due and all(pane.drawn_for == pane.size for pane in panes)
 
 
 def _named(character: str) -> str:

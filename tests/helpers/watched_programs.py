@@ -29,7 +29,7 @@ def watched(run: Callable[[], Any], expect: str | None = None, place: str | None
     """The calls of a program, held against an expression; without, it is the same to the bit as it is alone."""
     calls = Calls(expect, place=place)
     torch.manual_seed(0)
-    with watching(calls.take, notes=calls.notes, listener=calls):
+    with watching(calls.take, notes=calls.notes, hints=calls.here):
         results = [*run(), torch.get_rng_state()]
     calls.finish()
     if expect is None:

@@ -35,7 +35,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def watched(run: Callable[[], Any], expect: str | None = None) -> Calls:
     calls = Calls(expect)
     torch.manual_seed(0)
-    with watching(calls.take, listener=calls):
+    with watching(calls.take, hints=calls.here):
         run()
     calls.finish()
     return calls

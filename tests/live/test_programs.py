@@ -69,7 +69,6 @@ WRONG = [
     Wrong("sdpa", "too_large_for_half", "overflow"),
     Wrong("sdpa", "one_column", "broadcast"),
     Wrong("sdpa", "one_head", "varies", "causal"),
-    Wrong("sdpa", "two_scales", "unscaled", severity="note"),  # muP means it
     Wrong("sdpa", "norm_of_zeros", "nan", severity="note"),
     Wrong("mha", "mask_of_sdpa", "leak"),
     Wrong("mha", "real_words_as_padding", "nan"),
@@ -86,8 +85,6 @@ WRONG = [
     Wrong("handwritten", "mask_multiplied_after_the_softmax", "after-softmax"),
     Wrong("handwritten", "softmax_over_queries", "axis"),
     Wrong("handwritten", "softmax_over_heads", "axis"),
-    Wrong("handwritten", "no_scale", "unscaled", severity="note"),  # T5 does not scale either
-    Wrong("handwritten", "two_scales", "unscaled"),
     Wrong("handwritten", "padding_rows_are_nan", "nan"),
     Wrong("handwritten", "inverted", "leak"),
     Wrong("handwritten", "least_number_twice", "double-fill"),
@@ -145,7 +142,7 @@ def watched(run: Callable[[], Any], expect: str | None = None) -> Calls:
     calls = Calls(expect)
     torch.manual_seed(0)
     notes = calls.notes
-    with watching(calls.take, notes=notes, listener=calls):
+    with watching(calls.take, notes=notes, hints=calls.here):
         run()
     calls.finish()
     return calls

@@ -41,7 +41,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Program]]
 def test_heads_that_are_mixed_are_shown_and_not_judged(name: str, program: Callable[..., Program]) -> None:
     calls = watched(program(name))
     (row,) = calls
-    assert (row.calls, str(row.sizes[1]), str(row.sizes[3]), row.unfound) == (1, "4", "12", "not checked")
+    assert (row.calls, str(row.sizes[1]), str(row.sizes[3]), row.verdict) == (1, "4", "12", "not checked")
     assert row.mask.startswith("not read: ")
     assert not row.findings
     assert calls.notes == []
@@ -63,5 +63,5 @@ def test_nothing_is_said_of_softmaxes_that_are_shown_or_weigh_nothing(
 ) -> None:
     calls = watched(program(name))
     assert calls.notes == []
-    assert {row.unfound for row in calls} <= {"ok"}
+    assert {row.verdict for row in calls} <= {"ok"}
     assert bool(calls) == (name in ("Softclamped", "Logged"))

@@ -13,13 +13,13 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli.render.block import Block
-from attncli.render.color_limits import scales_of
-from attncli.render.explore.head import CellCursor, MainHeatmap, large_head
+from attncli.render.color_limits import scale_of_layer
+from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
 from attncli.render.explore.pane import PaneContent, faded
-from attncli.render.explore.status import status
+from attncli.render.explore.status import cell_line, status_lines
 from attncli.render.explore.tokens import token_strip
 from attncli.render.explore.why import why_box
 from attncli.render.fit import Bounds
@@ -70,8 +70,8 @@ def fits(block: Block, room: Bounds) -> None:
 
 def drawn_head(
     sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: Bounds, port: tuple[int, int, int] = WHOLE
-) -> MainHeatmap:
-    return large_head(sight, cursor, port, None, palette, room)
+) -> LargeHead:
+    return LargeHead(sight, cursor, port, None, palette, room)
 
 
 def colour_step(weight: float, highest: float) -> int:
@@ -98,15 +98,16 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
         large = drawn_head(sight, cursor, palette, room, port)
         assert query in range(large.window.rows.start, large.window.rows[-1] + large.window.rows.step)
         assert key in range(large.window.columns.start, large.window.columns[-1] + large.window.columns.step)
-        fits(large.drawn.block, room)
+        fits(large.block, room)
         fits(small_heads(sight, head, None, palette, room).block, room)
         chosen = number % 40, head
         fits(layer_map("entropy", entropies, range(40), ("self", heads), chosen, palette, room).block, room)
-        strip, two = Bounds(1 + number % 3, room.width), Bounds(2, room.width)
+        strip, line = Bounds(1 + number % 3, room.width), Bounds(1, room.width)
         fits(token_strip(sight.tokens, query, key, (None, None), palette, strip).block, strip)
-        fits(status(sight, cursor, "", ["computing …"], palette, two), two)
+        fits(cell_line(sight, cursor, palette, line), line)
+        fits(status_lines(sight, "", ["computing …"], palette, line), line)
         fits(why_box(sight.trace, sight.layer, cursor, palette, room), room)
-        for block in (large.drawn.block, small_heads(sight, head, None, palette, room).block):
+        for block in (large.block, small_heads(sight, head, None, palette, room).block):
             assert palette.encoding != "ascii" or "".join(texts(block)).isascii()
 
 
@@ -122,10 +123,10 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
     cell = large.window.cell
     assert (len(large.window.rows), len(large.window.columns)) == (tokens, tokens)
     ramp = [style.bgcolor for _, style in COLOUR.ramp(1) if style is not None]
-    picture, lines = painted(large.drawn.block), texts(large.drawn.block)
+    picture, lines = painted(large.block), texts(large.block)
     read = 0
     for line, column in product(range(len(picture)), range(room.width)):
-        if large.drawn.at(line, column) is None:
+        if large.at(line, column) is None:
             continue
         glyph, style = picture[line][column]
         row = int(lines[line][1:].split()[0])
@@ -152,7 +153,7 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
 def test_numbers_stand_in_cells_that_have_room_for_them() -> None:
     trace = toy(9)
     large = drawn_head(sight_of(9), CellCursor(1, 3, 2), COLOUR, Bounds(14, 70))
-    rows = [line for line in texts(large.drawn.block) if re.match(r".\d", line)]
+    rows = [line for line in texts(large.block) if re.match(r".\d", line)]
     weights = softmax_of(trace, 1)
     for query, line in enumerate(rows):
         numbers = [float(each) for each in re.findall(r"\d\.\d\d", line)]
@@ -172,7 +173,7 @@ def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of() -> Non
         block = weights[query : query + rows.step, key : key + columns.step]
         assert picture.allowed[place, at] == (block.max() >= 0)
         assert picture.values[place, at] == pytest.approx(max(block.max(), 0), rel=1e-5)
-    assert f"largest of {rows.step}×{columns.step}" in texts(large.drawn.block)[0]
+    assert f"largest of {rows.step}×{columns.step}" in texts(large.block)[0]
 
 
 def test_zooming_halves_blocks_down_to_one_token_and_keeps_the_cursor_inside() -> None:
@@ -188,7 +189,7 @@ def test_zooming_halves_blocks_down_to_one_token_and_keeps_the_cursor_inside() -
         parts = [
             f"{mark} {part.start}–{end} of 2,000" for mark, part, end in zip("▸▾", large.window, ends, strict=False)
         ]
-        assert (" ".join(parts) in texts(large.drawn.block)[0]) == (zoom > 0)
+        assert (" ".join(parts) in texts(large.block)[0]) == (zoom > 0)
         assert 1234 in range(rows[0], rows[-1] + rows.step)
         assert 99 in range(columns[0], columns[-1] + columns.step)
         steps.append((rows.step, columns.step))
@@ -211,13 +212,13 @@ def test_what_lies_at_a_place_is_marked_there_when_the_cursor_goes_to_it(tokens:
     port = (tokens // 3, tokens // 4, zoom)
     before = drawn_head(sight, CellCursor(0, tokens // 2, tokens // 3), palette, room, port)
     port = (before.window.rows.start, before.window.columns.start, zoom)
-    found = {place: before.drawn.at(*place) for place in product(range(-1, 20), range(-1, 60))}
+    found = {place: before.at(*place) for place in product(range(-1, 20), range(-1, 60))}
     cells = {place: pair for place, pair in found.items() if pair is not None}
     rows, columns, cell, _ = before.window
     assert len(set(cells.values())) >= len(rows) * len(columns) // cell.rows // 2
     for (line, column), (query, key) in list(cells.items())[:: max(len(cells) // 25, 1)]:
         after = drawn_head(sight, CellCursor(0, query, key), palette, room, port)
-        shown = texts(after.drawn.block)
+        shown = texts(after.block)
         width = cell.columns
         around = shown[line][max(column - width + 1, 0) : column + width]
         assert MARKS & set(around)
@@ -234,14 +235,14 @@ def test_pairs_are_parted_and_a_rule_is_no_cell() -> None:
     for room in (Bounds(12, 60), Bounds(7, 20)):
         for palette in PALETTES.values():
             large = drawn_head(sight, CellCursor(0, 3, 1), palette, room)
-            fits(large.drawn.block, room)
+            fits(large.block, room)
             if large.window.rows.step == 1 and large.window.columns.step == 1:
-                lines = texts(large.drawn.block)
+                lines = texts(large.block)
                 (rule,) = [number for number, line in enumerate(lines) if palette.fit("┼") in line]
                 crossing = lines[rule].index(palette.fit("┼"))
-                assert all(large.drawn.at(rule, column) is None for column in range(room.width))
-                assert all(large.drawn.at(line, crossing) is None for line in range(room.lines))
-                below, above = large.drawn.at(rule + 1, crossing + 1), large.drawn.at(rule - 1, crossing - 1)
+                assert all(large.at(rule, column) is None for column in range(room.width))
+                assert all(large.at(line, crossing) is None for line in range(room.lines))
+                below, above = large.at(rule + 1, crossing + 1), large.at(rule - 1, crossing - 1)
                 assert below is not None
                 assert above is not None
                 assert (below[0] >= 3, below[1]) == (True, 3)
@@ -262,7 +263,7 @@ def odd() -> LayerViewCache:
 
 @pytest.mark.parametrize("palette", [ASCII, COLOUR], ids=["ascii", "truecolor"])
 def test_odd_cells_and_blind_rows_keep_their_marks(palette: Palette) -> None:
-    shown = texts(drawn_head(odd(), CellCursor(0, 3, 3), palette, Bounds(12, 110)).drawn.block)
+    shown = texts(drawn_head(odd(), CellCursor(0, 3, 3), palette, Bounds(12, 110)).block)
     rows = {line[1]: line for line in shown if re.match(r".\d", line)}
     assert re.search(r"X +I +0", rows["1"])
     assert " ! " in rows["2"]
@@ -278,7 +279,7 @@ def test_the_ends_of_colours_are_those_of_other_views() -> None:
     for trace in (toy(20), toy(300), odd().trace):
         layer = trace.layers[0]
         pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
-        assert {LayerViewCache(trace, layer).scale(None)} == {*scales_of(trace, View(), layer, pictures).values()}
+        assert LayerViewCache(trace, layer).scale(None) == scale_of_layer(trace, View(), layer, pictures)
 
 
 # --- all heads ---
@@ -301,18 +302,13 @@ def test_a_head_that_lies_at_a_place_is_marked_above_it_when_it_is_chosen(tokens
     assert any(last.at(*place) == heads - 1 for place in found)
 
 
-def test_heads_that_share_a_kv_head_stand_under_one_line() -> None:
+def test_a_head_says_which_kv_head_it_reads() -> None:
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(6, 5, 4)).astype(np.float32), rng.normal(size=(2, 5, 4)).astype(np.float32)
     layer = layer_of(q, k, mask="causal")
     sight = LayerViewCache(trace_of(layer), layer)
-    lines = texts(small_heads(sight, 4, None, SHADES, Bounds(20, 100)).block)
-    assert [len(part) for part in lines[0].rstrip().split(" kv")] == [32, 30]
-    assert lines[0].startswith("kv 0 ─")
-    assert lines[0][33:].startswith("kv 1 ─")
-    assert (
-        "reads kv head 1 of 2" in texts(drawn_head(sight, CellCursor(4, 1, 1), SHADES, Bounds(10, 80)).drawn.block)[0]
-    )
+    title = texts(drawn_head(sight, CellCursor(4, 1, 1), SHADES, Bounds(10, 80)).block)[0]
+    assert "reads kv head 1 of 2" in title
 
 
 # --- layers × heads ---
@@ -398,11 +394,17 @@ def test_word_pieces_touch_special_tokens_are_dim_and_foreign_text_is_harmless(m
     assert styles["[CLS]"].dim
 
 
-def test_two_sequences_have_a_line_each() -> None:
+def test_two_sequences_stand_behind_each_other_in_any_room() -> None:
     trace = attncli.inspect("a b c", target="x y")
     drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Bounds(2, 30))
-    assert texts(drawn.block) == [" x▸y", " a b▾c"]
-    assert [drawn.at(0, 3), drawn.at(1, 1)] == [("query", 1), ("key", 0)]
+    assert texts(drawn.block) == [" x▸y ‖ a b▾c"]
+    assert [drawn.at(0, 3), drawn.at(0, 7)] == [("query", 1), ("key", 0)]
+    trace = attncli.inspect("time flies like an arrow", target="die Zeit fliegt")
+    for lines, width in ((1, 60), (1, 30), (6, 30)):
+        drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Bounds(lines, width))
+        fits(drawn.block, Bounds(lines, width))
+        assert "▸Zeit" in "".join(texts(drawn.block))
+        assert "▾like" in "".join(texts(drawn.block))
 
 
 # --- words ---
@@ -411,19 +413,19 @@ def test_two_sequences_have_a_line_each() -> None:
 def test_the_status_tells_the_numbers_of_the_cell() -> None:
     trace, sight = toy(9), sight_of(9)
     weights = softmax_of(trace, 1)
-    said = texts(status(sight, CellCursor(1, 5, 2), "", ["computing layer 3 …"], SHADES, Bounds(2, 160)))
-    assert said[0].startswith("▸ 5 w5 → ▾ 2 w2")
+    (said,) = texts(cell_line(sight, CellCursor(1, 5, 2), SHADES, Bounds(1, 160)))
+    assert said.startswith("▸ 5 w5 → ▾ 2 w2")
     weight, share, rank, keys, score = map(
         float,
-        re.findall(r"weight ([\d.]+) · ([\d.]+) % of its row · rank (\d+) of (\d+) · score ([-\d.]+)", said[0])[0],
+        re.findall(r"weight ([\d.]+) · ([\d.]+) % of its row · rank (\d+) of (\d+) · score ([-\d.]+)", said)[0],
     )
     layer = trace.layers[0]
     assert weight == pytest.approx(weights[5, 2], abs=5e-5)
     assert share == pytest.approx(100 * weights[5, 2], rel=0.01)
     assert (rank, keys) == (1 + (weights[5] > weights[5, 2]).sum(), 6)
     assert score == pytest.approx(float(layer.q[1, 5] @ layer.k[1, 2]) * layer.scale, abs=1e-4)
-    assert "computing layer 3 …" in said[1]
-    assert "masked" in texts(status(sight, CellCursor(1, 2, 5), "", [], SHADES, Bounds(2, 160)))[0]
+    assert "masked" in texts(cell_line(sight, CellCursor(1, 2, 5), SHADES, Bounds(1, 160)))[0]
+    assert "computing layer 3 …" in texts(status_lines(sight, "", ["computing layer 3 …"], SHADES, Bounds(1, 160)))[0]
 
 
 def test_why_is_the_page_of_attn_why_and_counts_what_has_no_room() -> None:
@@ -465,29 +467,28 @@ def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> N
     scale = sight.scale(None)
     assert scale == Scale.around_zero(scale.high)
     assert scale.high == pytest.approx(highest, rel=1e-5)
-    lines = texts(drawn_head(sight, CellCursor(1, 4, 3), SHADES, Bounds(12, 60)).drawn.block)
+    lines = texts(drawn_head(sight, CellCursor(1, 4, 3), SHADES, Bounds(12, 60)).block)
     rows = [line for line in lines if re.match(r".\d", line)]
     assert [index for index, line in enumerate(rows) if " ~ " in line[:10]] == sorted(sight.alone[0])
     assert all(line.count("~") >= 2 for line in rows)
     assert "− held" in lines[0]
     assert "~ not in what is held" in lines[-1]
     whole = LayerViewCache(now, now.layers[0], attncli.inspect("a x b", num_heads=2, d_model=4, mask="full"))
-    last = texts(drawn_head(whole, CellCursor(1, 4, 3), SHADES, Bounds(12, 90)).drawn.block)[-1]
+    last = texts(drawn_head(whole, CellCursor(1, 4, 3), SHADES, Bounds(12, 90)).block)[-1]
     assert "~ not in what is held" in last
     assert "masked" not in last
     fits(small_heads(sight, 0, None, COLOUR, Bounds(8, 30)).block, Bounds(8, 30))
     small = texts(small_heads(sight, 0, None, SHADES, Bounds(24, 60)).block)
     marked = [index for index, line in enumerate(small[1:]) if re.fullmatch("[~ ]*~[~ ]*", line)]
     assert marked == sorted(sight.alone[0])
-    told = texts(status(sight, CellCursor(1, 4, 3), "", [], SHADES, Bounds(2, 200)))[0]
-    assert "from" in told
+    assert "from" in texts(cell_line(sight, CellCursor(1, 4, 3), SHADES, Bounds(1, 200)))[0]
 
 
 def test_texts_without_a_common_token_and_layers_that_are_not_held_have_no_difference() -> None:
     held, now = attncli.inspect("a b"), attncli.inspect("x y z")
     sight = LayerViewCache(now, now.layers[0], held)
     assert not sight.pooled(0, range(3), range(3)).allowed.any()
-    fits(drawn_head(sight, CellCursor(0, 1, 1), COLOUR, Bounds(9, 40)).drawn.block, Bounds(9, 40))
+    fits(drawn_head(sight, CellCursor(0, 1, 1), COLOUR, Bounds(9, 40)).block, Bounds(9, 40))
     elsewhere = replace(held, layers=(replace(held.layers[0], layer=3),))
     assert LayerViewCache(now, now.layers[0], elsewhere).pair is None
 
@@ -497,7 +498,7 @@ def test_texts_without_a_common_token_and_layers_that_are_not_held_have_no_diffe
 
 @pytest.mark.parametrize("tier", ["truecolor", "ascii"])
 def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
-    block = drawn_head(sight_of(9), CellCursor(1, 3, 2), PALETTES[tier], Bounds(14, 70)).drawn.block
+    block = drawn_head(sight_of(9), CellCursor(1, 3, 2), PALETTES[tier], Bounds(14, 70)).block
     old = faded(block)
     assert texts(old) == texts(block)
     for lines in zip(painted(block), painted(old), strict=True):
@@ -507,25 +508,14 @@ def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
 
 
 def test_what_went_wrong_has_both_lines_where_one_is_too_short() -> None:
-    sight, problem = sight_of(9), "the sentence has 632 tokens, and the model reads 512; --truncate cuts it"
-    wide, narrow = (
-        status(sight, CellCursor(0, 1, 1), problem, ["held"], SHADES, Bounds(2, width)) for width in (90, 50)
-    )
-    cell, below = texts(wide)
-    assert cell.startswith("▸ 1 w1")
-    assert below.startswith(f"{problem} · held")
-    assert " ".join(line.strip() for line in texts(narrow)) == problem
-    (alone,) = texts(status(sight, CellCursor(0, 1, 1), problem, ["held"], SHADES, Bounds(1, 50)))
-    assert alone.rstrip() == f"{problem[:48]}…"
-    longer = texts(status(None, CellCursor(0, 0, 0), problem * 2, [], SHADES, Bounds(2, 50)))
-    assert longer[1].rstrip().endswith("…")
+    problem = "the sentence has 632 tokens, and the model reads 512; --truncate cuts it"
 
+    def drawn(text: str, lines: int, width: int) -> list[str]:
+        return [
+            line.rstrip() for line in texts(status_lines(sight_of(9), text, ["held"], SHADES, Bounds(lines, width)))
+        ]
 
-@pytest.mark.parametrize("lines", [1, 2, 6])
-def test_two_sequences_stand_in_any_room(lines: int) -> None:
-    trace = attncli.inspect("time flies like an arrow", target="die Zeit fliegt")
-    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Bounds(lines, 60))
-    fits(drawn.block, Bounds(lines, 60))
-    said = "\n".join(texts(drawn.block))
-    assert "▸Zeit" in said
-    assert "▾like" in said
+    assert drawn(problem, 1, 90)[0].startswith(f"{problem} · held")
+    assert " ".join(drawn(problem, 2, 50)) == problem
+    assert drawn(problem, 1, 50) == [f"{problem[:48]}…"]
+    assert drawn(problem * 2, 2, 50)[1].endswith("…")

@@ -19,32 +19,20 @@ _CUT_AT = "attncli_layers"  # an attribute of a model that was cut
 
 @dataclass(frozen=True)
 class AttentionModule:
-    """Where an attention module stands.
+    """Where an attention module stands."""
 
-    Attributes:
-        kind: `self`, or `encoder`, `decoder`, `cross`.
-        layers: name of the list of layers it is in.
-        index: its number there; None outside of any list.
-        is_outermost: whether it is inside no other one, as BERT's self-attention is in its attention.
-    """
-
-    kind: str
-    layers: str
-    index: int | None
-    is_outermost: bool
+    kind: str  # `self`, or `encoder`, `decoder`, `cross`
+    layers: str  # name of the list of layers it is in
+    index: int | None  # its number there; None outside of any list
+    is_outermost: bool  # whether it is inside no other one, as BERT's self-attention is in its attention
 
 
 @dataclass(frozen=True)
 class AttentionModules:
-    """The attention modules of a model.
+    """The attention modules of a model."""
 
-    Attributes:
-        by_id: where each one stands, by its `id`.
-        layers: the layers that have softmax attention, of each kind.
-    """
-
-    by_id: Mapping[int, AttentionModule]
-    layers: Mapping[str, Sequence[int]]
+    by_id: Mapping[int, AttentionModule]  # where each one stands, by its `id`
+    layers: Mapping[str, Sequence[int]]  # the layers that have softmax attention, of each kind
 
     @property
     def is_named(self) -> bool:

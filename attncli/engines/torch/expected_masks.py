@@ -29,16 +29,11 @@ _OTHER_HEADS = re.compile(r"MaskedLM|PreTraining|Classification|QuestionAnswerin
 
 @dataclass(frozen=True)
 class ExpectedMask:
-    """The mask that a layer should have.
+    """The mask that a layer should have."""
 
-    Attributes:
-        expression: which query may attend to which key.
-        window: how many keys a causal window has, or how many it has to each side; None is no window.
-        is_exact: whether every key that may be seen is; not where a layer chooses among them, or nothing is known.
-    """
-
-    expression: Expression
-    window: int | None = None
+    expression: Expression  # which query may attend to which key
+    window: int | None = None  # how many keys a causal window has, or how many it has to each side; None is no window
+    # whether every key that may be seen is; not where a layer chooses among them, or nothing is known
     is_exact: bool = True
 
 

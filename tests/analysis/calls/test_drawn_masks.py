@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from drawn_masks import Drawn, drawn
-from live_calls import given
+from live_calls import mask_argument
 
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expected import UnexpectedError
@@ -72,7 +72,7 @@ def call(mask: np.ndarray) -> AttentionCall:
     batch, _, queries, keys = mask.shape
     q, k = torch.zeros(batch, 2, queries, 4), torch.zeros(batch, 2, keys, 4)
     facts = {"scale": 0.5, "dtype": "float32", "device": "cpu", "output": torch.ones(batch, 2, queries, 4)}
-    own = given(torch.from_numpy(mask.copy()))
+    own = mask_argument(torch.from_numpy(mask.copy()))
     return AttentionCall(
         "sdpa", CallSite("m.py", 1, "f", "attn"), (batch, 2, queries, keys), q=q, k=k, v=k, masks=(own,), **facts
     )

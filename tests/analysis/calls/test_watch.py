@@ -84,7 +84,7 @@ def test_str_is_the_table_and_repr_is_a_line(calls: Calls) -> None:
     assert len(rows) == 2
     assert repr(calls) == f"<Calls: {headline}>"
     said = repr(calls[0])
-    assert said.startswith("<Row: ")
+    assert said.startswith("<CallGroup: ")
     assert said.endswith(" Attention.forward (layers.0-1), 2 calls, sdpa, causal: ok>")
 
 

@@ -410,19 +410,6 @@ def softmax_over_heads(q, k, v):
     return F.softmax(scores, dim=1) @ v  # <- dim=1 was right for [B * H, Q, K]
 
 
-@trained(batch=2)
-def no_scale(q, k, v):
-    scores = (q @ k.transpose(-2, -1)).masked_fill(FUTURE, float("-inf"))
-    return scores.softmax(dim=-1) @ v  # <- not divided by sqrt(d)
-
-
-@trained(batch=2)
-def two_scales(q, k, v):
-    q = q * HEAD**-0.5
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(FUTURE, float("-inf"))
-    return scores.softmax(dim=-1) @ v  # <- divided by d
-
-
 @trained()
 def padding_rows_are_nan(q, k, v):
     """pytorch #103749: rows of the padding have nothing to attend to, and the next layer spreads their NaN."""

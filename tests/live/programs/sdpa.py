@@ -266,14 +266,6 @@ def one_head(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- [:, 0] is the first head
 
 
-def two_scales():
-    def attend(q, k, v):
-        q = q / q.shape[-1] ** 0.5
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # <- which scales by itself
-
-    return step(SelfAttention(attend), sentences(batch=2))
-
-
 class Normalized(nn.Module):
     """A norm of padding that is all zeros, without an epsilon."""
 
