@@ -123,7 +123,7 @@ class LayerPair:
     @property
     def place(self) -> tuple[int, str]:
         """The index and the kind of the layer, in both."""
-        return _place(self.first)
+        return self.first.layer, self.first.kind
 
     @property
     def heads(self) -> list[int]:
@@ -173,11 +173,10 @@ def layer_pairs(
     Where an encoder and a decoder read two texts, the chosen queries are the decoder's, as in `View.cells`.
     """
     of_queries, of_keys = aligned
-    others = {_place(layer): layer for layer in second.layers}
     has_target = first.target is not None or second.target is not None
+    others = {(layer.layer, layer.kind): layer for layer in second.layers}
     for layer in first.layers:
-        other = others.get(_place(layer))
-        if other is None:
+        if (other := others.get((layer.layer, layer.kind))) is None:
             continue
         if layer.kind == "encoder":
             yield LayerPair(layer, other, of_keys, of_keys.pairs if has_target else chosen, of_keys)
@@ -187,7 +186,7 @@ def layer_pairs(
 
 def not_compared(first: Trace, second: Trace) -> Iterator[str]:
     """Yield which layers and heads only one of the two has, a sentence each."""
-    sides = [{_place(layer): set(layer.heads) for layer in trace.layers} for trace in (first, second)]
+    sides = [{(layer.layer, layer.kind): set(layer.heads) for layer in trace.layers} for trace in (first, second)]
     for name, mine, other in zip(NAMES, sides, reversed(sides), strict=True):
         for kind in dict.fromkeys(kind for _, kind in mine):
             lacking = [index for index, each in mine if each == kind and (index, each) not in other]
@@ -198,7 +197,3 @@ def not_compared(first: Trace, second: Trace) -> Iterator[str]:
             where = [place[0] for place in mine if place in other and mine[place] - other[place] == only]
             named = f"head{'s' * (len(only) > 1)} {as_ranges(only)}"
             yield f"only {name} has {named} of {layers_named(dict.fromkeys(where))}"
-
-
-def _place(layer: LayerTrace) -> tuple[int, str]:
-    return layer.layer, layer.kind

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
 
 # A row of a softmax that was rounded to bfloat16 sums to 1 within this; what lacks more has gone to a sink.
 _ROUNDING = 1e-2
@@ -35,14 +34,10 @@ def jensen_shannon(first: Float[np.ndarray, "R O"], second: Float[np.ndarray, "R
     same either way round. It is the mean of the divergences (Kullback and Leibler, base 2) of both from their
     mean (Lin 1991, "Divergence measures based on the Shannon entropy"). Each row is a distribution: it sums to 1.
     """
-    middle = (first + second) / 2
-    return np.clip((_bits(first, middle) + _bits(second, middle)) / 2, 0.0, 1.0)
-
-
-def _bits(shares: Float[np.ndarray, "R O"], middle: Float[np.ndarray, "R O"]) -> Float[np.ndarray, " R"]:
-    # 0·log 0 is 0: an outcome without weight adds nothing.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(shares == 0, 0.0, shares * np.log2(shares / middle)).sum(axis=-1)
+    both = np.stack([first, second])
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0·log 0 is 0: an outcome without weight adds nothing
+        bits = np.where(both == 0, 0.0, both * np.log2(both / both.mean(axis=0)))
+    return np.clip(bits.sum(axis=-1).mean(axis=0), 0.0, 1.0)
 
 
 def shared_outcomes(
@@ -203,9 +198,10 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
     divergences, elsewhere = [], []
     cells: list[CellDifference] = []
     for blocks in pair.blocks(head):
-        counts = reduce(np.logical_and, map(_is_compared, blocks))  # in both
+        # Rows are compared that count in both, and hold no NaN or infinity.
+        one, other = (counted_rows(block.stages)[0] & np.isfinite(block.weights).all(axis=-1) for block in blocks)
         outcomes = [
-            shared_outcomes(block.weights[counts], keys, block.layer.sinks is not None)
+            shared_outcomes(block.weights[one & other], keys, block.layer.sinks is not None)
             for block, keys in zip(blocks, pair.keys, strict=True)
         ]
         divergences.append(jensen_shannon(*outcomes))
@@ -216,11 +212,6 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
         return HeadDifference(*pair.place, head, None, 0, None), cells
     first, second = np.concatenate(elsewhere, axis=1).mean(axis=1).tolist()
     return HeadDifference(*pair.place, head, float(rows.mean()), len(rows), (first, second)), cells
-
-
-def _is_compared(block: HeadTrace) -> Bool[np.ndarray, " R"]:
-    """Return which rows are compared: those that count and hold no NaN or infinity."""
-    return counted_rows(block.stages)[0] & np.isfinite(block.weights).all(axis=-1)
 
 
 def weights_of(pair: LayerPair, blocks: tuple[HeadTrace, HeadTrace]) -> list[Float[np.ndarray, "R S"]]:

@@ -13,7 +13,7 @@ Severity = Literal["error", "note"]
 CODES = (
     "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "ambiguous", "mixed-fill",
     "double-fill", "overflow", "row-sum", "no-mask", "proof", "batch", "padding-side", "cache", "backend", "packing",
-    "dtype", "tokenizer", "broadcast", "unscaled", "after-softmax", "axis", "added-bool", "bias", "dropout", "nan",
+    "tokenizer", "broadcast", "unscaled", "after-softmax", "axis", "added-bool", "bias", "dropout", "nan",
     "positions", "heads",
 )  # fmt: skip
 

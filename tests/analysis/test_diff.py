@@ -68,11 +68,11 @@ def test_every_number_is_what_a_plain_loop_gives(one: str, other: str, mask: str
             whole = [
                 weights_by_hand(trace, 0, each.head, row) for trace, row in zip((first, second), rows, strict=True)
             ]
-            kept = [[row[pair[side]] for pair in pairs] for side, row in enumerate(whole)]
-            rest = [max(1 - math.fsum(row), 0.0) for row in kept]
-            divergences.append(divergence_by_hand([*kept[0], rest[0]], [*kept[1], rest[1]]))
+            shared = [[row[pair[side]] for pair in pairs] for side, row in enumerate(whole)]
+            rest = [max(1 - math.fsum(row), 0.0) for row in shared]
+            divergences.append(divergence_by_hand([*shared[0], rest[0]], [*shared[1], rest[1]]))
             elsewhere.append(rest)
-            for place, (left, right) in enumerate(zip(*kept, strict=True)):
+            for place, (left, right) in enumerate(zip(*shared, strict=True)):
                 cells[each.head, rows, pairs[place]] = left, right
         assert each.rows == len(pairs)
         assert each.jensen_shannon == pytest.approx(sum(divergences) / len(pairs), abs=1e-6)

@@ -25,8 +25,8 @@ def test_masks_that_differ_by_head_have_a_uniform_head_each() -> None:
     assert [[label.name for label in head.labels] for head in survey([trace], View()).heads] == [["broad"], []]
 
 
-def numbers(**known: float) -> dict[str, float | None]:
-    return {name: known.get(name) for name in NAMES}
+def numbers(**values: float) -> dict[str, float | None]:
+    return {name: values.get(name) for name in NAMES}
 
 
 @pytest.mark.parametrize(

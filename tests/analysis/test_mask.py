@@ -128,7 +128,7 @@ def test_a_mask_is_written_as_another_function_reads_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "kind", "words"),
+    ("mask", "options", "kind", "words"),
     [
         ("causal", {"queries": 0}, UsageError, "queries is 0; expected 1 or more"),
         ("causal", {"past": -1}, UsageError, "past is -1; expected 0 or more"),
@@ -138,6 +138,6 @@ def test_a_mask_is_written_as_another_function_reads_it() -> None:
         (LOWER, {"queries": 6}, UsageError, "apply to an expression"),
     ],
 )
-def test_what_makes_no_mask_is_said_in_a_sentence(given: Any, options: Any, kind: type[AttnError], words: str) -> None:
+def test_what_makes_no_mask_is_said_in_a_sentence(mask: Any, options: Any, kind: type[AttnError], words: str) -> None:
     with pytest.raises(kind, match=words):
-        attncli.mask(given, **options)
+        attncli.mask(mask, **options)

@@ -32,7 +32,7 @@ def everywhere(*rows: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("cells", "said"),
+    ("cells", "named"),
     [
         (everywhere(1), "1 'w1'"),
         (everywhere(*range(7)), "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 2 more"),
@@ -40,8 +40,8 @@ def everywhere(*rows: int) -> list[tuple[int, int]]:
         ([(head, head) for head in range(HEADS)], "0 'w0', 1 'w1', 2 'w2', 3 'w3', 4 'w4' and 3 more in some heads"),
     ],
 )  # fmt: skip
-def test_rows_without_a_key_are_named(cells: list[tuple[int, int]], said: str) -> None:
-    expected = f"layer 0: the mask leaves no key to query {said}; the softmax of such a row is NaN"
+def test_rows_without_a_key_are_named(cells: list[tuple[int, int]], named: str) -> None:
+    expected = f"layer 0: the mask leaves no key to query {named}; the softmax of such a row is NaN"
     assert warned(blind(cells)) == [expected]
 
 
@@ -54,12 +54,12 @@ def test_only_rows_and_heads_that_are_shown_are_warned_about() -> None:
 
 
 def test_layers_of_one_kind_with_the_same_rows_share_a_sentence() -> None:
-    ends = [said.split(": ")[0] for said in warned(*(blind(everywhere(1), layer) for layer in range(12)))]
+    ends = [named.split(": ")[0] for named in warned(*(blind(everywhere(1), layer) for layer in range(12)))]
     assert ends == ["layers 0-11"]
     mixed = [blind(everywhere(1 + (layer == 2)), layer) for layer in (0, 1, 2, 4)]
-    assert [said.split(": ")[0] for said in warned(*mixed)] == ["layers 0-1,4", "layer 2"]
+    assert [named.split(": ")[0] for named in warned(*mixed)] == ["layers 0-1,4", "layer 2"]
     kinds = [blind(everywhere(1), layer, kind) for layer in (0, 1) for kind in ("decoder", "cross")]
-    assert [said.split(": ")[0] for said in warned(*kinds)] == ["layers 0-1 (decoder)", "layers 0-1 (cross)"]
+    assert [named.split(": ")[0] for named in warned(*kinds)] == ["layers 0-1 (decoder)", "layers 0-1 (cross)"]
 
 
 def test_what_becomes_of_such_a_row_is_read_from_its_weights() -> None:

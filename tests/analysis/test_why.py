@@ -101,9 +101,9 @@ def test_a_row_without_a_key_says_so_and_shows_what_its_softmax_gives(fill: floa
     assert row.is_blind
     np.testing.assert_allclose(row.weights, [weight] * 3)
     assert "fully masked" in drawn(trace, "1", "2")
-    said = list(warnings_of_rows(trace, [row]))
-    assert len(said) == 1
-    assert "the mask leaves no key to query 1 'q1'" in said[0]
+    warnings = list(warnings_of_rows(trace, [row]))
+    assert len(warnings) == 1
+    assert "the mask leaves no key to query 1 'q1'" in warnings[0]
     assert drawn(trace, "1").count("X") == (3 if math.isnan(weight) else 0)
 
 
@@ -121,8 +121,8 @@ def test_a_layer_that_gives_its_weights_alone_shows_these_and_says_what_is_left_
     document = json.loads("".join(write_why(trace, cells, None)))
     assert (document["dimensions"], document["dot_product"], document["value_norm"]) == (None, None, None)
     assert (document["score"], document["weight"], document["capture"]) == (2.0, 0.73105854, "weights-only")
-    said = list(warnings_of_rows(trace, [cells[0].row]))
-    assert said == [
+    warnings = list(warnings_of_rows(trace, [cells[0].row]))
+    assert warnings == [
         "layer 0: q and k are not known; why the scores are what they are is left out",
         "layer 0: its values are not known; what the weights carry is left out",
     ]

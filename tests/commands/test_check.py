@@ -13,7 +13,7 @@ import pytest
 import torch
 from architectures import MORE, architectures, each, tiny_config, tiny_model, tiny_text_part
 from conformance import NOT_REACHED, save_for_auto, save_tokenizer, tokenizer_in
-from planted import BUGS, Bug, raw_masks
+from planted import BUGS, Bug
 from refusals import refused
 from whole_program import whole_program
 
@@ -296,14 +296,6 @@ def test_a_model_with_few_positions_gets_shorter_sentences(checked: Checked, con
     report = checked("gpt2", texts=[])
     assert max(report.tokens) <= 10
     assert errors(report) == set()
-
-
-def test_a_mask_of_another_type_than_the_queries_is_a_note(checked: Checked) -> None:
-    report = checked("llama", raw_masks(lambda mask: mask.double(), 1))
-    assert errors(report) == set()
-    (note,) = (finding for finding in of_code(report, "dtype") if finding.layer is not None)
-    assert (note.severity, note.layer) == ("note", 1)
-    assert note.message.startswith("the mask is float64 and the queries are float32")
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ def found(
     path = tmp_path / "mask.npy"
     np.save(path, values)
     expected = None if expect is None else parse(expect)
-    given = size or MaskSize()
-    subject = read_grid(str(path), GridOptions(MaskSize(past=given.past), reader), expected)
-    findings = [*audit(subject, expected, given), *audit_fills(subject, dtype)]
+    size = size or MaskSize()
+    subject = read_grid(str(path), GridOptions(MaskSize(past=size.past), reader), expected)
+    findings = [*audit(subject, expected, size), *audit_fills(subject, dtype)]
     assert len({finding.code for finding in findings}) == len(findings) or {f.severity for f in findings} > {"error"}
     assert all(finding.code in CODES for finding in findings)
     return {finding.code: finding for finding in findings}

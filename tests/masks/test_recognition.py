@@ -174,8 +174,8 @@ def test_cells_that_follow_no_rule_are_said_to_be_their_own() -> None:
     assert rule_of(lost[:, None], (3, 1, 9, 9)).text == (
         "rows 0 docs(4,5), 2 docs(3,6), 1 nothing: every key is masked"
     )
-    beside = np.stack([np.tri(9, dtype=bool), random[0, 0]])
-    assert rule_of(beside[:, None], (2, 1, 9, 9)).text == "rows 0 causal, 1 a mask of its own"
+    two = np.stack([np.tri(9, dtype=bool), random[0, 0]])
+    assert rule_of(two[:, None], (2, 1, 9, 9)).text == "rows 0 causal, 1 a mask of its own"
 
 
 def test_a_query_after_a_cache_is_told_by_its_padding() -> None:

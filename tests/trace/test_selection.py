@@ -7,8 +7,8 @@ from attncli.errors import UsageError
 from attncli.trace.selection import Indices
 
 
-def chosen(given: object, count: int = 6) -> tuple[int, ...]:
-    return Indices.of("head", given).resolve(count, "layer 2")  # type: ignore[arg-type]
+def chosen(choice: object, count: int = 6) -> tuple[int, ...]:
+    return Indices.of("head", choice).resolve(count, "layer 2")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_a_choice_is_expanded_in_the_order_asked_and_each_once(written: object, 
 def test_a_range_that_runs_backwards_says_how_to_write_it(written: str) -> None:
     with pytest.raises(UsageError) as refused:
         chosen(written)
-    said = str(refused.value)
-    assert f"--head {written.removeprefix('0,')}: the range runs backwards; write " in said
-    start, stop = map(int, said.rpartition(" ")[2].split("-"))
+    message = str(refused.value)
+    assert f"--head {written.removeprefix('0,')}: the range runs backwards; write " in message
+    start, stop = map(int, message.rpartition(" ")[2].split("-"))
     assert chosen(f"{start}-{stop}") == tuple(range(start, stop + 1))
 
 

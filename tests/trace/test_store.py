@@ -237,8 +237,8 @@ def refused(attn: Run, path: Path, code: int = 5) -> str:
 
 def test_files_that_cannot_be_read_at_all(attn: Run, tmp_path: Path, saved: Path) -> None:
     damaged = tmp_path / "damaged.safetensors"
-    for kept in (0, 4, 100, saved.stat().st_size - 1):
-        damaged.write_bytes(saved.read_bytes()[:kept])
+    for size in (0, 4, 100, saved.stat().st_size - 1):
+        damaged.write_bytes(saved.read_bytes()[:size])
         assert "no whole safetensors file" in refused(attn, damaged)
     damaged.write_text("time flies like an arrow\n", encoding="utf-8")
     assert "no whole safetensors file" in refused(attn, damaged)

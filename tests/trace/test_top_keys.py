@@ -34,10 +34,10 @@ def test_the_heaviest_keys_are_the_first_of_a_sorted_row(
     weights, counted = cells
     found = heaviest(np.array(weights, np.float32), np.array(counted), most)
     for places, row, own in zip(found, weights, counted, strict=True):
-        kept = [place for place in range(len(row)) if own[place]]
+        expected = [place for place in range(len(row)) if own[place]]
         # NaN first, then from the largest down, and of equal ones the earlier key.
-        kept.sort(key=lambda place: (not math.isnan(row[place]), 0 if math.isnan(row[place]) else -row[place]))
-        assert places.tolist() == kept[:most]
+        expected.sort(key=lambda place: (not math.isnan(row[place]), 0 if math.isnan(row[place]) else -row[place]))
+        assert places.tolist() == expected[:most]
 
 
 ENDS = st.none() | st.integers(-30, 30)

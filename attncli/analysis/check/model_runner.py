@@ -45,7 +45,6 @@ class CapturedLayer:
         keys: which columns are.
         has_mask: whether a mask reached the layer; true where the softmax was watched and nothing else is known.
         mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
-        dtypes: of that mask and of the queries.
         sums: of the weights that the model itself computed, for every row.
         others: what the other columns are: `pad` or `document`.
     """
@@ -56,7 +55,6 @@ class CapturedLayer:
     keys: slice
     has_mask: bool
     mask: Any
-    dtypes: tuple[str, str] | None
     sums: Float[np.ndarray, "H Q"]
     others: str = "pad"
 
@@ -69,7 +67,7 @@ class ModelRunner:
         self.model = checkpoint.model
         self.first_position = first_position(self.model)
         self.implied = implied_masks(self.model)
-        self.dtype = _named(self.model.dtype)
+        self.dtype = str(self.model.dtype).removeprefix("torch.")
         self.recorded: list[Sublayer] = []  # what was audited last
         is_exchangeable = self.model._can_set_attn_implementation()
         self.backends = ("sdpa", "eager") if is_exchangeable and self.model._supports_sdpa else ("eager",)
@@ -118,7 +116,7 @@ class ModelRunner:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
         call = recorded.calls[place]
-        mask, dtypes = None, None
+        mask = None
         if call.weight_sums is None:  # the softmax was traced: the weights are the model's own
             sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
         else:
@@ -128,9 +126,8 @@ class ModelRunner:
                 if (id(values), own) not in masks:
                     masks[id(values), own] = to_numpy(values[own])
                 mask = masks[id(values), own]
-                dtypes = _named(values.dtype), call.dtype
         has_mask = call.weight_sums is None or mask is not None
-        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums)
+        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, sums)
 
     # --- in one way and another ---
 
@@ -235,7 +232,3 @@ class ModelRunner:
             allowed = allowed.tril()
         mask = torch.zeros(allowed.shape, dtype=self.model.dtype)
         return mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)[None, None]
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

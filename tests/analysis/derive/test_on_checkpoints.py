@@ -64,15 +64,6 @@ def test_words_are_what_a_loop_over_word_ids_gives(attn: Run, minilm: str, eager
             np.testing.assert_allclose(row, expected, atol=rounding)
 
 
-def test_rollout_is_what_the_paper_does_with_transformers_attentions(attn: Run, minilm: str, eager: Any) -> None:
-    _, attentions = eager
-    layer = 3
-    expected = rolled_out(torch.stack(attentions[: layer + 1]).double().mean(dim=1))
-    document = shown(attn, minilm, "--rollout", "--layer", str(layer))
-    assert [(entry["layer"], entry["heads"][0]["head"]) for entry in document["layers"]] == [(layer, "rollout")]
-    np.testing.assert_allclose(document["layers"][0]["heads"][0]["weights"], expected.numpy(), atol=1e-6)
-
-
 def test_a_rollout_of_a_saved_trace_needs_no_model(attn: Run, minilm: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.safetensors"
     first = attn("inspect", TEXT, "-m", minilm, "--rollout", "--words", "--save", path)

@@ -37,26 +37,26 @@ def test_the_rule_is_printed_and_the_words_say_their_pieces(attn: Run, byte_leve
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "words"),
     [
         (["--rollout", "--query", "2"], "query 1 'b' in some heads; the softmax"),
         (["--mean", "heads", "--head", "0,2"], ""),
     ],
 )
 def test_a_row_without_a_key_is_warned_about_whatever_is_made_of_it(
-    attn: Run, tmp_path: Path, options: list[str], said: str
+    attn: Run, tmp_path: Path, options: list[str], words: str
 ) -> None:
     allowed = np.ones((4, 3, 3), bool)
     allowed[1, 1] = False
     np.save(tmp_path / "mask.npy", allowed)
     ran = attn("inspect", "a b c", "--mask", f"file('{tmp_path / 'mask.npy'}')", *options)
     assert ran.code == 0
-    assert ran.err.count("\n") == bool(said)
-    assert said in ran.err
+    assert ran.err.count("\n") == bool(words)
+    assert words in ran.err
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "words"),
     [
         (["--rollout", "--head", "1"], "mean over all heads of a layer; drop --head"),
         (["--rollout", "--mean", "heads"], "already the mean"),
@@ -65,10 +65,10 @@ def test_a_row_without_a_key_is_warned_about_whatever_is_made_of_it(
         (["--mean", "rows"], "'rows' is not"),
     ],
 )
-def test_what_does_not_apply_is_a_usage_error(attn: Run, options: list[str], said: str) -> None:
+def test_what_does_not_apply_is_a_usage_error(attn: Run, options: list[str], words: str) -> None:
     ran = attn("inspect", "time flies", *options)
     assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
+    assert words in ran.err
     assert ran.err.count("\n") == 1
 
 
