@@ -184,10 +184,13 @@ class Explorer(App[None]):
         self._text, self._line = LineInput("text", self.look.of(self.look.question)), LineInput("line")
         names: tuple[Pane, ...] = ("mark", "tokens", *MAPS, "why", "cell", "label", "status", "foot", "help")
         self._panes = panes = {name: BlockWidget(name) for name in names}
-        yield Horizontal(panes["mark"], self._text, id="top")
-        yield panes["tokens"]
-        yield Horizontal(panes["head"], Vertical(panes["map"], panes["heads"], panes["why"], id="side"), id="maps")
-        yield Horizontal(panes["cell"], panes["label"], self._line, id="below")
+        side = Vertical(panes["map"], panes["heads"], panes["why"], id="side")
+        top = Horizontal(panes["mark"], self._text, id="top")
+        maps = Horizontal(panes["head"], side, id="maps")
+        below = Horizontal(panes["cell"], panes["label"], self._line, id="below")
+        # Each with what it is shown for.
+        self._boxes = {top: "text", maps: "head map heads why", side: "map heads why", below: "cell line"}
+        yield from (top, panes["tokens"], maps, below)
         yield from (panes["help"], panes["status"], panes["foot"])
 
     def on_mount(self) -> None:
@@ -317,9 +320,8 @@ class Explorer(App[None]):
             widget.display = widget.id in shown
         if "text" in shown and self.focused is None and (is_open or self._pane == "text"):
             self.set_focus(self._line if is_open else self._text)  # which it had before the terminal was too small
-        boxes = {"top": "text", "maps": "head map heads why", "side": "map heads why", "below": "cell line"}
-        for name, parts in boxes.items():
-            self.query_one(f"#{name}").display = not shown.isdisjoint(parts.split())
+        for box, parts in self._boxes.items():
+            box.display = not shown.isdisjoint(parts.split())
         self.screen.set_class(self._has_why, "why")
         self.screen.set_class("head" not in shown, "alone")
         panes["map"].styles.height = self._renderer.map_lines if {"map", "heads"} <= shown else "1fr"

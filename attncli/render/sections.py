@@ -102,11 +102,12 @@ def token_list(
     @cache
     def listed(place: int) -> Block:
         token = tokens[place]
-        mark = f"{palette.fit('│ ') if token.index in openings else ''}{token.index} "
+        bar = palette.fit("│ ") if token.index in openings else ""
+        mark = f"{bar}{token.index} "
         label, style = palette.shortened(token.label, longest), DIM if token.special else None
         own = max(cell_len(label), len(token.below))
         lines = [[Segment(mark, DIM), cell(label, own, style, "left")]]
-        lines.append([Segment(" " * len(mark), DIM), cell(token.below, own, DIM, "left")])
+        lines.append([Segment(bar.ljust(len(mark)), DIM), cell(token.below, own, DIM, "left")])
         return Block(lines, len(mark) + own)
 
     def lines_of(count: int) -> list[list[Block]]:
