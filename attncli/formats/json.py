@@ -10,7 +10,7 @@ from typing import Any
 
 from attncli.analysis.metrics import head_metrics
 from attncli.errors import metadata_json
-from attncli.formats.json_stream import Rows, gathered, pieces, plain
+from attncli.formats.json_stream import RowStream, gathered, pieces, plain
 from attncli.formats.numbers import proven
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Tokens
@@ -92,11 +92,11 @@ def _head(
     if "v" in parts:
         document["v"] = head.v[columns]
     if "scores" in parts:
-        document["scores"] = Rows(block.scores[:, columns] for block in head.blocks())
+        document["scores"] = RowStream(block.scores[:, columns] for block in head.blocks())
     if "mask" in parts:
-        document["mask"] = Rows(block.mask[:, columns] for block in head.blocks())
+        document["mask"] = RowStream(block.mask[:, columns] for block in head.blocks())
     if "weights" in parts:
-        document[layer.measure] = Rows(block.weights[:, columns] for block in head.blocks())
+        document[layer.measure] = RowStream(block.weights[:, columns] for block in head.blocks())
     if "output" in parts:
         document["output"] = head.output
     if "metrics" in parts:  # which describe the whole head, whichever of its rows are shown

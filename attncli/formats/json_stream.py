@@ -18,7 +18,7 @@ Parts = Iterable[tuple[int, Any | Failure]]  # a sentence's number, and the piec
 _PIECE = 1_000_000  # characters
 
 
-class Rows(NamedTuple):
+class RowStream(NamedTuple):
     """A matrix that is made as it is written, in blocks of rows."""
 
     blocks: Iterable[np.ndarray[Any, Any]]
@@ -98,7 +98,7 @@ def pieces(value: Any, precision: int | None) -> Iterator[str]:
         yield "}" if value else "{}"
     elif isinstance(value, np.ndarray):
         yield from matrix((value[rows] for rows in row_blocks(np.arange(len(value)), value.shape[1])), precision)
-    elif isinstance(value, Rows):
+    elif isinstance(value, RowStream):
         yield from matrix(value.blocks, precision)
     elif isinstance(value, Iterator):
         yield from array(pieces(item, precision) for item in value)
