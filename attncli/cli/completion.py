@@ -93,9 +93,9 @@ def _parts() -> Iterable[str]:
 
 
 def _metrics() -> Iterable[str]:
-    from attncli.analysis.metric_names import DETECTORS, NAMES
+    from attncli.analysis.metric_names import NAMES
 
-    return (*NAMES, *DETECTORS)
+    return NAMES
 
 
 def _codes() -> Iterable[str]:
@@ -115,8 +115,7 @@ def _topics(ctx: Context, _: str) -> Iterator[tuple[str, str]]:
 
 def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
     """Yield the model in the box, and what models the hub's local cache has; folders are the shell's."""
-    from attncli.checkpoints.checkpoint_folder import DEMO
-    from attncli.checkpoints.suggestions import cached_models
+    from attncli.checkpoints.checkpoint_folder import DEMO, cached_models
 
     yield DEMO, "a small model in the box"
     yield from ((name, "in the local cache") for name in cached_models() if _PLAIN.fullmatch(name))

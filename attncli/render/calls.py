@@ -32,13 +32,7 @@ _STYLES = {"error": Style(color="red"), "note": Style(color="yellow")}
 
 
 def calls_parts(calls: Calls, palette: Palette, width: int | None) -> Iterator[RenderableType]:
-    """Yield a line for each place, its findings beside it; where one does not fit, a short block for each.
-
-    Args:
-        calls: what was seen.
-        palette: how words look.
-        width: cells in a line; None is as many as it takes.
-    """
+    """Yield a line for each place, its findings beside it; where one does not fit, a short block for each."""
     headline, rows = block([[Segment(palette.fit(calls.headline))]]), calls.rows
     if not rows:
         yield headline
@@ -93,13 +87,7 @@ def _found(row: CallGroup, palette: Palette) -> list[Cell]:
 
 
 def wrong_parts(error: UnexpectedError, palette: Palette, room: int) -> Iterator[RenderableType]:
-    """Yield the maps of the wrong cells of calls that are not as expected: of the first call of each place.
-
-    Args:
-        error: what differs.
-        palette: how words and cells look.
-        room: cells in a line.
-    """
+    """Yield the maps of the wrong cells of calls that are not as expected: of the first call of each place."""
     drawn: dict[tuple[object, ...], CallMismatch] = {}
     for one in error.wrong:
         if one.finding.cells:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from attncli.errors import UsageError
 from attncli.masks.expressions import Expression, Pad, leaves
-from attncli.masks.from_arrays import bind_lengths
+from attncli.masks.mask_grid import bind_lengths
 from attncli.masks.parser import parse
 from attncli.recording.call import CallSite
 from attncli.text import visible

@@ -128,7 +128,7 @@ def _with_padding(expected: Expression, context: CallContext, calls: Sequence[Ca
     """Return what is expected of a call, with the padding of its batch; None where that is not known."""
     mask = context.call.mask
     pads = [leaf for leaf in leaves(expected) if isinstance(leaf, Pad)]
-    if mask is None or not any(leaf.lengths is None and leaf.real is None for leaf in pads):
+    if mask is None or all(leaf.lengths is not None for leaf in pads):
         return expected
     tokens = _tokens(expected, mask, context, calls)
     return None if tokens is None else with_lengths(expected, tokens)

@@ -136,8 +136,8 @@ def _left_out(calls: Calls) -> list[str]:
 
 def _write(calls: Calls, output: options.StderrOutput, chosen: str, aside: Environment) -> None:
     if chosen != "table":
-        from attncli.formats.calls import write_calls
         from attncli.formats.columns import call_table
+        from attncli.formats.documents import write_calls
         from attncli.formats.rows import table_rows
 
         aside.write([write_calls(calls)] if chosen == "json" else table_rows(call_table(calls), chosen), output.file)

@@ -24,7 +24,7 @@ def of_words(variant: RuleVariant, mask: Drawn) -> np.ndarray:
     _, _, queries, keys = mask.cells.shape
     rows = list(variant.rows)
     padded = ~np.broadcast_to(variant.tokens, (len(rows), keys)).all(axis=1, keepdims=True)
-    true = Pad(real=np.where(padded, mask.tokens[rows], True))
+    true = Pad(lengths=np.where(padded, mask.tokens[rows], True))
     grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries, 1)
     expression = variant.expression
     assert expression is not None
