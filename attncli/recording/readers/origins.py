@@ -15,8 +15,6 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from attncli.recording.call import CallSite
-
 _MOST_PRODUCTS = 64  # whose factors are held at a time
 _MOST_CHANGES = 16  # of scores
 
@@ -180,6 +178,18 @@ class Scores(NamedTuple):
         return self._replace(changes=(*self.changes, Change(name, held, is_first, self.axes, made_at)))
 
 
+class Lost:
+    """What came of queries and keys in ways that are not followed: scores, or the weights of one softmax.
+
+    Attributes:
+        shape: of the weights; None of scores.
+        is_counted: whether these weights were counted.
+    """
+
+    def __init__(self, shape: tuple[int, ...] | None = None) -> None:
+        self.shape, self.is_counted = shape, False
+
+
 class SoftmaxCall:
     """A softmax that took scores.
 
@@ -189,13 +199,13 @@ class SoftmaxCall:
         received: what it took.
         result: what it gave.
         is_used: whether its weights met values.
-        lost_at: where they were lost before; None where they were not.
+        lost: what they are where they are not followed.
     """
 
     def __init__(self, scores: Scores, axis: int, received: Held, result: Held) -> None:
         self.scores, self.axis, self.received, self.result = scores, axis, received, result
         self.is_used = False
-        self.lost_at: CallSite | None = None
+        self.lost = Lost(result.shape)
 
 
 class Weights(NamedTuple):
@@ -212,16 +222,6 @@ class Weights(NamedTuple):
     scores: Scores
     dropout: float = 0.0
     in_dropout: bool | None = None
-
-
-class Lost(NamedTuple):
-    """What came of queries and keys in ways that are not followed.
-
-    Attributes:
-        is_softmax: whether a softmax made it, of what nothing is known of; else it is scores.
-    """
-
-    is_softmax: bool = False
 
 
 Origin = FoldedHeads | MadeMask | Scores | Weights | Lost

@@ -35,11 +35,8 @@ class ThreadContext(Protocol):
     def emit(self, call: AttentionCall) -> None:
         """Hand over an attention."""
 
-    def count_lost(self, shape: tuple[int, ...]) -> CallSite:
-        """Count a softmax whose weights could not be followed; return where that was."""
-
-    def take_back_lost(self, place: CallSite) -> None:
-        """Take one back that was counted, as its weights met values."""
+    def count_lost(self, shape: tuple[int, ...]) -> None:
+        """Count a softmax whose weights could not be followed from scores to values."""
 
     def note(self, text: str) -> None:
         """Say once what a reader of the whole should know."""

@@ -152,10 +152,10 @@ class Softmax:
             if isinstance(origin, Weights):
                 self._meet(origin, each, result)
                 return
-            if isinstance(origin, Lost) and origin.is_softmax:
-                if _are_values(each, self._origins.get(each.right)):
-                    self._origins.put(each.left, None)
-                    self.context.count_lost(tuple(each.left.shape))
+            if isinstance(origin, Lost) and origin.shape is not None:
+                if not origin.is_counted and _are_values(each, self._origins.get(each.right)):
+                    origin.is_counted = True
+                    self.context.count_lost(origin.shape)
                 return
             if isinstance(origin, Scores) and origin.product.is_of_pairs:
                 if origin.is_raised:
@@ -185,14 +185,14 @@ class Softmax:
         origin = self._origins.get(tensor)
         if isinstance(origin, Lost):
             others = [each for i, each in enumerate(weights.shape) if i not in (0, axis)]
-            if not origin.is_softmax and weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
+            if origin.shape is None and weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
                 self.context.count_lost(tuple(weights.shape))
         elif isinstance(origin, Weights):
             self._go_on(ran, weights)
         elif isinstance(origin, Scores):
             self._origins.put(weights, Weights(SoftmaxCall(origin, axis, Held(tensor), Held(weights)), origin))
         elif weights.ndim > 2 and weights.shape[-1] == weights.shape[-2] > 1 and axis == weights.ndim - 1:
-            self._origins.put(weights, Lost(is_softmax=True))
+            self._origins.put(weights, Lost(tuple(weights.shape)))
 
     def _meet(self, weights: Weights, found: Contraction, result: Tensor) -> None:
         """Take a product of weights with another tensor, which may be the values."""
@@ -205,8 +205,6 @@ class Softmax:
         call = self._written.call(self.context, weights, found, result)
         if call is not None:
             softmax.is_used = True
-            if softmax.lost_at is not None:
-                self.context.take_back_lost(softmax.lost_at)
             self.context.emit(call)
         seconds = self._clock() - begun  # of looking at a call, which all kinds of attention have alike
         self._begun += seconds
@@ -221,7 +219,9 @@ class Softmax:
         if isinstance(origin, Scores | Weights) and result.is_floating_point():
             self._change(ran, source, origin, [each for _, each in found], result)
         elif isinstance(origin, Lost):
-            self._origins.put(result, origin if result.ndim > 2 and ran.name not in _ENDING else None)
+            is_again = origin.shape is not None and result.shape == source.shape  # weights, of other numbers
+            goes_on = result.ndim > 2 and (is_again or ran.name not in _ENDING)
+            self._origins.put(result, origin if goes_on else None)
         elif isinstance(origin, FoldedHeads):
             has_batch = result.ndim == 3 and len(result) in (len(source), source.shape[1])
             self._origins.put(result, origin if has_batch else None)
@@ -280,8 +280,8 @@ class Softmax:
             return
         if isinstance(origin, Scores):
             self._origins.put(result, Lost())
-        elif not (origin.softmax.lost_at or origin.softmax.is_used):
-            origin.softmax.lost_at = self.context.count_lost(origin.softmax.result.shape)
+        elif not origin.softmax.is_used:
+            self._origins.put(result, origin.softmax.lost)
 
     def _assign(self, ran: _Operation) -> None:
         """Take what is written into a part of a tensor."""
