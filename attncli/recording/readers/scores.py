@@ -274,9 +274,9 @@ class _ValueReader:
             is_weak &= ~(hidden | below | hides).all(-1, keepdim=True)  # a row of one number is one of padding
             if bool(is_weak.any()):
                 values = y[is_weak]
-                if bool((values == values[0]).all()):
+                if bool((values == values[0]).all()) and _is_structured(hides, torch.zeros_like(hides)):
                     self.findings.append(_no_mask(name, float(values[0])))
-                else:  # scores of another kind, and no fill
+                else:  # scores of another kind, or chosen by their values
                     self.unread.append(_CHANGED)
                 found.append(ScoresMask(name, index, convention, is_applied=False))
             elif name not in _ZEROS or bool((hides & ~covered).any()):
