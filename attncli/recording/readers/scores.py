@@ -19,12 +19,10 @@ from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, MaskArgument
-from attncli.recording.readers.contraction import Contraction
-from attncli.recording.readers.fused import SPLIT
-from attncli.recording.readers.layout import Points, compact
+from attncli.recording.readers.fused import SPLIT, wrong_scale
+from attncli.recording.readers.layout import Contraction, Points, compact
 from attncli.recording.readers.origins import Change, Held, Weights, splits_positions
 from attncli.recording.readers.reader import ThreadContext
-from attncli.recording.readers.scale_checks import wrong_scale
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _matmul = torch._C._VariableFunctions.matmul
