@@ -136,8 +136,10 @@ def _table_of(embedding: Any, running: Sequence[torch.nn.Module]) -> _ReadHints:
     padding, ends, source = embedding.padding_idx, [None], "embedding"
     for each in reversed(running):  # the model whose embedding it is
         config, of_words = (getattr(each, name, None) for name in ("config", "get_input_embeddings"))
-        own = getattr(config, "pad_token_id", None)
-        if isinstance(own, int) and callable(of_words) and of_words() is embedding:
+        own, words = getattr(config, "pad_token_id", None), None
+        with suppress(Exception):  # the model's own method, which some have and do not implement
+            words = of_words() if callable(of_words) else None
+        if isinstance(own, int) and words is embedding:
             padding, source = own, "configuration" if padding is None else "both"
             ends = [getattr(config, name, None) for name in ("bos_token_id", "eos_token_id")]
             break

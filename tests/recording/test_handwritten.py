@@ -548,3 +548,10 @@ def test_queries_that_are_the_keys(qkv: tuple[torch.Tensor, ...]) -> None:
     assert call.shape == (B, H, Q, Q)
     assert call.weights is not None
     assert torch.allclose(recomputed(call), call.weights.double(), atol=1e-6)
+
+
+def test_scores_that_are_far_below_by_themselves_are_not_masked(qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = qkv
+    with watch() as calls:
+        (q * 2e4 @ k.mT / 2).softmax(-1) @ v
+    assert [(row.mask, row.findings) for row in calls] == [("full", ())]

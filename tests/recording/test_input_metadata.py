@@ -1,5 +1,7 @@
 """What the inputs of modules say of a batch: which keys are padding, and where documents begin."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -145,3 +147,22 @@ def test_a_mask_is_held_against_the_padding_of_the_words(mask: Tensor | None, co
     assert {one.code for one in calls.findings} - {"varies"} == ({code} if code else set())
     if code is None:
         calls.check("pad")
+
+
+def test_a_model_that_does_not_know_its_words_is_read_all_the_same() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config, self.words = SimpleNamespace(pad_token_id=0), nn.Embedding(10, 4)
+
+        def get_input_embeddings(self) -> nn.Module:
+            raise NotImplementedError
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.words(ids)[:, None]
+            return F.scaled_dot_product_attention(x, x, x)
+
+    with watch() as calls:
+        Model()(IDS)
+    assert calls.calls == 1
+    assert calls.notes == []

@@ -227,13 +227,12 @@ class _ValueReader:
         for index, change in enumerate(self.before):
             tensor = points.tensor(change)
             replay.step(index, change, None if tensor is None else self._cut(tensor))
-        hidden = (y <= FORBIDDEN_BELOW) | (y - replay.scores < _HIDDEN)
+        size = 1 + torch.maximum(y.abs(), (product * replay.scale).abs())
+        is_off = ~((y - replay.scores).abs() <= _tolerance(points.product.dtype, points.scores.dtype) * size)
+        hidden = ((y <= FORBIDDEN_BELOW) & is_off) | (y - replay.scores < _HIDDEN)
         below = replay.added <= _HIDDEN
         visible = ~(hidden | below | replay.filled) & y.isfinite() & product.isfinite() & (replay.added < -_HIDDEN)
-        tolerance = _tolerance(points.product.dtype, points.scores.dtype)
-        size = 1 + torch.maximum(y.abs(), (product * replay.scale).abs())
-        is_off = ((y - replay.scores).abs() > tolerance * size) & visible
-        is_explained = replay.is_clear and int(is_off.sum()) <= 1e-3 * int(visible.sum())
+        is_explained = replay.is_clear and int((is_off & visible).sum()) <= 1e-3 * int(visible.sum())
         if not is_explained:
             self.unread.append(_CHANGED)
         elif replay.is_scaled_by_heads:
