@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from attncli.cli.environment import PAGE_WIDTH, Environment, Terminal, measured_width
+from attncli.cli.environment import Environment
+from attncli.cli.terminal import PAGE_WIDTH, Terminal, measured_width
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, visible
 

@@ -15,7 +15,6 @@ from running import Ran
 from safetensors.torch import load_file
 from small_checkpoints import hub_cache
 
-from attncli.cli.completion import sizes
 
 Run = Callable[..., Ran]
 TEXT = "time flies"
@@ -241,7 +240,6 @@ def test_several_in_a_repository_are_listed_and_one_is_given_by_its_folder(
     assert shown(attn, "org/name/checkpoint-1000") == "org/name/checkpoint-1000"
     assert {one.path for one in org.asked if one.host == "storage"} == {"/org/name/checkpoint-1000/model.safetensors"}
     assert shown(attn, "org/name/checkpoint-500") == "org/name/checkpoint-500"
-    assert sizes("org/name/checkpoint-500") == {"layer": 3, "head": 6}  # which a TAB offers
     for name in ("org/name/checkpoint-7", "org/other/checkpoint-500"):
         ran = attn("inspect", TEXT, "-m", name)
         assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)

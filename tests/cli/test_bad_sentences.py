@@ -9,7 +9,7 @@ import pytest
 from click import Command, Context
 
 from attncli.cli.environment import Environment
-from attncli.cli.results import ResultStream
+from attncli.cli.loop import ResultStream
 from attncli.corpus.protocol import Result
 from attncli.corpus.readers import text as text_reader
 from attncli.engines import open_source

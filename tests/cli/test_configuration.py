@@ -17,7 +17,9 @@ from typer.main import get_command
 from attncli._version import __version__
 from attncli.checkpoints.options import EngineOptions, ToyOptions
 from attncli.cli.app import app
-from attncli.cli.config import DEFAULTS
+from attncli.cli.settings import defaults
+
+DEFAULTS = defaults()
 
 SENTENCE = "time flies like an arrow"
 # Of an option of each kind four values, none of them the default, as a command line has them.

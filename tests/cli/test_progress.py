@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from running import on_terminal, text_shown
 
-from attncli.cli.environment import Environment, Stderr
+from attncli.cli.environment import Environment
 from attncli.cli.progress import ProgressBar
 from attncli.corpus.protocol import Result
 
@@ -127,9 +127,9 @@ def test_a_name_on_the_line_brings_no_escape_sequence() -> None:
 
 
 def test_a_bar_counts_on_where_another_file_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Environment, "use_of_stderr", lambda _: Stderr.WATCHED)
-    with ProgressBar(Environment(), None, shares_terminal=False, goes_on=False) as bar:
+    monkeypatch.setattr(Environment, "has_live_stderr", lambda _: True)
+    with ProgressBar(Environment(), None, shares_terminal=False, is_resumable=False) as bar:
         numbers = [1, 3, 1, 2, 2]
         assert [result.number for result in bar.track(Result(number, "") for number in numbers)] == numbers
-        assert bar._bar is not None
-        assert [task.completed for task in bar._bar.tasks] == [3 + 2 + 2]
+        assert bar.bar is not None
+        assert [task.completed for task in bar.bar.tasks] == [3 + 2 + 2]

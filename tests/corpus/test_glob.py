@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from corpora import texts
 
-from attncli.corpus.glob import find_files
+from attncli.corpus.files import find_files
 from attncli.corpus.read import SentenceReader
 from attncli.errors import InputError
 

@@ -11,7 +11,7 @@ from corpora import EXPECTED, IDS, PACK, TEXTS, bad, read, texts, zstd
 from servers import serving
 
 from attncli.corpus.read import SentenceReader
-from attncli.corpus.remote import SentenceFile
+from attncli.corpus.files import SentenceFile
 from attncli.errors import Failure, InputError
 
 LINES = b"".join(b"line number %d\n" % number for number in range(1, 20_001))

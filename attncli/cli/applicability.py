@@ -1,0 +1,245 @@
+"""Which options apply to a run: one table, for what is typed, which is refused, and what is set elsewhere, left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attncli.checkpoints.options import EngineOptions, ToyOptions
+from attncli.cli import options
+from attncli.cli.groups import Options, dashed, options_of
+from attncli.cli.settings import Setting
+from attncli.errors import UsageError
+
+
+class CommandLine:
+    """What a run is told: by its command line, and by the environment and files.
+
+    Args:
+        command: its name.
+        names: of the options that it has, in Python.
+        typed: what stands on the command line, as texts.
+        standing: what is set elsewhere.
+    """
+
+    def __init__(
+        self, command: str, names: Collection[str], typed: Mapping[str, Any], standing: Mapping[str, Setting]
+    ) -> None:
+        self.command, self.names, self.typed, self.standing = command, names, typed, dict(standing)
+
+    def value(self, name: str) -> Any:
+        """Return what an option is; None where nobody says."""
+        return self.typed.get(name, self.standing[name].value if name in self.standing else None)
+
+    def rank(self, name: str) -> int:
+        """Return how far away from the command line an option is set."""
+        return -1 if name in self.typed else self.standing[name].rank if name in self.standing else 3
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether a checkpoint computes what the toy layer would compute otherwise."""
+        return "num_heads" in self.names and self.value("model") is not None
+
+    @property
+    def is_toy(self) -> bool:
+        """Whether the toy layer computes."""
+        return "num_heads" in self.names and self.value("model") is None and not self.value("from_")
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the words of the text are its tokens, without special ones."""
+        is_of_text = self.value("model") is None and not self.value("from_")
+        return "vocab" in self.names and is_of_text and self.value("vocab") in (None, "words")
+
+    @property
+    def toy_option(self) -> str:
+        """The option of the command line that the toy layer alone has, if there is one."""
+        return next((f"--{dashed(name)}" for name in self.typed if name in _OF_TOY), "")
+
+    @cached_property
+    def form(self) -> str:
+        """The format of the output."""
+        output = self.value("output")
+        # A device has no ending, and gets the table.
+        ending = Path(output or "").suffix.lower().removeprefix(".").replace("txt", "table")
+        is_folder = self.command == "inspect" and options.folder_of(output) is not None
+        return str(self.value("format_") or ("parquet" if is_folder else ending) or "table")
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the output is for people."""
+        from attncli.formats import DRAWN
+
+        return self.form in DRAWN
+
+    @property
+    def is_figure(self) -> bool:
+        """Whether the output is a figure for a paper."""
+        from attncli.formats import FIGURES
+
+        return self.command == "inspect" and (self.form in FIGURES or self.value("size") is not None)
+
+
+class Row(NamedTuple):
+    """Options that do not apply to some runs.
+
+    Attributes:
+        names: of the options, in Python.
+        to: says to which runs they do not apply.
+        why: what they do not apply to, and what to do.
+        is_refused: whether typing one is an error; else it is only left out where it is set elsewhere.
+    """
+
+    names: Collection[str]
+    to: Callable[[CommandLine], Any]
+    why: str
+    is_refused: bool = True
+
+
+def _names(*groups: type[Options]) -> set[str]:
+    return {name for group in groups for name, _, _ in options_of(group)}
+
+
+_OF_TOY, _OF_CHECKPOINTS = ({field.name for field in fields(one)} for one in (ToyOptions, EngineOptions))
+_OF_TOY, _OF_CHECKPOINTS = _OF_TOY - _OF_CHECKPOINTS, _OF_CHECKPOINTS - _OF_TOY
+_OF_SOURCE = _names(options.CommonOptions, options.Parallel) - _names(options.Selection) - {"from_"}
+_OF_TEXTS = _names(options.TextAndTarget) - {"no_special"}
+_ONE_PROCESS = "one sentence after the other; give --format jsonl, or drop it"
+
+TABLE = (
+    Row(
+        {*_OF_SOURCE, "generate", "on"},
+        lambda line: line.value("from_"),
+        "--from, whose attention is already computed; drop one of them",
+    ),
+    Row({"model"}, lambda line: line.toy_option, "the toy layer, which {line.toy_option} asks for", False),
+    Row(_OF_TOY, lambda line: line.is_checkpoint, "--model; it belongs to the toy layer"),
+    Row(_OF_CHECKPOINTS, lambda line: line.is_toy, "the toy layer; give --model, or leave it out"),
+    Row({"offline"}, lambda line: line.command == "tokens" and line.has_words, "the words of a text", False),
+    Row(
+        {"device"},
+        lambda line: line.rank("device_map") < line.rank("device"),
+        "--device-map, which goes before it",
+        False,
+    ),
+    Row(
+        {"device_map"},
+        lambda line: line.rank("device") < line.rank("device_map"),
+        "--device, which goes before it",
+        False,
+    ),
+    Row(
+        {"init"},
+        lambda line: line.value("project") == "none" and not line.value("out_proj"),
+        "--project none, which has no weights; drop one of them",
+    ),
+    Row({"precision"}, lambda line: not line.is_drawn, "what programs read", False),
+    Row({"quiet"}, lambda line: line.value("verbose"), "--verbose; drop one of them"),
+    Row(
+        {"pair", "target"},
+        lambda line: line.value("chat"),
+        "--chat, which makes one text of all messages; drop one of them",
+    ),
+    Row({"hide_special"}, lambda line: line.has_words, "--vocab words, which adds no special tokens"),
+    Row({"head"}, lambda line: line.value("rollout"), "--rollout, which is the mean over all heads; drop one of them"),
+    Row({"words"}, lambda line: line.value("generate"), "--generate, whose tokens have no places in the text"),
+    Row(
+        {"words", "norms", "rollout", "mean", "top_keys"},
+        lambda line: line.command == "inspect" and line.form == "html",
+        "html, whose page holds all weights as they are; give svg or md",
+    ),
+    Row({"top_keys"}, lambda line: line.is_figure, "a figure, whose maps show every key; give svg without --size"),
+    Row(
+        {"size"},
+        lambda line: line.command == "inspect" and line.form not in ("svg", "pdf", "png"),
+        "{line.form}; it is of a figure: give -o figure.pdf, .png or .svg",
+    ),
+    Row(
+        {"jobs"},
+        lambda line: line.command in ("inspect", "tokens") and line.is_drawn and line.value("jobs") != "1",
+        "{line.form}, which is drawn, " + _ONE_PROCESS,
+    ),
+    Row(
+        {"jobs"},
+        lambda line: line.command == "inspect" and line.value("save") and line.value("jobs") != "1",
+        "--save, which keeps a trace, " + _ONE_PROCESS,
+    ),
+    Row(
+        {"save"},
+        lambda line: line.command == "inspect" and options.folder_of(line.value("output")) is not None,
+        "-o FOLDER/, whose parts are of many sentences; drop one of them",
+    ),
+    Row(
+        {"on"},
+        lambda line: options.folder_of(line.value("output")) is None,
+        "a file; give -o FOLDER/, a dataset of parts, each of which is a task",
+    ),
+    Row({"device_map"}, lambda line: line.value("on"), "--on, where each process has one device; give --device cuda"),
+    Row(
+        {"device"},
+        lambda line: line.value("on") and re.fullmatch(r"cuda:\d+", line.value("device")),
+        "--on, where Ray chooses the GPU; give --device cuda",
+    ),
+    Row(
+        {"sort", "label", "metrics"},
+        lambda line: line.value("grid"),
+        "--grid, which has every head in its place; drop one of them",
+    ),
+    Row(
+        {"top"},
+        lambda line: (
+            line.command == "heads"
+            and not (line.value("sort") or line.value("label") or (line.value("induction") and not line.value("grid")))
+        ),
+        "heads in their places; give --sort METRIC or --label, which say by what",
+    ),
+    Row(
+        {*_OF_TEXTS, "from_"},
+        lambda line: line.value("induction"),
+        "--induction, which draws its tokens; drop one of them",
+    ),
+    Row(
+        {"dtype"},
+        lambda line: line.command == "convert" and line.value("to") != "additive",
+        "--to {line.typed[to]}, which writes booleans; leave it out",
+    ),
+)
+
+
+def leave_out(line: CommandLine) -> tuple[dict[str, str], str]:
+    """Take what does not apply from what is set elsewhere.
+
+    Returns:
+        The settings that were taken, by name, each with the reason; and the error of what is typed, if it is one.
+    """
+    taken: dict[str, str] = {}
+    error = ""
+    for row in TABLE:
+        present = [name for name in (*line.typed, *line.standing) if name in row.names]
+        if not present or not row.to(line):
+            continue
+        why = row.why.format(line=line)
+        for name in present:
+            if name not in line.typed:
+                taken[name] = f"does not apply to {why.partition(';')[0]}"
+                del line.standing[name]
+            elif row.is_refused and not error:
+                option = "TEXT" if name == "text" else f"--{dashed(name)}"
+                error = f"{option} does not apply to {why}"
+    return taken, error
+
+
+def check_applicable(line: CommandLine) -> dict[str, Setting]:
+    """Return the settings that apply to a run.
+
+    Raises:
+        UsageError: what is typed does not apply.
+    """
+    _, error = leave_out(line)
+    if error:
+        raise UsageError(error)
+    return line.standing
