@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,9 +34,13 @@ class CommandLine:
         """Return what an option is; None where nobody says."""
         return self.typed.get(name, self.standing[name].value if name in self.standing else None)
 
-    def rank(self, name: str) -> int:
-        """Return how far away from the command line an option is set."""
-        return -1 if name in self.typed else self.standing[name].rank if name in self.standing else 3
+    def is_nearer(self, name: str, other: str) -> bool:
+        """Return whether one option is set nearer to the command line than another one that is set."""
+
+        def rank(name: str) -> int:
+            return -1 if name in self.typed else self.standing[name].rank if name in self.standing else 3
+
+        return rank(name) < rank(other)
 
     @property
     def is_checkpoint(self) -> bool:
@@ -60,14 +63,16 @@ class CommandLine:
         """The option of the command line that the toy layer alone has, if there is one."""
         return next((f"--{dashed(name)}" for name in self.typed if name in _OF_TOY), "")
 
-    @cached_property
+    @property
+    def folder(self) -> str | None:
+        """The folder of parts that the output is, if it is one."""
+        return options.folder_of(self.value("output")) if "on" in self.names else None
+
+    @property
     def form(self) -> str:
-        """The format of the output."""
-        output = self.value("output")
-        # A device has no ending, and gets the table.
-        ending = Path(output or "").suffix.lower().removeprefix(".").replace("txt", "table")
-        is_folder = self.command == "inspect" and options.folder_of(output) is not None
-        return str(self.value("format_") or ("parquet" if is_folder else ending) or "table")
+        """The format of the output; a device has no ending, and gets the table."""
+        ending = Path(self.value("output") or "").suffix.lower().removeprefix(".").replace("txt", "table")
+        return str(self.value("format_") or ending or ("table" if self.folder is None else "parquet"))
 
     @property
     def is_drawn(self) -> bool:
@@ -82,6 +87,20 @@ class CommandLine:
         from attncli.formats import FIGURES
 
         return self.command == "inspect" and (self.form in FIGURES or self.value("size") is not None)
+
+    @property
+    def one_process(self) -> str:
+        """What is made in one process, if anything is."""
+        if self.command == "inspect" and self.value("save"):
+            return "--save, which keeps a trace, one sentence after the other"
+        is_drawn = self.command in ("inspect", "tokens") and self.is_drawn
+        return f"{self.form}, which is drawn, one sentence after the other" if is_drawn else ""
+
+    @property
+    def is_unranked(self) -> bool:
+        """Whether heads stand by layer and head, or on a map."""
+        is_ranked = self.value("sort") or self.value("label") or (self.value("induction") and not self.value("grid"))
+        return self.command == "heads" and not is_ranked
 
 
 class Row(NamedTuple):
@@ -108,45 +127,33 @@ _OF_TOY, _OF_CHECKPOINTS = ({field.name for field in fields(one)} for one in (To
 _OF_TOY, _OF_CHECKPOINTS = _OF_TOY - _OF_CHECKPOINTS, _OF_CHECKPOINTS - _OF_TOY
 _OF_SOURCE = _names(options.CommonOptions, options.Parallel) - _names(options.Selection) - {"from_"}
 _OF_TEXTS = _names(options.TextAndTarget) - {"no_special"}
-_ONE_PROCESS = "one sentence after the other; give --format jsonl, or drop it"
+
+
+def _uses(name: str) -> Callable[[CommandLine], Any]:
+    return lambda line: line.value(name)
+
 
 TABLE = (
     Row(
-        {*_OF_SOURCE, "generate", "on"},
-        lambda line: line.value("from_"),
-        "--from, whose attention is already computed; drop one of them",
+        {*_OF_SOURCE, "generate", "on"}, _uses("from_"), "--from, whose attention is already computed; drop one of them"
     ),
-    Row({"model"}, lambda line: line.toy_option, "the toy layer, which {line.toy_option} asks for", False),
+    Row({"model"}, lambda line: line.toy_option, "the toy layer, which {line.toy_option} asks for", is_refused=False),
     Row(_OF_TOY, lambda line: line.is_checkpoint, "--model; it belongs to the toy layer"),
     Row(_OF_CHECKPOINTS, lambda line: line.is_toy, "the toy layer; give --model, or leave it out"),
-    Row({"offline"}, lambda line: line.command == "tokens" and line.has_words, "the words of a text", False),
-    Row(
-        {"device"},
-        lambda line: line.rank("device_map") < line.rank("device"),
-        "--device-map, which goes before it",
-        False,
-    ),
-    Row(
-        {"device_map"},
-        lambda line: line.rank("device") < line.rank("device_map"),
-        "--device, which goes before it",
-        False,
-    ),
+    Row({"offline"}, lambda line: line.command == "tokens" and line.has_words, "the words of a text", is_refused=False),
+    Row({"device"}, lambda line: line.is_nearer("device_map", "device"), "--device-map", is_refused=False),
+    Row({"device_map"}, lambda line: line.is_nearer("device", "device_map"), "--device", is_refused=False),
     Row(
         {"init"},
         lambda line: line.value("project") == "none" and not line.value("out_proj"),
         "--project none, which has no weights; drop one of them",
     ),
-    Row({"precision"}, lambda line: not line.is_drawn, "what programs read", False),
-    Row({"quiet"}, lambda line: line.value("verbose"), "--verbose; drop one of them"),
-    Row(
-        {"pair", "target"},
-        lambda line: line.value("chat"),
-        "--chat, which makes one text of all messages; drop one of them",
-    ),
+    Row({"precision"}, lambda line: not line.is_drawn, "what programs read", is_refused=False),
+    Row({"quiet"}, _uses("verbose"), "--verbose; drop one of them"),
+    Row({"pair", "target"}, _uses("chat"), "--chat, which makes one text of all messages; drop one of them"),
     Row({"hide_special"}, lambda line: line.has_words, "--vocab words, which adds no special tokens"),
-    Row({"head"}, lambda line: line.value("rollout"), "--rollout, which is the mean over all heads; drop one of them"),
-    Row({"words"}, lambda line: line.value("generate"), "--generate, whose tokens have no places in the text"),
+    Row({"head"}, _uses("rollout"), "--rollout, which is the mean over all heads; drop one of them"),
+    Row({"words"}, _uses("generate"), "--generate, whose tokens have no places in the text"),
     Row(
         {"words", "norms", "rollout", "mean", "top_keys"},
         lambda line: line.command == "inspect" and line.form == "html",
@@ -160,48 +167,26 @@ TABLE = (
     ),
     Row(
         {"jobs"},
-        lambda line: line.command in ("inspect", "tokens") and line.is_drawn and line.value("jobs") != "1",
-        "{line.form}, which is drawn, " + _ONE_PROCESS,
+        lambda line: line.one_process and line.value("jobs") != "1",
+        "{line.one_process}; give --format jsonl, or drop it",
     ),
+    Row({"save"}, lambda line: line.folder is not None, "-o FOLDER/, whose parts are of many sentences"),
     Row(
-        {"jobs"},
-        lambda line: line.command == "inspect" and line.value("save") and line.value("jobs") != "1",
-        "--save, which keeps a trace, " + _ONE_PROCESS,
+        {"on"}, lambda line: line.folder is None, "a file; give -o FOLDER/, a dataset of parts, each of which is a task"
     ),
-    Row(
-        {"save"},
-        lambda line: line.command == "inspect" and options.folder_of(line.value("output")) is not None,
-        "-o FOLDER/, whose parts are of many sentences; drop one of them",
-    ),
-    Row(
-        {"on"},
-        lambda line: options.folder_of(line.value("output")) is None,
-        "a file; give -o FOLDER/, a dataset of parts, each of which is a task",
-    ),
-    Row({"device_map"}, lambda line: line.value("on"), "--on, where each process has one device; give --device cuda"),
+    Row({"device_map"}, _uses("on"), "--on, where each process has one device; give --device cuda"),
     Row(
         {"device"},
         lambda line: line.value("on") and re.fullmatch(r"cuda:\d+", line.value("device")),
         "--on, where Ray chooses the GPU; give --device cuda",
     ),
-    Row(
-        {"sort", "label", "metrics"},
-        lambda line: line.value("grid"),
-        "--grid, which has every head in its place; drop one of them",
-    ),
+    Row({"sort", "label", "metrics"}, _uses("grid"), "--grid, which has every head in its place; drop one of them"),
     Row(
         {"top"},
-        lambda line: (
-            line.command == "heads"
-            and not (line.value("sort") or line.value("label") or (line.value("induction") and not line.value("grid")))
-        ),
+        lambda line: line.is_unranked,
         "heads in their places; give --sort METRIC or --label, which say by what",
     ),
-    Row(
-        {*_OF_TEXTS, "from_"},
-        lambda line: line.value("induction"),
-        "--induction, which draws its tokens; drop one of them",
-    ),
+    Row({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
     Row(
         {"dtype"},
         lambda line: line.command == "convert" and line.value("to") != "additive",

@@ -140,6 +140,7 @@ def _local(start: str, pattern: str) -> Iterator[str]:
         raise InputError(f"cannot read {visible(str(error.filename))}: {error.strerror}")
 
     if pattern:
+        pattern += "/*" * pattern.endswith("**")  # which would be folders alone
         paths = [start + str(found.relative_to(start)) for found in Path(start).glob(pattern)]
     elif os.path.isdir(start):
         walked = os.walk(start, onerror=refuse)
@@ -219,25 +220,10 @@ def translate_file_errors(file: SentenceFile) -> Iterator[None]:
     """Raise what keeps a file from being read as InputError, of one sentence."""
     try:
         yield
-    except AttnError:
+    except (AttnError, MemoryError):
         raise
-    except Exception as error:
-        if not (file.root or _is_file_error(error)):
-            raise
+    except Exception as error:  # of any library
         raise InputError(f"cannot read {visible(file.name)}: {error_reason(error)}") from None
-
-
-def _is_file_error(error: Exception) -> bool:
-    """Return whether an error is about what is in a file, of whatever reads it."""
-    import sys
-    import zlib
-
-    kinds: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
-    if "pyarrow" in sys.modules:
-        import pyarrow
-
-        kinds = (*kinds, pyarrow.ArrowException)
-    return isinstance(error, kinds)
 
 
 _CUT_SHORT = re.compile("Compressed file ended before|Truncated compressed stream")

@@ -65,7 +65,7 @@ def config(
     A flag goes before the environment, that before the table [tool.attncli] of the working directory's pyproject.toml,
     that before attncli/attncli.toml in $XDG_CONFIG_HOME (else ~/.config), that before the default.
 
-    Below stands what every machine of a cluster needs for --on, and what this one has of it.
+    -F json has the versions that all machines of a cluster share, for --on.
 
     Examples:
     attn config
@@ -83,8 +83,6 @@ def config(
         if ignored:
             rows = [[*one.cells(), one.why] for one in ignored]
             canvas.show([_table(("not in force", "value", "from", "why"), rows, *room)])
-        model = next(one.cells()[1] for one in chosen if one.name == "model")
-        canvas.show([_table(("--on ray", "each machine of a cluster needs", "here"), _on_ray(model), *room)])
 
 
 def _lines(inspect: Any) -> tuple[list[_Line], list[_Line]]:
@@ -125,7 +123,12 @@ def _without_option() -> Iterator[_Line]:
 
 def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
     import json
+    from importlib.metadata import PackageNotFoundError, version
 
+    try:
+        ray = version("ray")
+    except PackageNotFoundError:
+        ray = None
     return json.dumps({
         "schema": "attncli.config/1",
         "options": [
@@ -140,33 +143,11 @@ def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
         "files": [PROJECT, user_file()],
         "cluster": {
             "attncli": __version__,
-            "ray": _ray(),
+            "ray": ray,
             "python": platform.python_version(),
             "address": os.environ.get("RAY_ADDRESS") or None,
         },
     }) + "\n"  # fmt: skip
-
-
-def _ray() -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("ray")
-    except PackageNotFoundError:
-        return None
-
-
-def _on_ray(model: str) -> list[list[str]]:
-    """Return what the machines of a cluster must have in common, and what this one has of it."""
-    return [
-        ["attncli", "the same version", __version__],
-        ["ray", "the same version", _ray() or "not installed: pip install 'attncli[ray]'"],
-        ["python", "the same version", platform.python_version()],
-        ["model", "the same path, or name on the hub", model],
-        ["--file, -o", "the same path, or URL", "-"],
-        ["credentials", "in the environment of ray start", "-"],
-        ["RAY_ADDRESS", "only where attn is called", os.environ.get("RAY_ADDRESS") or "not set"],
-    ]
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], palette: Palette, width: int | None) -> Block:

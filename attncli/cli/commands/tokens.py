@@ -15,8 +15,8 @@ from attncli.errors import ExitCode, InputError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from attncli.corpus.jobs import TokenizeTask
     from attncli.corpus.protocol import Result
+    from attncli.trace.tokenization import Choice
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -54,16 +54,14 @@ def tokens(
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
     from attncli.cli.loop import ResultStream, write_results
-    from attncli.corpus.jobs import TokenizeTask
     from attncli.formats import DRAWN
     from attncli.trace.tokenization import Choice
 
     chosen, texts = output.chosen(), request.texts
     choice = Choice(hide_special, words)
-    task = TokenizeTask(choice, None if chosen in DRAWN else chosen)
     stream = ResultStream(
         environment,
-        _results(environment, request, task),
+        _results(environment, request, choice, None if chosen in DRAWN else chosen),
         total=texts.last_number,
         is_alone=request.from_ is not None or texts.is_alone,
         shares_terminal=environment.is_terminal(output.file),
@@ -86,7 +84,7 @@ def tokens(
 
 
 def _results(
-    environment: Environment, request: TokenizeOptions, task: TokenizeTask
+    environment: Environment, request: TokenizeOptions, choice: Choice, form: str | None
 ) -> Generator[Result[Any], None, None]:
     """Yield what is made of the tokens that are asked for; a bad request is refused before the first ones."""
     from attncli.cli.loop import loading
@@ -100,8 +98,8 @@ def _results(
         from attncli.trace.tokenization import tokenizations_in
 
         saved = list(enumerate(tokenizations_in(load(request.from_)), start=1))
-        return (task(number, tokens) for number, tokens in saved)
-    workers = request.parallel.workers if task.form else 1
+        return (TokenizeJob(choice, form).result(number, tokens) for number, tokens in saved)
+    workers = request.parallel.workers if form else 1
     texts = sentences(request.texts, environment)
     tokenizer = {
         "model": request.model,
@@ -110,7 +108,7 @@ def _results(
         **dict(request.hub.explicit_values()),
         **{name: value for name, value in request.explicit_values() if name in ("vocab", "truncate")},
     }
-    job = TokenizeJob(task, tokenizer, request.texts.pair)
+    job = TokenizeJob(choice, form, tokenizer, request.texts.pair)
     with loading(environment, request.model, request.vocab):
         opened = job.open()
     return run(job, batched(texts, first_batched(workers, PARALLEL_FROM_LATE)), workers, opened, PARALLEL_FROM_LATE)
