@@ -97,7 +97,8 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
         if name not in groups and name not in environments
     }
     own = list(parameters)
-    parameters.setdefault("context", inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context))
+    if environments:  # which the context brings
+        parameters.setdefault("context", inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context))
     for group in (*groups.values(), *more):
         for name, kind, default in options_of(group):
             parameters.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,

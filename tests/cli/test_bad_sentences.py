@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click import Command, Context
 
 from attncli.cli.environment import Environment
 from attncli.cli.loop import ResultStream
@@ -186,8 +185,8 @@ def test_what_is_to_be_known_of_a_source_is_said_once(capsys: pytest.CaptureFixt
         yield Result(2, Failure("it is odd"))
         yield Result(4, "four", ("a row is empty",), ("its positions are not known",))
 
-    with Context(Command("inspect")) as context:
-        found = ResultStream(context, Environment(), results(), total=None, is_alone=False)  # type: ignore[arg-type]
+    with Environment() as environment:
+        found = ResultStream(environment, results(), total=None, is_alone=False)
         assert [number for number, _ in found.values()] == [1, 4]
     assert found.failures == 1
     assert capsys.readouterr().err.splitlines() == [
