@@ -163,7 +163,7 @@ def test_a_dump_without_places_has_no_words(attn: Run, tmp_path: Path) -> None:
         ([TEXT, "-F", "parquet"], "--format parquet writes a file"),
         ([TEXT, "-F", "json", "-o", "x.tsv"], "--format json contradicts the ending"),
         ([TEXT, "--precision", "3"], "no such option: --precision"),
-        ([TEXT, "-o", "out/"], "--output out/: expected a file ending in"),
+        ([TEXT, "-o", "out/"], "--output out: expected a file ending in"),
     ],
 )
 def test_a_bad_request_is_one_sentence(attn: Run, arguments: list[str], reason: str) -> None:
