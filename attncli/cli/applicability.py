@@ -103,7 +103,7 @@ class CommandLine:
         return self.command == "heads" and not is_ranked
 
 
-class Row(NamedTuple):
+class Exclusion(NamedTuple):
     """Options that do not apply to some runs.
 
     Attributes:
@@ -134,60 +134,68 @@ def _uses(name: str) -> Callable[[CommandLine], Any]:
 
 
 TABLE = (
-    Row(
+    Exclusion(
         {*_OF_SOURCE, "generate", "on"}, _uses("from_"), "--from, whose attention is already computed; drop one of them"
     ),
-    Row({"model"}, lambda line: line.toy_option, "the toy layer, which {line.toy_option} asks for", is_refused=False),
-    Row(_OF_TOY, lambda line: line.is_checkpoint, "--model; it belongs to the toy layer"),
-    Row(_OF_CHECKPOINTS, lambda line: line.is_toy, "the toy layer; give --model, or leave it out"),
-    Row({"offline"}, lambda line: line.command == "tokens" and line.has_words, "the words of a text", is_refused=False),
-    Row({"device"}, lambda line: line.is_nearer("device_map", "device"), "--device-map", is_refused=False),
-    Row({"device_map"}, lambda line: line.is_nearer("device", "device_map"), "--device", is_refused=False),
-    Row(
+    Exclusion(
+        {"model"}, lambda line: line.toy_option, "the toy layer, which {line.toy_option} asks for", is_refused=False
+    ),
+    Exclusion(_OF_TOY, lambda line: line.is_checkpoint, "--model; it belongs to the toy layer"),
+    Exclusion(_OF_CHECKPOINTS, lambda line: line.is_toy, "the toy layer; give --model, or leave it out"),
+    Exclusion(
+        {"offline"}, lambda line: line.command == "tokens" and line.has_words, "the words of a text", is_refused=False
+    ),
+    Exclusion({"device"}, lambda line: line.is_nearer("device_map", "device"), "--device-map", is_refused=False),
+    Exclusion({"device_map"}, lambda line: line.is_nearer("device", "device_map"), "--device", is_refused=False),
+    Exclusion(
         {"init"},
         lambda line: line.value("project") == "none" and not line.value("out_proj"),
         "--project none, which has no weights; drop one of them",
     ),
-    Row({"precision"}, lambda line: not line.is_drawn, "what programs read", is_refused=False),
-    Row({"quiet"}, _uses("verbose"), "--verbose; drop one of them"),
-    Row({"pair", "target"}, _uses("chat"), "--chat, which makes one text of all messages; drop one of them"),
-    Row({"hide_special"}, lambda line: line.has_words, "--vocab words, which adds no special tokens"),
-    Row({"head"}, _uses("rollout"), "--rollout, which is the mean over all heads; drop one of them"),
-    Row({"words"}, _uses("generate"), "--generate, whose tokens have no places in the text"),
-    Row(
+    Exclusion({"precision"}, lambda line: not line.is_drawn, "what programs read", is_refused=False),
+    Exclusion({"quiet"}, _uses("verbose"), "--verbose; drop one of them"),
+    Exclusion({"pair", "target"}, _uses("chat"), "--chat, which makes one text of all messages; drop one of them"),
+    Exclusion({"hide_special"}, lambda line: line.has_words, "--vocab words, which adds no special tokens"),
+    Exclusion({"head"}, _uses("rollout"), "--rollout, which is the mean over all heads; drop one of them"),
+    Exclusion({"words"}, _uses("generate"), "--generate, whose tokens have no places in the text"),
+    Exclusion(
         {"words", "norms", "rollout", "mean", "top_keys"},
         lambda line: line.command == "inspect" and line.form == "html",
         "html, whose page holds all weights as they are; give svg or md",
     ),
-    Row({"top_keys"}, lambda line: line.is_figure, "a figure, whose maps show every key; give svg without --size"),
-    Row(
+    Exclusion(
+        {"top_keys"}, lambda line: line.is_figure, "a figure, whose maps show every key; give svg without --size"
+    ),
+    Exclusion(
         {"size"},
         lambda line: line.command == "inspect" and line.form not in ("svg", "pdf", "png"),
         "{line.form}; it is of a figure: give -o figure.pdf, .png or .svg",
     ),
-    Row(
+    Exclusion(
         {"jobs"},
         lambda line: line.one_process and line.value("jobs") != "1",
         "{line.one_process}; give --format jsonl, or drop it",
     ),
-    Row({"save"}, lambda line: line.folder is not None, "-o FOLDER/, whose parts are of many sentences"),
-    Row(
+    Exclusion({"save"}, lambda line: line.folder is not None, "-o FOLDER/, whose parts are of many sentences"),
+    Exclusion(
         {"on"}, lambda line: line.folder is None, "a file; give -o FOLDER/, a dataset of parts, each of which is a task"
     ),
-    Row({"device_map"}, _uses("on"), "--on, where each process has one device; give --device cuda"),
-    Row(
+    Exclusion({"device_map"}, _uses("on"), "--on, where each process has one device; give --device cuda"),
+    Exclusion(
         {"device"},
         lambda line: line.value("on") and re.fullmatch(r"cuda:\d+", line.value("device")),
         "--on, where Ray chooses the GPU; give --device cuda",
     ),
-    Row({"sort", "label", "metrics"}, _uses("grid"), "--grid, which has every head in its place; drop one of them"),
-    Row(
+    Exclusion(
+        {"sort", "label", "metrics"}, _uses("grid"), "--grid, which has every head in its place; drop one of them"
+    ),
+    Exclusion(
         {"top"},
         lambda line: line.is_unranked,
         "heads in their places; give --sort METRIC or --label, which say by what",
     ),
-    Row({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
-    Row(
+    Exclusion({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
+    Exclusion(
         {"dtype"},
         lambda line: line.command == "convert" and line.value("to") != "additive",
         "--to {line.typed[to]}, which writes booleans; leave it out",

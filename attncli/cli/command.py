@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 from functools import cached_property
-from typing import Any, NoReturn, get_origin
+from typing import TYPE_CHECKING, Any, NoReturn, get_origin
 
 import typer
 from typer import BadParameter
 from typer.core import TyperCommand
 
-from attncli.cli.applicability import CommandLine, check_applicable
 from attncli.cli.environment import Environment
 from attncli.cli.groups import kind_of, value_of
-from attncli.cli.settings import Setting, deciding, settings, with_places
 from attncli.errors import AttnError, ExitCode
+
+if TYPE_CHECKING:
+    from attncli.cli.settings import Setting
 
 
 def print_help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
@@ -73,6 +74,9 @@ class _Settable(TyperCommand):
             takes_text = any(parameter.metavar == "TEXT" for parameter in self.params)
             quotes = "; a text of several words stands in quotes" if takes_text else ""
             ctx.fail(f"Got unexpected extra argument(s) ({' '.join(rest)}){quotes}")
+        from attncli.cli.applicability import CommandLine, check_applicable  # which the help of all commands spares
+        from attncli.cli.settings import deciding, settings
+
         names = {parameter.name for parameter in self.params}
         settable = {parameter.name for parameter in self.params if parameter.envvar} - typed.keys()
         decided = deciding(settings()) if settable else {}
@@ -133,6 +137,8 @@ class Command(WithOwnHelp, _Settable):
             except EOFError as error:  # a library's; Typer would take it for a person who gives up
                 raise RuntimeError(f"EOFError: {error}") from error
             except AttnError as error:
+                from attncli.cli.settings import with_places
+
                 error.args = (with_places(str(error), standing.values()),)
                 raise
 

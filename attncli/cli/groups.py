@@ -98,7 +98,9 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
     }
     own = list(parameters)
     if environments:  # which the context brings
-        parameters.setdefault("context", inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context))
+        parameters.setdefault(
+            "context", inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
+        )
     for group in (*groups.values(), *more):
         for name, kind, default in options_of(group):
             parameters.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
