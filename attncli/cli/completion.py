@@ -53,9 +53,9 @@ def _parts(_: Context, typed: str) -> Iterable[str]:
 
 
 def _metrics(_: Context, typed: str) -> Iterable[str]:
-    from attncli.analysis.metric_names import DETECTORS, NAMES
+    from attncli.analysis.metric_names import NAMES
 
-    return _listed(typed, (*NAMES, *DETECTORS))
+    return _listed(typed, NAMES)
 
 
 def _codes(_: Context, typed: str) -> Iterable[str]:
@@ -75,8 +75,7 @@ def _topics(ctx: Context, _: str) -> Iterator[tuple[str, str]]:
 
 def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
     """Yield the model in the box, and what models the hub's local cache has; folders are the shell's."""
-    from attncli.checkpoints.checkpoint_folder import DEMO
-    from attncli.checkpoints.suggestions import cached_models
+    from attncli.checkpoints.checkpoint_folder import DEMO, cached_models
 
     yield DEMO, "a small model in the box"
     yield from ((name, "in the local cache") for name in cached_models() if _PLAIN.fullmatch(name))

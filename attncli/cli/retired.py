@@ -13,6 +13,7 @@ RETIRED = {
     "keep": "join the results with the file by their column sentence, its row there",
     "keep-errors": "what cannot be read is named on stderr, with the number of its sentence",
     "man": "use attn help TOPIC and attn COMMAND --help",
+    "mask batch": "save the mask as [batch, heads, queries, keys]; key padding is [batch, 1, 1, keys]",
     "mask keys": "use --size QUERIESxKEYS",
     "mask pad": "sentences are padded where the tokenizer pads: padding_side in its tokenizer_config.json",
     "mask queries": "use --size QUERIESxKEYS",

@@ -160,9 +160,8 @@ def packed(rng: str, seed: int, width: int, count: int) -> torch.nn.MultiheadAtt
 
 
 @both_rngs
-@pytest.mark.parametrize("out_proj", [None, True])
-def test_the_default_layer_is_torchs_multihead_attention(rng: str, out_proj: bool | None) -> None:
-    trace = attncli.inspect(SENTENCE, seed=5, rng=rng, out_proj=out_proj)
+def test_the_default_layer_is_torchs_multihead_attention(rng: str) -> None:
+    trace = attncli.inspect(SENTENCE, seed=5, rng=rng)
     x = embedded(rng, 5, 32, SENTENCE)
     later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     with torch.no_grad():
@@ -187,12 +186,6 @@ def test_cross_attention_is_torchs_multihead_attention_over_another_sequence(rng
     assert layer.shapes["weights"] == [2, 3, 5]
     close(heads(layer, "weights"), weights)
     close(layer.projected(range(3)), output)
-
-
-def test_cross_attention_takes_a_mask_between_its_two_lengths() -> None:
-    layer = attncli.inspect(STATES[0], target=STATES[1], mask="causal").layer(0)
-    assert layer.head(0).mask.tolist() == [[column <= row for column in range(5)] for row in range(3)]
-    assert (layer.head(0).weights[:, 3:] == 0).all()
 
 
 @both_rngs
@@ -223,31 +216,6 @@ def test_without_projections_a_target_attends_over_encoder_states_by_unscaled_al
 
 
 @both_rngs
-def test_without_projections_several_heads_see_the_same_and_w_o_can_be_asked_for(rng: str) -> None:
-    trace = attncli.inspect(SENTENCE, project="none", d_model=3, num_heads=2, out_proj=True, seed=6, rng=rng)
-    layer = trace.layer(0)
-    (w_o,) = scaled(rng, 6, 3, (6, 3))
-    np.testing.assert_array_equal(layer.head(0).output, layer.head(1).output)
-    close(layer.projected(range(LENGTH)), torch.from_numpy(joined(layer)) @ w_o)
-    assert trace.source.details["parameters"] == 18
-
-
-@both_rngs
-def test_projecting_only_queries_and_keys_leaves_the_embeddings_as_values(rng: str) -> None:
-    trace = attncli.inspect(SENTENCE, project="qk", d_model=4, d_k=3, num_heads=2, mask="none", seed=6, rng=rng)
-    x = embedded(rng, 6, 4, SENTENCE)
-    *drawn, w_o = scaled(rng, 6, 4, *[(4, 3)] * 4, (8, 4))
-    outputs = [
-        scaled_dot_product_attention(x @ w_q, x @ w_k, x) for w_q, w_k in zip(drawn[::2], drawn[1::2], strict=True)
-    ]
-    layer = trace.layer(0)
-    close(layer.head(1).v, x)
-    close(joined(layer), torch.cat(outputs, -1))
-    close(layer.projected(range(LENGTH)), torch.cat(outputs, -1) @ w_o)
-    assert trace.source.details["parameters"] == 2 * 2 * 4 * 3 + 8 * 4
-
-
-@both_rngs
 def test_zero_weights_make_the_causal_average(rng: str) -> None:
     trace = attncli.inspect(SENTENCE, init="zeros", project="qk", mask="causal", d_model=8, seed=9, rng=rng)
     x = embedded(rng, 9, 8, SENTENCE)
@@ -272,7 +240,7 @@ def sinusoids(length: int, width: int) -> list[list[float]]:
 
 
 @both_rngs
-@pytest.mark.parametrize("width", [1, 2, 7, 8])
+@pytest.mark.parametrize("width", [7, 8])
 def test_sinusoidal_positions_are_added_to_the_embeddings(rng: str, width: int) -> None:
     options: dict[str, Any] = {"positions": "sinusoidal", "project": "none", "d_model": width, "seed": 1, "rng": rng}
     trace = attncli.inspect(STATES[0], target=STATES[1], **options)
@@ -286,21 +254,12 @@ def test_sinusoidal_positions_are_added_to_the_embeddings(rng: str, width: int) 
     close(head.output, torch.softmax(queries @ keys.T / math.sqrt(width), -1) @ keys)
 
 
-def test_positions_go_on_from_the_text_into_its_pair() -> None:
-    trace = attncli.inspect("a b", pair="a b", positions="sinusoidal", project="none", d_model=4)
-    plain = attncli.inspect("a b", pair="a b", project="none", d_model=4)
-    close(trace.layer(0).head(0).v - plain.layer(0).head(0).v, sinusoids(4, 4))
-
-
 @pytest.mark.parametrize(
     ("expression", "allows"),
     [
-        ("none", lambda query, key: True),
         ("full", lambda query, key: True),
-        ("window(2)", lambda query, key: key in (query - 1, query)),
         ("causal & (window(2) | keys(0,1))", lambda query, key: key in (0, query - 1, query)),
         ("band(1,1) & pad(right=1) | keys(0,1)", lambda query, key: (abs(query - key) < 2 and key != 5) or key == 0),
-        ("docs(2,4) & causal", lambda query, key: key <= query and (query < 2) == (key < 2)),
     ],
 )
 def test_any_mask_expression_reaches_the_softmax(expression: str, allows: Any) -> None:
@@ -403,16 +362,6 @@ def test_deleting_a_word_leaves_the_others_as_they_were(options: dict[str, Any])
                 np.testing.assert_array_equal(array, expected)
 
 
-def test_a_word_has_one_embedding_in_a_text_and_its_target_and_another_seed_gives_it_another() -> None:
-    options: dict[str, Any] = {"project": "none", "d_model": 8}
-    head = attncli.inspect("é b é", target="c é", **options).layer(0).head(0)
-    np.testing.assert_array_equal(head.k[0], head.k[2])
-    np.testing.assert_array_equal(head.q[1], head.k[0])
-    assert not np.isclose(head.k[0], head.k[1]).any()
-    other = attncli.inspect("é b é", seed=1, **options).layer(0).head(0)
-    assert not np.isclose(head.k, other.k).any()
-
-
 def test_every_sentence_draws_torchs_table_afresh_for_its_own_words() -> None:
     source = attncli.open_source(rng="torch", seed=3)
     alone = attncli.inspect("to be or not to be", rng="torch", seed=3)
@@ -475,17 +424,6 @@ def test_words_are_numbered_in_sorted_order_with_their_place_in_the_text() -> No
     assert trace.key_tokens == trace.query_tokens
 
 
-def test_a_pair_follows_in_the_same_sequence_and_shares_the_vocabulary() -> None:
-    trace = attncli.inspect("b a", pair="c  a")
-    assert trace.query_tokens.ids == [1, 0, 2, 0]
-    assert [token.segment for token in trace.query_tokens] == [0, 0, 1, 1]
-    assert [(token.start, token.end) for token in trace.query_tokens] == [(0, 1), (2, 3), (0, 1), (3, 4)]
-    assert [token.index for token in trace.query_tokens] == [0, 1, 2, 3]
-    assert trace.pair == "c  a"
-    alone = attncli.inspect("b a c a").layer(0).head(0)
-    np.testing.assert_array_equal(trace.layer(0).head(0).weights, alone.weights)
-
-
 def test_text_pair_and_target_share_one_vocabulary() -> None:
     trace = attncli.inspect("b a", pair="d", target="c b")
     assert trace.key_tokens.ids == [1, 0, 3]
@@ -543,19 +481,6 @@ def test_a_tokenizer_file_gives_its_ids_without_its_padding_and_truncation(token
     close(trace.layer(0).inputs, embedded("numpy", 0, 32, "[CLS] time flies like an arrow [SEP]"))
 
 
-def test_a_tokenizers_token_has_the_embedding_of_the_same_word_and_of_any_other_table(tokenizer_file: Path) -> None:
-    trained = qkv("time flies", vocab=str(tokenizer_file))
-    for word, arrays in qkv("flies of time").items():
-        if word != "of":
-            np.testing.assert_array_equal(arrays, trained[word])
-
-
-def test_a_tokenizer_puts_a_pair_into_one_sequence(tokenizer_file: Path) -> None:
-    trace = attncli.inspect("time flies", pair="an arrow", vocab=str(tokenizer_file))
-    assert trace.query_tokens.ids == [2, 4, 5, 3, 7, 8, 3]
-    assert [token.segment for token in trace.query_tokens] == [0, 0, 0, 0, 1, 1, 1]
-
-
 def test_unknown_words_of_the_text_and_of_the_target_are_noted(tokenizer_file: Path) -> None:
     options: dict[str, Any] = {"vocab": str(tokenizer_file), "special": False}
     trace = attncli.inspect("time warps like warps", target="an \x1bodd arrow", **options)
@@ -570,15 +495,6 @@ def test_what_a_unigram_vocabulary_lacks_is_noted(tmp_path: Path) -> None:
     trace = attncli.inspect("aqb", vocab=str(tmp_path))
     assert trace.query_tokens.ids == [1, 0, 2]
     assert any("'q'" in note for note in trace.notes)
-
-
-def test_a_vocabulary_with_gaps_in_its_ids_has_a_row_for_each(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(WordLevel({"a": 0, "b": 7}, unk_token="a"))
-    tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    trace = attncli.inspect("a b", vocab=str(tmp_path))
-    assert trace.query_tokens.ids == [0, 7]
-    assert trace.source.details["vocab_size"] >= 8
 
 
 def test_a_word_that_a_vocabulary_without_an_unknown_token_lacks_is_refused(tmp_path: Path) -> None:
@@ -618,33 +534,20 @@ def test_a_name_that_is_not_in_the_cache_is_refused_offline(tmp_path: Path, monk
     ("options", "message"),
     [
         ({"init": "xavier"}, "--init 'xavier': expected one of scaled, normal, uniform, linear, zeros"),
-        ({"init": "\x1b[31m"}, r"--init '\x1b[31m': expected one of scaled"),
         ({"project": "v"}, "--project 'v': expected one of qkv, qk, none"),
-        ({"positions": "rotary"}, "--positions 'rotary': expected one of none, sinusoidal"),
         ({"rng": "jax"}, "--rng 'jax': expected one of numpy, torch"),
         ({"d_model": 0}, "--d-model 0: expected 1 or more"),
-        ({"num_heads": 0}, "--num-heads 0: expected 1 or more"),
         ({"d_k": -1}, "--d-k -1: expected 1 or more"),
-        ({"d_v": 0}, "--d-v 0: expected 1 or more"),
-        ({"vocab_size": 0}, "--vocab-size 0: expected 1 or more"),
         ({"seed": -1}, "--seed -1: expected 0 to 2^63 - 1"),
         ({"seed": 2**63}, f"--seed {2**63}: expected 0 to 2^63 - 1"),
         ({"project": "none", "d_k": 8}, "--d-k does not apply to --project none: there it is d_model, 32"),
-        ({"project": "none", "d_v": 8}, "--d-v does not apply to --project none: there it is d_model, 32"),
         ({"project": "qk", "d_v": 8}, "--d-v does not apply to --project qk: there it is d_model, 32"),
         ({"d_model": 10}, "--d-model 10 does not divide into 4 heads; give --d-k and --d-v, or another --num-heads"),
         ({"d_model": 10, "num_heads": 3, "d_k": 3}, "--d-model 10 does not divide into 3 heads"),
-        ({"d_model": 10, "num_heads": 3, "d_v": 3}, "--d-model 10 does not divide into 3 heads"),
-        ({"project": "qk", "d_model": 10, "num_heads": 3}, "--d-model 10 does not divide into 3 heads"),
-        ({"d_model": 3, "num_heads": 4}, "--d-model 3 does not divide into 4 heads"),
         ({"d_model": 20_000}, "these sizes make a matrix of over 100,000,000 numbers"),
-        ({"vocab_size": 10_000_000}, "these sizes make a matrix of over 100,000,000 numbers"),
         ({"d_v": 10_000_000}, "these sizes make a matrix of over 100,000,000 numbers"),
         ({"scale": "big"}, "--scale 'big': expected sqrt, none or a number"),
-        ({"scale": "nan"}, "--scale 'nan': expected sqrt, none or a number"),
-        ({"scale": math.inf}, "--scale 'inf': expected sqrt, none or a number"),
         ({"scale": "1e400"}, "--scale '1e400': expected sqrt, none or a number"),
-        ({"scale": ""}, "--scale '': expected sqrt, none or a number"),
     ],
 )
 def test_options_that_make_no_layer_are_refused(options: dict[str, Any], message: str) -> None:
@@ -657,16 +560,11 @@ def test_options_that_make_no_layer_are_refused(options: dict[str, Any], message
     ("options", "widths"),
     [
         ({}, (4, 8, 8, True)),
-        ({"d_model": 12}, (4, 3, 3, True)),
-        ({"num_heads": 1}, (1, 32, 32, True)),
         ({"d_model": 10, "num_heads": 3, "d_k": 2, "d_v": 5}, (3, 2, 5, True)),
         ({"project": "none"}, (1, 32, 32, False)),
-        ({"project": "none", "d_k": 32, "d_v": 32, "num_heads": 2}, (2, 32, 32, False)),
         ({"project": "none", "d_model": 7, "num_heads": 3, "out_proj": True}, (3, 7, 7, True)),
         ({"project": "qk"}, (4, 8, 32, True)),
-        ({"project": "qk", "d_k": 3, "d_model": 10, "num_heads": 3}, (3, 3, 10, True)),
         ({"out_proj": False}, (4, 8, 8, False)),
-        ({"d_model": 10_000, "num_heads": 1}, (1, 10_000, 10_000, True)),
     ],
 )
 def test_options_that_are_not_given_have_their_defaults(
@@ -695,7 +593,7 @@ def test_requests_that_do_not_fit_the_toy_layer_are_refused(options: dict[str, A
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "call",
     [
         partial(attncli.inspect, SENTENCE),
         partial(attncli.inspect, SENTENCE, model="g"),
@@ -705,21 +603,13 @@ def test_requests_that_do_not_fit_the_toy_layer_are_refused(options: dict[str, A
     ],
     ids=["toy", "checkpoint", "vocabulary", "tokenizer", "check"],
 )
-@pytest.mark.parametrize(
-    ("option", "hint"),
-    [("zoom_level", ""), ("specials", "; did you mean 'special'?"), ("offlin", "; did you mean 'offline'?")],
-)
-def test_an_option_that_nobody_has_is_said_to_be_none(asked: Callable[..., Any], option: str, hint: str) -> None:
-    with pytest.raises(UsageError) as refusal:
-        asked(**{option: 3})
-    assert str(refusal.value) == f"no such option: {option}{hint}"
+def test_an_option_that_nobody_has_is_said_to_be_none(call: Callable[..., Any]) -> None:
+    for option, hint in (("zoom_level", ""), ("specials", "; did you mean 'special'?")):
+        with pytest.raises(UsageError) as refusal:
+            call(**{option: 3})
+        assert str(refusal.value) == f"no such option: {option}{hint}"
 
 
 def test_a_mask_that_does_not_fit_the_sentence_is_refused_with_both_lengths() -> None:
     with pytest.raises(InputError, match=r"docs\(2,2\) covers 4 positions, the sequence has 6"):
         attncli.inspect(SENTENCE, mask="docs(2,2)")
-
-
-def test_a_scale_that_float32_cannot_hold_is_refused() -> None:
-    with pytest.raises(UsageError, match="--scale"):
-        _ = attncli.inspect(SENTENCE, scale=1e300).layer(0).head(0).weights

@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from architectures import architectures, tiny_config
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram, WordPiece
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
-
-from attncli.encoding.auto_tokenizer import limit_by
-from attncli.engines.torch.load import position_limit
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 Run = Callable[..., Any]
 
@@ -166,18 +161,6 @@ def test_a_sentence_that_is_too_long_is_shown_with_a_warning_and_cut_if_asked(at
     assert (ran.code, ran.json["length"], ran.json["tokens"][-1]["text"]) == (0, 512, "[SEP]")
     assert "is cut to the 512" in ran.err
     assert "602 tokens of at most 512" in attn("tokens", text, "-m", minilm).out.splitlines()[0]
-
-
-@pytest.mark.xdist_group("architectures")
-def test_the_limit_of_the_configuration_is_that_of_the_model() -> None:
-    found = {}
-    for name in architectures():
-        config = tiny_config(name)
-        with torch.device("meta"):
-            model = AutoModel.from_config(config)
-        if limit_by(config) != position_limit(model):
-            found[name] = (limit_by(config), position_limit(model))
-    assert found == {}
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])

@@ -80,11 +80,11 @@ def diff(
 
             environment.write([write_differences(found, precision)], output.file)
         else:
-            from attncli.render.differences import differences_parts
+            from attncli.render.diff import DiffView
 
             with output.view(environment, chosen, "diff") as canvas:
-                parts = differences_parts(found, top, canvas.palette("viridis"), canvas.table_width, digits)
-                canvas.show(parts, " / ".join(dict.fromkeys((found.first.title, found.second.title))))
+                view = DiffView(found, canvas.palette("viridis"), canvas.table_width, digits, top)
+                canvas.show(view.renderables(), " / ".join(dict.fromkeys((found.first.title, found.second.title))))
         if failures:
             raise Exit(ExitCode.INPUT)
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attncli.analysis.metric_names import DETECTORS, NAMES, Metric
+from attncli.analysis.metric_names import NAMES, Metric
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from attncli.analysis.heads import HeadReport
 
-_OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate", *DETECTORS)  # what a table of it has
-_METRICS: dict[str, Metric] = {name: name for name in (*NAMES, *DETECTORS)}
+_OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate")  # what a table of it has
+_METRICS: dict[str, Metric] = {name: name for name in NAMES}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -55,12 +55,6 @@ class MetricChoice(Options):
         ),
     ] = None
     grid: Annotated[Metric | None, options.view_option("Layers × heads as a heat map of this metric.")] = None
-
-    def check(self) -> None:
-        """Raise UsageError, before anything is loaded, for a metric that does not exist or is not measured."""
-        for metric in (self.order, self.grid, *(self.chosen or ())):
-            if metric in DETECTORS and not self.induction:
-                raise UsageError(f"{metric} is measured on random tokens that come twice; give --induction")
 
     @property
     def chosen(self) -> list[Metric] | None:
@@ -124,7 +118,7 @@ def heads(
     from attncli.formats.columns import head_table
     from attncli.formats.documents import write_heads
 
-    choice.check()
+    _ = choice.order, choice.chosen  # a misspelt metric is refused before anything is loaded
     if output.folder is not None:
         raise UsageError(
             "attn heads writes one table, and no folder of parts; attn inspect -o FOLDER/ --show metrics writes the "
@@ -184,7 +178,7 @@ def _measured(
         raises=is_induction,
         warns_once=True,
     )
-    stats = HeadStats()
+    stats = HeadStats(is_induction)
     for _, metrics in stream.values():
         stats.add(metrics)
     return stats.report(), stream.failures

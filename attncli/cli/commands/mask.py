@@ -52,17 +52,9 @@ class MaskInput(Options):
             "additive, what is added to scores. Default: what makes it causal, or it is ambiguous."
         ),
     ] = None
-    batch: Annotated[
-        bool,
-        options.input_option(
-            "The first axis of a file is the batch; [batch, keys] says which keys of each row are padding."
-        ),
-    ] = False
     lengths: Annotated[
         str | None,
-        options.input_option(
-            "Tokens of each row of a batch, whose padding an expression calls pad: 5,2.", "LENGTHS|FILE"
-        ),
+        options.input_option("Tokens of each row of a batch, whose padding an expression calls pad: 5,2.", "LENGTHS"),
     ] = None
 
     def grid_options(self, *masks: str | None, tokens: Sequence[str] | None = None) -> GridOptions:
@@ -72,8 +64,7 @@ class MaskInput(Options):
             UsageError: the size is none, two options say it, or none of the masks needs lengths.
             InputError: the lengths cannot be read.
         """
-        from attncli.masks.from_arrays import has_own_padding, read_lengths
-        from attncli.masks.mask_grid import GridOptions, MaskSize
+        from attncli.masks.mask_grid import GridOptions, MaskSize, as_expression, has_padding_of_rows, is_file
 
         size = MaskSize(None, None if tokens is None else len(tokens), self.past)
         if self.size is not None:
@@ -87,10 +78,14 @@ class MaskInput(Options):
             size = MaskSize(queries, queries + (self.past or 0) if found[2] is None else int(found[2]), self.past)
         lengths = None
         if self.lengths is not None:
-            if not any(mask is not None and has_own_padding(mask) for mask in masks):
+            expressions = [as_expression(mask) for mask in masks if mask is not None and not is_file(mask)]
+            if not any(map(has_padding_of_rows, expressions)):
                 raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
-            lengths = read_lengths(self.lengths)
-        return GridOptions(size, self.for_, lengths, self.batch)
+            numbers = [part.strip() for part in self.lengths.split(",")]
+            if not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers):
+                raise UsageError(f"--lengths {visible(self.lengths)}: expected numbers such as 5,2")
+            lengths = [int(part) for part in numbers]
+        return GridOptions(size, self.for_, lengths)
 
 
 def show(
@@ -144,7 +139,6 @@ def check(
     attn mask check mask.npy --expect "causal & window(4)"
     attn mask check mask.npy --expect causal --fail-on leak,pad
     attn mask check mask.npy --expect "causal & pad" --lengths 5,2
-    attn mask check padding.npy --batch --for mha
     """
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
@@ -207,7 +201,7 @@ def convert(
     ],
     output: Annotated[Path, options.output_option("npy, pt, safetensors or csv.", "FILE", "-o")],
     dtype: Annotated[
-        Literal["float16", "bfloat16", "float32", "float64"] | None,
+        Literal["float16", "float32", "float64"] | None,
         options.output_option("Type of an additive mask. Default: float32."),
     ] = None,
 ) -> None:
@@ -223,10 +217,7 @@ def convert(
 
     subject = open_mask(mask, mask_input.grid_options(mask))
     subject.check_read()
-    kind = (dtype or "float32") if to == "additive" else "bool"
-    # nn.MultiheadAttention takes key padding as it is, every other function with axes for heads and queries.
-    shape = (len(subject.allowed), subject.shape[-1]) if subject.is_padding and to == "mha" else subject.shape
-    write_values(output, encode_mask(subject.allowed.reshape(shape), to, kind), kind)
+    write_values(output, encode_mask(subject.cells, to, dtype or "float32"))
 
 
 def _words(text: str) -> list[str]:
@@ -241,11 +232,11 @@ def _words(text: str) -> list[str]:
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
     """Return the mask beside what is expected, where cells are wrong."""
     from attncli.masks.comparison import compare
-    from attncli.masks.mask_grid import grid_of_expression
+    from attncli.masks.mask_grid import grid_of_expression, heads_of
 
     if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
         return None
-    return compare(subject, grid_of_expression(expected, subject.size, subject.heads))
+    return compare(subject, grid_of_expression(expected, subject.size, heads_of(subject.shape)))
 
 
 def _draw(
