@@ -112,7 +112,6 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_llama: str, minilm: 
         "    optimizer.step()\n"
     )
     np.save(folder / "mask.npy", np.tri(4, dtype=bool))
-    np.save(folder / "batch.npy", np.stack([np.tri(4, dtype=bool)] * 2))
     (folder / "tiny").symlink_to(tiny_llama)
     (folder / "bert").symlink_to(minilm)
     chat = Path(shutil.copytree(tiny_llama, folder / "chat"))
