@@ -93,9 +93,9 @@ def _parts() -> Iterable[str]:
 
 
 def _metrics() -> Iterable[str]:
-    from attncli.analysis.metric_names import DETECTORS, NAMES
+    from attncli.analysis.metric_names import NAMES
 
-    return (*NAMES, *DETECTORS)
+    return NAMES
 
 
 def _codes() -> Iterable[str]:

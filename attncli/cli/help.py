@@ -210,13 +210,12 @@ def _metrics(_: typer.Context) -> Tables:
     attn heads -m demo "the cat saw the dog" --sort previous --top 5
     """
     from attncli.analysis.labels import LEAST, WEIGHTS
-    from attncli.analysis.metric_names import DETECTED, MEANINGS
+    from attncli.analysis.metric_names import MEANINGS
 
     labels = {name: f"a high {metric}" for name, metric in WEIGHTS.items()}
     labels |= {"local": "a low distance", "broad": "effective_keys near its own", "mixed": "none of these"}
     return {
         "Metrics": list(MEANINGS.items()),
-        "With --induction, shares of the weight of all rows": list(DETECTED.items()),
         f"Labels: far ({LEAST:g} of the way) from a head that weighs all keys alike": list(labels.items()),
     }
 

@@ -12,6 +12,7 @@ RETIRED = {
     "keep": "join the results with the file by their column sentence, its row there",
     "keep-errors": "what cannot be read is named on stderr, with the number of its sentence",
     "man": "use attn help TOPIC and attn COMMAND --help",
+    "mask batch": "save the mask as [batch, heads, queries, keys]; key padding is [batch, 1, 1, keys]",
     "mask keys": "use --size QUERIESxKEYS",
     "mask queries": "use --size QUERIESxKEYS",
     "maps": "use attn diff with --layer and --head for the maps of few heads, or -F json for all numbers",

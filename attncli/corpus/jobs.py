@@ -80,20 +80,19 @@ class HeadMetricsTask:
 
     Attributes:
         view: says which rows count.
-        detects: whether the scores of TransformerLens's detectors are measured too.
+        is_test: whether the sentences are those of the induction test.
     """
 
     view: View
-    detects: bool = False
+    is_test: bool = False
 
     def __call__(self, number: int, trace: Trace) -> tuple[SentenceMetrics, Iterable[str]]:
         """Return them."""
         from attncli.analysis.heads import SentenceMetrics
-        from attncli.analysis.induction import cautions
-        from attncli.analysis.warnings import warnings_of
+        from attncli.analysis.warnings import warnings_of, warnings_of_test
 
-        metrics = SentenceMetrics.of(trace, self.view, self.detects)
-        return metrics, [*warnings_of(trace, self.view), *(cautions(trace) if self.detects else ())]
+        metrics = SentenceMetrics.of(trace, self.view)
+        return metrics, [*warnings_of(trace, self.view), *(warnings_of_test(trace) if self.is_test else ())]
 
 
 @dataclass(frozen=True)

@@ -10,32 +10,30 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from rich.cells import cell_len
 from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
 from textual.driver import Driver
-from textual.geometry import NULL_OFFSET, Region, Size, Spacing
-from textual.layout import Layout, WidgetPlacement
 from textual.message import Message
-from textual.screen import Screen
-from textual.widget import Widget
 from textual.worker import get_current_worker
 from threadpoolctl import threadpool_limits
 
 from attncli.explore.command import ViewSnapshot, What
 from attncli.explore.computation import IncrementalComputation, reason
-from attncli.explore.keys import KEYS
-from attncli.explore.layout import MAPS, Pane, PaneRect, help_places, places
+from attncli.explore.keys import HELP, KEYS
 from attncli.explore.panes import BlockWidget, LineInput
-from attncli.explore.renderer import PaneRenderer, RenderInput, StatusMessage
+from attncli.explore.renderer import LEAST, MAPS, Pane, PaneRenderer, RenderInput
 from attncli.masks.parser import Mistake, mistake_in
+from attncli.render.fit import Bounds
 
 if TYPE_CHECKING:
     from attncli.engines.interactive import InteractiveSource
-    from attncli.explore.computed import ComputedView
-    from attncli.explore.view_state import Limits, Numbers, ViewState
+    from attncli.explore.computation import ComputedView
+    from attncli.explore.view_state import Limits, ViewState
     from attncli.render.palette import Palette
 
 Save = Callable[[ViewSnapshot, Path], str]  # writes what is seen, and says in a sentence what it wrote
@@ -43,6 +41,17 @@ _ALWAYS = {name for key in KEYS if not key.is_typed for name in key.names}
 _OF_HELP = ("in_maps", "move", "end", "layer", "help", "escape", "leave", "suspend_process")
 _LEAVING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
+_CHANGES: dict[str, Callable[[ViewState, Limits, int], ViewState]] = {
+    "head": lambda look, room, by: look.next_head(room, by),
+    "kind": lambda look, room, by: look.next_kind(room),
+    "hold": lambda look, room, by: look.holding(),
+    "norms": lambda look, room, by: look.counting("norms"),
+    "rollout": lambda look, room, by: look.counting("rollout"),
+    "metric": lambda look, room, by: look.next_metric(by),
+    "ramp": lambda look, room, by: look.next_ramp(),
+}
+_HIGH, _WIDE = 20, 72  # lines from which tokens have two, and columns from which something stands beside the large head
+_WITH_BOTH = 13  # lines of the maps from which the map of layers stands above the small heads
 
 
 def run(model: InteractiveSource, look: ViewState, palette: Palette, save: Save) -> tuple[ViewSnapshot, bool]:
@@ -98,41 +107,9 @@ class _TolerantDriver:
         """Read what is typed until the end."""
         while True:
             try:
-                super().run_input_thread()  # type: ignore[misc]  # of the driver that it is mixed into
+                return super().run_input_thread()  # type: ignore[misc]  # of the driver that it is mixed into
             except UnicodeDecodeError:
                 continue
-            return
-
-
-class _Placed(Layout):
-    """Puts each widget where the explorer wants it."""
-
-    name = "placed"
-
-    def __init__(self, placed: Callable[[tuple[int, int]], dict[Pane, PaneRect]]) -> None:
-        self._placed = placed
-
-    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> list[WidgetPlacement]:
-        """Return where the widgets stand; those that are not among the places are not seen."""
-        placed: dict[Any, PaneRect] = {**self._placed((size.width, size.height))}
-        return [
-            WidgetPlacement(Region(*placed[child.id]), NULL_OFFSET, Spacing(), child)
-            for child in children
-            if child.id in placed
-        ]
-
-
-class _Sheet(Screen[None], inherit_bindings=False):
-    """The one screen, whose panes stand where a layout puts them."""
-
-    def __init__(self, placed: _Placed) -> None:
-        super().__init__(id="_default")
-        self._by_places = placed
-
-    @property
-    def layout(self) -> Layout:
-        """Where the panes stand."""
-        return self._by_places
 
 
 class Explorer(App[None]):
@@ -144,8 +121,18 @@ class Explorer(App[None]):
 
     CSS = """
     Screen { overflow: hidden; background: ansi_default; color: ansi_default; }
+    #top, #below, #status, #foot { height: 1; }
+    #mark { width: 2; }
+    BlockWidget, #maps { width: 1fr; height: 1fr; }
+    #head { width: 4fr; }
+    #side { width: 3fr; padding-left: 2; }
+    #map { max-height: 50%; }
+    Screen.why #head, Screen.why #side { width: 1fr; }
+    Screen.alone #side { width: 1fr; padding-left: 0; }
+    Screen.alone #map { max-height: 100%; }
     LineInput {
-        border: none; padding: 0; background: ansi_default; color: ansi_default; background-tint: ansi_default 0%;
+        border: none; padding: 0; width: 1fr; background: ansi_default; color: ansi_default;
+        background-tint: ansi_default 0%;
     }
     LineInput > .input--cursor { background: ansi_default; color: ansi_default; text-style: reverse; }
     LineInput > .input--selection { background: ansi_default; color: ansi_default; text-style: reverse; }
@@ -170,11 +157,11 @@ class Explorer(App[None]):
         self._pane: Pane = "text"
         self._map: Pane = "head"  # the last pane of these that was chosen
         self._prompt: Prompt | None = None
-        self._status = StatusMessage()
+        self._message = ""  # what the status says besides how far the model is
+        self._mistake: Mistake | None = None  # in the mask that is typed
         self._saving = ""  # the name of a file that is being written
         self._has_why = False
         self._help_from: int | None = None  # the first line of the help that is shown
-        self._placed: dict[Pane, PaneRect] = {}
         self._is_due = False
         self._patient_until = 0.0
 
@@ -192,16 +179,19 @@ class Explorer(App[None]):
         """Return the driver of this terminal."""
         return type("Driver", (_TolerantDriver, super().get_driver_class()), {})
 
-    def get_default_screen(self) -> Screen[None]:
-        """Return the one screen."""
-        return _Sheet(_Placed(self._place))
-
     def compose(self) -> ComposeResult:
-        """Yield the panes; where they stand is the layout's."""
+        """Yield the panes."""
         self._text, self._line = LineInput("text", self.look.of(self.look.question)), LineInput("line")
         names: tuple[Pane, ...] = ("mark", "tokens", *MAPS, "why", "cell", "label", "status", "foot", "help")
-        self._panes = {name: BlockWidget(name) for name in names}
-        yield from (self._text, self._line, *self._panes.values())
+        self._panes = panes = {name: BlockWidget(name) for name in names}
+        side = Vertical(panes["map"], panes["heads"], panes["why"], id="side")
+        top = Horizontal(panes["mark"], self._text, id="top")
+        maps = Horizontal(panes["head"], side, id="maps")
+        below = Horizontal(panes["cell"], panes["label"], self._line, id="below")
+        # Each with what it is shown for.
+        self._boxes = {top: "text", maps: "head map heads why", side: "map heads why", below: "cell line"}
+        yield from (top, panes["tokens"], maps, below)
+        yield from (panes["help"], panes["status"], panes["foot"])
 
     def on_mount(self) -> None:
         """Ask for the first look."""
@@ -229,23 +219,15 @@ class Explorer(App[None]):
             results = self._computation.results(look)
             while not worker.is_cancelled and (result := next(results, None)):
                 with suppress(RuntimeError):  # the application is over
-                    self.call_from_thread(self._take, result)  # type: ignore[arg-type]
+                    self.call_from_thread(self._take, result)
 
-    async def _take(self, result: ComputedView) -> None:
-        """Take what is computed so far, and keep the cursor on the tokens that it stands on.
-
-        The thread that computes goes on when numbers are drawn, which needs the interpreter too.
-        """
+    def _take(self, result: ComputedView) -> None:
+        """Take what is computed so far, and keep the cursor on the tokens that it stands on."""
         before = self.room
         self._renderer.take(result)
         if result.look.question == self.look.question:
             self.look = self.look.carried(before, self.room)
         self._redraw()
-        if result.shown is not None:
-            drawn = asyncio.Event()
-            self.call_after_refresh(drawn.set)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(drawn.wait(), _PATIENCE)
 
     def is_computing(self) -> bool:
         """Return whether the model still computes, and does not end within a moment."""
@@ -260,7 +242,7 @@ class Explorer(App[None]):
         is_asked = look.needs != self.look.needs
         self.look = look
         if self._prompt is None:
-            self._status = StatusMessage()
+            self._message, self._mistake = "", None
         if is_asked:
             self._ask()
         self._redraw()
@@ -268,9 +250,9 @@ class Explorer(App[None]):
     @property
     def seen(self) -> ViewSnapshot:
         """What the person sees, or saw before something went wrong."""
-        look = self._renderer.seen(self.look)
         of_pane: dict[Pane, What] = {"heads": "heads", "map": "map"}
-        return ViewSnapshot(look, "why" if self._has_why else of_pane.get(self._pane, "head"))
+        what = "why" if self._has_why else of_pane.get(self._pane, "head")
+        return ViewSnapshot(self._renderer.seen(self.look), what)
 
     def _ask(self) -> None:
         self._compute(self.look)
@@ -290,35 +272,63 @@ class Explorer(App[None]):
             self._is_due = True
             self.call_later(self._draw)
 
+    def on_block_widget_resized(self) -> None:
+        """Draw what has another room now."""
+        self._redraw()
+
     def _draw(self) -> None:
         self._is_due = False
-        placed = self._place((self.size.width, self.size.height))
-        if placed != self._placed:
-            self._placed = placed
-            self._panes["foot"].refresh(layout=True)
+        self._arrange()
         scene = RenderInput(
             self.look,
-            placed,
             self._pane,
             self._text.cursor_position if self._pane == "text" else None,
-            self._status,
+            self._message,
+            self._mistake,
             "" if self._prompt is None else self._prompt.name,
             self._help_from,
             monotonic() < self._patient_until,
+            self._is_too_small,
         )
-        for name, block in self._renderer.drawn(scene):
-            self._panes[name].show(block)
+        for name, pane in self._panes.items():
+            if pane.display and pane.size.area:
+                pane.show(self._renderer.drawn(name, scene, Bounds(pane.size.height, pane.size.width)))
 
-    def _place(self, size: tuple[int, int]) -> dict[Pane, PaneRect]:
-        if self._help_from is not None:
-            return help_places(size)
-        found = places(size, self._renderer.map_lines, self._map, self._has_why)
-        if self._prompt is not None and "cell" in found:
-            cell = found.pop("cell")
-            label = len(self._prompt.name) + 2
-            found["label"] = cell._replace(width=label, height=1)
-            found["line"] = PaneRect(label, cell.y, cell.width - label, 1)
-        return found
+    @property
+    def _is_too_small(self) -> bool:
+        return self.size.width < LEAST[0] or self.size.height < LEAST[1]
+
+    def _arrange(self) -> None:
+        """Say which panes there are, and how large those are whose size is not always the same."""
+        (width, height), panes = self.size, self._panes
+        is_open, is_high, is_wide = self._prompt is not None, height >= _HIGH, width >= _WIDE
+        message = self._renderer.message(self.look, self._message)
+        is_long = cell_len(message) > width and not is_open  # and takes the line of the cell
+        shown: set[str] = set()
+        if self._is_too_small:
+            shown = {"status"}
+        elif self._help_from is not None:
+            shown = {"help", "foot"}
+        else:
+            has_both = is_wide and not self._has_why and height - 4 - (2 if is_high else 1) >= _WITH_BOTH
+            beside = {"map", "heads"} if has_both else {"why"} if self._has_why else {self._map} - {"head"}
+            if is_wide:
+                beside = {"head"} | (beside or {"map"})
+            shown = {"mark", "text", "tokens", "status", "foot", *(beside or {"head"})}
+            shown |= {"label", "line"} if is_open else set() if is_long else {"cell"}
+        for widget in (*panes.values(), self._text, self._line):
+            widget.display = widget.id in shown
+        if "text" in shown and self.focused is None and (is_open or self._pane == "text"):
+            self.set_focus(self._line if is_open else self._text)  # which it had before the terminal was too small
+        for box, parts in self._boxes.items():
+            box.display = not shown.isdisjoint(parts.split())
+        self.screen.set_class(self._has_why, "why")
+        self.screen.set_class("head" not in shown, "alone")
+        panes["map"].styles.height = self._renderer.map_lines if {"map", "heads"} <= shown else "1fr"
+        panes["map"].styles.max_height = "50%" if {"map", "heads"} <= shown else "100%"
+        panes["tokens"].styles.height = 2 if is_high else 1
+        panes["status"].styles.height = height if self._is_too_small else 1 + is_long
+        panes["label"].styles.width = len(self._prompt.name) + 2 if self._prompt is not None else 0
 
     # --- what is typed
 
@@ -366,13 +376,8 @@ class Explorer(App[None]):
             self.go(self.look.finding(self.room, line.value))
         elif self._prompt.name == "save":
             self._save_as(line.value.strip())
-        elif self._status.mistake is None:
+        elif self._mistake is None:
             self._enter(self._map)
-
-    def _close_prompt(self) -> None:
-        if self._prompt is not None:
-            self._prompt = None
-            self._say()
 
     def _save_as(self, name: str) -> None:
         if self._saving:
@@ -384,11 +389,44 @@ class Explorer(App[None]):
             # As a daemon: whoever leaves waits for no file, and the command that writes it ends by itself.
             Thread(target=self._saved, args=(self.seen, Path(name)), name="saving", daemon=True).start()
 
+    def _saved(self, seen: ViewSnapshot, path: Path) -> None:
+        """Save, in a thread of its own: it may take as long as computing what is looked at."""
+        try:
+            text = self._save(seen, path)
+        except Exception as error:
+            text = reason(error)
+        with suppress(RuntimeError):  # the application is over
+            self.post_message(FileSaved(text))
+
+    def on_file_saved(self, message: FileSaved) -> None:
+        """Say what was saved."""
+        self._saving = ""
+        self._say(message.text)
+
+    def action_open(self, name: str) -> None:
+        """Open the line below the maps; a target that stands alone is typed in the first line."""
+        if self.look.typed == name:
+            return
+        self._prompt = Prompt(name, self.look)
+        line, values = self._line, {"find": "", "save": "attention.svg"} | self.look.question._asdict()
+        line.display = True  # which is what may have the focus
+        line.value = values[name] or ""
+        line.cursor_position = len(line.value)
+        self.set_focus(line)
+        self._say()
+
+    def _say(self, text: str = "", mistake: Mistake | None = None) -> None:
+        self._message, self._mistake = text, mistake
+        self._line.point(range(0) if mistake is None else range(mistake.start, mistake.end))
+        self._redraw()
+
     # --- panes
 
     def _enter(self, pane: Pane) -> None:
         """Make a pane the one that keys are for; a line that is open is closed, with what was said of it."""
-        self._close_prompt()
+        if self._prompt is not None:
+            self._prompt = None
+            self._say()
         self._pane = pane
         if pane in MAPS:
             self._map = pane
@@ -407,7 +445,7 @@ class Explorer(App[None]):
     def action_escape(self) -> None:
         """Close what is open, the help or a line, or leave the text."""
         if self._help_from is not None:
-            self._close_help()
+            self.action_help()
         elif self._prompt is not None:
             self.go(replace(self.look, question=self._prompt.before.question))
             self._enter(self._map)
@@ -441,29 +479,9 @@ class Explorer(App[None]):
         else:
             self.go(self.look.next_layer(self.room, by))
 
-    def action_head(self, by: int) -> None:
-        """Go to the head so many places after this one."""
-        self.go(self.look.next_head(self.room, by))
-
-    def action_kind(self) -> None:
-        """Go to the next kind of attention."""
-        self.go(self.look.next_kind(self.room))
-
-    def action_hold(self) -> None:
-        """Hold this question, or let go of the one that is held."""
-        self.go(self.look.holding())
-
-    def action_numbers(self, numbers: Numbers) -> None:
-        """Show norms or the rollout, or the weights again."""
-        self.go(self.look.counting(numbers))
-
-    def action_metric(self, by: int) -> None:
-        """Show another metric in the map."""
-        self.go(self.look.next_metric(by))
-
-    def action_ramp(self) -> None:
-        """Let the colours tell other weights apart."""
-        self.go(self.look.next_ramp())
+    def action_look(self, change: str, by: int = 1) -> None:
+        """Look at another head, kind of attention or metric, or in another way."""
+        self.go(_CHANGES[change](self.look, self.room, by))
 
     def action_zoom(self, by: int) -> None:
         """Show less of a long text, or more of it."""
@@ -478,70 +496,16 @@ class Explorer(App[None]):
         """Leave."""
         self.exit()
 
-    # --- the line below the maps
-
-    def action_find(self) -> None:
-        """Open the line that finds a token."""
-        self._open("find", "")
-
-    def action_mask(self) -> None:
-        """Open the line that edits the mask."""
-        self._open("mask", self.look.question.mask or "")
-
-    def action_edit(self, name: str) -> None:
-        """Open the line that edits the pair or the target; one that stands alone is typed in the first line."""
-        if self.look.typed != name:
-            self._open(name, getattr(self.look.question, name) or "")
-
-    def action_save(self) -> None:
-        """Open the line that names a file."""
-        self._open("save", "attention.svg")
-
-    def _open(self, name: str, value: str) -> None:
-        self._prompt = Prompt(name, self.look)
-        line = self._line
-        line.value = value
-        line.cursor_position = len(value)
-        self.set_focus(line)
-        self._say()
-
-    def _saved(self, seen: ViewSnapshot, path: Path) -> None:
-        """Save, in a thread of its own: it may take as long as computing what is looked at."""
-        try:
-            text = self._save(seen, path)
-        except Exception as error:
-            text = reason(error)
-        with suppress(RuntimeError):  # the application is over
-            self.post_message(FileSaved(text))
-
-    def on_file_saved(self, message: FileSaved) -> None:
-        """Say what was saved."""
-        self._saving = ""
-        self._say(message.text)
-
-    def _say(self, text: str = "", mistake: Mistake | None = None) -> None:
-        self._status = StatusMessage(text, mistake)
-        self._line.point(range(0) if mistake is None else range(mistake.start, mistake.end))
-        self._redraw()
-
-    # --- the help
-
     def action_help(self) -> None:
         """Show the keys, or show them no more."""
-        if self._help_from is not None:
-            self._close_help()
-            return
-        self._close_prompt()
-        self._help_from = 0
-        self.set_focus(None)
-        self._redraw()
-
-    def _close_help(self) -> None:
-        self._help_from = None
+        is_open = self._help_from is not None
         self._enter(self._pane)
+        self._help_from = None if is_open else 0
+        if not is_open:
+            self.set_focus(None)
 
     def _turn_help(self, by: int) -> None:
-        most = max(self._renderer.help_lines - self.size.height + 1, 0)
+        most = max(len(HELP) - self.size.height + 1, 0)
         self._help_from = min(max((self._help_from or 0) + by, 0), most)
         self._redraw()
 

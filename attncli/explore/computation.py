@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -11,25 +11,80 @@ from attncli.analysis.derive import derive
 from attncli.analysis.diff import diff
 from attncli.analysis.heads import HeadReport, survey
 from attncli.errors import AttnError
-from attncli.explore.computed import ComputedView
 from attncli.explore.view_state import Limits, ViewState
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.text import visible
+from attncli.trace.trace import Trace, sequences
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import HeadDifference
     from attncli.engines.interactive import InteractiveSource, Query
     from attncli.trace.tokens import Tokens
-    from attncli.trace.trace import Trace
 
 _LONG = 0.05  # seconds that one waits for without noticing
 _MOST = 2**28  # bytes of queries, keys and scores that are kept of a text, to be looked at again
 
 
+@dataclass(frozen=True)
+class ComputedView:
+    """An answer, which grows: tokens first, then the layer that is looked at, then the map of all layers.
+
+    Attributes:
+        look: what was looked at when it was asked for, within what there is.
+        layers: those that can be looked at.
+        tokens: what the queries and the keys are; None where the text cannot be read.
+        recorded: the layer looked at as the model computes it, all kinds that ran; None until it is there.
+        shown: the same, or its norms, or the rollout of one kind up to it; None where there are none.
+        held: what is shown, of the question that is held.
+        sights: what is shown, or how it differs from what is held, ready to be drawn; one for each kind.
+        survey: the metrics of the heads of the layers that have been measured, by layer; None until there are some.
+        measured: the layers that have been measured; of these, one that is not in the survey has no attention.
+        changes: how far these heads are from those of the question that is held, as far as they have been compared.
+        is_whole: whether nothing more will come.
+        failure: what there is not, and why, in one sentence; empty where nothing is lacking.
+    """
+
+    look: ViewState
+    layers: tuple[int, ...] = ()
+    tokens: tuple[Tokens, Tokens] | None = None
+    recorded: Trace | None = None
+    shown: Trace | None = None
+    held: Trace | None = None
+    sights: tuple[LayerViewCache, ...] = ()
+    survey: HeadReport | None = None
+    measured: frozenset[int] = frozenset()
+    changes: tuple[HeadDifference, ...] = ()
+    is_whole: bool = False
+    failure: str = ""
+
+    def serves(self, look: ViewState) -> bool:
+        """Return whether it is the answer to a look: the numbers that it has are those that are looked at."""
+        return self.look.needs == look.needs
+
+    def sight(self, kind: str | None = None) -> LayerViewCache | None:
+        """Return what is drawn, of a kind or of the first one that ran; None if it is not there."""
+        own = (sight for sight in self.sights if kind in (None, sight.layer.kind))
+        return next(own, self.sights[0] if self.sights else None)
+
+    def layers_of(self, kind: str) -> tuple[int, ...]:
+        """Return the layers that have a kind of attention, and those of which that is not known yet."""
+        found = {head.layer for head in self.survey.heads if head.kind == kind} if self.survey else set()
+        return tuple(layer for layer in self.layers if layer in found or layer not in self.measured)
+
+    def room(self, kind: str | None = None) -> Limits:
+        """Return how far one can look, with this kind of attention in front of one."""
+        if self.recorded is None:
+            sides = () if self.tokens is None else sequences(kind or "", *self.tokens)
+            return Limits(self.layers, (), (), *sides)
+        layers = {layer.kind: layer for layer in self.recorded.layers}
+        layer = layers.get(kind or "", self.recorded.layers[0])
+        return Limits(self.layers_of(layer.kind), tuple(layers), layer.heads, *self.recorded.sides(layer))
+
+
 @dataclass
 class _TextCache:
-    """What is known of a question.
+    """What has been computed of a question.
 
     Attributes:
         tokens: what its queries and its keys are.
@@ -60,16 +115,30 @@ class _TextCache:
             layers, self.computed = [*trace.layers], frozenset(computed)
         self.trace = replace(trace, layers=tuple(sorted(layers, key=lambda layer: layer.layer)))
 
-    def compared(self, held: Query | None) -> tuple[HeadDifference, ...]:
-        """Return how far all heads that were compared with those of a question are from them."""
-        return tuple(head for (question, _), heads in self.changes.items() if question == held for head in heads)
+    def measure(self, trace: Trace, layer: int, question: Query | None, held: Trace | None) -> None:
+        """Measure the heads of a layer, and compare them with those of a question that is held."""
+        has_attention = any(each.layer == layer for each in trace.layers)
+        if layer not in self.surveys:
+            self.surveys[layer] = survey([_part(trace, [layer])], View()) if has_attention else None
+        if question is not None and held is not None and (question, layer) not in self.changes:
+            pair = (_part(each, [layer]) for each in (held, trace) if has_attention)
+            self.changes[question, layer] = diff(*pair, top=0).heads if has_attention else ()
+
+    def measured(self, answer: ComputedView, held: Query | None) -> ComputedView:
+        """Return an answer with the heads of all layers that were measured, and how far they are from those held."""
+        parts = [one for _, one in sorted(self.surveys.items()) if one is not None]
+        heads = tuple(head for part in parts for head in part.heads)
+        masks = tuple(dict.fromkeys(mask for part in parts for mask in part.masks))
+        report = replace(parts[0], masks=masks, measured=len(heads), heads=heads) if parts else None
+        changes = tuple(head for (question, _), found in self.changes.items() if question == held for head in found)
+        return replace(answer, survey=report, measured=frozenset(self.surveys), changes=changes)
 
 
 class IncrementalComputation:
-    """A model that is looked at; what is known of the question and of the held one stays for the next look.
+    """A model that is looked at; what was computed of the question and of the held one stays for the next look.
 
     Args:
-        asked: the model.
+        model: what is asked.
         clock: says how many seconds have gone by, from any moment on.
     """
 
@@ -98,13 +167,19 @@ class IncrementalComputation:
         look = answer.look
         self._caches = {each: cache for each, cache in self._caches.items() if each in (look.question, look.held)}
         cache = self._about(look.question)
-        changes = cache.compared(look.held)
-        measured = frozenset(cache.surveys)
-        answer = replace(answer, tokens=cache.tokens, survey=_joined(cache.surveys), measured=measured, changes=changes)
+        answer = cache.measured(replace(answer, tokens=cache.tokens), look.held)
         yield answer
-        for _ in self._on_the_way(look.question, look):
-            yield answer
-        trace = self._computed(look.question, self._layers(look))
+        layers = [look.layer]
+        if look.numbers == "rollout":
+            layers = [layer for layer in self._model.layers if layer <= look.layer]
+        if self._longest > _LONG and cache.part(layers) is None:
+            # What the layer is computed from comes first, so that one may stop after each step. A model that answers
+            # at once is sooner asked for the layer alone.
+            below = [layer for layer in self._model.layers if layer <= look.layer]
+            for step in self._model.steps(below)[:-1]:
+                self._ask(look.question, step)
+                yield answer
+        trace = self._computed(look.question, layers)
         answer = replace(answer, recorded=_part(trace, [look.layer]))
         try:
             answer = _drawable(replace(answer, shown=_numbers(trace, look)))
@@ -114,33 +189,28 @@ class IncrementalComputation:
         held = None
         if look.held is not None:
             try:
-                of_held = self._computed(look.held, self._layers(look))
+                of_held = self._computed(look.held, layers)
                 answer = _drawable(replace(answer, held=_numbers(of_held, look)))
-                if (look.held, look.layer) not in cache.changes:
-                    pair = (_part(each, [look.layer]) for each in (of_held, trace))
-                    cache.changes[look.held, look.layer] = diff(*pair, top=0).heads
-                held, answer = look.held, replace(answer, changes=cache.compared(look.held))
+                cache.measure(trace, look.layer, look.held, of_held)
+                held = look.held
             except AttnError as error:
                 answer = replace(answer, failure=str(error))
+            answer = cache.measured(answer, held)
             yield answer
         for sight in answer.sights:  # of the other kinds
             sight.prepare()
-        for heads in self._all_heads(look, held):
-            answer = replace(answer, survey=_joined(cache.surveys), measured=frozenset(cache.surveys), changes=heads)
+        for _ in self._all_heads(look, held):
+            answer = cache.measured(answer, held)
             yield answer
 
-    def _all_heads(self, look: ViewState, held: Query | None) -> Iterator[tuple[HeadDifference, ...]]:
-        """Measure the heads of every layer and compare them with the held ones, those of the nearest layers first.
-
-        Yields:
-            How far they are from the held ones, each time that there are more; what was measured is known.
-        """
+    def _all_heads(self, look: ViewState, held: Query | None) -> Iterator[None]:
+        """Measure the heads of every layer and compare them with the held ones, those of the nearest layers first."""
         cache = self._about(look.question)
         steps = self._model.steps(self._model.layers)
         if held is not None:
             for step in steps:  # in this order nothing is computed twice, and all texts to come are compared with it
                 self._computed(held, step)
-                yield cache.compared(held)
+                yield
         for step in sorted(steps, key=lambda step: min(abs(layer - look.layer) for layer in step)):
             lacking = [
                 layer
@@ -150,30 +220,14 @@ class IncrementalComputation:
             if lacking:
                 trace = cache.part(step) or self._ask(look.question, step)
             for layer in lacking:
-                has_attention = any(each.layer == layer for each in trace.layers)
-                if layer not in cache.surveys:
-                    cache.surveys[layer] = survey([_part(trace, [layer])], View()) if has_attention else None
-                if held is not None:
-                    pair = (_part(each, [layer]) for each in (self._computed(held, step), trace) if has_attention)
-                    cache.changes[held, layer] = diff(*pair, top=0).heads if has_attention else ()
-                yield cache.compared(held)
+                cache.measure(trace, layer, held, None if held is None else self._computed(held, step))
+                yield
 
     def _about(self, question: Query) -> _TextCache:
-        """Return what is known of a question, which is its tokens at least."""
+        """Return what has been computed of a question, which is its tokens at least."""
         if question not in self._caches:
             self._caches[question] = _TextCache(self._model.tokens(question))
         return self._caches[question]
-
-    def _on_the_way(self, question: Query, look: ViewState) -> Iterator[None]:
-        """Compute what the layer that is looked at is computed from, so that one may stop after each step.
-
-        A model that answers at once is sooner asked for the layer alone.
-        """
-        steps = self._model.steps([layer for layer in self._model.layers if layer <= look.layer])
-        if self._longest > _LONG and self._about(question).part(self._layers(look)) is None:
-            for step in steps[:-1]:
-                self._ask(question, step)
-                yield
 
     def _computed(self, question: Query, layers: Sequence[int]) -> Trace:
         """Return the attention of some layers, as the model computes it."""
@@ -183,12 +237,6 @@ class IncrementalComputation:
             found = self._ask(question, layers)
             cache.keep(layers, found)
         return found
-
-    def _layers(self, look: ViewState) -> list[int]:
-        """Return the layer that is looked at; for a rollout, those below it too."""
-        if look.numbers == "rollout":
-            return [layer for layer in self._model.layers if layer <= look.layer]
-        return [look.layer]
 
     def _ask(self, question: Query, layers: Sequence[int]) -> Trace:
         begun = self._clock()
@@ -224,19 +272,10 @@ def _numbers(trace: Trace, look: ViewState) -> Trace:
 
 def _drawable(answer: ComputedView) -> ComputedView:
     """Return an answer with what drawing it needs, which of a long text takes too long for the thread that draws."""
-    shown = answer.shown
-    if shown is not None:
-        answer = replace(answer, sights=tuple(LayerViewCache(shown, layer, answer.held) for layer in shown.layers))
-        if sight := answer.sight(answer.look.kind):
-            sight.prepare()
+    if answer.shown is None:
+        return answer
+    views = tuple(LayerViewCache(answer.shown, layer, answer.held) for layer in answer.shown.layers)
+    answer = replace(answer, sights=views)
+    if sight := answer.sight(answer.look.kind):
+        sight.prepare()
     return answer
-
-
-def _joined(surveys: Mapping[int, HeadReport | None]) -> HeadReport | None:
-    """Return the survey of all layers that were measured; None if none was."""
-    parts = [one for _, one in sorted(surveys.items()) if one is not None]
-    if not parts:
-        return None
-    heads = tuple(head for part in parts for head in part.heads)
-    masks = tuple(dict.fromkeys(mask for part in parts for mask in part.masks))
-    return replace(parts[0], masks=masks, measured=len(heads), heads=heads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -53,24 +52,24 @@ KEYS = (
     _always(("pagedown",), "layer(1)", "PgDn", "the next layer"),
     KeyBinding(("left_square_bracket",), "layer(-1)", "[", "the layer before"),
     KeyBinding(("right_square_bracket",), "layer(1)", "]", "the next layer", "layer"),
-    KeyBinding(("comma", "left_curly_bracket"), "head(-1)", ", {", "the head before"),
-    KeyBinding(("full_stop", "right_curly_bracket"), "head(1)", ". }", "the next head", "head"),
-    KeyBinding(("e",), "kind", "e", "the next kind of attention: encoder, decoder, cross"),
-    KeyBinding(("slash",), "find", "/", "find a token; Enter finds the next one", "find"),
-    KeyBinding(("m",), "mask", "m", "edit the mask; an empty one is the model's own", "mask"),
-    KeyBinding(("p",), "edit('pair')", "p", "edit the second text; an empty one is none", "pair"),
-    KeyBinding(("P",), "edit('target')", "P", "edit the target, which attends to the text; an empty one is none"),
-    KeyBinding(("d",), "hold", "d", "hold this text and see what changes against it; again lets it go", "hold"),
+    KeyBinding(("comma", "left_curly_bracket"), "look('head', -1)", ", {", "the head before"),
+    KeyBinding(("full_stop", "right_curly_bracket"), "look('head', 1)", ". }", "the next head", "head"),
+    KeyBinding(("e",), "look('kind')", "e", "the next kind of attention: encoder, decoder, cross"),
+    KeyBinding(("slash",), "open('find')", "/", "find a token; Enter finds the next one", "find"),
+    KeyBinding(("m",), "open('mask')", "m", "edit the mask; an empty one is the model's own", "mask"),
+    KeyBinding(("p",), "open('pair')", "p", "edit the second text; an empty one is none", "pair"),
+    KeyBinding(("P",), "open('target')", "P", "edit the target, which attends to the text; an empty one is none"),
+    KeyBinding(("d",), "look('hold')", "d", "hold this text and see what changes against it; again lets it go", "hold"),
     KeyBinding(("w",), "why", "w", "why this query attends to this key; again closes it", "why"),
-    KeyBinding(("n",), "numbers('norms')", "n", "norms of what the values add, in place of weights", "norms"),
-    KeyBinding(("r",), "numbers('rollout')", "r", "rollout: attention from the first layer to this one", "rollout"),
-    KeyBinding(("t",), "metric(1)", "t", "another metric in the map of layers × heads", "metric"),
-    KeyBinding(("T",), "metric(-1)", "T", "the metric before"),
-    KeyBinding(("c",), "ramp", "c", "how far along the colours a weight stands: log, sqrt, linear", "colours"),
+    KeyBinding(("n",), "look('norms')", "n", "norms of what the values add, in place of weights", "norms"),
+    KeyBinding(("r",), "look('rollout')", "r", "rollout: attention from the first layer to this one", "rollout"),
+    KeyBinding(("t",), "look('metric', 1)", "t", "another metric in the map of layers × heads", "metric"),
+    KeyBinding(("T",), "look('metric', -1)", "T", "the metric before"),
+    KeyBinding(("c",), "look('ramp')", "c", "how far along the colours a weight stands: log, sqrt, linear", "colours"),
     KeyBinding(("plus", "equals_sign"), "zoom(1)", "+", "zoom into a long text", "zoom"),
     KeyBinding(("minus",), "zoom(-1)", "-", "zoom out"),
     KeyBinding(("0",), "zoom(-99)", "0", "the whole text again"),
-    KeyBinding(("s",), "save", "s", "save what is shown: .svg, .html, .safetensors, …", "save"),
+    KeyBinding(("s",), "open('save')", "s", "save what is shown: .svg, .html, .safetensors, …", "save"),
     KeyBinding(("question_mark",), "help", "?", "this help", "help"),
     _always(("f1",), "help", "F1", "the same while a text is typed", "help"),
     _always(("ctrl+z",), "suspend_process", "Ctrl-Z", "back to the shell for a while; fg returns"),
@@ -95,12 +94,4 @@ def foot(is_typing: bool, width: int) -> str:
     return line
 
 
-def help_rows() -> list[tuple[str, str]]:
-    """Return the keys and what they do, those with the mouse last."""
-    return [*((key.shown, key.does) for key in KEYS), *MOUSE]
-
-
-def markdown(rows: Collection[tuple[str, str]]) -> str:
-    """Return keys and what they do as a table of the manual."""
-    lines = ["| keys | what they do |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {keys} | {does} |" for keys, does in rows)]) + "\n"
+HELP = [*((key.shown, key.does) for key in KEYS), *MOUSE]  # the keys and what they do, those with the mouse last

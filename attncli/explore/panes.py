@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.binding import Binding
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -26,9 +26,16 @@ _EDITING = {binding.key: binding.action for binding in Binding.make_bindings(Inp
 
 
 class BlockWidget(Widget):
-    """A rectangle that shows a block, and says where it was clicked and how the wheel was turned over it."""
+    """A rectangle that shows a block, and says where it was clicked and how the wheel was turned over it.
+
+    Attributes:
+        drawn_for: the size that the block was drawn for.
+    """
 
     ALLOW_SELECT = False
+
+    class Resized(Message):
+        """It has another size."""
 
     class Clicked(Message):
         """A place was clicked."""
@@ -47,9 +54,11 @@ class BlockWidget(Widget):
     def __init__(self, name: str) -> None:
         super().__init__(id=name)
         self._strips: list[Strip] = []
+        self.drawn_for = Size(0, 0)
 
     def show(self, block: Block) -> None:
         """Show a block in place of the last one; lines that are as they were are not drawn again."""
+        self.drawn_for = self.size
         strips = [Strip([Segment(text, style or _PLAIN) for text, style, _ in line]) for line in block.lines]
         lines = enumerate(zip_longest(self._strips, strips, fillvalue=_EMPTY))
         changed = [Region(0, y, self.size.width, 1) for y, (old, new) in lines if old != new]
@@ -61,6 +70,10 @@ class BlockWidget(Widget):
         """Return a line of the block, as wide as the pane."""
         strip = self._strips[y] if y < len(self._strips) else _EMPTY
         return strip.adjust_cell_length(self.size.width, _PLAIN)
+
+    def on_resize(self) -> None:
+        """Say that there is another room to draw in."""
+        self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:
         """Say which place was clicked."""

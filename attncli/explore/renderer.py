@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
 from attncli.engines.interactive import Query
-from attncli.explore.computation import reason
-from attncli.explore.computed import ComputedView
-from attncli.explore.keys import foot, help_rows
-from attncli.explore.layout import LEAST, MAPS, Pane, PaneRect
+from attncli.explore.computation import ComputedView, reason
+from attncli.explore.keys import HELP, foot
 from attncli.explore.view_state import Limits, ViewState
 from attncli.masks.parser import Mistake
 from attncli.render.block import Block, in_words
-from attncli.render.explore.head import CellCursor, large_head
+from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
 from attncli.render.explore.pane import faded
-from attncli.render.explore.status import status
+from attncli.render.explore.status import cell_line, status_lines
 from attncli.render.explore.tokens import token_strip
 from attncli.render.explore.why import why_box
 from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import quoted, visible
-from attncli.trace.tokens import Tokens
+
+Pane = Literal[
+    "mark", "text", "tokens", "head", "heads", "map", "why", "cell", "label", "line", "status", "foot", "help"
+]
+MAPS: tuple[Pane, ...] = ("head", "heads", "map")
+LEAST = (40, 12)  # columns and lines of a terminal
 
 _REVERSE = Style(reverse=True)
 _NOTHING = Block([], 0)
 _SMALL = f"The terminal is too small: attn explore takes {LEAST[0]} columns and {LEAST[1]} lines."
-
-
-class StatusMessage(NamedTuple):
-    """What the status says besides how far the model is.
-
-    Attributes:
-        text: a sentence.
-        mistake: what is wrong with the mask that is typed.
-    """
-
-    text: str = ""
-    mistake: Mistake | None = None
 
 
 class RenderInput(NamedTuple):
@@ -53,23 +44,25 @@ class RenderInput(NamedTuple):
 
     Attributes:
         look: what is looked at.
-        places: where the panes stand.
         pane: the one that keys are for.
         caret: the character of the text in front of which one types; None where that is elsewhere.
-        said: what the status says.
+        message: what the status says besides how far the model is.
+        mistake: what is wrong with the mask that is typed.
         prompt: the line that is open below the maps; empty where none is.
         help_from: the first line of the help, where it is open.
         is_patient: whether a picture of something else may still pass for a while.
+        is_too_small: whether the terminal has no room for more than saying so.
     """
 
     look: ViewState
-    places: dict[Pane, PaneRect]
     pane: Pane
     caret: int | None
-    status: StatusMessage
+    message: str
+    mistake: Mistake | None
     prompt: str
     help_from: int | None
     is_patient: bool
+    is_too_small: bool
 
 
 class PaneRenderer:
@@ -92,13 +85,13 @@ class PaneRenderer:
             "heads": self._heads,
             "map": self._map,
             "why": self._why,
+            "cell": self._cell,
         }
         self._words: dict[Pane, Callable[[RenderInput, Bounds], Block]] = {
             "tokens": self._tokens,
-            "cell": self._cell,
             "status": self._status,
-            "mark": self._mark,
-            "label": self._label,
+            "mark": lambda scene, room: self._line("› ", room, BOLD if scene.pane == "text" else DIM),
+            "label": lambda scene, room: self._line(f"{scene.prompt}: ", room, BOLD),
             "foot": self._foot,
             "help": self._help,
         }
@@ -150,17 +143,15 @@ class PaneRenderer:
         large = self._last("head")
         return large.zooms if large else 0
 
-    @property
-    def help_lines(self) -> int:
-        """How many lines the help takes."""
-        return len(help_rows())
+    def message(self, look: ViewState, message: str) -> str:
+        """Return a message, or where there is none why the question that is looked at has no answer."""
+        answer = self.answer
+        return message or (answer.failure if answer is not None and answer.look.question == look.question else "")
 
     def at(self, look: ViewState, pane: Pane, line: int, column: int) -> ViewState | None:
         """Return the look at what stands at a place of a pane; None where nothing does."""
         room, drawn = self.room(look.kind), self._last(pane)
-        if drawn is None or pane not in ("tokens", *MAPS):
-            return None
-        found = (drawn.drawn if pane == "head" else drawn).at(line, column)
+        found = drawn.at(line, column) if drawn is not None and pane in ("tokens", *MAPS) else None
         if found is None:
             return None
         if pane == "head":
@@ -177,24 +168,24 @@ class PaneRenderer:
 
     # --- the panes
 
-    def drawn(self, scene: RenderInput) -> Iterator[tuple[Pane, Block]]:
-        """Yield each pane that has a place, and its block."""
+    def drawn(self, pane: Pane, scene: RenderInput, room: Bounds) -> Block:
+        """Return what a pane of some size shows."""
+        try:
+            if pane in self._words:
+                block = self._words[pane](scene, room)
+            else:
+                found = self._looked_at(scene.look)
+                block = _NOTHING if found is None else self._numbers[pane](scene, *found, room)
+        except Exception as error:  # one pane less, and the text that was typed is not lost
+            block = self._wrapped(reason(error), room)
         is_late = self._seen is not None and not self._seen.serves(scene.look) and not scene.is_patient
-        for pane, place in scene.places.items():
-            if pane in ("text", "line"):
-                continue
-            room = Bounds(place.height, place.width)
-            try:
-                if pane in self._words:
-                    block = self._words[pane](scene, room)
-                else:
-                    found = self._looked_at(scene.look)
-                    block = _NOTHING if found is None else self._numbers[pane](scene, *found, room)
-            except Exception as error:  # one pane less, and the text that was typed is not lost
-                block = crop(([Segment(line)] for line in in_words(self._palette.fit(reason(error)), room.width)), room)
-            if is_late and pane in (*MAPS, "why", "cell", "tokens"):
-                block = faded(block)
-            yield pane, _chosen(block) if pane == scene.pane else block
+        if is_late and pane in (*self._numbers, "tokens"):
+            block = faded(block)
+        if pane == scene.pane and block.lines and block.lines[0]:  # its title is reversed, which needs no colour
+            (text, style, _), *rest = block.lines[0]
+            title = Segment(text, _REVERSE if style is None else style + _REVERSE)
+            block = block._replace(lines=[[title, *rest], *block.lines[1:]])
+        return block
 
     def _once(self, pane: Pane, draw: Callable[..., Any], *inputs: object) -> Any:
         """Return what is drawn of something, as long as it is the same without drawing it again."""
@@ -214,14 +205,11 @@ class PaneRenderer:
         return look, sight
 
     def _head(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
-        cursor = CellCursor(look.head, look.query, look.key)
-        port = (look.port.query, look.port.key, look.port.zoom)
-        how = look.ramp, self._palette, room
-        return self._once("head", large_head, sight, cursor, port, *how).drawn.block
+        cursor, port = CellCursor(look.head, look.query, look.key), tuple(look.port)
+        return self._once("head", LargeHead, sight, cursor, port, look.ramp, self._palette, room).block
 
     def _heads(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
-        how = look.ramp, self._palette, room
-        return self._once("heads", small_heads, sight, look.head, *how).block
+        return self._once("heads", small_heads, sight, look.head, look.ramp, self._palette, room).block
 
     def _map(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         assert self._seen is not None
@@ -244,62 +232,42 @@ class PaneRenderer:
         cursor = CellCursor(min(max(scene.look.head, 0), max(layer.heads)), look.query, look.key)
         return self._once("why", why_box, recorded, layer, cursor, self._palette, room)
 
+    def _cell(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
+        cursor = CellCursor(look.head, look.query, look.key)
+        return self._once("cell", cell_line, sight, cursor, self._palette, room)
+
     def _tokens(self, scene: RenderInput, room: Bounds) -> Block:
         answer = self.answer
         if answer is None or answer.tokens is None:
             return _NOTHING
-        kind = scene.look.kind
-        tokens = answer.room(kind).queries, answer.room(kind).keys
-        look = scene.look.within(answer.room(kind))
-        typed = None if scene.caret is None else _before(scene.caret, answer.tokens[1])
+        limits, text = answer.room(scene.look.kind), answer.tokens[1]
+        tokens = limits.queries, limits.keys
+        look, typed = scene.look.within(limits), None
+        if scene.caret is not None:  # the token whose letters were typed last
+            ends = ((token.index, token.start) for token in text if token.segment == 0 and token.start is not None)
+            typed = max((index for index, start in ends if start < scene.caret), default=None)
         # Of two sequences that are not one the text is the keys'.
-        around = (typed if tokens[0] == answer.tokens[1] else None, typed if tokens[1] == answer.tokens[1] else None)
+        around = tuple(typed if side == text else None for side in tokens)
         return self._once("tokens", token_strip, tokens, look.query, look.key, around, self._palette, room).block
 
     # --- words
 
-    def _cell(self, scene: RenderInput, room: Bounds) -> Block:
-        block = self._status_lines(scene, room)
-        return block._replace(lines=block.lines[:-1])  # none where there are no numbers yet
-
     def _status(self, scene: RenderInput, room: Bounds) -> Block:
-        if "text" not in scene.places:
-            return crop(([Segment(line)] for line in in_words(self._palette.fit(_SMALL), room.width)), room)
-        status_message = scene.status
-        if status_message.mistake is not None and "line" in scene.places:
-            return self._pointed(
-                scene.places["line"].x + status_message.mistake.start, status_message.mistake.reason, room
-            )
-        block = self._status_lines(scene, room)
-        return block._replace(lines=block.lines[-1:])
-
-    def _status_lines(self, scene: RenderInput, room: Bounds) -> Block:
-        """Return the line of the cell, and that of what else is to be told."""
-        answer, matters, facts = self.answer, scene.status.text, []
-        if answer is not None and answer.failure and answer.look.question == scene.look.question:
-            matters = matters or answer.failure
-        elif answer is None or not answer.is_whole or not answer.serves(scene.look):
+        if scene.is_too_small:
+            return self._wrapped(_SMALL, room)
+        if scene.mistake is not None and scene.prompt:  # points at a character above it, where it has room for that
+            column = len(scene.prompt) + 2 + scene.mistake.start
+            lines = f"{' ' * column}^ {scene.mistake.reason}", f"{scene.mistake.reason} ^".rjust(column + 1)
+            line = next((each for each in lines if cell_len(each) <= room.width), scene.mistake.reason)
+            return self._line(self._palette.shortened(line, room.width), room, BOLD)
+        answer, matters, facts = self.answer, self.message(scene.look, scene.message), []
+        if not matters and (answer is None or not answer.is_whole or not answer.serves(scene.look)):
             facts.append("computing …")
         if scene.look.held is not None:
             facts.append(f"against {_differing(scene.look, scene.look.held)}")
         found = self._looked_at(scene.look)
-        look, sight = (scene.look, None) if found is None else found
-        cursor = CellCursor(look.head, look.query, look.key)
-        # The line of the cell may be the one that is typed in.
-        how = self._palette, Bounds(2 if "cell" in scene.places else 1, room.width)
-        return self._once("cell", status, sight, cursor, matters, tuple(facts), *how)
-
-    def _pointed(self, column: int, reason: str, room: Bounds) -> Block:
-        """Return a line that points at a character above it, where it has room for that, and says what is wrong."""
-        after, before = f"{' ' * column}^ {reason}", f"{reason} ^".rjust(column + 1)
-        line = next((each for each in (after, before) if cell_len(each) <= room.width), reason)
-        return self._line(self._palette.shortened(line, room.width), room, BOLD)
-
-    def _mark(self, scene: RenderInput, room: Bounds) -> Block:
-        return self._line("› ", room, BOLD if scene.pane == "text" else DIM)
-
-    def _label(self, scene: RenderInput, room: Bounds) -> Block:
-        return self._line(f"{scene.prompt}: ", room, BOLD)
+        sight = None if found is None else found[1]
+        return self._once("status", status_lines, sight, matters, tuple(facts), self._palette, room)
 
     def _foot(self, scene: RenderInput, room: Bounds) -> Block:
         if scene.help_from is not None:
@@ -311,17 +279,18 @@ class PaneRenderer:
         return self._line(line, room, DIM)
 
     def _help(self, scene: RenderInput, room: Bounds) -> Block:
-        rows = help_rows()
-        width = max(cell_len(keys) for keys, _ in rows) + 2
+        width = max(cell_len(keys) for keys, _ in HELP) + 2
         lines = [
             [Segment(self._palette.fit(f"{keys:<{width}}"), BOLD), Segment(self._palette.fit(does))]
-            for keys, does in rows
+            for keys, does in HELP
         ]
         return crop(lines[scene.help_from or 0 :], room)
 
     def _line(self, text: str, room: Bounds, style: Style | None = None) -> Block:
-        text = self._palette.fit(visible(text))
-        return crop([[Segment(text, style)]], room)
+        return crop([[Segment(self._palette.fit(visible(text)), style)]], room)
+
+    def _wrapped(self, text: str, room: Bounds) -> Block:
+        return crop(([Segment(line)] for line in in_words(self._palette.fit(text), room.width)), room)
 
 
 def _differing(look: ViewState, held: Query) -> str:
@@ -334,19 +303,3 @@ def _differing(look: ViewState, held: Query) -> str:
             if one != other:
                 return f"{name} {quoted(one)}" if one else f"no {name}"
     return quoted(look.of(held))
-
-
-def _before(caret: int, tokens: Tokens) -> int | None:
-    """Return the position of the token of the text whose letters were typed last."""
-    ends = ((token.index, token.start) for token in tokens if token.segment == 0 and token.start is not None)
-    return max((index for index, start in ends if start < caret), default=None)
-
-
-def _chosen(block: Block) -> Block:
-    """Return the block of the pane that keys are for: its title is reversed, which needs no colour."""
-    if not block.lines or not block.lines[0]:
-        return block
-    (text, style, _), *rest = block.lines[0]
-    return block._replace(
-        lines=[[Segment(text, _REVERSE if style is None else style + _REVERSE), *rest], *block.lines[1:]]
-    )

@@ -92,7 +92,7 @@ class ViewState:
         """What has to be computed; one answer serves all looks that need the same."""
         return self.question, self.layer, self.numbers, self.kind if self.numbers == "rollout" else None, self.held
 
-    # --- what is asked
+    # --- what the model is asked
 
     def asking(self, text: str) -> ViewState:
         """Return the look at another text, from the same place."""
@@ -124,33 +124,18 @@ class ViewState:
 
     def within(self, room: Limits) -> ViewState:
         """Return the look at what there is: each place the nearest one to where it was."""
-        layer = room.layers[-1] if self.layer < 0 and room.layers else self.layer
         return replace(
             self,
-            layer=_stepped(layer, room.layers),
+            layer=room.layers[-1] if self.layer < 0 and room.layers else _stepped(self.layer, room.layers),
             kind=self.kind if not room.kinds or self.kind in room.kinds else None,
             head=_stepped(self.head, room.heads),
             query=_inside(self.query, room.queries),
             key=_inside(self.key, room.keys),
         )
 
-    def on(
-        self,
-        room: Limits,
-        *,
-        layer: int | None = None,
-        head: int | None = None,
-        query: int | None = None,
-        key: int | None = None,
-    ) -> ViewState:
-        """Return the look at another place, or as near to it as there is one; what is None stays."""
-        return replace(
-            self,
-            layer=self.layer if layer is None else max(layer, 0),
-            head=self.head if head is None else head,
-            query=self.query if query is None else query,
-            key=self.key if key is None else key,
-        ).within(room)
+    def on(self, room: Limits, **places: int) -> ViewState:
+        """Return the look at another layer, head, query or key, or as near to it as there is one."""
+        return replace(self, **{name: max(place, 0) for name, place in places.items()}).within(room)  # type: ignore[arg-type]
 
     def moved(self, room: Limits, rows: int = 0, columns: int = 0) -> ViewState:
         """Return the look with the cursor so many rows further down and columns further right."""
@@ -198,17 +183,10 @@ class ViewState:
         """Return the look with another ramp of colours."""
         return replace(self, ramp=_after(self.ramp or DEFAULT_RAMP, get_args(Ramp)))
 
-    def seen(self, shown: Shown) -> ViewState:
-        """Return the look through the port that was drawn, which shows the cursor: from there it moves on."""
-        return replace(self, port=Viewport(shown[0].start, shown[1].start, self.port.zoom))
-
     def zoomed(self, shown: Shown, most: int, by: int) -> ViewState:
         """Return the look with cells that stand for half as much, so many times; the cursor stays where it is seen.
 
-        Args:
-            shown: what is seen now.
-            most: how many times they can be halved.
-            by: how many times more than now; below 0 they stand for twice as much.
+        They are what is shown now, and can be halved `most` times; below 0 they stand for twice as much.
         """
         now = min(self.port.zoom, most)
         zoom = min(max(now + by, 0), most)
@@ -218,18 +196,15 @@ class ViewState:
         return replace(self, port=Viewport(max(query, 0), max(key, 0), zoom))
 
     def scrolled(self, room: Limits, shown: Shown, rows: int = 0, columns: int = 0) -> ViewState:
-        """Return the look through a port so many cells further on, and the cursor in it.
-
-        Args:
-            room: how many tokens there are.
-            shown: what is seen now.
-            rows: how many cells further down.
-            columns: how many further right.
-        """
+        """Return the look through a port so many cells further on, and the cursor in it."""
         of_rows = _further(shown[0], rows, len(room.queries))
         of_columns = _further(shown[1], columns, len(room.keys))
         looked = replace(self, port=Viewport(of_rows.start, of_columns.start, self.port.zoom))
-        return looked.on(room, query=_nearest(self.query, of_rows), key=_nearest(self.key, of_columns))
+        query, key = (
+            max(min(place, part.stop - 1), part.start)
+            for place, part in ((self.query, of_rows), (self.key, of_columns))
+        )
+        return looked.on(room, query=query, key=key)
 
 
 def _stepped(value: int, among: Sequence[int], by: int = 0) -> int:
@@ -240,13 +215,13 @@ def _stepped(value: int, among: Sequence[int], by: int = 0) -> int:
     return among[min(max(nearest + by, 0), len(among) - 1)]
 
 
+def _inside(place: int, tokens: Tokens) -> int:
+    return max(min(place, len(tokens) - 1) if tokens else place, 0)
+
+
 def _after(value: _Value, among: Sequence[_Value], by: int = 1) -> _Value:
     """Return the value so many places after this one, around the end."""
     return among[(among.index(value) + by) % len(among)]
-
-
-def _inside(place: int, tokens: Tokens) -> int:
-    return min(max(place, 0), len(tokens) - 1) if tokens else max(place, 0)
 
 
 def _further(shown: range, by: int, size: int) -> range:
@@ -254,10 +229,6 @@ def _further(shown: range, by: int, size: int) -> range:
     wide = shown.stop - shown.start
     first = max(min(shown.start + by * shown.step, size - wide), 0)
     return range(first, first + wide, shown.step)
-
-
-def _nearest(place: int, shown: range) -> int:
-    return max(min(place, shown.stop - 1), shown.start)
 
 
 def _carried(place: int, before: Tokens, after: Tokens) -> int:

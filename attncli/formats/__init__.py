@@ -19,7 +19,7 @@ from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
 
 if TYPE_CHECKING:
-    from attncli.formats.answers import Parts
+    from attncli.formats.json_stream import Parts
     from attncli.formats.pictures import Drawing
     from attncli.trace.trace import Trace
 
@@ -73,19 +73,12 @@ STREAMS = frozenset(each.name for each in FORMATS if each.is_stream)
 
 
 def part_of(form: str, number: int, result: Trace | Tokenization, shown: Any) -> Iterator[Any]:
-    """Return the pieces of a machine format that are a sentence's: texts, or tables of Parquet.
-
-    Args:
-        form: the format.
-        number: of the sentence.
-        result: what it has become.
-        shown: what of it is shown: a `View`, or the `Choice` of tokens.
-    """
+    """Return the pieces of a machine format that are a sentence's: texts, or tables of Parquet."""
     if form in ("json", "jsonl"):
         if isinstance(result, Tokenization):
-            from attncli.formats import tokens
+            from attncli.formats.documents import tokens_document
 
-            return tokens.document(number, result, shown)
+            return tokens_document(number, result, shown)
         from attncli.formats import json
 
         return json.document(number, result, shown)
@@ -104,13 +97,10 @@ def part_of(form: str, number: int, result: Trace | Tokenization, shown: Any) ->
 def joined(form: str, parts: Parts, types: Mapping[str, str]) -> Iterator[str]:
     """Yield a text in a machine format, given the parts of its sentences.
 
-    Args:
-        form: the format.
-        parts: of each sentence, or why it has none.
-        types: the columns of rows where no sentence has any.
+    Where no sentence has rows, `types` are their columns.
     """
     if form in ("json", "jsonl"):
-        from attncli.formats.answers import write_array, write_each
+        from attncli.formats.json_stream import write_array, write_each
 
         return write_array(parts) if form == "json" else write_each(parts)
     from attncli.formats.rows import joined_rows

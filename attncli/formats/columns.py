@@ -81,13 +81,7 @@ def with_metadata(types: Mapping[str, str], metadata: Metadata) -> dict[str, str
 
 
 def table_of(number: int, result: Trace | Tokenization, shown: View | Choice) -> Table:
-    """Return the columns of a sentence: of its cells, of the metrics of its heads, or of its tokens.
-
-    Args:
-        number: of the sentence.
-        result: what it has become.
-        shown: what of it is shown.
-    """
+    """Return the columns of a sentence: of its cells, of the metrics of its heads, or of its tokens."""
     if isinstance(result, Tokenization):
         assert isinstance(shown, Choice)
         return Table(with_metadata(types_of(shown), result.metadata), iter([_tokens(number, result, shown)]))
@@ -199,7 +193,7 @@ def call_table(calls: Calls) -> Table:
         (
             str(track.place), track.place.function, track.place.module, track.api, track.calls,
             *map(str, track.sizes[1:]), track.dtype, track.mask,
-            ",".join(dict.fromkeys(one.finding.code for one in track.all_noticed)),
+            ",".join(dict.fromkeys(one.finding.code for one in track.all_findings)),
         )
         for track in calls.tracks
     ]  # fmt: skip

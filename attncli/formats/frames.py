@@ -33,12 +33,7 @@ def library_of(wanted: str | None) -> str:
 
 
 def frame_of_table(table: Table, library: str) -> Any:
-    """Return a table as a data frame; what is not defined is NaN in pandas, and null in polars.
-
-    Args:
-        table: what it is of.
-        library: whose.
-    """
+    """Return a table as a data frame; what is not defined is NaN in pandas, and null in polars."""
     module = import_module(library)
     blocks = list(table.blocks)
     counts = [row_count(block) for block in blocks]

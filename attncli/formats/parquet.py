@@ -13,7 +13,7 @@ from attncli.files import atomic_write
 from attncli.formats.columns import StringColumn, Table, is_shared, row_count, with_metadata
 
 if TYPE_CHECKING:
-    from attncli.formats.answers import Parts
+    from attncli.formats.json_stream import Parts
 
 _ROWS = 2**18  # of a row group, at the most about twice as many
 _BYTES = 2**26  # likewise, where rows are long
@@ -34,11 +34,6 @@ def check_parquet(output: Path | None) -> Path:
 
 def write_parquet(answers: Parts, types: Mapping[str, str], path: Path) -> None:
     """Write the rows of all sentences but those that failed, given their tables.
-
-    Args:
-        answers: the tables of each sentence, or why it has none, with its number.
-        types: of the columns of a file without rows.
-        path: of the file.
 
     Raises:
         InputError: the file cannot be written.

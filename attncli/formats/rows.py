@@ -11,26 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import NO_METADATA, Failure
-from attncli.formats.answers import gathered
 from attncli.formats.columns import Block, StringColumn, Table, is_shared, row_count, with_metadata
+from attncli.formats.json_stream import gathered
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.formats.answers import Parts
+    from attncli.formats.json_stream import Parts
 
 _PIECE = 2**12  # rows that are held as texts
 _FLAGS = {False: "false", True: "true"}
 
 
 def table_rows(table: Table, form: str, precision: int | None = None) -> Iterator[str]:
-    """Yield the header, and then rows.
-
-    Args:
-        table: what they are of.
-        form: tsv, or csv, whose fields are quoted where they must be.
-        precision: digits after the point; None is all that the numbers have.
-    """
+    """Yield the header, and then rows."""
     yield header(table.types, form)
     yield from gathered(chain.from_iterable(_rows(block, form, precision) for block in table.blocks))
 
@@ -41,13 +35,7 @@ def header(types: Iterable[str], form: str) -> str:
 
 
 def joined_rows(answers: Parts, types: Mapping[str, str], form: str) -> Iterator[str]:
-    """Write the rows of sentences, the header once.
-
-    Args:
-        answers: of each sentence a header and rows, or why it has none.
-        types: the columns where no sentence has rows.
-        form: tsv or csv.
-    """
+    """Write the rows of sentences, the header once."""
     metadata, is_begun = NO_METADATA, False
     for _, answer in answers:
         if isinstance(answer, Failure):

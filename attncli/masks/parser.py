@@ -31,7 +31,7 @@ from attncli.masks.notation import ENDINGS, MOST
 from attncli.text import did_you_mean, visible
 
 if TYPE_CHECKING:
-    from attncli.masks.conventions import Reader, Reading
+    from attncli.masks.conventions import Reader
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
@@ -55,11 +55,7 @@ class Mistake(NamedTuple):
 
 
 class MaskError(UsageError):
-    """A text is no mask expression.
-
-    Attributes:
-        mistake: what is wrong with it.
-    """
+    """A text is no mask expression; `mistake` says what is wrong with it."""
 
     mistake: Mistake
 
@@ -95,31 +91,26 @@ def parse(text: str, allow_files: bool = True, allow_bias: bool = False, allow_r
     if not isinstance(text, str):
         raise UsageError("the mask is an expression such as 'causal & window(4)', or the name of a file")
     if allow_files and text.lower().endswith(ENDINGS):
-        return _bare_file(text)
+        return _read_file(text, None)
     if allow_files and Path(text).suffix and os.path.isfile(text):
         *most, last = ENDINGS
         raise UsageError(f"a mask is not read from {visible(text)}; its ending says how: {', '.join(most)} or {last}")
     return _Parser(text, allow_files, allow_bias, allow_rows).whole()
 
 
-def _read_file(path: str, reader: Reader | None) -> Reading:
+def _read_file(path: str, reader: Reader | None) -> Expression:
     from attncli.masks.conventions import read_convention
     from attncli.masks.files import read_values
 
-    return read_convention(read_values(Path(path), most_axes=3).values, f"the mask file {visible(path)}", reader)
-
-
-def _bare_file(path: str) -> Expression:
-    reading = _read_file(path, None)
+    values = read_values(Path(path), most_axes=3).values
+    reading = read_convention(values, f"the mask file {visible(path)}", reader)
     if reading.is_ambiguous:
         stated = visible(str(File(path, reading.allowed)))
         raise UsageError(
             f"{visible(path)}: {reading.why}; write {shlex.quote(stated)} for the one, {shlex.quote('~' + stated)} for "
             "the other (attn mask show --for sdpa draws the one)"
         )
-    if reading.convention == "masked":
-        return Not(File(path, ~reading.allowed))
-    return File(path, reading.allowed)
+    return Not(File(path, ~reading.allowed)) if reading.convention == "masked" else File(path, reading.allowed)
 
 
 class _Parser:
@@ -136,7 +127,7 @@ class _Parser:
 
     def whole(self) -> Expression:
         expression = self.expression()
-        if self.rest():
+        if self.text[self.position :].strip():
             raise self.error("expected & or | here")
         if self.bias_at is not None and not atoms_named("alibi", conjuncts(expression)):
             raise self.error("a bias forbids nothing; join it with & to the mask it stands beside", self.bias_at)
@@ -203,18 +194,17 @@ class _Parser:
             raise self.error(f"{name} {takes}", start)
         return Atom(name, tuple(positional), tuple(sorted(keywords.items())))
 
-    def file(self, start: int) -> File:
+    def file(self, start: int) -> Expression:
         quoted = self.take_kind("string") if self.take("(") else None
         if quoted is None or not self.take(")"):
             raise self.error('file is written file("mask.npy")', start)
-        return File(quoted[1:-1], _read_file(quoted[1:-1], "sdpa").allowed)
+        return _read_file(quoted[1:-1], "sdpa")
 
     def argument(self, kind: AtomKind, positional: list[int], keywords: dict[str, int]) -> None:
         start = self.position
         keyword = self.take_kind("name")
-        if keyword is not None and (keyword not in kind.keywords or keyword in keywords or not self.take("=")):
-            raise self.error(f"expected a number: {kind.usage}", start)
-        digits = self.take_kind("number")
+        is_keyword = keyword in kind.keywords and keyword not in keywords and self.take("=")
+        digits = self.take_kind("number") if keyword is None or is_keyword else None
         if digits is None:
             raise self.error(f"expected a number: {kind.usage}", start)
         if len(digits) > len(str(MOST)) or int(digits) < kind.least:
@@ -223,9 +213,6 @@ class _Parser:
             positional.append(int(digits))
         else:
             keywords[keyword] = int(digits)
-
-    def rest(self) -> str:
-        return self.text[self.position :].lstrip()
 
     def take(self, sign: str) -> bool:
         return self.take_kind("sign", sign) is not None

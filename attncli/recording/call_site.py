@@ -95,12 +95,12 @@ def _as_seen(file: str, start: str) -> str:
     return path if seen.startswith(os.pardir) else seen
 
 
-class Names:
+class ModuleNames:
     """The names of modules in the models that a program calls."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
-        self._strangers: WeakKeyDictionary[torch.nn.Module, WeakSet[torch.nn.Module]] = WeakKeyDictionary()
+        self._names: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
+        self._unnamed: WeakKeyDictionary[torch.nn.Module, WeakSet[torch.nn.Module]] = WeakKeyDictionary()
 
     def name(self, running: Sequence[torch.nn.Module]) -> str | None:
         """Return the name of the innermost of the modules that run, outermost first, in the outermost of them.
@@ -121,16 +121,16 @@ class Names:
         if module is root:
             return ""
         for is_new in (False, True):
-            names = self._known.get(root)
-            if is_new and module in self._strangers.get(root, ()):  # looking among all modules takes long
+            names = self._names.get(root)
+            if is_new and module in self._unnamed.get(root, ()):  # looking among all modules takes long
                 return None
             if names is None or is_new:
                 names = {id(each): name for name, each in root.named_modules()}
-                self._known[root] = names
+                self._names[root] = names
             name = names.get(id(module))
             if name is not None and _at(root, name) is module:
                 return name
-        self._strangers.setdefault(root, WeakSet()).add(module)
+        self._unnamed.setdefault(root, WeakSet()).add(module)
         return None
 
 

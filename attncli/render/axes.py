@@ -46,18 +46,13 @@ class Axis:
     ) -> Axis:
         """Return the axis of the chosen tokens, each with the token that it predicted, if one is known."""
         shown: list[Token] = [tokens[index] for index in chosen]
-        labels = tuple(palette.shortened(token.label, LONGEST_LABEL) for token in shown)
-        if predicted:
-            arrow = palette.fit(" → ")
-            labels = tuple(
-                label + arrow + palette.shortened(predicted[index].label, LONGEST_LABEL)
-                if index in predicted
-                else label
-                for label, index in zip(labels, chosen, strict=True)
-            )
+        labels = [palette.shortened(token.label, LONGEST_LABEL) for token in shown]
+        for place, index in enumerate(chosen):
+            if predicted and index in predicted:
+                labels[place] += palette.fit(" → ") + palette.shortened(predicted[index].label, LONGEST_LABEL)
         first = sum(1 for token in shown if token.segment == 0)
         in_order = all(token.segment == 0 for token in shown[:first])
-        return cls(labels, tuple(chosen), first if 0 < first < len(shown) and in_order else 0)
+        return cls(tuple(labels), tuple(chosen), first if 0 < first < len(shown) and in_order else 0)
 
     @classmethod
     def of_dimensions(cls, width: int) -> Axis:
@@ -72,43 +67,33 @@ class Axis:
         """Return the axis with a mark at the rows that may attend to no key in one of the planes."""
         return replace(self, marked=frozenset(np.flatnonzero(blind.any(axis=0)).tolist()))
 
+    def taken(self, parts: Sequence[range]) -> Axis:
+        """Return the axis of parts of this one: each is called as its first place, and marked where one of it is."""
+        before = sum(part.start < self.boundary for part in parts)
+        return Axis(
+            tuple(self.labels[part.start] for part in parts),
+            tuple(self.indices[part.start] for part in parts),
+            before if before < len(parts) else 0,
+            frozenset(number for number, part in enumerate(parts) if not self.marked.isdisjoint(part)),
+        )
+
     def pooled(self, step: int) -> Axis:
         """Return the axis of every `step`-th place, which carries the mark of any that it stands for."""
-        places = range(0, len(self), step)
-        boundary = sum(1 for place in places if place < self.boundary)
-        return Axis(
-            tuple(self.labels[place] for place in places),
-            tuple(self.indices[place] for place in places),
-            boundary if boundary < len(places) else 0,
-            frozenset(place // step for place in self.marked),
-        )
+        return self.taken([range(start, start + step) for start in range(0, len(self), step)])
 
     def paired(self) -> Axis:
         """Return the axis of lines that show two places each, which both belong to the same text of a pair."""
-        starts = [*range(0, self.boundary, 2), *range(self.boundary, len(self), 2)]
-        return Axis(
-            tuple(self.labels[place] for place in starts),
-            tuple(self.indices[place] for place in starts),
-            -(-self.boundary // 2),
-            frozenset(line for line, place in enumerate(starts) for own in self.marked if own in self._line(place)),
-        )
-
-    def _line(self, start: int) -> range:
-        """Return the places that a line shows which begins with one."""
-        end = self.boundary if start < self.boundary else len(self)
-        return range(start, min(start + 2, end))
-
-    def shortened(self, longest: int, palette: Palette) -> Axis:
-        """Return the axis with labels of so many cells at the most."""
-        return replace(
-            self, labels=tuple(palette.shortened(label, longest) if longest else "" for label in self.labels)
-        )
+        texts = range(self.boundary), range(self.boundary, len(self))
+        return self.taken([text[start : start + 2] for text in texts for start in range(0, len(text), 2)])
 
     def first(self, count: int) -> Axis:
         """Return the axis of the first places."""
-        boundary = self.boundary if self.boundary < count else 0
-        marked = frozenset(place for place in self.marked if place < count)
-        return Axis(self.labels[:count], self.indices[:count], boundary, marked)
+        return self.taken([range(place, place + 1) for place in range(min(count, len(self)))])
+
+    def shortened(self, longest: int, palette: Palette) -> Axis:
+        """Return the axis with labels of so many cells at the most."""
+        labels = (palette.shortened(label, longest) if longest else "" for label in self.labels)
+        return replace(self, labels=tuple(labels))
 
     @cached_property
     def digits(self) -> int:
@@ -141,10 +126,7 @@ class Axis:
     def ticks(self, cell_width: int, palette: Palette, marked: int | None = None) -> list[Segment]:
         """Return the header of narrow columns: as many of their indices as have room.
 
-        Args:
-            cell_width: characters to a column.
-            palette: how they look.
-            marked: the place of a column that has a mark in the place of its index.
+        The place that is `marked` has a mark instead.
         """
         last = len(str(self.indices[-1]))
         step = next(step for step in STEPS if step * cell_width > last)

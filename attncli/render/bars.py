@@ -1,4 +1,4 @@
-"""Bars whose length says how much, and a sheet: how numbers and tokens look in tables that have them."""
+"""Bars whose length says how much, and how numbers and tokens look in tables that have them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attncli.trace.view import Ramp
 
 _STYLES = (Style(color="#d55e00"), Style(color="#0072b2"))  # Okabe and Ito's: negative, positive
+_NARROWEST_BAR, _WIDEST_BAR = 7, 20
 
 
 def bar(weight: float, largest: float, width: int, palette: Palette, ramp: Ramp | None = None) -> Cell:
@@ -65,9 +66,6 @@ def _mark(value: float) -> str:
     return "X" if math.isnan(value) else "I" if value > 0 else "-I"
 
 
-_NARROWEST_BAR, _WIDEST_BAR = 7, 20
-
-
 @dataclass(frozen=True)
 class TableFormat:
     """Where tables go, and how numbers and tokens look in them.
@@ -107,8 +105,7 @@ class TableFormat:
     def column(self, values: Float[np.ndarray, " N"], places: Sequence[int]) -> list[str]:
         """Return numbers that stand in a column."""
         chosen = values[list(places)]
-        finite = chosen[np.isfinite(chosen)]
-        is_large = bool(finite.size) and float(np.abs(finite).max()) >= WIDEST_FIXED
+        is_large = bool((np.abs(chosen[np.isfinite(chosen)]) >= WIDEST_FIXED).any())
         return [number_text(value, self._digits, is_large) for value in chosen.tolist()]
 
     def optional_number(self, value: Any) -> str:
@@ -118,11 +115,7 @@ class TableFormat:
     def with_bars(self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float) -> Block:
         """Return a table with bars in front of one of its columns.
 
-        Args:
-            columns: the others.
-            place: of the column that is behind the bars.
-            values: the weights that the bars say; None is no bar.
-            largest: the value of a bar as long as can be.
+        A value of None has no bar, and the `largest` the longest one.
         """
         width = self.bar_width(columns, place, _WIDEST_BAR)
         bars = [

@@ -104,10 +104,7 @@ def cell(text: str, width: int, style: Style | None = None, align: str = "right"
 def grid(rows: Sequence[Sequence[tuple[str, Style | None]]], align: str, width: int | None) -> Block:
     """Return rows of words in columns; columns that do not fit follow below, beside the first one again.
 
-    Args:
-        rows: the same number of cells in each.
-        align: for each column, `<` or `>`.
-        width: cells in a line; None is as many as it takes.
+    A row has a cell for each column, and `align` a `<` or `>`.
     """
     widths = [max(cell_len(row[column][0]) for row in rows) for column in range(len(align))]
     chunks: list[list[int]] = [[]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,13 +59,12 @@ class CellGrid(NamedTuple):
     @property
     def lines(self) -> list[range]:
         """The rows that each line shows; the rule between two texts shows none."""
-        parts = [range(self.rows.boundary), range(self.rows.boundary, len(self.rows))]
-        first, second = ([*self._lines(part)] for part in parts)
-        return [*first, range(0), *second] if first else second
-
-    def _lines(self, rows: range) -> Iterator[range]:
-        for start in range(0, len(rows), self.cell.rows):
-            yield from [rows[start : start + self.cell.rows]] * self.cell.lines
+        lines: list[range] = []
+        for text in (range(self.rows.boundary), range(self.rows.boundary, len(self.rows))):
+            lines += [range(0)] if lines else []
+            for start in range(0, len(text), self.cell.rows):
+                lines += [text[start : start + self.cell.rows]] * self.cell.lines
+        return lines
 
     @property
     def width(self) -> int:
@@ -94,23 +93,18 @@ def map_lines(
 ) -> list[list[Segment]]:
     """Return the cells of a map in lines, with rules where a second text begins.
 
-    Args:
-        values: what the colours say.
-        allowed: the cells that count; the others are masked.
-        lattice: where they stand.
-        palette: how they look.
-        scale: of their colours.
-        cursor: the row and the column of a cell that is marked, in a way that needs no colour.
-        blank: what is written in a cell that does not count, of no more characters than a cell has; None is the mark of
-            a masked one.
-        digits: after the point of numbers, where there is room for so many.
+    A cell is masked where it is not `allowed`, and `blank` says what is written there instead of the mark. The cell
+    under the `cursor`, a row and a column, is marked in a way that needs no colour.
     """
     columns, cell = lattice.columns, lattice.cell
+    texts = range(lattice.rows.boundary), range(lattice.rows.boundary, len(lattice.rows))
     lines: list[list[Segment]] = []
-    for rows in _runs(lattice.rows):
+    for rows in filter(None, texts):
         if rows.start:
-            rule = palette.fit("─") * (len(columns) * cell.columns)
-            lines.append([Segment(_crossed(rule, columns.boundary * cell.columns, palette), DIM)])
+            rules = [palette.fit("─") * (len(columns) * cell.columns)]
+            if place := columns.boundary * cell.columns:
+                rules = [rules[0][:place], palette.fit("┼"), rules[0][place:]]
+            lines.append([Segment("".join(rules), DIM)])
         part = slice(rows.start, rows.stop)
         drawn, below = _cells(values[part], allowed[part], palette, scale, cell, digits)
         if blank is not None and cell.rows == 1:
@@ -120,18 +114,17 @@ def map_lines(
             own = tuple(slice(place, place + 1) for place in cursor)
             style = palette.cells(values[own], allowed[own], scale, 1)[0][0][1] if allowed[cursor] else None
             line = drawn[(cursor[0] - rows.start) // cell.rows]
-            glyph = _under_cursor(line[cursor[1]][0], cell, palette)
-            line[cursor[1]] = (glyph, BOLD if style is None else style + BOLD)
+            glyph = line[cursor[1]][0].strip()
+            if cell.columns == 1:
+                glyph = palette.fit("◆")
+            else:
+                glyph = (palette.fit("▸") + glyph) if cell.has_number else f"[{' ' * (cell.columns - 2)}]"
+            line[cursor[1]] = (glyph.rjust(cell.columns), BOLD if style is None else style + BOLD)
         for number, line in enumerate(drawn):
-            lines.append(_parted(line, columns.boundary, palette))
+            lines.append(_segments(line, columns.boundary, palette))
             if cell.lines > 1:
-                lines += [_parted(below[number], columns.boundary, palette)] * (cell.lines - 1)
+                lines += [_segments(below[number], columns.boundary, palette)] * (cell.lines - 1)
     return lines
-
-
-def _runs(rows: Axis) -> list[range]:
-    """Return the rows of each text."""
-    return [run for run in (range(rows.boundary), range(rows.boundary, len(rows))) if run]
 
 
 def _cells(
@@ -146,8 +139,11 @@ def _cells(
     width = cell.columns
     if cell.rows > 1:
         halves = palette.halves(values, allowed, scale)
-        if width > 1:
-            halves = [[(_widened(glyph, width), style) for glyph, style in line] for line in halves]
+        if width > 1:  # the letter of odd ones stands there once
+            halves = [
+                [(each * width if each in " ▀▄" else each.rjust(width), style) for each, style in line]
+                for line in halves
+            ]
         return halves, []
     drawn = palette.cells(values, allowed, scale, min(width, WIDE.columns))
     if not cell.has_number:
@@ -160,14 +156,12 @@ def _cells(
         ]
         for line in zip(drawn, values.tolist(), is_number, strict=True)
     ]
-    if cell.lines == 1:
-        return first, []
-    return first, [[(_shade(glyph, width), style) for glyph, style in line] for line in drawn]
-
-
-def _shade(glyph: str, width: int) -> str:
-    """Return what is written below a number: a shade of this width, but no mark once more."""
-    return (glyph * (width // 2) if glyph.strip() not in _MARKS else "").ljust(width)
+    # Below a number stands a shade, but no mark once more.
+    below = [
+        [((glyph * (width // 2) if glyph.strip() not in _MARKS else "").ljust(width), style) for glyph, style in line]
+        for line in drawn
+    ]
+    return first, below
 
 
 def _number(value: float, digits: int, width: int) -> str:
@@ -180,32 +174,16 @@ def _number(value: float, digits: int, width: int) -> str:
     return ""
 
 
-def _widened(half: str, width: int) -> str:
-    """Return the character of two cells as wide as they are; the letter of odd ones stands there once."""
-    return half.rjust(width) if half.isalnum() or half in "+-" else half * width
+def _segments(line: Line, boundary: int, palette: Palette) -> list[Segment]:
+    """Return a line's cells, those of one style that stand together as one segment, with a rule before a second text.
 
-
-def _under_cursor(glyph: str, cell: GridCell, palette: Palette) -> str:
-    """Return what is written in the cell under the cursor: a mark, and where there is room for both its number."""
-    if cell.columns == 1:
-        return palette.fit("◆")
-    if cell.has_number:
-        return (palette.fit("▸") + glyph.strip()).rjust(cell.columns)
-    return f"[{' ' * (cell.columns - 2)}]"
-
-
-def _parted(line: Line, boundary: int, palette: Palette) -> list[Segment]:
-    """Return a line with a rule before the columns of a second text."""
-    if not boundary:
-        return _merged(line)
-    return [*_merged(line[:boundary]), Segment(palette.fit("│"), DIM), *_merged(line[boundary:])]
-
-
-def _merged(line: Sequence[tuple[str, Style | None]]) -> list[Segment]:
-    """Return a line's cells, those of one style that stand together as one segment: a map has thousands of cells."""
+    A map has thousands of cells.
+    """
+    if boundary:
+        return [
+            *_segments(line[:boundary], 0, palette),
+            Segment(palette.fit("│"), DIM),
+            *_segments(line[boundary:], 0, palette),
+        ]
     runs = [list(run) for _, run in groupby(line, key=lambda cell: id(cell[1]))]  # comparing styles costs more
     return [Segment("".join([glyph for glyph, _ in run]), run[0][1]) for run in runs]
-
-
-def _crossed(line: str, boundary: int, palette: Palette) -> str:
-    return line[:boundary] + palette.fit("┼") + line[boundary:] if boundary else line

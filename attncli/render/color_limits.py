@@ -19,27 +19,20 @@ if TYPE_CHECKING:
 _MOST = 2**26  # cells that are looked at for their largest; more of them take seconds
 
 
-def scales_of(trace: Trace, view: View, layer: LayerTrace, pictures: Mapping[int, Heatmap]) -> dict[int, Scale]:
-    """Return which weight each colour stands for, by the head.
+def scale_of_layer(trace: Trace, view: View, layer: LayerTrace, pictures: Mapping[int, Heatmap]) -> Scale:
+    """Return which weight each colour of the maps of some heads stands for.
 
     The ends are those of all rows and columns: the ones that are chosen keep the colours that they have among them.
     Where finding these ends would take seconds, rows that are chosen have colours up to 1, which no weight exceeds.
-
-    Args:
-        trace: whose maps are drawn.
-        view: which cells of them, and the ramp of their colours.
-        layer: the layer that is drawn.
-        pictures: the cells that are drawn of each head.
     """
     whole, shown = view.unselected.cells(trace, layer), view.cells(trace, layer)
-    size = len(whole.rows) * len(whole.columns) * len(pictures)
     if (whole.rows, whole.columns) == (shown.rows, shown.columns):
         highest = [picture.extent.highest for picture in pictures.values()]
-    elif size > _MOST and layer.weights is None:
-        highest = [1.0] * len(pictures)
+    elif len(whole.rows) * len(whole.columns) * len(pictures) > _MOST and layer.weights is None:
+        highest = [1.0]
     else:
         highest = [largest_weight(layer.head(head, whole.rows), whole.of_columns) for head in pictures]
-    return dict.fromkeys(pictures, Scale.up_to(max(highest, default=0.0), view.ramp))
+    return Scale.up_to(max(highest, default=0.0), view.ramp)
 
 
 def largest_weight(head: HeadTrace, columns: Columns) -> float:

@@ -14,8 +14,9 @@ from rich.style import Style
 from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
 from attncli.render.block import COMFORTABLE, Block, block, hstack, in_words, stack
-from attncli.render.cell_grid import HALF, GridCell
-from attncli.render.heatmap import Heatmap, extent_of, heatmaps
+from attncli.render.cell_grid import HALF, NARROW, GridCell
+from attncli.render.color_limits import scale_of_layer
+from attncli.render.heatmap import Extent, Heatmap, cell_of, heatmap_of, heatmaps
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -30,49 +31,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 
-def top_keys_table(
-    heads: Sequence[tuple[HeadTrace, Axis]],
-    keys: Columns,
-    columns: Axis,
-    most: int,
-    width: int | None,
-    precision: int | None,
-) -> Block:
-    """Return a line for each query of each head: its heaviest keys with their weights, and what these add up to.
-
-    Args:
-        heads: each with its query axis.
-        keys: which key columns count.
-        columns: the axis of these.
-        most: how many keys of each query.
-        width: cells in a line; None is as many as it takes.
-        precision: digits after the point; None is as many as the matrices have at the most.
-    """
-    digits = DIGITS if precision is None else precision
-    tops = [list(top_keys(head, keys, most)) for head, _ in heads]
-    places = min(most, len(columns))
-    names = [str(head.layer.head_label(head.head)) for head, _ in heads]
-    widest = max(map(len, names))
-    queries = [
-        f"{name:>{widest}}  {query}" for name, (_, axis) in zip(names, heads, strict=True) for query in _names(axis)
-    ]
-    sums, entries = [], []
-    for top, weights in (found for listed in tops for found in listed):
-        sums.append(number_text(float(weights.sum()), digits) if len(top) else "")
-        entries.append([
-            f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, digits)}"
-            for key, weight in zip(top, weights.tolist(), strict=True)
-        ])  # fmt: skip
-    ranks = [Column(str(place + 1), [(*found, *[""] * places)[place] for found in entries]) for place in range(places)]
-    counted = f"{places} heaviest keys" if places > 1 else "heaviest key"
-    title = block([[Segment(f"{counted} of each query", BOLD)]])
-    return stack([title, table([Column("head query", queries, align="<"), Column("sum", sums, DIM), *ranks], width)])
-
-
-def _names(axis: Axis) -> Iterator[str]:
-    digits = axis.digits
-    for place, (index, label) in enumerate(zip(axis.indices, axis.labels, strict=True)):
-        yield f"{index:>{digits}} {label}" + (f" {MARK}" if place in axis.marked else "")
+WALK = ("embeddings", "q", "scores", "weights", "output")  # from a query to what it becomes
 
 
 class MatrixFrame(NamedTuple):
@@ -129,9 +88,7 @@ class Components:
     def tokens(self, has_ids: bool = True, most: int | None = None) -> Block:
         """Return the tokens of the text.
 
-        Args:
-            has_ids: whether ids stand below them, where there are some.
-            most: lines of each list, of which the middle is counted where it needs more; None is as many as it needs.
+        Ids stand below them where there are some; of more than `most` lines the middle is counted.
         """
         trace = self.trace
         # Elsewhere there is no vocabulary, and words have pieces.
@@ -171,45 +128,36 @@ class Components:
     def ranked(
         self, frame: MatrixFrame, most: int, heads: Sequence[int] | None = None, queries: int | None = None
     ) -> Block:
-        """Return the heaviest keys of the queries of heads.
-
-        Args:
-            frame: where the layer is drawn.
-            most: how many keys of each query.
-            heads: which heads; None is all that were asked for.
-            queries: how many of the rows, from the first; None is all of them.
-        """
+        """Return the heaviest keys of the queries of heads."""
         heads = frame.layer.heads if heads is None else heads
-        axis = frame.rows if queries is None else frame.rows.first(queries)
-        marked = [axis.marking(frame.blind_in(head)[:, : len(axis)]) for head in heads]
-        parts = [(frame.layer.head(head, axis.indices), own) for head, own in zip(heads, marked, strict=True)]
-        return top_keys_table(parts, frame.cells.of_columns, frame.columns, most, self.width, self.view.precision)
-
-    def inputs(self, frame: MatrixFrame) -> Matrix | None:
-        """Return the embeddings of the queries, where they are known."""
-        layer = frame.layer
-        if layer.inputs is None:
-            return None
-        unmarked = replace(frame.rows, marked=frozenset())  # an embedding attends to nothing yet
-        return _vectors("embeddings", layer.inputs[frame.cells.rows], unmarked)
-
-    def projected(self, frame: MatrixFrame) -> Matrix | None:
-        """Return what a layer makes of the outputs of its heads, where it makes something."""
-        found = frame.layer.projected(frame.cells.rows)
-        return None if found is None else _vectors("projected: concatenated heads·W_o", found, frame.rows)
+        shown = frame.rows if queries is None else frame.rows.first(queries)
+        precision = DIGITS if self.view.precision is None else self.view.precision
+        columns, places = frame.columns, min(most, len(frame.columns))
+        names = [str(frame.layer.head_label(head)) for head in heads]
+        rows, sums, entries = [], [], []
+        for head, name in zip(heads, names, strict=True):
+            axis = shown.marking(frame.blind_in(head)[:, : len(shown)])
+            found = top_keys(frame.layer.head(head, axis.indices), frame.cells.of_columns, most)
+            for place, (keys, weights) in enumerate(found):
+                mark = f" {MARK}" if place in axis.marked else ""
+                query = f"{axis.indices[place]:>{axis.digits}} {axis.labels[place]}{mark}"
+                rows.append(f"{name:>{max(map(len, names))}}  {query}")
+                sums.append(number_text(float(weights.sum()), precision) if len(keys) else "")
+                entries.append([
+                    f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, precision)}"
+                    for key, weight in zip(keys, weights.tolist(), strict=True)
+                ])  # fmt: skip
+        ranks = [
+            Column(str(rank + 1), [(*listed, *[""] * places)[rank] for listed in entries]) for rank in range(places)
+        ]
+        title = f"{places} heaviest keys of each query" if places > 1 else "heaviest key of each query"
+        listed = table([Column("head query", rows, align="<"), Column("sum", sums, DIM), *ranks], self.width)
+        return stack([block([[Segment(title, BOLD)]]), listed])
 
     def digits(
         self, frame: MatrixFrame, head: int, wanted: frozenset[str], scale: Scale | None = None, note: str = ""
     ) -> Block | None:
-        """Return the matrices of a head under its title; None where nothing of what is wanted is a matrix.
-
-        Args:
-            frame: where the layer is drawn.
-            head: the head.
-            wanted: names of parts.
-            scale: of the colours of weights.
-            note: behind the title.
-        """
+        """Return the matrices of a head under its title; None where nothing of what is wanted is a matrix."""
         layer = frame.layer
         axes = (frame.rows.marking(frame.blind_in(head)), frame.columns)
         matrices = list(_matrices(layer.head(head, frame.cells.rows), frame.cells.of_columns, wanted, axes, scale))
@@ -223,11 +171,7 @@ class Components:
         facts += [mark for mark in [mark_note(frame.blind_in(head))] if mark]
         title = titled("head", layer.head_label(head))
         lines = wrap_block(title, self.palette.fit(" · ".join(facts)), self.width)
-        return stack([lines, self.drawn(matrices)])
-
-    def drawn(self, matrices: Sequence[Matrix]) -> Block:
-        """Return matrices next to each other as far as there is room."""
-        return side_by_side(matrices, self.palette, self.width, self.view.precision)
+        return stack([lines, self._drawn(matrices)])
 
     def maps(
         self,
@@ -235,30 +179,49 @@ class Components:
         frame: MatrixFrame,
         pictures: Sequence[Heatmap],
         pool: tuple[int, int],
-        scales: Sequence[Scale],
+        scale: Scale,
         cell: GridCell,
     ) -> Block:
-        """Return the maps of heads under what their cells mean.
-
-        Args:
-            title: what they are.
-            frame: where they are drawn.
-            pictures: the maps.
-            pool: how many rows and columns a cell of them stands for.
-            scales: of the colours of each.
-            cell: how large a cell is drawn.
-        """
-        key = self._legend(frame, pictures, scales, cell)
+        """Return the maps of heads under what their cells mean."""
+        marks = [*Extent.joined([picture.extent for picture in pictures]).mark_notes, mark_note(frame.blind)]
+        key = legend(scale, marks, self.palette, self.width, cell.columns, cell == HALF)
         header = [wrap_block(self.palette.fit(title), "", self.width), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
-        drawn = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self.room, scales, cell)
+        drawn = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self.room, scale, cell)
         return stack([*header, drawn] if is_narrow else [hstack(header, 3), drawn])
 
-    def _legend(
-        self, frame: MatrixFrame, pictures: Sequence[Heatmap], scales: Sequence[Scale], cell: GridCell
-    ) -> Block:
-        marks = [*extent_of(pictures).mark_notes, mark_note(frame.blind)]
-        return legend(scales, marks, self.palette, self.width, cell.columns, cell == HALF)
+    def cells(self, frame: MatrixFrame, wanted: frozenset[str], has_all_heads: bool) -> Iterator[Block]:
+        """Yield the matrices of the heads that are printed in digits, and the maps, which share their colours.
+
+        All heads are printed in digits, or the first one.
+        """
+        layer, cells = frame.layer, frame.cells
+        rows = 1 if self.view.chooses_rows(self.trace) else -(-len(frame.rows) // (self.room - frame.rows.width - 2))
+        pool = rows, -(-len(frame.columns) // (self.room - frame.rows.width - 2))
+        pictures: dict[int, Heatmap] = {}
+        if "heatmap" in wanted or ("weights" in wanted and self.palette.has_color):
+            pictures = {head: heatmap_of(layer.head(head, cells.rows), cells.of_columns, pool) for head in layer.heads}
+        scale = scale_of_layer(self.trace, self.view, layer, pictures) if pictures else None
+        if "embeddings" in wanted and layer.inputs is not None:
+            unmarked = replace(frame.rows, marked=frozenset())  # an embedding attends to nothing yet
+            yield self._drawn([_vectors("embeddings", layer.inputs[cells.rows], unmarked)])
+        heads = layer.heads if has_all_heads else layer.heads[:1]
+        note = f"; --head {layer.heads[1]} has another in digits" if len(heads) < len(layer.heads) else ""
+        for head in heads:
+            if (digits := self.digits(frame, head, wanted, scale, note)) is not None:
+                yield digits
+        if "output" in wanted and (projected := layer.projected(cells.rows)) is not None:
+            yield self._drawn([_vectors("projected: concatenated heads·W_o", projected, frame.rows)])
+        if "heatmap" in wanted and scale is not None:
+            shown = list(pictures.values())
+            small = HALF if self.palette.has_halves else NARROW
+            cell = cell_of(shown, frame.rows, frame.columns, pool, self.room, small)
+            title = layer.measure + " of every head" * (len(shown) == layer.num_heads > 1)
+            title += f", largest of {pool[0]}×{pool[1]}" * (pool != (1, 1))
+            yield self.maps(title, frame, shown, pool, scale, cell)
+
+    def _drawn(self, matrices: Sequence[Matrix]) -> Block:
+        return side_by_side(matrices, self.palette, self.width, self.view.precision)
 
 
 def layer_title(layer: LayerTrace) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
 
 from rich.cells import cell_len
@@ -55,9 +55,7 @@ def cost(blocks: Iterable[Block]) -> int:
 def fit(ranked: Iterable[Sequence[Block]], lines: int) -> list[list[Block]]:
     """Return of each block, those of a higher rank first, the first of its forms that there is room for, if any is.
 
-    Args:
-        ranked: the forms of each block, the largest first.
-        lines: with a blank one below each block.
+    A blank line belongs below each.
     """
     shown: list[list[Block]] = []
     for forms in ranked:
@@ -69,13 +67,7 @@ def fit(ranked: Iterable[Sequence[Block]], lines: int) -> list[list[Block]]:
 def fit_with_note(
     draw: Callable[[int], tuple[_Shown, str]], lines: int, lines_of: Callable[[str], int]
 ) -> tuple[_Shown, str]:
-    """Return what is drawn above a note that says what there was no room for, and the note; it takes lines too.
-
-    Args:
-        draw: draws in so many lines.
-        lines: of both.
-        lines_of: how many of them a note takes.
-    """
+    """Return what is drawn above a note that says what there was no room for, and the note; it takes lines too."""
     reserved, (shown, note) = 0, draw(lines)
     while lines_of(note) > reserved:
         reserved = lines_of(note)
@@ -84,14 +76,7 @@ def fit_with_note(
 
 
 def fit_rows(draw: Callable[[int], _Shown], rows: int, lines: int, lines_of: Callable[[_Shown], int]) -> _Shown:
-    """Return what is drawn of as many rows as there is room for, which is one at least.
-
-    Args:
-        draw: draws so many of them.
-        rows: how many there are.
-        lines: of the screen.
-        lines_of: how many of them it takes.
-    """
+    """Return what is drawn of as many rows as there is room for, which is one at least."""
     while True:
         shown = draw(rows)
         excess = lines_of(shown) - lines
@@ -202,7 +187,7 @@ class HeadMapGroup:
 
     def best(self, bounds: Bounds) -> GridLayout:
         """Return how as much is drawn as fits: all heads in small blocks, few heads whole, or a few in larger ones."""
-        pooled = [layout for layout in self._pooled(bounds) if layout.heads]
+        pooled = [layout for pool in self._pools(bounds) if (layout := self._layout(bounds, self._small, pool)).heads]
         every = most_heads(filter(self._is_plain, pooled), self.heads)
         if every is not None and every.heads == self.heads:
             return every
@@ -212,10 +197,9 @@ class HeadMapGroup:
         with_all_rows = [layout for layout in pooled if layout.pool[0] == 1] if self.keeps_rows else []
         for layouts in (with_all_rows, pooled):
             for few in range(min(_FEW, self.heads), 0, -1):
-                for layout in layouts:
-                    if layout.heads >= few:
-                        return layout
-        return self._smallest()
+                if found := [layout for layout in layouts if layout.heads >= few]:
+                    return found[0]
+        return self.best(Bounds(bounds.lines + 1, bounds.width + 1))  # the words alone fill the screen
 
     def _is_plain(self, layout: GridLayout) -> bool:
         """Whether maps have enough cells; one that is as square as two halves of a character is a block of two rows."""
@@ -228,8 +212,8 @@ class HeadMapGroup:
         """How many rows the block of a square cell has for each of its columns."""
         return 1 if self._small == HALF else 2
 
-    def _pooled(self, bounds: Bounds) -> Iterator[GridLayout]:
-        """Yield how blocks are drawn, the smallest first."""
+    def _pools(self, bounds: Bounds) -> Iterable[tuple[int, int]]:
+        """Return the sizes of blocks, the smallest first."""
         longest = max(len(self.rows), len(self.columns))
         pools: dict[tuple[int, int], None] = {}
         # One map alone is no wider than the room; where rows are kept, it need not be as low.
@@ -240,31 +224,20 @@ class HeadMapGroup:
             if self.keeps_rows:
                 pools[1, columns] = None
             pools[rows * self._tall, columns] = None
-        return (self._layout(bounds, self._small, pool) for pool in pools)
-
-    def _smallest(self) -> GridLayout:
-        """Return one map of as many lines as there are: the words alone may fill the screen."""
-        rows, columns = (-(-len(axis) // _LEAST) for axis in (self.rows, self.columns))
-        pool = (min(2 * rows, len(self.rows)), min(columns, len(self.columns)))
-        labels = self._labelled[-1]
-        high, _ = size_of(self._small, 0, labels.pooled(pool[0]), self.columns.pooled(pool[1]))
-        return GridLayout(1, self._small, pool, labels, True, high)
+        return pools
 
     @cached_property
     def _labelled(self) -> list[Axis]:
         """The query axis with ever shorter labels."""
         return [self.rows if longest is None else self.rows.shortened(longest, self.palette) for longest in _LABELS]
 
-    @cached_property
-    def _pooled_axes(self) -> Callable[[tuple[int, int]], tuple[Axis, Axis]]:
-        return cache(lambda pool: (self.rows.pooled(pool[0]), self.columns.pooled(pool[1])))
-
     def _layout(self, bounds: Bounds, cell: GridCell, pool: tuple[int, int]) -> GridLayout:
         """Return how most heads are drawn with such cells, with the longest labels that let as many stand there."""
+        rows, columns = self.rows.pooled(pool[0]), self.columns.pooled(pool[1])
 
         def layouts() -> Iterator[GridLayout]:
             for is_short, titles in enumerate(self.titles):
-                high, wide = size_of(cell, max(map(cell_len, titles)), *self._pooled_axes(pool))
+                high, wide = size_of(cell, max(map(cell_len, titles)), rows, columns)
                 for labels in self._labelled:
                     per_strip = (bounds.width - labels.width) // (wide + GAP)
                     heads = min(per_strip * ((bounds.lines + 1) // (high + 1)), self.heads)

@@ -40,10 +40,7 @@ class HeadMap(NamedTuple):
     def of(cls, numbers: Mapping[tuple[int, int], float | None], layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
         """Return the map of some heads.
 
-        Args:
-            numbers: the number of each that is computed, by its layer and its index; None where it is not defined.
-            layers: those that there will be besides.
-            heads: how many each of these has.
+        A number is None where it is not defined. There will be these `layers` of so many heads, computed yet or not.
         """
         computed = {layer for layer, _ in numbers}
         rows = sorted(computed | set(layers))
@@ -62,20 +59,14 @@ class HeadMap(NamedTuple):
 
     def widest(self, digits: int) -> int:
         """Return how many cells a number takes, with a blank in front of it."""
-        longest = max((len(number_text(value, digits)) for value in self.values[self.shown].tolist()), default=0)
-        return max(longest, *(len(str(head)) for head in self.heads), 1) + 1
+        texts = [number_text(value, digits) for value in self.values[self.shown].tolist()]
+        return max(map(len, (*texts, *map(str, self.heads))), default=1) + 1
 
     def lattice(self, rows: range, columns: range, width: int) -> CellGrid:
-        """Return where the cells of a part stand.
-
-        Args:
-            rows: which of the layers.
-            columns: which of the heads.
-            width: characters to a cell.
-        """
-        shown = tuple(self.heads[place] for place in columns)
+        """Return where the cells of a part stand, given the places of layers and heads and the width of a cell."""
+        heads = tuple(self.heads[place] for place in columns)
         layers = tuple(self.layers[place] for place in rows)
-        return CellGrid(Axis(("",) * len(layers), layers), Axis(("",) * len(shown), shown), GridCell(width, 1))
+        return CellGrid(Axis(("",) * len(layers), layers), Axis(("",) * len(heads), heads), GridCell(width, 1))
 
     def drawn(
         self,
@@ -90,15 +81,7 @@ class HeadMap(NamedTuple):
     ) -> Block:
         """Return a part of the map below the heads that it has, beside what its layers are called.
 
-        Args:
-            rows: which of the layers.
-            columns: which of the heads.
-            width: characters to a cell; of more than two it is the number.
-            names: what stands above the layers, and what each of these is called.
-            scale: of the colours.
-            palette: how cells look.
-            digits: after the point.
-            cursor: the place of the layer and of the head that is marked.
+        In cells of more than two characters stand the numbers.
         """
         lattice = self.lattice(rows, columns, width)
         part = np.ix_(rows, columns)
@@ -109,20 +92,16 @@ class HeadMap(NamedTuple):
 
         lines = map_lines(self.values[part], self.shown[part], lattice, palette, scale, at, blank, digits)
         place = None if at is None else at[1]
+        header = lattice.columns.ticks(width, palette, place)
         if width > 2:
             header = [
                 cell(palette.fit("▾") * (number == place) + str(head), width, BOLD if number == place else DIM)
                 for number, head in enumerate(lattice.columns.indices)
             ]
-        else:
-            header = lattice.columns.ticks(width, palette, place)
         margin = max(map(len, names)) + 1
-        first, *others = (
-            cell(name, margin, DIM if not number else BOLD if at and number == at[0] + 1 else None, "left")
-            for number, name in enumerate(names)
-        )
-        found = [[first, *header], *([name, *line] for name, line in zip(others, lines, strict=True))]
-        return block(map(trimmed, found))
+        styles = [DIM, *(BOLD if at and number == at[0] else None for number in range(len(rows)))]
+        labelled = zip(names, styles, [header, *lines], strict=True)
+        return block(trimmed([cell(name, margin, style, "left"), *line]) for name, style, line in labelled)
 
 
 def scale_of(maps: Iterable[HeadMap]) -> Scale:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -44,64 +42,19 @@ class Extent(NamedTuple):
     @classmethod
     def of(cls, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"]) -> Extent:
         """Return the extent of these cells."""
-        (marks,) = marks_of(values[None], allowed[None])
+        odd = (~allowed, allowed & (values == 0), allowed & np.isnan(values), allowed & np.isinf(values))
+        marks = frozenset(mark for mark, where in zip(_MARKS, odd, strict=True) if where.any())
         return cls(float(values.max(initial=0.0, where=allowed & np.isfinite(values))), marks)
 
-    def __or__(self, other: Extent) -> Extent:
-        return Extent(max(self.highest, other.highest), self.marks | other.marks)
+    @classmethod
+    def joined(cls, extents: Sequence[Extent]) -> Extent:
+        """Return the extent of the cells of all of these."""
+        return cls(max(each.highest for each in extents), frozenset().union(*(each.marks for each in extents)))
 
     @property
     def mark_notes(self) -> list[str]:
         """What the marks mean."""
         return [mark for mark in _MARKS if mark in self.marks]
-
-
-def marks_of(values: Float[np.ndarray, "H Q K"], allowed: Bool[np.ndarray, "H Q K"]) -> list[frozenset[str]]:
-    """Return which odd cells each head has, of those that have a mark of their own."""
-    odd = (~allowed, allowed & (values == 0), allowed & np.isnan(values), allowed & np.isinf(values))
-    found = np.stack([each.any(axis=(1, 2)) for each in odd], axis=1).tolist()
-    return [frozenset(mark for mark, is_found in zip(_MARKS, own, strict=True) if is_found) for own in found]
-
-
-def in_blocks(
-    values: Float[np.ndarray, "*H Q K"],
-    allowed: Bool[np.ndarray, "*H Q K"],
-    rows: int,
-    columns: int,
-    is_signed: bool = False,
-) -> tuple[Float[np.ndarray, "*H R C"], Bool[np.ndarray, "*H R C"]]:
-    """Return the largest allowed value of blocks of rows × columns cells, and whether there is one.
-
-    NaN wins over every number.
-
-    Args:
-        values: the cells.
-        allowed: those that count.
-        rows: how many of them each block has; the last one has what is left.
-        columns: likewise.
-        is_signed: whether the value farthest from zero is taken.
-    """
-    if rows == columns == 1:
-        return values, allowed
-    if is_signed:
-        highest, some = in_blocks(values, allowed, rows, columns)
-        lowest, _ = in_blocks(-values, allowed, rows, columns)
-        return np.where(highest >= lowest, highest, -lowest), some
-    found, some = np.where(allowed, values, -np.inf), allowed
-    for axis, step in ((-2, rows), (-1, columns)):
-        found, some = _every(np.maximum, found, step, axis), _every(np.logical_or, some, step, axis)
-    return np.where(some, found, 0), some
-
-
-def _every(joined: np.ufunc, cells: np.ndarray[Any, Any], step: int, axis: int) -> np.ndarray[Any, Any]:
-    """Return what so many cells in a row make together; a reduction over short rows takes several times as long."""
-    along = np.moveaxis(cells, axis, 0)
-    found = along[::step].copy(order="K")
-    with np.errstate(invalid="ignore"):
-        for place in range(1, step):
-            part = along[place::step]
-            joined(found[: len(part)], part, out=found[: len(part)])
-    return np.moveaxis(found, 0, axis)
 
 
 class Heatmap(NamedTuple):
@@ -112,26 +65,38 @@ class Heatmap(NamedTuple):
     allowed: Bool[np.ndarray, "Q K"]
     extent: Extent = Extent()
 
-    def pooled(self, rows: int, columns: int) -> Heatmap:
+    def pooled(self, rows: int, columns: int, is_signed: bool = False) -> Heatmap:
         """Return the picture in blocks of rows × columns cells, each its largest allowed value.
 
         A block is masked where all its cells are; NaN wins over every number.
-        """
-        return Heatmap(self.title, *in_blocks(self.values, self.allowed, rows, columns), self.extent)
 
-    def strongest(self, rows: int, columns: int) -> Heatmap:
-        """Return the picture in blocks of rows × columns cells, each its value farthest from zero."""
-        return Heatmap(self.title, *in_blocks(self.values, self.allowed, rows, columns, is_signed=True), self.extent)
+        The last block has what is left. Of signed numbers the one farthest from zero is taken.
+        """
+        if rows == columns == 1:
+            return self
+        if is_signed:
+            highest = self.pooled(rows, columns).values
+            _, lowest, some, _ = self._replace(values=-self.values).pooled(rows, columns)
+            return self._replace(values=np.where(highest >= lowest, highest, -lowest), allowed=some)
+        found, some = np.where(self.allowed, self.values, -np.inf), self.allowed
+        for axis, step in ((0, rows), (1, columns)):
+            found, some = _in_steps(np.maximum, found, step, axis), _in_steps(np.logical_or, some, step, axis)
+        return self._replace(values=np.where(some, found, 0), allowed=some)
+
+
+def _in_steps(join: np.ufunc, cells: np.ndarray[Any, Any], step: int, axis: int) -> np.ndarray[Any, Any]:
+    """Return what so many cells in a row make together; a reduction over short rows takes several times as long."""
+    along = np.moveaxis(cells, axis, 0)
+    found = along[::step].copy(order="K")
+    with np.errstate(invalid="ignore"):
+        for place in range(1, step):
+            part = along[place::step]
+            join(found[: len(part)], part, out=found[: len(part)])
+    return np.moveaxis(found, 0, axis)
 
 
 def heatmap_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Heatmap:
-    """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept.
-
-    Args:
-        head: the head, for the rows shown.
-        columns: the keys shown.
-        pool: how many rows and columns a cell of the picture stands for.
-    """
+    """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept."""
     blocks = []
     for part in head.blocks():
         weights, allowed = part.weights[:, columns], drawn_cells(part)[:, columns]
@@ -141,24 +106,12 @@ def heatmap_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Heat
 
 def joined(title: str, parts: Sequence[Heatmap]) -> Heatmap:
     """Return the picture whose rows are those of its parts, one after the other."""
-    values = np.concatenate([part.values for part in parts])
-    allowed = np.concatenate([part.allowed for part in parts])
-    return Heatmap(title, values, allowed, extent_of(parts))
-
-
-def extent_of(pictures: Sequence[Heatmap]) -> Extent:
-    """Return the extent of all the pictures together."""
-    return reduce(operator.or_, (picture.extent for picture in pictures), Extent())
+    _, values, allowed, extents = zip(*parts, strict=True)
+    return Heatmap(title, np.concatenate(values), np.concatenate(allowed), Extent.joined(extents))
 
 
 def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
-    """Return how many rows and columns are pooled into one cell of a picture, `(1, 1)` where none are.
-
-    Args:
-        rows: the query axis.
-        columns: the key axis.
-        width: how many cells a strip may take.
-    """
+    """Return how many rows and columns are pooled into one cell of a picture that is `width` cells wide at most."""
     room = _room(rows, columns, width)
     return -(-len(rows) // MOST), max(-(-len(columns) // MOST), -(-len(columns) // room))
 
@@ -166,11 +119,7 @@ def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
 def size_of(cell: GridCell, titles: int, rows: Axis, columns: Axis) -> tuple[int, int]:
     """Return how many lines and cells a map takes, its title and ticks among them, without the labels of its rows.
 
-    Args:
-        cell: how large its cells are.
-        titles: cells of the longest title.
-        rows: its row axis, pooled.
-        columns: its column axis, pooled.
+    The axes are pooled, and `titles` is the width of the longest one.
     """
     lines = rows if cell.rows == 1 else rows.paired()
     high = _HEADER + len(lines) + bool(lines.boundary)
@@ -180,16 +129,7 @@ def size_of(cell: GridCell, titles: int, rows: Axis, columns: Axis) -> tuple[int
 def cell_of(
     pictures: Sequence[Heatmap], rows: Axis, columns: Axis, pool: tuple[int, int], width: int, small: GridCell = NARROW
 ) -> GridCell:
-    """Return how large a cell of the pictures is drawn: wide, or small where that takes too many strips.
-
-    Args:
-        pictures: all of one shape.
-        rows: the query axis, before pooling.
-        columns: the key axis, before pooling.
-        pool: how many rows and columns of them each cell of the pictures stands for.
-        width: how many cells a strip may take.
-        small: the small one.
-    """
+    """Return how large a cell of the pictures is drawn: wide, or small where that takes too many strips."""
     titles = max(cell_len(picture.title) for picture in pictures)
     _, panel_width = size_of(WIDE, titles, rows.pooled(pool[0]), columns.pooled(pool[1]))
     per_strip = (width - rows.width) // (panel_width + GAP)
@@ -204,20 +144,12 @@ def heatmaps(
     pool: tuple[int, int],
     palette: Palette,
     width: int,
-    scales: Sequence[Scale],
+    scale: Scale,
     cell: GridCell | None = None,
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
-    Args:
-        pictures: all of one shape.
-        rows: the query axis, before pooling.
-        columns: the key axis, before pooling.
-        pool: how many rows and columns of them each cell of the pictures stands for.
-        palette: how cells look.
-        width: how many cells a strip may take.
-        scales: of the colours of each.
-        cell: how large each is drawn; None is as `cell_of` says.
+    All are of one shape, which `pool` made of the axes. A `cell` of None is as `cell_of` says.
     """
     row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
     if cell is None:
@@ -225,22 +157,15 @@ def heatmaps(
     _, panel_width = size_of(cell, max(cell_len(picture.title) for picture in pictures), row_axis, column_axis)
     per_strip = max((width - rows.width) // (panel_width + GAP), 1)
     lattice = CellGrid(row_axis, column_axis, cell)
-    drawn = (_panel(picture, lattice, palette, scale) for picture, scale in zip(pictures, scales, strict=True))
-    panels = [Block(lines, panel_width) for lines in drawn]
+    ticks = column_axis.ticks(cell.columns, palette)
+    panels = []
+    for title, values, allowed, _ in pictures:
+        cells = map_lines(values, allowed, lattice, palette, scale)
+        panels.append(Block([[Segment(palette.fit(title), BOLD)], ticks, *cells], panel_width))
     labels = (row_axis if cell.rows == 1 else row_axis.paired()).row_labels(_HEADER, palette)
     strips = [hstack([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
     return stack(strips, gap=1)
 
 
 def _room(rows: Axis, columns: Axis, width: int) -> int:
-    """Return how many cells a strip has for pictures."""
-    return max(width - rows.width - GAP - (1 if columns.boundary else 0), 4)
-
-
-def _panel(picture: Heatmap, lattice: CellGrid, palette: Palette, scale: Scale) -> list[list[Segment]]:
-    ticks = lattice.columns.ticks(lattice.cell.columns, palette)
-    return [
-        [Segment(palette.fit(picture.title), BOLD)],
-        ticks,
-        *map_lines(picture.values, picture.allowed, lattice, palette, scale),
-    ]
+    return max(width - rows.width - GAP - bool(columns.boundary), 4)

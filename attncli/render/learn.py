@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 PRECISION = 3  # digits after the point: what a reader types into a calculator
 _LINE = 80  # cells that prose takes at most
 _LONGEST = 7  # cells of a word beside its numbers, so that what is multiplied and the product stand in one line of 80
+_ROUNDED = (
+    f"Numbers are rounded to {PRECISION} digits and computed with all of them, so the last digit of what you "
+    "work out yourself may be another one."
+)
+_PROJECTION = (
+    "A last matrix, W_o, mixes the heads and makes as many numbers as an embedding has. They are what the layer"
+    " adds to {word}: it has taken something from the words that it attended to."
+)
 
 
 class LessonStep(NamedTuple):
@@ -57,29 +65,20 @@ class Steps:
 
     def all(self) -> list[LessonStep]:
         """Return the steps from the embeddings to the exercise, each under a line that says which it is."""
-        steps = [*self._steps()]
+        steps = [self._embeddings()]
+        for row in self.walk.rows:
+            of = f"head {row.head.head}: " if len(self.walk.rows) > 1 else ""
+            steps += [step._replace(name=of + step.name) for step in self._of_head(row)]
+        steps += [self._heads(), self._projected(), self._exercise()]
         title = self.walk.lesson.title
         return [
-            LessonStep(step.name, (self._title(f"{title} · step {place} of {len(steps)} · {step.name}"), *step.parts))
+            LessonStep(step.name, (self._bold(f"{title} · step {place} of {len(steps)} · {step.name}"), *step.parts))
             for place, step in enumerate(steps, start=1)
         ]
 
-    def _steps(self) -> Iterator[LessonStep]:
-        yield self._embeddings()
-        for row in self.walk.rows:
-            yield from self._of_head(row)
-        yield self._heads()
-        yield self._projected()
-        yield self._exercise()
-
-    def _of_head(self, row: AttentionRow) -> Iterator[LessonStep]:
-        """Yield the steps of a head; the weights of another one than the first are made in a single step."""
-        head = row.head.head
-        stages = [self._dots, self._scale, self._mask, self._softmax] if head == 0 else [self._weights]
-        of = f"head {head}: " if len(self.walk.rows) > 1 else ""
-        for make in (self._query, self._keys, *stages, self._values, self._output):
-            step = make(row)
-            yield LessonStep(of + step.name, step.parts)
+    def _step(self, name: str, *parts: RenderableType) -> LessonStep:
+        """Return a step, whose texts are prose."""
+        return LessonStep(name, tuple(self._prose(part) if isinstance(part, str) else part for part in parts))
 
     # --- the steps ---
 
@@ -95,62 +94,60 @@ class Steps:
             text += f" Two texts: the words of '{self._safe(trace.target or '')}' ask, those of the other one answer."
             matrices.append(self._matrix("of the words that ask", layer.inputs, trace.query_tokens))
         question = f"The steps follow one word, {self._word}: how much does it take from each of the words?"
-        rounded = (
-            f"Numbers are rounded to {PRECISION} digits and computed with all of them, so the last digit of what you "
-            "work out yourself may be another one."
-        )
-        return LessonStep(
-            "embeddings", (self._prose(text, question), self._drawn(matrices), self._prose(rounded, style=DIM))
-        )
+        rounded = self._prose(_ROUNDED)
+        rounded.style = DIM
+        return self._step("embeddings", f"{text}\n{question}", self._drawn(*matrices), rounded)
+
+    def _of_head(self, row: AttentionRow) -> Iterator[LessonStep]:
+        """Yield the steps of a head; the weights of another one than the first are made in a single step."""
+        yield self._query(row)
+        yield self._of_each(row, "k", row.head.k, "k is what a word is found by", "a key, k, for each word")
+        if row.head.head == 0:
+            yield from (self._dots(row), self._scale(row), self._mask(row), self._softmax(row))
+        else:
+            yield self._weights(row)
+        yield self._of_each(row, "v", row.head.v, "v is what a word hands over", "a value, v, for each word")
+        yield self._output(row)
 
     def _query(self, row: AttentionRow) -> LessonStep:
-        layer, q, matrix = row.layer, row.head.q[0], self._weight("q", row)
-        assert layer.inputs is not None
-        asking = Tokens([row.query])
-        x = layer.inputs[[row.query.index]]
+        matrix, asking = self.walk.weights.heads[row.head.head]["q"].weight, Tokens([row.query])
+        assert row.layer.inputs is not None
+        x = row.layer.inputs[[row.query.index]]
         text = (
             f"q is what {self._word} looks for: its embedding times the matrix W_q, which is drawn "
             "too, and learned in a real model."
         )
-        matrices = [
-            self._table("W_q", matrix),
+        drawn = self._drawn(
+            self._matrix("W_q", matrix),
             self._matrix("its embedding", x, asking),
-            self._matrix("q: embedding·W_q", q[None], asking),
-        ]
-        spelled = self._product("the first number of q", x[0], matrix[:, 0], q[0])
-        return LessonStep("its query, q", (self._prose(text), self._drawn(matrices), spelled))
-
-    def _keys(self, row: AttentionRow) -> LessonStep:
-        return self._of_each(row, "k", row.head.k, "k is what a word is found by", "a key, k, for each word")
-
-    def _values(self, row: AttentionRow) -> LessonStep:
-        return self._of_each(row, "v", row.head.v, "v is what a word hands over", "a value, v, for each word")
+            self._matrix("q: embedding·W_q", row.head.q, asking),
+        )
+        spelled = self._product("the first number of q", x[0], matrix[:, 0], row.head.q[0, 0])
+        return self._step("its query, q", text, drawn, spelled)
 
     def _of_each(
         self, row: AttentionRow, name: str, made: Float[np.ndarray, "K D"], meaning: str, title: str
     ) -> LessonStep:
-        matrix, x = self._weight(name, row), self.walk.embedded
-        text = f"{meaning}: its embedding times another matrix, W_{name}."
-        matrices = [
-            self._table(f"W_{name}", matrix),
+        matrix, x = self.walk.weights.heads[row.head.head][name].weight, self.walk.embedded
+        drawn = self._drawn(
+            self._matrix(f"W_{name}", matrix),
             self._matrix("embeddings", x, row.keys),
             self._matrix(f"{name}: embeddings·W_{name}", made, row.keys),
-        ]
-        first = f"the first number of {name} of {self._name(0, row.keys)}"
-        return LessonStep(
-            title, (self._prose(text), self._drawn(matrices), self._product(first, x[0], matrix[:, 0], made[0, 0]))
         )
+        first = f"the first number of {name} of {self._name(row)}"
+        text = f"{meaning}: its embedding times another matrix, W_{name}."
+        return self._step(title, text, drawn, self._product(first, x[0], matrix[:, 0], made[0, 0]))
 
     def _dots(self, row: AttentionRow) -> LessonStep:
         text = (
             "The dot product q·k says how well the two fit: multiply them number by number, and add up. A large one "
             "means that the word has what is looked for."
         )
-        q = self._drawn([self._matrix("q", row.head.q, Tokens([row.query]))])
-        drawn = self._keys_table(row, [*self._vector("k", row.head.k), self._column("q·k", row.products)])
         assert row.products is not None
-        spelled = self._product(f"q·k of {self._name(0, row.keys)}", row.head.q[0], row.head.k[0], row.products[0])
-        return LessonStep("dot products, q·k", (self._prose(text), q, drawn, spelled))
+        q = self._drawn(self._matrix("q", row.head.q, Tokens([row.query])))
+        drawn = self._of_words(row, [*self._vector("k", row.head.k), self._column("q·k", row.products)])
+        spelled = self._product(f"q·k of {self._name(row)}", row.head.q[0], row.head.k[0], row.products[0])
+        return self._step("dot products, q·k", text, q, drawn, spelled)
 
     def _scale(self, row: AttentionRow) -> LessonStep:
         width, scale = row.head.k.shape[1], self._number(row.layer.scale)
@@ -158,11 +155,12 @@ class Steps:
             f"The more numbers q and k have, the larger q·k becomes, and weights made of large numbers all go to one "
             f"word. So it is divided by √{width}, the root of how many numbers k has: times {scale}."
         )
-        columns = [self._column("q·k", row.products), self._column(f"score: q·k × {scale}", row.scores)]
         assert row.products is not None
-        first = f"score of {self._name(0, row.keys)} = {self._factor(row.products[0])} × {scale}"
-        spelled = self._prose(f"{first} = {self._number(row.scores[0])}")
-        return LessonStep("the scale", (self._prose(text), self._keys_table(row, columns), spelled))
+        drawn = self._of_words(
+            row, [self._column("q·k", row.products), self._column(f"score: q·k × {scale}", row.scores)]
+        )
+        first = f"score of {self._name(row)} = {self._factor(row.products[0])} × {scale}"
+        return self._step("the scale", text, drawn, f"{first} = {self._number(row.scores[0])}")
 
     def _mask(self, row: AttentionRow) -> LessonStep:
         if self.walk.lesson.mask != "causal":
@@ -176,10 +174,10 @@ class Steps:
             )
         columns = [
             self._column("score", row.scores),
-            self._plain("may be seen", ["yes" if allowed else "no" for allowed in row.allowed.tolist()]),
+            Column("may be seen", ["yes" if allowed else "no" for allowed in row.allowed.tolist()]),
             self._column("masked score", row.masked),
         ]
-        return LessonStep("the mask", (self._prose(text), self._keys_table(row, columns)))
+        return self._step("the mask", text, self._of_words(row, columns))
 
     def _softmax(self, row: AttentionRow) -> LessonStep:
         parts = row.softmax
@@ -189,14 +187,13 @@ class Steps:
             f"The softmax makes weights of the scores. The largest, {highest}, is taken off each, so that nothing "
             "overflows; e (2.718) is raised to what is left; and each is divided by the sum of all."
         )
-        columns = [self._column("masked score", row.masked, ""), *self._softmax_columns(row)]
-        raised, first = self._number(parts.exponentials[0]), self._name(0, row.keys)
-        spelled = self._prose(
-            f"of {first}: e^({self._factor(row.masked[0])} − {self._factor(parts.highest)}) = {raised}, and "
+        raised = self._number(parts.exponentials[0])
+        spelled = (
+            f"of {self._name(row)}: e^({self._factor(row.masked[0])} − {self._factor(parts.highest)}) = {raised}, and "
             f"{raised} ÷ {total} = {self._number(row.weights[0])}"
         )
-        drawn = self._weights_table(row, columns)
-        return LessonStep("softmax: the weights", (self._prose(text), drawn, spelled))
+        drawn = self._weighted(row, [self._column("masked score", row.masked, "")])
+        return self._step("softmax: the weights", text, drawn, spelled)
 
     def _weights(self, row: AttentionRow) -> LessonStep:
         """Return what the first head has four steps for."""
@@ -204,22 +201,19 @@ class Steps:
             f"The same as before, with this head's q and k: dot products, times {self._number(row.layer.scale)}, the "
             "mask, and the softmax."
         )
-        columns = [
-            self._column("q·k", row.products, ""),
-            self._column("score", row.scores, ""),
-            self._column("masked", row.masked, ""),
-            *self._softmax_columns(row),
-        ]
-        return LessonStep("the weights", (self._prose(text), self._weights_table(row, columns)))
+        stages = {"q·k": row.products, "score": row.scores, "masked": row.masked}
+        drawn = self._weighted(row, [self._column(name, values, "") for name, values in stages.items()])
+        return self._step("the weights", text, drawn)
 
-    def _softmax_columns(self, row: AttentionRow) -> list[Column]:
+    def _weighted(self, row: AttentionRow, columns: Sequence[Column]) -> Block:
+        """Return a table that ends in the exponentials and the weights, with bars behind these."""
         parts = row.softmax
         assert parts is not None
         highest, total = self._factor(parts.highest), self._number(parts.total)
-        return [
-            self._column(f"e^(masked − {highest})", parts.exponentials, total),
-            self._column(f"weight: ÷ {total}", row.weights, self._number(row.weights.sum(dtype=np.float64))),
-        ]
+        shown = self._with_words(row, columns, "sum")
+        shown.append(self._column(f"e^(masked − {highest})", parts.exponentials, total))
+        shown.append(self._column(f"weight: ÷ {total}", row.weights, self._number(row.weights.sum(dtype=np.float64))))
+        return self.sheet.with_bars(shown, len(shown), [*row.weights.tolist(), None], 1.0)
 
     def _output(self, row: AttentionRow) -> LessonStep:
         output = row.head.output[0]
@@ -228,41 +222,35 @@ class Steps:
         )
         columns = [self._column("weight", row.weights, "weights·V"), *self._vector("v", row.head.v, output)]
         spelled = self._product("the first number of weights·V", row.weights, row.head.v[:, 0], output[0])
-        return LessonStep("the output, weights·V", (self._prose(text), self._keys_table(row, columns, ""), spelled))
+        return self._step("the output, weights·V", text, self._of_words(row, columns, ""), spelled)
 
     def _heads(self) -> LessonStep:
-        rows = self.walk.rows
-        outputs = [row.head.output[0] for row in rows]
+        rows, asking = self.walk.rows, Tokens([self.walk.query])
+        matrices = [self._matrix(f"head {row.head.head}", row.head.output, asking) for row in rows]
+        text = f"The outputs of the {len(rows)} heads stand beside each other, as one row."
         if len(rows) == 1:
             text = "This layer has one head, so there is nothing to put beside its output. attn learn --lesson several"
             text += " has two."
         else:
-            text = f"The outputs of the {len(rows)} heads stand beside each other, as one row."
-        asking = Tokens([self.walk.query])
-        matrices = [
-            *(self._matrix(f"head {row.head.head}", row.head.output, asking) for row in rows),
-            *([self._matrix("concatenated", np.concatenate(outputs)[None], asking)] if len(rows) > 1 else []),
-        ]
-        return LessonStep("the heads", (self._prose(text), self._drawn(matrices)))
+            matrices.append(self._matrix("concatenated", self._concatenated, asking))
+        return self._step("the heads", text, self._drawn(*matrices))
 
     def _projected(self) -> LessonStep:
-        row, matrix = self.walk.rows[0], self.walk.rows[0].layer.out_projection
-        projected = row.layer.projected([row.query.index])
+        row, asking = self.walk.rows[0], Tokens([self.walk.query])
+        matrix, projected = row.layer.out_projection, row.layer.projected([row.query.index])
         assert matrix is not None
         assert projected is not None
-        joined = np.concatenate([each.head.output[0] for each in self.walk.rows])
-        asking = Tokens([row.query])
-        text = (
-            "A last matrix, W_o, mixes the heads and makes as many numbers as an embedding has. They are what the layer"
-            f" adds to {self._word}: it has taken something from the words that it attended to."
-        )
-        matrices = [
-            self._table("W_o", matrix),
-            self._matrix("concatenated heads", joined[None], asking),
+        drawn = self._drawn(
+            self._matrix("W_o", matrix),
+            self._matrix("concatenated heads", self._concatenated, asking),
             self._matrix("heads·W_o", projected, asking),
-        ]
-        spelled = self._product("the first number", joined, matrix[:, 0], projected[0, 0])
-        return LessonStep("the output projection, W_o", (self._prose(text), self._drawn(matrices), spelled))
+        )
+        spelled = self._product("the first number", self._concatenated[0], matrix[:, 0], projected[0, 0])
+        return self._step("the output projection, W_o", _PROJECTION.format(word=self._word), drawn, spelled)
+
+    @property
+    def _concatenated(self) -> Float[np.ndarray, "1 D"]:
+        return np.concatenate([row.head.output for row in self.walk.rows], axis=1)
 
     # --- the exercise ---
 
@@ -270,15 +258,15 @@ class Steps:
         question, command = self._question()
         others = ", ".join(name for name in LESSONS if name != self.walk.lesson.name)
         lines = [
-            *self._wrapped(f"{question} Then look:"),
+            self._prose(f"{question} Then look:"),
             self._typed(command),
             Text(""),
-            *self._wrapped("The numbers of this lesson are those of"),
+            self._prose("The numbers of this lesson are those of"),
             self._typed(self._command(self._text)),
             Text(""),
-            *self._wrapped(f"The other lessons: attn learn --lesson {others}."),
+            self._prose(f"The other lessons: attn learn --lesson {others}."),
         ]
-        return LessonStep("an exercise", (Text("\n").join(lines),))
+        return self._step("an exercise", Text("\n").join(lines))
 
     def _question(self) -> tuple[str, list[str]]:
         """Return what the lesson asks, and the command whose output answers it."""
@@ -318,17 +306,15 @@ class Steps:
 
     # --- what they are made of ---
 
-    def _weight(self, name: str, row: AttentionRow) -> Float[np.ndarray, "E D"]:
-        return self.walk.weights.heads[row.head.head][name].weight
-
-    def _title(self, text: str) -> Text:
+    def _bold(self, text: str) -> Text:
         return Text(self.sheet.palette.fit(text), BOLD)
 
     def _safe(self, text: str) -> str:
         return self.sheet.palette.label(text)
 
-    def _name(self, index: int, tokens: Tokens | None = None) -> str:
-        return self.sheet.named((self.walk.trace.query_tokens if tokens is None else tokens)[index], _LONGEST)
+    def _name(self, row: AttentionRow, index: int = 0) -> str:
+        """Return what a key is called."""
+        return self.sheet.named(row.keys[index], _LONGEST)
 
     @property
     def _text(self) -> str:
@@ -349,56 +335,39 @@ class Steps:
         """Return a number as it stands in a sum or a product."""
         return self._number(value) if value >= 0 else f"({self._number(value)})"
 
-    def _wrapped(self, text: str) -> list[Text]:
-        return [Text(line) for line in wrap(self.sheet.palette.fit(text), min(self.sheet.room, _LINE))]
+    def _prose(self, text: str) -> Text:
+        lines = (wrap(self.sheet.palette.fit(each), min(self.sheet.room, _LINE)) for each in text.split("\n"))
+        return Text("\n".join(line for paragraph in lines for line in paragraph))
 
-    def _prose(self, *paragraphs: str, style: Any = "") -> Text:
-        text = Text("\n").join(line for paragraph in paragraphs for line in self._wrapped(paragraph))
-        text.style = style
-        return text
-
-    def _product(self, name: str, one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"], total: Any) -> Text:
+    def _product(self, name: str, one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"], total: Any) -> str:
         """Return a dot product spelled out: the first number of a row times the first of a column, and so on."""
-        factors = " + ".join(
-            f"{self._factor(a)} × {self._factor(b)}" for a, b in zip(one.tolist(), other.tolist(), strict=True)
-        )
-        return self._prose(f"{name} = {factors} = {self._number(total)}")
+        pairs = zip(one.tolist(), other.tolist(), strict=True)
+        factors = " + ".join(f"{self._factor(a)} × {self._factor(b)}" for a, b in pairs)
+        return f"{name} = {factors} = {self._number(total)}"
 
-    def _matrix(self, title: str, values: Float[np.ndarray, "T D"], tokens: Tokens) -> Matrix:
-        labels = tuple(self.sheet.palette.shortened(token.label, _LONGEST) for token in tokens)
-        rows = Axis(labels, tuple(token.index for token in tokens))
+    def _matrix(self, title: str, values: Float[np.ndarray, "T D"], tokens: Tokens | None = None) -> Matrix:
+        labels = [self.sheet.palette.shortened(token.label, _LONGEST) for token in tokens or ()]
+        indices = range(len(values)) if tokens is None else [token.index for token in tokens]
+        rows = Axis(tuple(labels or [""] * len(values)), tuple(indices))
         return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]))
 
-    def _table(self, title: str, values: Float[np.ndarray, "E D"]) -> Matrix:
-        rows = Axis(("",) * len(values), tuple(range(len(values))))
-        return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]))
-
-    def _drawn(self, matrices: Sequence[Matrix]) -> Block:
+    def _drawn(self, *matrices: Matrix) -> Block:
         return side_by_side(matrices, self.sheet.palette, self.sheet.room, PRECISION)
 
-    def _plain(self, title: str, texts: Sequence[str]) -> Column:
+    def _column(self, title: str, values: Any, below: str | None = None) -> Column:
+        texts = [*self.sheet.column(values, range(len(values))), *([] if below is None else [below])]
         return Column(self.sheet.palette.fit(title), [self.sheet.palette.fit(text) for text in texts])
 
-    def _column(self, title: str, values: Any, below: str | None = None) -> Column:
-        texts = self.sheet.column(values, range(len(values)))
-        return self._plain(title, texts if below is None else [*texts, below])
-
     def _vector(
-        self, name: str, vectors: Float[np.ndarray, "K D"], below: Float[np.ndarray, " D"] | None = None
-    ) -> Iterable[Column]:
+        self, name: str, vectors: Float[np.ndarray, "K D"], total: Float[np.ndarray, " D"] | None = None
+    ) -> Iterator[Column]:
         for place in range(vectors.shape[1]):
-            yield self._column(
-                f"{name} {place}", vectors[:, place], None if below is None else self._number(below[place])
-            )
+            below = None if total is None else self._number(total[place])
+            yield self._column(f"{name} {place}", vectors[:, place], below)
 
-    def _keys_table(self, row: AttentionRow, columns: Iterable[Column], below: str | None = None) -> Block:
+    def _of_words(self, row: AttentionRow, columns: Iterable[Column], below: str | None = None) -> Block:
         return table(self._with_words(row, columns, below), self.sheet.width)
 
-    def _weights_table(self, row: AttentionRow, columns: Iterable[Column]) -> Block:
-        """Return a table whose last column is the weights, with bars behind them."""
-        shown = self._with_words(row, columns, "sum")
-        return self.sheet.with_bars(shown, len(shown), [*row.weights.tolist(), None], 1.0)
-
     def _with_words(self, row: AttentionRow, columns: Iterable[Column], below: str | None) -> list[Column]:
-        names = [self._name(index, row.keys) for index in range(len(row.keys))]
+        names = [self._name(row, index) for index in range(len(row.keys))]
         return [Column("word", [*names, *([] if below is None else [below])], BOLD, "<"), *columns]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from rich.segment import Segment
@@ -16,75 +16,51 @@ _SHORTEST_BAR = 20  # that gives way to marks
 _GAP = 3  # cells between the parts
 _DIGITS = 4  # of the numbers at the ends
 _FEWER_DIGITS = 2  # of those between shades
-_FEW = 4  # shades that have a number each; of more, every second one
 _DECADES = 5  # that ticks may stand for
 
 
 def legend(
-    scales: Sequence[Scale],
+    scale: Scale,
     marks: Iterable[str],
     palette: Palette,
     width: int | None,
     cell_width: int = 2,
     is_half: bool = False,
 ) -> Block:
-    """Return what the colours of pictures say, and what their marks mean; where no cell has a colour, the marks alone.
+    """Return what the colours of maps say, and what their marks mean; where no cell has a colour, the marks alone.
 
-    Args:
-        scales: of the colours of each picture; where they differ, the ramp is of shares of the largest weight of each.
-        marks: what each mark means, behind the mark; an empty text is none.
-        palette: how cells look.
-        width: cells in a line; None is as many as it takes.
-        cell_width: characters to a cell of the pictures.
-        is_half: whether two cells share a character, so that marks are colours.
+    Where two cells share a character marks are colours.
     """
-    is_one = len(set(scales)) == 1
-    ramp = ramp_line(scales[0] if is_one else Scale.up_to(1.0, scales[0].ramp), palette, width, cell_width)
-    ramps = [ramp] if any(scale.low < scale.high for scale in scales) else []
-    notes = [*([] if is_one else ["of the largest weight of each, beside its name"]), *filter(None, marks)]
-    said_of = _half_mark if is_half else _mark
-    return flowing([*ramps, *(said_of(each, palette) for each in notes)], width)
+    ramps = [ramp_line(scale, palette, width, cell_width)] if scale.low < scale.high else []
+    return flowing([*ramps, *(_mark(each, palette, is_half) for each in filter(None, marks))], width)
 
 
 def legend_line(
     scale: Scale, marks: Iterable[str], palette: Palette, width: int, cell_width: int = 2, is_half: bool = False
 ) -> list[Segment]:
-    """Return as much of the legend of one scale as a single line has room for: the ramp, then the marks."""
-    notes = [(_half_mark if is_half else _mark)(each, palette) for each in marks]
-    needed = sum(_GAP + sum(segment.cell_length for segment in mark) for mark in notes)
-    line = ramp_line(scale, palette, min(max(width - needed, _SHORTEST_BAR), width), cell_width)
-    line = line if scale.low < scale.high else []
-    used = sum(segment.cell_length for segment in line)
-    for mark in notes:
-        gap = _GAP if line else 0
-        used += gap + sum(segment.cell_length for segment in mark)
-        if used > width:
+    """Return as much of the legend as a single line has room for: the ramp, then the marks."""
+    notes = [_mark(each, palette, is_half) for each in marks]
+    room = width - sum(_GAP + Segment.get_line_length(mark) for mark in notes)
+    ramp = ramp_line(scale, palette, min(max(room, _SHORTEST_BAR), width), cell_width)
+    line: list[Segment] = []
+    for part in (*([ramp] if scale.low < scale.high else []), *notes):
+        longer = [*line, Segment(" " * _GAP * bool(line)), *part]
+        if Segment.get_line_length(longer) > width:
             break
-        line += [Segment(" " * gap), *mark]
+        line = longer
     return line
 
 
-def _mark(note: str, palette: Palette) -> list[Segment]:
-    return [Segment(palette.fit(note), DIM)]
-
-
-def _half_mark(note: str, palette: Palette) -> list[Segment]:
-    """Return what a mark means where cells have no glyph: nothing is drawn of a masked one."""
-    if note.startswith("·"):
-        return [Segment("blank" + note[1:], DIM)]
-    style = palette.swatch(note[0])
-    return _mark(note, palette) if style is None else [Segment(note[0], style), Segment(note[1:], DIM)]
+def _mark(note: str, palette: Palette, is_half: bool) -> list[Segment]:
+    """Return what a mark means; where cells share a character it is a colour, and masked ones are blank."""
+    style = palette.swatch(note[0]) if is_half else None
+    if style is not None:
+        return [Segment(note[0], style), Segment(note[1:], DIM)]
+    return [Segment("blank" + note[1:] if is_half and note.startswith("·") else palette.fit(note), DIM)]
 
 
 def ramp_line(scale: Scale, palette: Palette, width: int | None = None, cell_width: int = 2) -> list[Segment]:
-    """Return the colours or shades of a scale, each number where its colour begins.
-
-    Args:
-        scale: of the colours.
-        palette: how cells look.
-        width: cells in a line; None is as many as it takes.
-        cell_width: characters to a cell, without colours.
-    """
+    """Return the colours or shades of a scale, each number where its colour begins."""
     if palette.has_color:
         return _bar(scale, palette, _BAR if width is None else min(_BAR, width))
     return _shades(scale, palette, width, cell_width)
@@ -118,15 +94,15 @@ def _shades(scale: Scale, palette: Palette, width: int | None, cell_width: int) 
     """Return the shades in order, with the numbers between which they stand; between all of them where that fits."""
     ramp = [glyph for glyph, _ in palette.ramp(cell_width, scale.is_signed)]
     low, high = _ends(scale)
-    whole, few = len(ramp), 1 if len(ramp) <= _FEW else 2
+    whole = len(ramp)
     line: list[Segment] = []
-    for group in (whole,) if scale.is_signed else (few, whole):
+    for group in (whole,) if scale.is_signed else (cell_width, whole):
         shades = ["".join(ramp[start : start + group]) for start in range(0, whole, group)]
         bounds = [_text(scale.at(start / whole), _FEWER_DIGITS) for start in range(group, whole, group)]
         line = [Segment(palette.fit(low), DIM)]
         for shade, bound in zip(shades, [*bounds, high], strict=True):
             line += [Segment(f" {shade} "), Segment(palette.fit(bound), DIM)]
-        if width is None or sum(segment.cell_length for segment in line) <= width:
+        if width is None or Segment.get_line_length(line) <= width:
             break
     return line
 
@@ -142,12 +118,11 @@ def _candidates(scale: Scale) -> Iterator[float]:
     top = max(abs(scale.low), abs(scale.high))
     if scale.low < 0 < scale.high:
         yield 0.0
-    if not 0 < top < math.inf:
-        return
-    powers = [10.0**power for power in range(math.floor(math.log10(top)), math.floor(math.log10(top)) - _DECADES, -1)]
-    for factor in (1, 5, 2, 3):
-        for size in (factor * power for power in powers):
-            yield from (value for value in (size, -size) if scale.low < value < scale.high)
+    if 0 < top < math.inf:
+        highest = math.floor(math.log10(top))
+        for factor in (1, 5, 2, 3):
+            for size in (factor * 10.0**power for power in range(highest, highest - _DECADES, -1)):
+                yield from (value for value in (size, -size) if scale.low < value < scale.high)
 
 
 def _text(value: float, digits: int, is_signed: bool = False) -> str:

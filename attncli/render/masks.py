@@ -27,7 +27,7 @@ from attncli.render.tables import Cell, wrap_cells
 from attncli.text import join_ranges, span
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float
 
 
 @dataclass(frozen=True)
@@ -53,65 +53,44 @@ class MaskPicture:
     @cached_property
     def kinds(self) -> list[list[int]]:
         """The planes, those that are alike together."""
-        kinds: list[list[int]] = []
-        for plane in range(len(self.allowed)):
-            alike = next((kind for kind in kinds if self._are_alike(kind[0], plane)), None)
-            if alike is None:
-                kinds.append([plane])
-            else:
-                alike.append(plane)
-        return kinds
+        kinds: dict[bytes, list[int]] = {}
+        for plane, (allowed, blind) in enumerate(zip(self.allowed, self.blind, strict=True)):
+            kinds.setdefault(np.packbits(allowed).tobytes() + np.packbits(blind).tobytes(), []).append(plane)
+        return list(kinds.values())
 
     def picture(self, pool: tuple[int, int], palette: Palette, room: int) -> Block:
-        """Return the cells, what their marks mean, and the keys that the rows do not name.
-
-        Args:
-            pool: how many rows and columns a drawn cell stands for.
-            palette: how cells look.
-            room: cells in a line.
-        """
-        pictures = [_picture(self._title(kind), self.allowed[kind[0]], pool) for kind in self.kinds]
-        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, [Scale(0.0, 1.0)] * len(pictures))
+        """Return the cells, what their marks mean, and the keys that the rows do not name."""
+        shares = [_shares(self.allowed[kind[0]], pool) for kind in self.kinds]
+        pictures = [Heatmap(self._title(kind), own, own > 0) for kind, own in zip(self.kinds, shares, strict=True)]
+        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, Scale(0.0, 1.0))
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
-        return stack([cells, self._legend(pool, palette, room), *self._keys(pool, palette, room)])
+        full, style = palette.ramp(2)[-1]
+        notes = [" masked", mark_note(self.blind)]
+        notes += [f"shade: share of {pool[0]}×{pool[1]} cells"] * (pool != (1, 1))
+        legend = [[Segment(full, style), Segment(" attends", DIM)]]
+        legend += [[Segment(palette.fit("·" * (note == " masked") + note), DIM)] for note in notes if note]
+        parts = [cells, flowing(legend, room)]
+        # The keys by name, unless they are nameless, pooled, or named by the rows already.
+        keys = list(zip(self.columns.indices, self.columns.labels, strict=True))
+        named = set(zip((index + self.past for index in self.rows.indices), self.rows.labels, strict=True))
+        if pool == (1, 1) and any(self.columns.labels) and not named >= set(keys):
+            listed = [[Segment(f"{index} ", DIM), Segment(label)] for index, label in keys]
+            parts.append(flowing([[Segment("keys", BOLD)], *listed], room))
+        return stack(parts)
 
     def facts(self, palette: Palette, room: int, title: str = "") -> Iterator[Block]:
         """Yield the numbers of every kind of plane, under a title that says which."""
         for kind in self.kinds:
             heading = palette.fit(f"{title} {self._title(kind)}".strip())
-            lines = [(line, BOLD) for line in wrap(heading, room)]
-            yield stack([*(block([[Segment(*line)]]) for line in lines), self._numbers(kind[0], palette, room)])
-
-    def _are_alike(self, one: int, other: int) -> bool:
-        allowed, blind = self.allowed, self.blind
-        return np.array_equal(allowed[one], allowed[other]) and np.array_equal(blind[one], blind[other])
+            lines = [block([[Segment(line, BOLD)]]) for line in wrap(heading, room)]
+            yield stack([*lines, self._numbers(kind[0], palette, room)])
 
     def _title(self, kind: Sequence[int]) -> str:
         """Return what the planes of a kind are called."""
         if len(self.kinds) == 1:
             return self.names[0] if len(self.names) == 1 else ""
         return self.names[kind[0]] + (f" and {len(kind) - 1} more" if len(kind) > 1 else "")
-
-    def _legend(self, pool: tuple[int, int], palette: Palette, room: int) -> Block:
-        full, style = palette.ramp(2)[-1]
-        parts = [
-            [Segment(full, style), Segment(" attends", DIM)],
-            [Segment(palette.fit("·"), DIM), Segment(" masked", DIM)],
-        ]
-        if mark := mark_note(self.blind):
-            parts.append([Segment(mark, DIM)])
-        if pool != (1, 1):
-            parts.append([Segment(palette.fit(f"shade: share of {pool[0]}×{pool[1]} cells"), DIM)])
-        return flowing(parts, room)
-
-    def _keys(self, pool: tuple[int, int], palette: Palette, room: int) -> Iterator[Block]:
-        """Yield the keys by name, unless they are nameless, pooled, or named by the rows already."""
-        keys = list(zip(self.columns.indices, self.columns.labels, strict=True))
-        named = set(zip((index + self.past for index in self.rows.indices), self.rows.labels, strict=True))
-        if pool == (1, 1) and any(self.columns.labels) and not named >= set(keys):
-            parts = [[Segment(f"{index} ", DIM), Segment(label)] for index, label in keys]
-            yield flowing([[Segment("keys", BOLD)], *parts], room)
 
     def _numbers(self, plane: int, palette: Palette, room: int) -> Block:
         queries, keys = np.array(self.rows.indices), np.array(self.columns.indices)
@@ -136,11 +115,6 @@ def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.n
     rows = np.array([cells[start : start + pool[0]].sum(axis=0, dtype=np.int32) for start in starts[0]])
     sizes = [np.diff(np.append(start, size)) for start, size in zip(starts, cells.shape, strict=True)]
     return np.add.reduceat(rows, starts[1], axis=1) / np.outer(*sizes)
-
-
-def _picture(title: str, allowed: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Heatmap:
-    shares = _shares(allowed, pool)
-    return Heatmap(title, shares, shares > 0)
 
 
 class MaskView(NamedTuple):
@@ -222,36 +196,27 @@ def compared(comparison: Comparison, palette: Palette, room: int) -> Iterator[Re
 
 
 def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
-    """Return the picture of where two masks differ."""
+    """Return the picture of where two masks differ, what its marks mean, and how often they occur."""
     queries, keys = comparison.both.shape
     rows = Axis(("",) * queries, tuple(range(comparison.past, comparison.past + queries)))
     columns = Axis(("",) * keys, tuple(range(keys)))
     pool = pooling(rows, columns, room)
-    first, second, both = (
-        _shares(cells, pool) > 0 for cells in (comparison.only_first, comparison.only_second, comparison.both)
-    )
+    planes = comparison.only_first, comparison.only_second, comparison.both
+    first, second, both = (_shares(cells, pool) > 0 for cells in planes)
     codes = np.select([first & second, first, second, both], [_EITHER, _FIRST, _SECOND, _BOTH], _NEITHER)
     width = 2 if codes.shape[1] * 2 <= room - rows.width - 1 else 1
-    glyphs = _glyphs(width, palette)
-    kept_rows, kept_columns = rows.pooled(pool[0]), columns.pooled(pool[1])
-    lines = [kept_columns.ticks(width, palette)]
-    lines += [[cell(glyphs[code][0], width, glyphs[code][1]) for code in row] for row in codes.tolist()]
-    picture = hstack([kept_rows.row_labels(1, palette), block(lines)], 1)
-    return stack([picture, _key(comparison, codes, pool, palette, room)])
-
-
-def _key(
-    comparison: Comparison, codes: Int[np.ndarray, "R C"], pool: tuple[int, int], palette: Palette, room: int
-) -> Block:
-    """Return what the marks mean and how often they occur."""
+    styles = (_FIRST_STYLE, _SECOND_STYLE) if palette.has_color else (BOLD, BOLD)
+    marks = [palette.fit("·"), palette.fit("░") * width, "A" * width, "B" * width, "X" * width]
+    cells = [cell(mark, width, style) for mark, style in zip(marks, (DIM, DIM, *styles, BOLD), strict=True)]
+    rows, columns = rows.pooled(pool[0]), columns.pooled(pool[1])
+    lines = [columns.ticks(width, palette), *([cells[code] for code in row] for row in codes.tolist())]
     names = [palette.shortened(name, room - 20) for name in comparison.names]
-    counts = [int(np.count_nonzero(cells)) for cells in (comparison.only_first, comparison.only_second)]
-    glyphs = _glyphs(1, palette)
-    notes = [f"{'AB'[side]} only {names[side]}: {counts[side]}" for side in (0, 1)]
-    notes += [f"{glyphs[_BOTH][0]} both", f"{glyphs[_NEITHER][0]} neither"]
+    notes = [f"{'AB'[side]} only {names[side]}: {np.count_nonzero(planes[side])}" for side in (0, 1)]
+    notes += [f"{palette.fit('░')} both", f"{palette.fit('·')} neither"]
     notes += ["X each somewhere"] if (codes == _EITHER).any() else []
     notes += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []
-    return flowing(([Segment(part, DIM)] for part in notes), room)
+    picture = hstack([rows.row_labels(1, palette), block(lines)], 1)
+    return stack([picture, flowing(([Segment(note, DIM)] for note in notes), room)])
 
 
 def checked(
@@ -267,20 +232,12 @@ def checked(
     yield Text(tally(findings))
 
 
-def _glyphs(width: int, palette: Palette) -> list[tuple[str, Style | None]]:
-    """Return the mark of each kind of cell, as wide as a cell, and its style."""
-    first, second = (_FIRST_STYLE, _SECOND_STYLE) if palette.has_color else (BOLD, BOLD)
-    marks = [(palette.fit("░"), DIM), ("A", first), ("B", second), ("X", BOLD)]
-    return [(palette.fit("·"), DIM), *((mark * width, style) for mark, style in marks)]
-
-
 def _read_as(subject: MaskGrid) -> str:
     """Return what a mask is and how its values are read."""
     if subject.stored is None or subject.reading is None:
         _, queries, keys = subject.allowed.shape
         return f"{subject.name} · {queries} queries × {keys} keys"
-    shape = f"[{len(subject.allowed)}, {subject.shape[-1]}], padding" if subject.is_padding else list(subject.shape)
-    text = f"{subject.name} · {subject.stored.dtype or 'numbers'} {shape} · "
+    text = f"{subject.name} · {subject.stored.dtype or 'numbers'} {list(subject.shape)} · "
     if subject.reading.is_ambiguous:
         return text + "ambiguous"
     return f"{text}{WRITTEN[subject.reading.convention]} ({subject.reading.why})"

@@ -56,13 +56,7 @@ class Matrix(NamedTuple):
         return max(longest, *labels, 1)
 
     def bodies(self, palette: Palette, width: int | None, digits: int) -> list[Block]:
-        """Return the matrix without its row labels, in as many pieces as `width` cells take; None is one.
-
-        Args:
-            palette: how cells look.
-            width: cells in a line, without the row labels.
-            digits: after the point.
-        """
+        """Return the matrix without its row labels, in as many pieces as `width` cells take; None is one."""
         if not len(self.columns):
             return [block([self._title(palette), [Segment(" no numbers", DIM)]])]
         each = self.column_width(palette, digits) + 1
@@ -124,11 +118,7 @@ class Matrix(NamedTuple):
 def side_by_side(matrices: Sequence[Matrix], palette: Palette, width: int | None, precision: int | None) -> Block:
     """Return matrices next to each other as far as the width allows; neighbours of the same rows share labels.
 
-    Args:
-        matrices: at least one.
-        palette: how cells look.
-        width: cells in a line, of which a matrix takes several where it is wider; None is as many as it takes.
-        precision: digits after the point; None is as many, 4 to 2, as let all of them stand in one line.
+    Without a precision numbers have as many digits, 4 to 2, as let all stand in one line.
     """
     if precision is None:
         precision = _most_digits(matrices, palette, width or COMFORTABLE)
@@ -179,10 +169,7 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int | None, dig
 def number_text(value: float, digits: int, is_large: bool | None = None) -> str:
     """Return a number with so many decimals, or significant digits where it is large.
 
-    Args:
-        value: the number.
-        digits: how many.
-        is_large: whether it or one that stands with it is; None is where it stands for itself.
+    Whether it is large is said of all that stand together; None is where it stands for itself.
     """
     if not np.isfinite(value):
         return str(value)

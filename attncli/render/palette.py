@@ -223,14 +223,7 @@ class Palette(NamedTuple):
         scale: Scale,
         width: int,
     ) -> list[list[tuple[str, Style | None]]]:
-        """Return a glyph, as wide as a cell, and a style for every cell.
-
-        Args:
-            values: what the colours say.
-            allowed: the cells that count; the others are masked.
-            scale: which colour says what.
-            width: characters to a cell.
-        """
+        """Return a glyph, as wide as a cell, and a style for every cell."""
         import numpy as np  # which words alone do not need
 
         ramp = self.ramp(width, scale.is_signed)
@@ -256,11 +249,6 @@ class Palette(NamedTuple):
 
         What is masked is left as the terminal is. What is odd has a colour of its own, and its letter where both
         halves are odd alike.
-
-        Args:
-            values: what the colours say; below an odd number of rows nothing is drawn.
-            allowed: the cells that count; the others are masked.
-            scale: which colour says what.
         """
         import numpy as np
 

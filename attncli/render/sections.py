@@ -18,11 +18,18 @@ from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.tables import Column, table
 from attncli.text import plural
 from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
-_MEANINGLESS = "shapes and arithmetic are real, patterns mean nothing"
+_AXES = {
+    "q": ("head", "query", "d_k"),
+    "k": ("head", "key", "d_k"),
+    "v": ("head", "key", "d_v"),
+    **dict.fromkeys(("scores", "weights", "norms"), ("head", "query", "key")),
+    "output": ("head", "query", "d_v"),
+    "projected": ("query", "d_model"),
+}
 
 
 def headline(trace: Trace, palette: Palette) -> Text:
@@ -52,13 +59,11 @@ def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
 
 def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Text:
     """Return what ran with a line below that says what its numbers do not mean, where its weights are drawn."""
-    cautions = dict.fromkeys(f"random {_drawn(source)}: {_MEANINGLESS}" for source in sources if source.kind == "toy")
+    cautions = dict[str, None]()
+    for details in (source.details for source in sources if source.kind == "toy"):
+        drawn = "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
+        cautions[f"random {drawn}: shapes and arithmetic are real, patterns mean nothing"] = None
     return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in cautions)])
-
-
-def _drawn(source: Provenance) -> str:
-    details = source.details
-    return "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
 
 
 def architecture_of(source: Provenance) -> list[str]:
@@ -85,86 +90,54 @@ def token_list(
 ) -> Block:
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need.
 
-    Args:
-        tokens: at least one.
-        title: what they are.
-        palette: how words look.
-        width: cells in a line; None is as many as it takes.
-        has_ids: whether they have ids to be shown.
-        most: how many lines of tokens there may be; those in the middle are counted where they need more.
+    Where they need more than `most` lines, those in the middle are counted.
     """
     margin = max(len("queries"), len(title)) + 2
     has_ids = has_ids and any(token.below for token in tokens)
     ids = ("pieces" if tokens[0].pieces else "ids") if has_ids else ""
     longest = _LONGEST_TOKEN if width is None else width - margin - 8
     room = None if width is None else width - margin
-
     openings = {token.index for before, token in pairwise(tokens) if token.segment == 1 and before.segment == 0}
 
     @cache
     def listed(place: int) -> Block:
-        bar = palette.fit("│ ") if tokens[place].index in openings else ""
-        return _token_block(tokens[place], palette, bar, longest)
+        token = tokens[place]
+        bar = palette.fit("│ ") if token.index in openings else ""
+        mark = f"{bar}{token.index} "
+        label, style = palette.shortened(token.label, longest), DIM if token.special else None
+        own = max(cell_len(label), len(token.below))
+        lines = [[Segment(mark, DIM), cell(label, own, style, "left")]]
+        lines.append([Segment(bar.ljust(len(mark)), DIM), cell(token.below, own, DIM, "left")])
+        return Block(lines, len(mark) + own)
 
-    def in_the_room(count: int) -> list[list[Block]]:
+    def lines_of(count: int) -> list[list[Block]]:
         """Return the lines of the first and the last tokens, and of how many there are between them."""
-        if count == len(tokens):
-            return in_lines(map(listed, range(count)), 3, room)
-        first = -(-count // 2)
-        gap = block([[Segment(palette.fit(f"… {len(tokens) - count:,} more …"), DIM)]])
-        ends = range(first), range(len(tokens) - count + first, len(tokens))
-        return in_lines([*map(listed, ends[0]), gap, *map(listed, ends[1])], 3, room)
+        first, left_out = -(-count // 2), len(tokens) - count
+        gap = [block([[Segment(palette.fit(f"… {left_out:,} more …"), DIM)]])] if left_out else []
+        return in_lines([*map(listed, range(first)), *gap, *map(listed, range(first + left_out, len(tokens)))], 3, room)
 
     shown = len(tokens)
     if most is not None and room is not None:
         shown = min(shown, most * (room + 3) // 6)  # `0 a` and the gap behind it
-        while shown > 2 and len(in_the_room(shown)) > most:
+        while shown > 2 and len(lines_of(shown)) > most:
             shown -= 1
-    lines = in_the_room(shown)
-    margins = [
-        Block([[cell(text, margin, BOLD, "left")] for text in (title if number == 0 else "", ids)], margin)
-        for number in range(len(lines))
-    ]
-    drawn = [hstack([left, hstack(line, 3)], 0) for left, line in zip(margins, lines, strict=True)]
+    drawn = []
+    for number, line in enumerate(lines_of(shown)):
+        names = [[cell(text, margin, BOLD, "left")] for text in ("" if number else title, ids)]
+        drawn.append(hstack([Block(names, margin), hstack(line, 3)], 0))
     return stack(drawn if has_ids else [Block(block.lines[:1], block.width) for block in drawn])
-
-
-def _token_block(token: Token, palette: Palette, mark: str, longest: int) -> Block:
-    index, label = f"{token.index} ", palette.shortened(token.label, longest)
-    margin = len(mark) + len(index)
-    width = margin + max(cell_len(label), len(token.below))
-    style = DIM if token.special else None
-    return Block(
-        [
-            [Segment(mark + index, DIM), cell(label, width - margin, style, "left")],
-            [Segment(mark.ljust(margin), DIM), cell(token.below, width - margin, DIM, "left")],
-        ],
-        width,
-    )
 
 
 def shapes_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int | None) -> Block:
     """Return the shape of every tensor with its axes named, and what it is made of."""
     made = _made_of(trace, layer)
-    axes = {
-        "q": ("head", "query", "d_k"),
-        "k": ("head", "key", "d_k"),
-        "v": ("head", "key", "d_v"),
-        "scores": ("head", "query", "key"),
-        "weights": ("head", "query", "key"),
-        "norms": ("head", "query", "key"),
-        "output": ("head", "query", "d_v"),
-        "projected": ("query", "d_model"),
-    }
     shapes = layer.shapes
     if layer.out_projection is not None:
         shapes["projected"] = [layer.num_queries, layer.out_projection.shape[1]]
-    is_grouped = layer.num_groups < layer.num_heads
     rows: list[list[tuple[str, Style | None]]] = []
     for name, sizes in shapes.items():
-        named = ", ".join(f"{axis} {size}" for axis, size in zip(axes[name], sizes, strict=True))
-        if name in {"k", "v"} and is_grouped:
-            named = "kv " + named
+        named = ", ".join(f"{axis} {size}" for axis, size in zip(_AXES[name], sizes, strict=True))
+        named = "kv " * (name in {"k", "v"} and layer.num_groups < layer.num_heads) + named
         label = name.upper() if len(name) == 1 else name
         rows.append([(label, BOLD), (f"[{named}]", None), (palette.label(made[name]), DIM)])
     widest = max(sum(cell_len(text) + 2 for text, _ in row) for row in rows)
@@ -188,10 +161,10 @@ def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
         "projected": "concatenated heads·W_o" + (" + bias" if layer.out_bias is not None else ""),
     }
     for name in "qkv":
-        grouped = name != "q" and layer.num_groups < layer.num_heads
         if trace.source.kind == "toy":
             made[name] = f"X·W_{name}" if name in drawn else "the embeddings"
         else:
+            grouped = name != "q" and layer.num_groups < layer.num_heads
             made[name] = f"each read by {layer.num_heads // layer.num_groups} heads" if grouped else ""
     return made
 
@@ -209,7 +182,7 @@ def metrics_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int 
 
 def proof_line(layer: LayerTrace, palette: Palette) -> Text:
     """Return how well the numbers shown explain what the model itself computed."""
-    if layer.proof is None:
-        return Text(palette.fit("proof  nothing independent was run to compare with"), DIM)
-    line = f"proof  max |{layer.proof.of} − {layer.proof.against}| = {layer.proof.max_abs_error:.1e}"
+    line, proof = "proof  nothing independent was run to compare with", layer.proof
+    if proof is not None:
+        line = f"proof  max |{proof.of} − {proof.against}| = {proof.max_abs_error:.1e}"
     return Text(palette.fit(line), DIM)

@@ -27,6 +27,9 @@ from attncli.trace.trace import Trace
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+_LONGEST_TITLE = 40  # cells of a token's name
+_WIDEST_BAR = 41
+
 
 def ranked_keys(row: AttentionRow) -> list[int]:
     """Return the keys by weight, without those that are masked and have none."""
@@ -34,54 +37,41 @@ def ranked_keys(row: AttentionRow) -> list[int]:
     return [key for key in row.ranked.tolist() if drawn[key]]
 
 
-def weight_of(row: AttentionRow, keys: Sequence[int]) -> float:
-    """Return the weight of some keys together."""
-    return float(row.weights[list(keys)].sum(dtype=np.float64))
+def _sum_of(values: Any, keys: Sequence[int]) -> Any:
+    return None if values is None else values[list(keys)].sum(dtype=np.float64)
 
 
 def keys_by_weight(row: AttentionRow, top: int, sheet: TableFormat) -> Block:
     """Return the keys by weight, what the others sum up to, and the sink; weights and shares add up to 1."""
     ranked = ranked_keys(row)
     shown, others = ranked[:top], ranked[top:]
-    shares, sink = row.output_shares, row.sink_weight
     stages = {
         "score": row.scores,
         "weight": row.weights,
         "‖v‖": row.value_norms,
         "‖w·v‖": row.contribution_norms,
-        "share": shares,
+        "share": row.output_shares,
     }
-    recorded = {name: values for name, values in stages.items() if values is not None}
     names = [sheet.named(row.keys[key]) for key in shown]
-    columns = {name: sheet.column(values, shown) for name, values in recorded.items()}
+    columns = {name: sheet.column(values, shown) for name, values in stages.items() if values is not None}
     bars: list[float | None] = [float(row.weights[key]) for key in shown]
 
-    def add(name: str, bar: float | None = None, **values_by_stage: Any) -> None:
+    def add(name: str, bar: float | None = None, **numbers: Any) -> None:
         names.append(name)
         for stage, column in columns.items():
-            column.append(sheet.optional_number(values_by_stage.get(stage)))
+            column.append(sheet.optional_number(numbers.get(stage)))
         bars.append(bar)  # a sum of many would leave no room for one
 
     if others:
-        add(f"{len(others)} more", weight=weight_of(row, others), share=_summed(shares, others))
+        add(f"{len(others)} more", weight=_sum_of(row.weights, others), share=_sum_of(row.output_shares, others))
     if masked := len(row.keys) - len(ranked):
         add(f"{masked} masked")
-    if sink is not None:
+    if (sink := row.sink_weight) is not None:
         add("sink", float(sink), weight=sink, score=row.sink)
-    add("total", weight=weight_of(row, ranked) + float(sink or 0), share=_summed(shares, ranked))
+    add("total", weight=_sum_of(row.weights, ranked) + float(sink or 0), share=_sum_of(row.output_shares, ranked))
     styles = [None] * len(shown) + [DIM] * (len(names) - len(shown))
-    table = [Column("key", names, styles, "<"), *(Column(sheet.palette.fit(name), columns[name]) for name in columns)]
-    return sheet.with_bars(table, 3, bars, largest_of(bars))
-
-
-def _summed(values: Any, keys: list[int]) -> Any:
-    return None if values is None else values[keys].sum(dtype=np.float64)
-
-
-if TYPE_CHECKING:
-    Stage = tuple[str, Any, str]  # its name, what it makes, and a remark
-
-_WIDEST_BAR = 41
+    titled = [Column(sheet.palette.fit(name), column) for name, column in columns.items()]
+    return sheet.with_bars([Column("key", names, styles, "<"), *titled], 3, bars, largest_of(bars))
 
 
 def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, sheet: TableFormat) -> Block:
@@ -98,8 +88,8 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
             product.append(sheet.number(products[others].sum(dtype=np.float64)))
         names.append(f"{len(others)} more")
     below = [""] * (len(names) - len(places) + 1)  # a sum of many has no factors, and would leave no room for a bar
-    styles = [DIM] * (len(below) - 1) + [BOLD]
-    dim = Column("dim", [*names, palette.fit("q·k")], [BOLD] * len(places) + styles)
+    styles = [BOLD] * len(places) + [DIM] * (len(below) - 1) + [BOLD]
+    dim = Column("dim", [*names, palette.fit("q·k")], styles)
     product_column = Column(palette.fit("q·k"), [*product, total], [None] * len(names) + [BOLD])
     factors = [Column("q", [*q, *below]), Column("k", [*k, *below])]
     width = sheet.bar_width([dim, product_column, *factors], 2, _WIDEST_BAR)
@@ -113,8 +103,10 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
 
 def stages(one: AttentionCell, sheet: TableFormat) -> Block:
     """Return what is done to q·k until it is a weight, and what the weight carries."""
-    found = (*_score(one, sheet), *_weight(one, sheet), *_value(one, sheet))
-    lines = [(sheet.palette.fit(name), sheet.number(value), sheet.palette.fit(remark)) for name, value, remark in found]
+    lines = [
+        (sheet.palette.fit(name), sheet.number(value), sheet.palette.fit(remark))
+        for name, value, remark in _stages(one, sheet)
+    ]
     names, numbers = (max(cell_len(line[column]) for line in lines) for column in (0, 1))
     room = max((10**6 if sheet.width is None else sheet.width) - names - numbers - 4, 8)
     rows = [
@@ -124,8 +116,9 @@ def stages(one: AttentionCell, sheet: TableFormat) -> Block:
     return grid(wrap_cells(rows, room), "<><", None)
 
 
-def _score(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
-    layer = one.row.layer
+def _stages(one: AttentionCell, sheet: TableFormat) -> Iterator[tuple[str, Any, str]]:
+    """Yield the name of each stage, what it makes, and a remark."""
+    layer, parts = one.row.layer, one.row.softmax
     if one.products is not None:
         yield "q·k", one.dot_product, f"the sum over {len(one.products)} dimensions"
     if one.scaled is not None:
@@ -139,29 +132,19 @@ def _score(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
         yield "score", one.score, "masked, and recorded after the mask"
     else:
         yield "score", one.score, f"{cap}masked: the softmax gets {sheet.number(one.masked)} instead"
-
-
-def _weight(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
-    parts = one.row.softmax
     if parts is None or one.exponential is None:
         yield "weight", one.weight, "as the model gave it: the mask leaves no key to this query"
-        return
-    score = "score" if one.allowed else sheet.number(one.masked)
-    yield "exp", one.exponential, f"e^({score} − {sheet.number(parts.highest)}), the row's highest taken off"
-    sink = "" if parts.sink is None else f", {sheet.number(parts.sink)} of it the sink's"
-    yield "weight", one.weight, f"÷ {sheet.number(parts.total)}, the row's total{sink}"
-
-
-def _value(one: AttentionCell, sheet: TableFormat) -> Iterator[Stage]:
-    if one.value_norm is None:
-        return
-    yield "‖v‖", one.value_norm, "the length of the value"
-    yield "‖w·v‖", one.contribution_norm, "weight × ‖v‖, what is carried"
-    if one.output_share is not None:
-        yield "share", one.output_share, f"of the output's length {sheet.optional_number(one.row.output_norm)}"
-
-
-_LONGEST_TITLE = 40  # cells of a token's name
+    else:
+        score = "score" if one.allowed else sheet.number(one.masked)
+        yield "exp", one.exponential, f"e^({score} − {sheet.number(parts.highest)}), the row's highest taken off"
+        sink = "" if parts.sink is None else f", {sheet.number(parts.sink)} of it the sink's"
+        yield "weight", one.weight, f"÷ {sheet.number(parts.total)}, the row's total{sink}"
+    if one.value_norm is not None:
+        yield "‖v‖", one.value_norm, "the length of the value"
+        yield "‖w·v‖", one.contribution_norm, "weight × ‖v‖, what is carried"
+        if one.output_share is not None:
+            length = sheet.optional_number(one.row.output_norm)
+            yield "share", one.output_share, f"of the output's length {length}"
 
 
 @dataclass(frozen=True)
@@ -184,21 +167,31 @@ class WhyPage:
         """Yield the page, part by part; a blank line belongs between two parts."""
         palette = self.sheet.palette
         yield headline(self.trace, palette)
-        one, *others = self.explained
-        row = self._rows[0]
-        if others:
-            yield Text(palette.fit(f"{self._cell_names()} · {len(others) + 1} heads"), BOLD)
+        one, row = self.explained[0], self._rows[0]
+        head, layer = row.head, row.layer
+        if len(self.explained) > 1:
+            # Where kinds of attention have tokens of their own, what was asked is named for each kind.
+            kinds: dict[str, dict[str, None]] = {}
+            for each in self.explained:
+                kinds.setdefault(self._name(each), {})[_row(each).layer.kind] = None
+            names = [f"{' and '.join(kind)} {name}" for name, kind in kinds.items()] if len(kinds) > 1 else [*kinds]
+            yield Text(palette.fit(f"{'; '.join(names)} · {len(self.explained)} heads"), BOLD)
             yield self._cells_of_heads() if isinstance(one, AttentionCell) else self._rows_of_heads()
             return
-        yield Text.assemble((palette.fit(self._cell_name(one)), BOLD), palette.fit(_place(row)))
+        place = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
+        place += f" · head {head.head} of {layer.num_heads}"
+        if layer.num_groups < layer.num_heads:
+            place += f", reads kv head {head.key_head} of {layer.num_groups}"
+        place += f" · {MARK} fully masked" if row.is_blind else ""
+        yield Text.assemble((palette.fit(self._name(one)), BOLD), palette.fit(place))
         if isinstance(one, AttentionCell):
             if one.products is not None:
                 yield dimensions(one, one.products, self.top, self.sheet)
             yield stages(one, self.sheet)
         else:
             yield keys_by_weight(one, self.top, self.sheet)
-        if row.layer.proof is not None:
-            yield proof_line(row.layer, palette)
+        if layer.proof is not None:
+            yield proof_line(layer, palette)
 
     def notes(self) -> list[str]:
         """Return how to see one of several heads taken apart."""
@@ -214,20 +207,11 @@ class WhyPage:
     def _rows(self) -> list[AttentionRow]:
         return [_row(one) for one in self.explained]
 
-    def _cell_name(self, one: AttentionRow | AttentionCell) -> str:
+    def _name(self, one: AttentionRow | AttentionCell) -> str:
         query = f"query {self.sheet.named(_row(one).query, _LONGEST_TITLE)}"
         return f"{query} → key {self.sheet.named(one.key, _LONGEST_TITLE)}" if isinstance(one, AttentionCell) else query
 
     # --- several heads ---
-
-    def _cell_names(self) -> str:
-        """Return what was asked; where kinds of attention have tokens of their own there, those of each kind."""
-        kinds: dict[str, dict[str, None]] = {}
-        for one in self.explained:
-            kinds.setdefault(self._cell_name(one), {})[_row(one).layer.kind] = None
-        if len(kinds) == 1:
-            return next(iter(kinds))
-        return "; ".join(f"{' and '.join(names)} {cell}" for cell, names in kinds.items())
 
     @cached_property
     def _facts(self) -> dict[str, list[str]]:
@@ -248,7 +232,7 @@ class WhyPage:
         return [Column(name, values, BOLD) for name, values in self._facts.items()]
 
     def _columns(self, facts: dict[str, list[Any]]) -> list[Column]:
-        """Return a column of numbers for what is known of one of the heads at least."""
+        """Return a column of numbers for what one of the heads has at least."""
         sheet = self.sheet
         return [
             Column(sheet.palette.fit(name), [sheet.optional_number(value) for value in values])
@@ -276,40 +260,28 @@ class WhyPage:
 
     def _rows_of_heads(self) -> Block:
         """Return a line for the row in each head: as many of its keys as fit, by weight, and the others' weight."""
-        sheet = self.sheet
-        ranked = [ranked_keys(row) for row in self._rows]
+        sheet, rows = self.sheet, self._rows
+        ranked = [ranked_keys(row) for row in rows]
         entries = [
             [f"{sheet.named(row.keys[key])} {sheet.number(row.weights[key])}" for key in keys[: self.top]]
-            for row, keys in zip(self._rows, ranked, strict=True)
+            for row, keys in zip(rows, ranked, strict=True)
         ]
-        count = self._fitting(entries)
-        listed = [*zip_longest(*entries, fillvalue="")][:count]
-        others = [
-            weight_of(row, keys[count:]) if keys[count:] else None for row, keys in zip(self._rows, ranked, strict=True)
-        ]
-        keys = [Column("" if place else "by weight", texts, align="<") for place, texts in enumerate(listed)]
-        sums = self._columns({"others": others, "sink": [row.sink_weight for row in self._rows]})
-        return table([*self._places, *keys, *sums], sheet.width)
-
-    def _fitting(self, entries: Sequence[Sequence[str]]) -> int:
-        """Return how many keys of each row stand in a line, beside the columns for the others and the sink."""
+        # Beside them stand columns for the others and the sink.
         widest = max((cell_len(entry) for listed in entries for entry in listed), default=0) + 2
-        sums = 2 if any(row.layer.sinks is not None for row in self._rows) else 1
-        left = self.sheet.room - width_of(self._places) - sums * len("1.00e-05  ")
-        return min(max(left // widest, 1), max(map(len, entries)))
+        sums = 2 if any(row.layer.sinks is not None for row in rows) else 1
+        left = sheet.room - width_of(self._places) - sums * len("1.00e-05  ")
+        count = min(max(left // widest, 1), max(map(len, entries)))
+        listed = [*zip_longest(*entries, fillvalue="")][:count]
+        keys = [Column("" if place else "by weight", texts, align="<") for place, texts in enumerate(listed)]
+        others = [
+            _sum_of(row.weights, keys[count:]) if keys[count:] else None for row, keys in zip(rows, ranked, strict=True)
+        ]
+        sums_of = self._columns({"others": others, "sink": [row.sink_weight for row in rows]})
+        return table([*self._places, *keys, *sums_of], sheet.width)
 
 
 def _row(one: AttentionRow | AttentionCell) -> AttentionRow:
     return one.row if isinstance(one, AttentionCell) else one
-
-
-def _place(row: AttentionRow) -> str:
-    head, layer = row.head, row.layer
-    place = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
-    place += f" · head {head.head} of {layer.num_heads}"
-    if layer.num_groups < layer.num_heads:
-        place += f", reads kv head {head.key_head} of {layer.num_groups}"
-    return place + (f" · {MARK} fully masked" if row.is_blind else "")
 
 
 def _prominence(one: AttentionRow | AttentionCell) -> float:

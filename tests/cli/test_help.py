@@ -21,7 +21,7 @@ from typer.main import get_command
 from whole_program import forked, whole_program
 
 from attncli.analysis.labels import LABELS, MIXED, WEIGHTS
-from attncli.analysis.metric_names import DETECTORS, NAMES
+from attncli.analysis.metric_names import NAMES
 from attncli.cli.app import app
 from attncli.cli.help import TOPICS, commands_of, page_of, topic, topics
 from attncli.errors import ExitCode
@@ -208,7 +208,6 @@ def table(heading: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "number", "heading", "least"),
     [("exit-codes", 0, "code | meaning", 7), ("metrics", 0, "metric | of a head, over its query rows", 7),
-     ("metrics", 1, "score | share of all weight, of all rows", 3),
      ("masks", 0, "atom | query at position i may attend to key j", 7)],
 )  # fmt: skip
 def test_a_topic_says_what_the_docs_say(name: str, number: int, heading: str, least: int) -> None:
@@ -227,11 +226,10 @@ def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> Non
                 numbered = re.sub(r"\b(?!left=|right=)[a-z]+(?=[,)])", "2", form).replace(",…", "")
                 assert str(parse(numbered, allow_bias=True)).startswith(name), form
     assert set(rows("metrics")) == set(NAMES)
-    assert set(rows("metrics", 1)) == set(DETECTORS)
     metric_of = {**WEIGHTS, "local": "distance", "broad": "effective_keys"}
     documented = table("label | its score | the best that there could be")
     assert {name: text.split("`")[1] for name, text in documented.items()} == metric_of
-    assert tuple(rows("metrics", 2)) == (*LABELS, MIXED)
+    assert tuple(rows("metrics", 1)) == (*LABELS, MIXED)
     assert [int(code) for code in rows("exit-codes")] == [0, 1, 2, 3, 4, 5, 130, 141, 143]
 
 

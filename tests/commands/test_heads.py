@@ -222,12 +222,11 @@ def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> N
     assert (ran.code, ran.err) == (0, "")
     assert "10 sequences of 19 tokens · random tokens twice" in ran.out
     (header,) = [line.split() for line in ran.out.splitlines() if line.startswith("layer")]
-    detectors = ["induction_head", "previous_token_head", "duplicate_token_head"]
-    assert header == ["layer", "head", "induction", "previous", "duplicate", *detectors]
+    assert header == ["layer", "head", "induction", "previous", "duplicate"]
     heads = attn("heads", "-m", tiny_llama, "--induction", "-F", "json").json["heads"]
     assert [head["induction"] for head in heads] == sorted((head["induction"] for head in heads), reverse=True)
-    grid = attn("heads", "-m", tiny_llama, "--induction", "--grid", "induction_head").out
-    assert "induction_head, mean over 10 sequences" in grid
+    grid = attn("heads", "-m", tiny_llama, "--induction", "--grid", "induction").out
+    assert "induction, mean over 10 sequences" in grid
     assert "same token and induction rest on" not in attn("heads", "-m", tiny_llama, "--induction", "--label").out
 
 
@@ -280,12 +279,6 @@ def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -
     ("arguments", "says"),
     [
         (["--metrics", "sink,entrpy"], "did you mean 'entropy'?"),
-        (
-            ["--metrics", "induction_head"],
-            "is measured on random tokens that come twice; give --induction",
-        ),
-        (["--sort", "previous_token_head"], "give --induction"),
-        (["--grid", "duplicate_token_head"], "give --induction"),
         (["--induction"], "TEXT does not apply to --induction"),
         (["--label", "--grid", "sink"], "--label does not apply to --grid"),
         (["--metrics", "sink", "--grid", "sink"], "--metrics does not apply to --grid"),

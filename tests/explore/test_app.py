@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from explored import fact, is_laid_out, send
 from textual import events
 from textual.pilot import Pilot
 
@@ -15,8 +16,7 @@ from attncli.engines.interactive import Query, open_interactive
 from attncli.errors import InputError
 from attncli.explore.app import Explorer
 from attncli.explore.command import ViewSnapshot
-from attncli.explore.keys import KEYS, foot, help_rows, markdown
-from attncli.explore.layout import help_places, places
+from attncli.explore.keys import HELP, KEYS, foot
 from attncli.explore.panes import BlockWidget, LineInput, one_line
 from attncli.explore.view_state import Viewport, ViewState
 from attncli.render.palette import Palette
@@ -54,12 +54,7 @@ class Driven:
         return self.app.look
 
     async def press(self, *keys: str) -> None:
-        for key in keys:
-            character = key if len(key) == 1 else {"space": " "}.get(key)
-            names = {".": "full_stop", ",": "comma", "/": "slash", "?": "question_mark", "+": "plus", "-": "minus"}
-            names |= {"[": "left_square_bracket", "]": "right_square_bracket", " ": "space", "=": "equals_sign"}
-            names |= {"{": "left_curly_bracket", "}": "right_curly_bracket", "(": "left_parenthesis", "&": "ampersand"}
-            self.app.post_message(events.Key(names.get(key, key), character))
+        await send(self.app, *keys)
         await self.settled()
 
     async def paste(self, text: str) -> None:
@@ -67,36 +62,23 @@ class Driven:
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait until every key has been dealt with, and drawn: a key goes to the line, and up to the application."""
-        for _ in range(3):
-            for pump in (self.app, self.app.focused, self.app.screen, self.app):
-                done = asyncio.Event()
-                if pump is not None:
-                    pump.call_later(done.set)
-                    await asyncio.wait_for(done.wait(), 60)
-        await self.fact(self.is_laid_out)
+        """Wait until every key has been dealt with, and drawn."""
+        await send(self.app)
+        await fact(lambda: is_laid_out(self.app))
         assert not any("this is a bug" in self.seen(name) for name in ("tokens", "head", "heads", "map", "why", "cell"))
-
-    def is_laid_out(self) -> bool:
-        """Whether the panes stand where they are to stand, which Textual sees to when it draws next."""
-        widgets = {widget.id: tuple(widget.region) for widget in self.app.screen.children}
-        return all(widgets[name] == tuple(place) for name, place in self.app._placed.items())
-
-    @staticmethod
-    async def fact(is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while not is_so():
-                await asyncio.sleep(0.002)
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait for a fact."""
-        await self.fact(is_so)
+        await fact(is_so)
         await self.settled()
 
     async def answered(self) -> None:
         """Wait until all is known of what is looked at."""
         await self.settled()
         await self.until(lambda: (answer := self.app._renderer.answer) and answer.is_whole and answer.serves(self.look))
+
+    def is_there(self, name: str) -> bool:
+        return self.app.query_one(f"#{name}").size.area > 0
 
     def seen(self, name: str) -> str:
         pane = self.app.query_one(f"#{name}", BlockWidget)
@@ -112,13 +94,12 @@ class Driven:
 
 
 @asynccontextmanager
-async def driven(asked=None, size=(80, 24), text=TEXT, tier="blocks", save=lambda look, path: f"saved {path}"):
-    asked = open_interactive() if asked is None else asked() if callable(asked) else asked
-    app = Explorer(asked, ViewState(Query(text)), Palette(tier), save)
+async def driven(asked=None, size=(80, 24), text=TEXT, save=lambda look, path: f"saved {path}"):
+    asked = open_interactive() if asked is None else asked()
+    app = Explorer(asked, ViewState(Query(text)), Palette("blocks"), save)
     async with app.run_test(size=size) as pilot:
         one = Driven(app, pilot, asked)
-        if getattr(asked, "gate", None) is None or asked.gate.is_set():
-            await one.answered()
+        await one.answered()
         yield one
 
 
@@ -137,6 +118,13 @@ def in_app(**how):
         return run
 
     return decorated
+
+
+def demo():
+    return open_interactive(model="demo")
+
+
+# --- typing ---
 
 
 @in_app()
@@ -163,11 +151,86 @@ async def test_what_is_typed_deleted_and_pasted_is_asked_for(one):
 
 @in_app()
 async def test_keys_that_come_in_one_go_keep_their_order(one):
+    one.app.app_focus = False  # as the first letters after another window
     await one.press("backspace", "x", "home", "y", "escape", "l", "i", "z", "tab", "j")
     assert (one.typed, one.look.query, one.look.key) == ("yztime flies like an arrox", 1, 1)
     await one.press("escape", "m", *"window(2)", "enter", "p", *"hi", "escape", "p", *"ho", "enter", "l")
     assert one.look.question == Query("yztime flies like an arrox", pair="ho", mask="window(2)")
     assert one.look.key == 2
+
+
+@in_app()
+async def test_the_second_text_is_edited(one):
+    before = one.seen("tokens")
+    await one.press("escape", "p", *"hi you")
+    await one.answered()
+    assert one.seen("tokens") == f"{before} │ hi you"
+    await one.press("enter", "p", *"rs", "escape")
+    assert one.look.question == Query(TEXT, pair="hi you")
+    await one.press("p", "ctrl+u", "enter", "P", *"die Zeit", "enter")
+    await one.answered()
+    assert one.look.question == Query(TEXT, target="die Zeit")
+    assert "die" in one.seen("tokens")
+    await one.press("P", "ctrl+u", "enter")
+    await one.answered()
+    assert (one.look.question, one.seen("tokens")) == (Query(TEXT), before)
+
+
+@in_app()
+async def test_a_target_that_stands_alone_is_typed_in_the_first_line(one):
+    one.app.go(ViewState(Query("", target="die Zeit"), typed="target"))
+    await one.press("escape", "d", "P", "i", "x", "escape")
+    assert one.look.question == Query("", target=f"{TEXT}x")
+    assert one.look.held == Query("", target="die Zeit")
+    await one.press("d")
+    assert one.look.held is None
+
+
+@in_app()
+async def test_the_mask_is_edited_and_a_mistake_is_pointed_at(one):
+    before = one.seen("head")
+    await one.press("escape", "m", *"window(2) & cuasal")
+    assert one.seen("status").strip().startswith("^ unknown mask 'cuasal'; did you mean 'causal'?")
+    column = one.seen("status").index("^") - one.app.query_one("#line").region.x
+    assert "window(2) & cuasal"[column:] == "cuasal"
+    line = one.app.query_one("#line", LineInput).render_line(0)
+    assert "".join(segment.text for segment in line if segment.style and segment.style.underline) == "cuasal"
+    assert one.seen("foot") == "Enter takes it  Esc closes it"
+    await one.press("enter")  # a mistake is not taken
+    assert one.seen("label") == "mask:"
+    await one.press("ctrl+u", *"window(1)", "enter")
+    await one.answered()
+    assert one.look.question.mask == "window(1)"
+    assert one.seen("head") != before
+    await one.press("m", "ctrl+u", *"full", "escape")
+    assert one.look.question.mask == "window(1)"
+    for way in ("escape", "tab", "f1"):  # a mistake goes with its line
+        await one.press("escape", "m", "ctrl+u", *"cuasal", way, "escape")
+        assert "mask 'cuasal'" not in one.seen("status")
+    await one.press("escape", "m", "ctrl+u", "enter")
+    await one.answered()
+    assert (one.look.question.mask, one.seen("head")) == (None, before)
+
+
+@in_app(text="one two one three one")
+async def test_a_token_is_found_and_the_next_one(one):
+    await one.press("escape", "/", *"one")
+    assert one.look.query == 2
+    for found in (4, 0):
+        await one.press("enter")
+        assert one.look.query == found
+    await one.press(*"ly")
+    assert "no token has onely" in one.seen("status")
+    await one.press("escape")
+    assert one.app.focused is None
+
+
+def test_one_line():
+    assert one_line("a\tb\r\nc\nd\x07\u200be\u2028f") == "a b c de f"
+    assert one_line("\u00a0é漢🙂\u200d") == "\u00a0é漢🙂\u200d"
+
+
+# --- keys ---
 
 
 def _is(**fields):
@@ -203,21 +266,17 @@ DOES = {
     "end(1)": ({}, ("escape",), lambda one: one.look.query == len(one.app.room.queries) - 1 > 3),
     "layer(-1)": ({"layer": 1}, ("escape",), _is(layer=0)),
     "layer(1)": ({}, ("escape",), _is(layer=1)),
-    "head(-1)": ({"head": 2}, ("escape",), _is(head=1)),
-    "head(1)": ({}, ("escape",), _is(head=1)),
-    "kind": ({}, ("escape",), _is(kind="self")),
-    "find": ({}, ("escape",), _has_label("find")),
-    "mask": ({}, ("escape",), _has_label("mask")),
-    "edit('pair')": ({}, ("escape",), _has_label("pair")),
-    "edit('target')": ({}, ("escape",), _has_label("target")),
-    "save": ({}, ("escape",), _has_label("save")),
-    "hold": ({}, ("escape",), lambda one: one.look.held == Query(TEXT)),
+    "look('head', -1)": ({"head": 2}, ("escape",), _is(head=1)),
+    "look('head', 1)": ({}, ("escape",), _is(head=1)),
+    "look('kind')": ({}, ("escape",), _is(kind="self")),
+    **{f"open('{name}')": ({}, ("escape",), _has_label(name)) for name in ("find", "mask", "pair", "target", "save")},
+    "look('hold')": ({}, ("escape",), lambda one: one.look.held == Query(TEXT)),
     "why": ({}, ("escape",), lambda one: "the sum over" in one.seen("why")),
-    "numbers('norms')": ({}, ("escape",), _is(numbers="norms")),
-    "numbers('rollout')": ({"layer": 1}, ("escape",), _is(numbers="rollout", layer=1)),
-    "metric(1)": ({}, ("escape",), _is(metric="effective_keys")),
-    "metric(-1)": ({"metric": "effective_keys"}, ("escape",), _is(metric="entropy")),
-    "ramp": ({}, ("escape",), lambda one: one.look.ramp not in (None, "log")),
+    "look('norms')": ({}, ("escape",), _is(numbers="norms")),
+    "look('rollout')": ({"layer": 1}, ("escape",), _is(numbers="rollout", layer=1)),
+    "look('metric', 1)": ({}, ("escape",), _is(metric="effective_keys")),
+    "look('metric', -1)": ({"metric": "effective_keys"}, ("escape",), _is(metric="entropy")),
+    "look('ramp')": ({}, ("escape",), lambda one: one.look.ramp not in (None, "log")),
     "zoom(1)": ({"question": Query(LONG)}, ("escape",), lambda one: one.look.port.zoom == 1),
     "zoom(-1)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom < 2),
     "zoom(-99)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom == 0),
@@ -226,7 +285,7 @@ DOES = {
 }
 
 
-@in_app(asked=lambda: open_interactive(model="demo"), size=(100, 30))
+@in_app(asked=demo, size=(100, 30))
 async def test_every_key_of_the_table_does_what_it_says(one):
     one.suspended = False
     one.app.action_suspend_process = lambda: setattr(one, "suspended", True)
@@ -245,7 +304,7 @@ async def test_every_key_of_the_table_does_what_it_says(one):
             await one.press("escape", "escape")
             if key.action in ("why", "help"):
                 await one.press("escape")
-                assert "heads" in one.app._placed
+                assert one.is_there("heads")
     assert {key.action for key in KEYS} == {*DOES, "leave"}
 
 
@@ -255,46 +314,10 @@ def test_leaving(key):
         async with driven() as one:
             await one.press("escape", "l") if key == "q" else None
             one.app.post_message(events.Key(key, None))
-            await one.fact(lambda: not one.app.is_running)
+            await fact(lambda: not one.app.is_running)
             assert one.look.key == (key == "q")
 
     asyncio.run(within())
-
-
-@in_app()
-async def test_the_first_letters_after_another_window_keep_their_order(one):
-    one.app.app_focus = False
-    await one.press(*" too")
-    assert one.typed == f"{TEXT} too"
-
-
-@in_app()
-async def test_the_second_text_is_edited(one):
-    before = one.seen("tokens")
-    await one.press("escape", "p", *"hi you")
-    await one.answered()
-    assert one.seen("tokens") == f"{before} │ hi you"
-    await one.press("enter", "p", *"rs", "escape")
-    assert one.look.question == Query(TEXT, pair="hi you")
-    await one.press("p", "ctrl+u", "enter")
-    assert one.look.question == Query(TEXT)
-    await one.press("P", *"die Zeit", "enter")
-    await one.answered()
-    assert one.look.question == Query(TEXT, target="die Zeit")
-    assert "die" in one.seen("tokens")
-    await one.press("P", "ctrl+u", "enter")
-    await one.answered()
-    assert (one.look.question, one.seen("tokens")) == (Query(TEXT), before)
-
-
-@in_app()
-async def test_a_target_that_stands_alone_is_typed_in_the_first_line(one):
-    one.app.go(ViewState(Query("", target="die Zeit"), typed="target"))
-    await one.press("escape", "d", "P", "i", "x", "escape")
-    assert one.look.question == Query("", target=f"{TEXT}x")
-    assert one.look.held == Query("", target="die Zeit")
-    await one.press("d")
-    assert one.look.held is None
 
 
 @in_app(text=LONG * 4)
@@ -305,79 +328,52 @@ async def test_in_a_long_text_one_goes_from_cell_to_cell(one):
     assert min(queries.step, keys.step) > 1
 
 
-@in_app()
-async def test_a_mistake_in_the_mask_goes_with_its_line(one):
-    for way in ("escape", "tab", "f1"):
-        await one.press("escape", "m", "ctrl+u", *"cuasal")
-        assert "unknown mask" in one.seen("status")
-        assert one.seen("foot") == "Enter takes it  Esc closes it"
-        await one.press(way, "escape")
-        assert "mask 'cuasal'" not in one.seen("status")
-        assert one.look.question.mask is None
-
-
-@in_app()
-async def test_what_is_held_is_named_by_what_differs(one):
+@in_app(asked=demo)
+async def test_what_is_held_is_named_by_what_differs_and_what_changed_is_on_the_map(one):
     await one.press("escape", "d")
     assert f"against '{TEXT}'" in one.seen("status")
     await one.press("m", *"full", "enter")
     assert "against the model's own mask" in one.seen("status")
     await one.press("m", "ctrl+u", "enter", "p", *"too", "enter")
     assert "against no pair" in one.seen("status")
-
-
-@in_app(asked=lambda: open_interactive(model="demo"))
-async def test_what_changed_is_on_the_map(one):
-    await one.press("escape", "d", "i", *" too", "escape")
     await one.answered()
     assert one.seen("map").startswith("divergence from held")
     await one.press("t")
     assert one.seen("map").startswith("entropy")
 
 
-@in_app()
-async def test_the_mask_is_edited_and_a_mistake_is_pointed_at(one):
-    before = one.seen("head")
-    await one.press("escape", "m", *"window(2) & cuasal")
-    assert one.seen("status").strip().startswith("^ unknown mask 'cuasal'; did you mean 'causal'?")
-    column = one.seen("status").index("^") - one.app.query_one("#line").region.x
-    assert "window(2) & cuasal"[column:] == "cuasal"
-    line = one.app.query_one("#line", LineInput).render_line(0)
-    assert "".join(segment.text for segment in line if segment.style and segment.style.underline) == "cuasal"
-    await one.press("enter")  # a mistake is not taken
-    assert one.seen("label") == "mask:"
-    await one.press("ctrl+u", *"window(1)", "enter")
-    await one.answered()
-    assert one.look.question.mask == "window(1)"
-    assert one.seen("head") != before
-    await one.press("m", "ctrl+u", *"full", "escape")
-    assert one.look.question.mask == "window(1)"
-    await one.press("m", "ctrl+u", "enter")
-    await one.answered()
-    assert one.look.question.mask is None
-    assert one.seen("head") == before
+def test_the_foot_and_the_help_are_made_of_the_table():
+    for is_typing in (False, True):
+        for width in (40, 80, 200):
+            shown = foot(is_typing, width)
+            assert len(shown) <= width
+            assert "help" in shown
+            assert "leave" in shown
+    assert len(HELP) > len(KEYS)
 
 
-@in_app(text="one two one three one")
-async def test_a_token_is_found_and_the_next_one(one):
-    await one.press("escape", "slash", *"one")
-    assert one.look.query == 2
-    await one.press("enter")
-    assert one.look.query == 4
-    await one.press("enter")
-    assert one.look.query == 0
-    await one.press(*"ly")
-    assert "no token has only" not in one.seen("status")
-    assert "no token has onely" in one.seen("status")
-    await one.press("escape")
-    assert one.app.focused is None
+@in_app(size=(40, 12))
+async def test_the_help_is_turned_and_closed(one):
+    await one.press("f1")
+    assert one.seen("help").startswith("Tab")
+    await one.press("G")
+    assert "Ctrl-wheel" in one.seen("help")
+    await one.press("pageup", "k", "n")
+    assert "Ctrl-wheel" not in one.seen("help")
+    assert one.look.numbers == "weights"
+    await one.press("q")
+    assert one.app.focused.id == "text"
+    assert one.app.is_running
+
+
+# --- saving, and what goes wrong ---
 
 
 def test_what_is_saved_and_what_cannot_be(tmp_path):
-    asked_for = []
+    saved = []
 
     def save(seen: ViewSnapshot, path: Path) -> str:
-        asked_for.append((seen, path))
+        saved.append((seen, path))
         if path.suffix == ".exe":
             raise InputError("nothing is saved as .exe")
         return f"{path.name} is written"
@@ -390,7 +386,7 @@ def test_what_is_saved_and_what_cannot_be(tmp_path):
             await one.until(lambda: "a.svg is written" in one.seen("status"))
             await one.press("s", "ctrl+u", *"b.exe", "enter")
             await one.until(lambda: "nothing is saved as .exe" in one.seen("status"))
-            assert asked_for == [(ViewSnapshot(one.look), tmp_path / "a.svg"), (ViewSnapshot(one.look), Path("b.exe"))]
+            assert saved == [(ViewSnapshot(one.look), tmp_path / "a.svg"), (ViewSnapshot(one.look), Path("b.exe"))]
 
     asyncio.run(within())
 
@@ -416,29 +412,33 @@ def test_who_leaves_waits_for_no_file():
 
 
 @in_app()
-async def test_a_key_that_fails_says_so_and_typing_goes_on(one):
-    one.app.action_hold = lambda: 1 / 0
-    await one.press("escape", "d")
+async def test_a_key_or_a_pane_that_fails_says_so_and_typing_goes_on(one):
+    one.app.action_why = lambda: 1 / 0
+    await one.press("escape", "w")
     assert "this is a bug in attn, please report it: ZeroDivisionError" in one.seen("status")
-    await one.press("i", "x")
-    assert one.typed == f"{TEXT}x"
+
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attncli.explore.renderer.small_heads", broken)
+        await one.press(".", "i", "x")
+        assert one.seen("heads").startswith("out of memory")
+        assert one.typed == f"{TEXT}x"
+        assert "head 1" in one.seen("head")
 
 
 @in_app(asked=Gated)
-async def test_a_model_that_fails_says_so_and_typing_goes_on(one):
+async def test_a_model_that_fails_or_blocks_says_so_and_typing_goes_on(one):
     await one.press(*" fail")
     await one.until(lambda: "this text cannot be read" in one.seen("status"))
     await one.press(*["backspace"] * 5)
     await one.answered()
     assert "cannot be read" not in one.seen("status")
-
-
-@in_app(asked=Gated)
-async def test_a_model_that_blocks_dims_the_picture_and_typing_goes_on(one):
     bright, head = list(one.styles("head")), one.seen("head")
     one.asked.gate.clear()
     await one.press(*" more")
-    await one.until(lambda: list(one.styles("head")) != bright)
+    await one.until(lambda: list(one.styles("head")) != bright)  # dim
     assert one.typed == f"{TEXT} more"
     assert one.seen("head") == head
     assert "computing" in one.seen("status")
@@ -465,45 +465,34 @@ async def test_of_a_slow_model_the_newest_text_is_asked_for_and_who_leaves_does_
     await one.press("4")
     await one.until(lambda: texts[-1] == f"{TEXT}1234")
     one.app.exit()
-    await one.fact(lambda: not one.app.is_running)
+    await fact(lambda: not one.app.is_running)
     assert one.app.is_computing()
     gate.set()
 
 
-SIZES = [(40, 12), (72, 12), (80, 24), (200, 60)]
+# --- sizes, colours and the mouse ---
 
 
-@in_app(asked=lambda: open_interactive(model="demo"))
-async def test_every_size_is_whole(one):
-    for width, height in [*SIZES, (39, 12), (80, 11), (1, 1), (80, 24)]:
+@in_app(asked=demo)
+async def test_at_every_size_panes_fill_the_terminal_and_do_not_overlap(one):
+    for width, height in [(40, 12), (72, 12), (200, 60), (39, 12), (80, 11), (1, 1), (80, 24)]:
         await one.pilot.resize_terminal(width, height)
         await one.until(lambda width=width, height=height: one.app.size == (width, height))
-        assert max(pane.region.right for pane in one.app.query(BlockWidget)) == width
-        if width < 40 or height < 12:
-            assert one.seen("status").startswith("The terminal"[:width])
-            continue
-        assert one.typed == TEXT
-        assert "leave" in one.seen("foot")
-        assert one.seen("head").startswith("head 0")
-        for pane in one.app.query(BlockWidget):
-            assert len(pane._strips) <= max(pane.size.height, 0) or pane.id not in one.app._placed
-
-
-@pytest.mark.parametrize(
-    ("size", "chosen", "has_why"),
-    [((40, 12), "head", False), ((72, 12), "heads", False), ((80, 24), "map", False), ((200, 60), "map", True)],
-)
-def test_panes_do_not_overlap_and_leave_nothing_out(size, chosen, has_why):
-    placed = places(size, 9, chosen, has_why)
-    taken = [(x, y) for place in placed.values() for x in range(place.x, place.x + place.width)
-             for y in range(place.y, place.y + place.height)]  # fmt: skip
-    assert len(taken) == len(set(taken))
-    assert {place.x + place.width for place in placed.values()} >= {size[0]}
-    assert all(x < size[0] and y < size[1] for x, y in taken)
-    assert placed.keys() >= {"mark", "text", "tokens", "cell", "status", "foot"}
-    assert "why" in placed if has_why else chosen in placed
-    assert all(place.height > 2 for name, place in placed.items() if name in ("head", "heads", "map", "why"))
-    assert help_places(size)["help"].height == size[1] - 1
+        is_large = width >= 40 and height >= 12
+        for key in ("", "escape", "w", "w", "tab", "tab", "m", "i") if is_large else ("",):
+            await one.press(*[key] * bool(key))
+            widgets = [*one.app.query(BlockWidget), *one.app.query(LineInput)]
+            regions = [widget.region for widget in widgets if widget.size.area]
+            cells = [(x, y) for region in regions for x in region.column_range for y in region.line_range]
+            assert len(cells) == len(set(cells))
+            assert (max(x for x, _ in cells), max(y for _, y in cells)) == (width - 1, height - 1)
+            if not is_large:
+                assert one.seen("status").startswith("The terminal"[:width])
+                continue
+            assert one.typed == TEXT
+            assert one.seen("foot")
+            assert any(one.is_there(name) for name in ("head", "heads", "map", "why"))
+            assert all(len(pane._strips) <= pane.size.height for pane in one.app.query(BlockWidget) if pane.size.area)
 
 
 @in_app(size=(60, 16))
@@ -512,8 +501,7 @@ async def test_a_pane_without_room_of_its_own_has_that_of_the_large_one(one):
     assert one.seen("head").startswith("head 0")
     await one.press("tab")
     assert "head 1" in one.seen("heads")
-    assert "heads" in one.app._placed
-    assert "head" not in one.app._placed
+    assert not one.is_there("head")
     await one.press("l", "tab")
     assert one.look.head == 1
     assert one.seen("map").startswith("entropy")
@@ -523,39 +511,24 @@ async def test_a_pane_without_room_of_its_own_has_that_of_the_large_one(one):
 
 @in_app(size=(120, 40))
 async def test_the_mouse(one):
+    async def click(name: str, *place: int) -> None:
+        await one.pilot.click(f"#{name}", offset=place)
+        await one.settled()
+
     head = one.seen("head").splitlines()
     line = next(number for number, text in enumerate(head) if "1 flies" in text)
     numbers = [column for column, letter in enumerate(head[line]) if letter == "."]
-    await one.pilot.click("#head", offset=(numbers[1], line))
-    await one.settled()
+    await click("head", numbers[1], line)
     assert (one.look.query, one.look.key) == (1, 1)
-    await one.pilot.click("#heads", offset=(0, 1))
-    await one.settled()
+    await click("heads", 0, 1)
     assert one.app.focused is None
-    await one.pilot.click("#tokens", offset=(one.seen("tokens").index("arrow"), 0))
-    await one.settled()
+    await click("tokens", one.seen("tokens").index("arrow"), 0)
     assert one.look.query == 4
-    heads = one.seen("heads").splitlines()
-    await one.pilot.click("#heads", offset=(heads[0].index("head 1"), 0))
-    await one.settled()
+    await click("heads", one.seen("heads").splitlines()[0].index("head 1"), 0)
     assert one.look.head == 1
-    await one.pilot.click("#text", offset=(1, 0))
+    await click("text", 1, 0)
     await one.press("X")
     assert one.typed == "tXime flies like an arrow"
-
-
-@in_app(size=(40, 12))
-async def test_the_help_is_turned_and_closed(one):
-    await one.press("f1")
-    assert one.seen("help").startswith("Tab")
-    await one.press("G")
-    assert "Ctrl-wheel" in one.seen("help")
-    await one.press("pageup", "k", "n")
-    assert "Ctrl-wheel" not in one.seen("help")
-    assert one.look.numbers == "weights"
-    await one.press("q")
-    assert one.app.focused.id == "text"
-    assert one.app.is_running
 
 
 @in_app(size=(120, 40))
@@ -566,32 +539,3 @@ async def test_without_colour_there_is_none(one):
     colors = {color for line in lines for segment in line if segment.style for color in
               (segment.style.color, segment.style.bgcolor) if color is not None}  # fmt: skip
     assert all(color.is_default for color in colors), colors
-
-
-@in_app()
-async def test_what_cannot_be_drawn_says_so_in_its_place(one):
-    def broken(*_: object) -> None:
-        raise MemoryError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attncli.explore.renderer.small_heads", broken)
-        await one.press("escape", ".", "i", "x")
-        assert one.seen("heads").startswith("out of memory")
-        assert one.typed == f"{TEXT}x"
-        assert "head 1" in one.seen("head")
-
-
-def test_one_line():
-    assert one_line("a\tb\r\nc\nd\x07\u200be\u2028f") == "a b c de f"
-    assert one_line("\u00a0é漢🙂\u200d") == "\u00a0é漢🙂\u200d"
-
-
-def test_the_foot_the_help_and_the_manual_are_made_of_the_table():
-    for is_typing in (False, True):
-        for width in (40, 80, 200):
-            said = foot(is_typing, width)
-            assert len(said) <= width
-            assert "help" in said
-            assert "leave" in said
-    assert ("s", KEYS[[key.action for key in KEYS].index("save")].does) in help_rows()
-    assert markdown(help_rows()).count("\n") == len(help_rows()) + 2

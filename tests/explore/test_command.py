@@ -11,8 +11,7 @@ import pytest
 
 from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.command import InputSource, ReplayCommand, ViewSnapshot, command_of
-from attncli.explore.computation import IncrementalComputation
-from attncli.explore.computed import ComputedView
+from attncli.explore.computation import ComputedView, IncrementalComputation
 from attncli.explore.view_state import ViewState
 
 Run = Callable[..., Any]

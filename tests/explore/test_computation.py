@@ -14,8 +14,7 @@ import attncli
 from attncli.analysis.diff import HeadDifference
 from attncli.engines.interactive import InteractiveSource, Query
 from attncli.errors import InputError, NotExposedError
-from attncli.explore.computation import IncrementalComputation
-from attncli.explore.computed import ComputedView
+from attncli.explore.computation import ComputedView, IncrementalComputation
 from attncli.explore.view_state import Limits, ViewState
 from attncli.trace.trace import Trace
 
@@ -234,7 +233,7 @@ def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
 def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     look = replace(LOOK, held=Query(OTHER))
     stages = [answer for answer in answering_of(model).results(look) if answer.shown is not None]
-    monkeypatch.delattr("attncli.render.explore.layer_view.Stages")  # whatever is derived now is derived while drawing
+    monkeypatch.delattr("attncli.trace.layer.Stages")  # whatever is derived now is derived while drawing
     for answer in stages:
         sight = answer.sight()
         assert sight is not None

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.image import imread
 from pages import ODD, QK, odd_trace, page_of, random_trace, to_three_decimals, translation, written
 
-from attncli.render.color_limits import scales_of
+from attncli.render.color_limits import scale_of_layer
 from attncli.render.heatmap import heatmap_of
 from attncli.render.palette import Palette
 from attncli.trace.view import Ramp, View
@@ -178,7 +178,7 @@ def test_a_cell_has_the_colour_that_the_terminal_gives_it(tmp_path: Path, opened
             page.get_by_label("ramp", exact=True).select_option(ramp)
             settled(page)
         seen = colors_of(page, 6)
-        scale = scales_of(trace, View(ramp=ramp), layer, pictures)[0]
+        scale = scale_of_layer(trace, View(ramp=ramp), layer, pictures)
         for row, cells in enumerate(palette.cells(rounded, allowed, scale, 1)):
             for column, (_, style) in enumerate(cells):
                 assert style is not None

@@ -21,6 +21,7 @@ from textual.pilot import Pilot
 
 from attncli.engines.interactive import InteractiveSource, Query, open_interactive
 from attncli.explore.app import Explorer
+from attncli.explore.panes import BlockWidget
 from attncli.explore.view_state import ViewState
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
@@ -59,36 +60,22 @@ class Walk:
         for place, key in enumerate(keys):
             last = is_busy and place == len(keys) - 1
             *before, character = [key] if key in _KEYS else key
-            await self._send(*before)
+            await send(self._app, *before)
             if last:
                 await self._drawn()
                 self._gate.clear()
-            await self._send(character)
+            await send(self._app, character)
             await self._drawn(last)
 
-    async def _send(self, *keys: str) -> None:
-        """Send keys, and wait until they have been dealt with: one goes to the line, and up to the application.
-
-        Textual's own pilot waits for an idle processor besides.
-        """
-        for key in keys:
-            name = _KEYS.get(key) or (key if key.isalnum() else _named(key))
-            self._app.post_message(events.Key(name, None if key in _KEYS else key))
-        for _ in range(3):
-            for pump in (self._app, self._app.focused, self._app.screen, self._app):
-                if pump is not None:
-                    done = asyncio.Event()
-                    pump.call_later(done.set)
-                    await done.wait()
-
     async def _drawn(self, is_busy: bool = False) -> None:
-        await _fact(self._is_late if is_busy else self._is_answered)
+        await fact(self._is_late if is_busy else self._is_answered)
         if is_busy:
             self._app._redraw()  # dimmed; it would be by itself, after a while
-        await self._send()
+        await send(self._app)
+        await fact(lambda: is_laid_out(self._app))
         frames = self.screen.frames
         self._app.screen.refresh()
-        await _fact(lambda: self.screen.frames > frames)
+        await fact(lambda: self.screen.frames > frames)
 
     def _is_answered(self) -> bool:
         answer = self._app._renderer.answer
@@ -104,13 +91,37 @@ class Walk:
         await self._drawn()
 
 
+async def send(app: Explorer, *keys: str) -> None:
+    """Press keys, and wait until they have been dealt with: one goes to the line, and up to the application.
+
+    Textual's own pilot waits for an idle processor besides.
+    """
+    for key in keys:
+        is_character = len(key) == 1 and key not in _KEYS
+        name = (key if key.isalnum() else _named(key)) if is_character else _KEYS.get(key, key)
+        app.post_message(events.Key(name, key if is_character else None))
+    for _ in range(3):
+        for pump in (app, app.focused, app.screen, app):
+            if pump is not None:
+                done = asyncio.Event()
+                pump.call_later(done.set)
+                await asyncio.wait_for(done.wait(), 60)
+
+
+def is_laid_out(app: Explorer) -> bool:
+    """Return whether every pane has the size that it is to have, and is drawn for it."""
+    panes = [pane for pane in app.query(BlockWidget) if pane.display and pane.size.area]
+    is_due = app._is_due or app.screen._layout_required
+    return not is_due and all(pane.drawn_for == pane.size for pane in panes)
+
+
 def _named(character: str) -> str:
     """Return what Textual calls the key of a character that is no letter."""
     name = unicodedata.name(character).lower().replace("-", "_").replace(" ", "_")
     return {"solidus": "slash", "hyphen_minus": "minus", "plus_sign": "plus"}.get(name, name)
 
 
-async def _fact(is_so: Callable[[], bool]) -> None:
+async def fact(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.002)

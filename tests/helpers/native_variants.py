@@ -200,19 +200,19 @@ _GROUPS = {
 def config_of(family: str, changes: Changes) -> dict[str, Any]:
     """Return a tiny model's config.json with some fields changed, and those that they need beside them."""
     config: dict[str, Any] = json.loads(tiny_config(family).to_json_string(use_diff=False))
-    beside = {key: value for name in changes for key, value in _BESIDE.get(name, {}).items()}
+    context = {key: value for name in changes for key, value in _BESIDE.get(name, {}).items()}
     if "num_hidden_layers" in changes:
-        beside |= {name: ABSENT for name in ("layer_types",) if name not in changes}  # an entry for each layer
+        context |= {name: ABSENT for name in ("layer_types",) if name not in changes}  # an entry for each layer
     # Wider weights make larger scores, which multiply what is rounded differently below them.
-    config |= {"initializer_range": 0.2} | beside | dict(changes)
+    config |= {"initializer_range": 0.2} | context | dict(changes)
     return {name: value for name, value in config.items() if value is not ABSENT}
 
 
 def save(config: Changes, folder: Path) -> Any:
     """Save a random model of a configuration with a tokenizer, and return the model."""
     torch.manual_seed(0)
-    known = CONFIG_MAPPING[config["model_type"]].from_dict(json.loads(json.dumps(config)))
-    model = AutoModel.from_config(known, attn_implementation="eager", dtype=torch.float32).eval()
+    config_of_transformers = CONFIG_MAPPING[config["model_type"]].from_dict(json.loads(json.dumps(config)))
+    model = AutoModel.from_config(config_of_transformers, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.var(correction=0) < 0.02:  # biases start at nought and norms at one
@@ -262,10 +262,10 @@ def native_model(folder: Path) -> forward.Model:
     return forward.Model(spec, ModelWeights(str(folder), store, spec.prefixes, spec.embedding.tokens.name + ".weight"))
 
 
-def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) -> Row:
+def compared(name: str, found: list[LayerTrace], reference: tuple[LayerTrace, ...]) -> Row:
     """Return how far layers are from known ones, once everything but their numbers is the same."""
     worst: dict[str, float] = {}
-    for layer, other in zip(found, known, strict=True):
+    for layer, other in zip(found, reference, strict=True):
         for each in ("layer", "kind", "softcap", "fill"):
             assert getattr(layer, each) == getattr(other, each)
         assert str(layer.mask) == str(other.mask), (name, str(layer.mask), str(other.mask))

@@ -71,15 +71,6 @@ def test_cross_attention_of_other_lengths(batch_first: bool) -> None:
     agrees(module, *(tensor.unsqueeze(axis) for tensor in (query, key, value)))
 
 
-@pytest.mark.parametrize("widths", [{"kdim": 8}, {"kdim": 8, "vdim": 10}], ids=str)
-def test_keys_and_values_of_other_widths(widths: dict[str, int]) -> None:
-    module = made(batch_first=True, **widths)
-    query = drawn(1, QUERIES, WIDTH)
-    key, value = drawn(1, KEYS, widths.get("kdim", WIDTH)), drawn(1, KEYS, widths.get("vdim", WIDTH))
-    layer = agrees(module, query, key, value)
-    assert layer.shapes["v"] == [HEADS, KEYS, WIDTH // HEADS]
-
-
 def boolean(*shape: int) -> torch.Tensor:
     masked = drawn(*shape) > 0.7
     masked[..., 0] = False  # a row with no key left has no weights to compare
@@ -156,22 +147,6 @@ def test_a_row_of_a_batch_with_masks_of_its_own(batch_first: bool, training: boo
         assert layer.proof.max_abs_error < 1e-4
     with pytest.raises(InputError, match="query holds 2 sequences; row=0 to row=1 says which is meant"):
         attncli.from_multihead_attention(module, query, key)
-    with pytest.raises(InputError, match="row is 2; query holds 2 sequences"):
-        attncli.from_multihead_attention(module, query, key, row=2)
-
-
-@pytest.mark.parametrize("is_batched", [False, True])
-@pytest.mark.parametrize("shape", [(KEYS,), (1, KEYS)])
-def test_padded_keys_are_hidden_by_a_mask_of_either_shape(is_batched: bool, shape: tuple[int, ...]) -> None:
-    module = made(batch_first=True)
-    query, key = drawn(QUERIES, WIDTH), drawn(KEYS, WIDTH)
-    padding = torch.tensor([False] * 5 + [True] * 2)
-    given = (query[None], key[None]) if is_batched else (query, key)
-    layer = attncli.from_multihead_attention(module, *given, key_padding_mask=padding.reshape(shape)).layer(0)
-    expected = agrees(module, query, key, key_padding_mask=padding)
-    assert layer.head(0).mask.tolist() == [[True] * 5 + [False] * 2] * QUERIES
-    for head in range(HEADS):
-        np.testing.assert_array_equal(layer.head(head).weights, expected.head(head).weights)
 
 
 @pytest.mark.parametrize(

@@ -108,14 +108,6 @@ def test_a_row_without_keys_is_what_torch_makes_of_its_fill(fill: float, convent
         assert layer.head(0).weights[2].sum() == pytest.approx(float(convention == "additive" and fill > -torch.inf))
 
 
-def test_weights_that_the_program_made_are_taken_as_they_are() -> None:
-    scores, weights = drawn(BATCH, HEADS, QUERIES, KEYS), drawn(BATCH, HEADS, QUERIES, KEYS).softmax(-1)
-    seen = call(q=None, k=None, v=None, scale=None, scores=scores, weights=weights)
-    made = agrees(seen, weights)
-    np.testing.assert_array_equal(made[0].layer(0).head(1).scores, scores[0, 1].numpy())
-    assert made[0].layer(0).capture == "weights-only"
-
-
 def test_what_cannot_be_known_has_no_trace() -> None:
     assert traces(call(scale=None)) == ()
     assert traces(call(unsupported="the score_mod")) == ()

@@ -1,10 +1,10 @@
-"""What the colours of maps reach to: all heads, each head, all without the first key; the whole, whatever is chosen."""
+"""What the colours of maps reach to: the largest weight of all heads and cells, whichever are chosen."""
 
 import numpy as np
 import pytest
 
 import attncli
-from attncli.render.color_limits import scales_of
+from attncli.render.color_limits import scale_of_layer
 from attncli.render.heatmap import Heatmap, heatmap_of
 from attncli.render.palette import Scale
 from attncli.trace.trace import Trace
@@ -28,14 +28,13 @@ def pictures(trace: Trace, view: View) -> dict[int, Heatmap]:
 def test_the_end_is_of_all_cells_whichever_are_chosen(trace: Trace, chosen: dict[str, tuple[str]]) -> None:
     view = View(**chosen)
     largest = max(max(map(max, trace.layer(0).head(head).weights.tolist())) for head in range(4))
-    scales = scales_of(trace, view, trace.layers[0], pictures(trace, view))
-    assert [scales[head].high for head in range(4)] == pytest.approx([largest] * 4)
+    assert scale_of_layer(trace, view, trace.layers[0], pictures(trace, view)).high == pytest.approx(largest)
 
 
 def test_hidden_special_tokens_set_no_end(minilm: str) -> None:
     trace = attncli.inspect(TEXT, model=minilm, layers="4")
     view = View(hide_special=True, queries=("like",))
-    found = scales_of(trace, view, trace.layers[0], pictures(trace, view))[1].high
+    found = scale_of_layer(trace, view, trace.layers[0], pictures(trace, view)).high
     weights = np.stack([trace.layer(4).head(head).weights for head in range(12)])
     assert found == weights[:, 1:-1, 1:-1].max() < weights.max()
 
@@ -50,7 +49,7 @@ def test_under_a_causal_mask_one_row_tells_the_largest_weight(monkeypatch: pytes
     derived: list[int] = []
     blocks = HeadTrace.blocks
     monkeypatch.setattr(HeadTrace, "blocks", lambda head: (derived.append(len(b.queries)) or b for b in blocks(head)))
-    assert scales_of(trace, view, trace.layers[0], drawn)[0].high == 1
+    assert scale_of_layer(trace, view, trace.layers[0], drawn).high == 1
     assert 0 < sum(derived) < 4 * 3000
 
 

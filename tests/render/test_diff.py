@@ -87,7 +87,7 @@ def test_a_pooled_cell_is_the_one_farthest_from_zero() -> None:
     random = np.random.default_rng(0)
     values = random.uniform(-1, 1, (5, 7))
     allowed = random.uniform(size=(5, 7)) > 0.4
-    pooled = Heatmap("", values, allowed).strongest(2, 3)
+    pooled = Heatmap("", values, allowed).pooled(2, 3, is_signed=True)
     for row in range(3):
         for column in range(3):
             block = np.s_[2 * row : 2 * row + 2, 3 * column : 3 * column + 3]

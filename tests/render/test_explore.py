@@ -13,13 +13,13 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli.render.block import Block
-from attncli.render.color_limits import scales_of
-from attncli.render.explore.head import CellCursor, MainHeatmap, large_head
+from attncli.render.color_limits import scale_of_layer
+from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
 from attncli.render.explore.pane import PaneContent, faded
-from attncli.render.explore.status import status
+from attncli.render.explore.status import cell_line, status_lines
 from attncli.render.explore.tokens import token_strip
 from attncli.render.explore.why import why_box
 from attncli.render.fit import Bounds
@@ -63,51 +63,48 @@ def texts(block: Block) -> list[str]:
     return ["".join(text for text, _, _ in line) for line in block.lines]
 
 
-def fits(block: Block, room: Bounds) -> None:
+def fits(block: Block, room: Bounds) -> Block:
     assert len(block.lines) <= room.lines
     assert max((sum(segment.cell_length for segment in line) for line in block.lines), default=0) <= room.width
+    return block
 
 
 def drawn_head(
-    sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: Bounds, port: tuple[int, int, int] = WHOLE
-) -> MainHeatmap:
-    return large_head(sight, cursor, port, None, palette, room)
+    sight: LayerViewCache,
+    cursor: tuple[int, int, int],
+    palette: Palette,
+    room: Bounds,
+    port: tuple[int, int, int] = WHOLE,
+) -> LargeHead:
+    return LargeHead(sight, CellCursor(*cursor), port, None, palette, room)
 
 
-def colour_step(weight: float, highest: float) -> int:
-    """Which of 256 colours a weight has, by the definition of the logarithmic ramp."""
-    share = math.log(min(max(weight, highest / 1000), highest) / (highest / 1000)) / math.log(1000)
-    return min(int(share * 256), 255)
+def entropies(layers: int, heads: int) -> dict[tuple[int, int], float | None]:
+    survey = attncli.heads("a b c d", num_heads=heads, d_model=2 * heads)
+    return {(layer, each.head): each.metrics["entropy"] for layer in range(layers) for each in survey.heads}
 
 
-# --- room ---
-
-SUBJECTS = [(1, 1, "ascii"), (12, 12, "truecolor"), (130, 32, "blocks"), (2000, 2, "256")]
-ROOMS = (Bounds(3, 10), Bounds(8, 39), Bounds(24, 80), Bounds(60, 200))
-
-
-@pytest.mark.parametrize(("tokens", "heads", "tier"), SUBJECTS)
+@pytest.mark.parametrize(
+    ("tokens", "heads", "tier"), [(1, 1, "ascii"), (12, 12, "truecolor"), (130, 32, "blocks"), (2000, 2, "256")]
+)
 def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
     palette, sight = PALETTES[tier], sight_of(tokens, heads)
-    survey = attncli.heads("a b c d", num_heads=heads, d_model=2 * heads)
-    entropies = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
-    for number, room in enumerate(ROOMS, start=tokens % 7):
-        head, query, key = number % heads, (7 * number) % tokens, (5 * number) % tokens
-        cursor = CellCursor(head, query, key)
+    for number, room in enumerate((Bounds(3, 10), Bounds(8, 39), Bounds(24, 80), Bounds(60, 200)), start=tokens % 7):
+        cursor = CellCursor(number % heads, (7 * number) % tokens, (5 * number) % tokens)
         port = (number % tokens, (3 * number) % tokens, number % 5)
         large = drawn_head(sight, cursor, palette, room, port)
-        assert query in range(large.window.rows.start, large.window.rows[-1] + large.window.rows.step)
-        assert key in range(large.window.columns.start, large.window.columns[-1] + large.window.columns.step)
-        fits(large.drawn.block, room)
-        fits(small_heads(sight, head, None, palette, room).block, room)
-        chosen = number % 40, head
-        fits(layer_map("entropy", entropies, range(40), ("self", heads), chosen, palette, room).block, room)
-        strip, two = Bounds(1 + number % 3, room.width), Bounds(2, room.width)
-        fits(token_strip(sight.tokens, query, key, (None, None), palette, strip).block, strip)
-        fits(status(sight, cursor, "", ["computing …"], palette, two), two)
-        fits(why_box(sight.trace, sight.layer, cursor, palette, room), room)
-        for block in (large.drawn.block, small_heads(sight, head, None, palette, room).block):
+        for place, shown in zip(cursor[1:], large.window, strict=False):
+            assert place in range(shown.start, shown[-1] + shown.step)
+        small = small_heads(sight, cursor.head, None, palette, room).block
+        chosen = number % 40, cursor.head
+        strip, line = Bounds(1 + number % 3, room.width), Bounds(1, room.width)
+        for block in (fits(large.block, room), fits(small, room)):
             assert palette.encoding != "ascii" or "".join(texts(block)).isascii()
+        fits(layer_map("entropy", entropies(1, heads), range(40), ("self", heads), chosen, palette, room).block, room)
+        fits(token_strip(sight.tokens, *cursor[1:], (None, None), palette, strip).block, strip)
+        fits(cell_line(sight, cursor, palette, line), line)
+        fits(status_lines(sight, "", ["computing …"], palette, line), line)
+        fits(why_box(sight.trace, sight.layer, cursor, palette, room), room)
 
 
 # --- the large head ---
@@ -118,14 +115,13 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
     trace, sight = toy(tokens), sight_of(tokens)
     highest = max(softmax_of(trace, head).max() for head in range(4))
     weights = softmax_of(trace, 2)
-    large = drawn_head(sight, CellCursor(2, tokens - 1, 0), COLOUR, room)
+    large = drawn_head(sight, (2, tokens - 1, 0), COLOUR, room)
     cell = large.window.cell
     assert (len(large.window.rows), len(large.window.columns)) == (tokens, tokens)
     ramp = [style.bgcolor for _, style in COLOUR.ramp(1) if style is not None]
-    picture, lines = painted(large.drawn.block), texts(large.drawn.block)
-    read = 0
+    picture, lines, read = painted(large.block), texts(large.block), 0
     for line, column in product(range(len(picture)), range(room.width)):
-        if large.drawn.at(line, column) is None:
+        if large.at(line, column) is None:
             continue
         glyph, style = picture[line][column]
         row = int(lines[line][1:].split()[0])
@@ -140,8 +136,9 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
             top = None if style is None or glyph == "▄" else style.bgcolor if both else style.color
             expected = {row: top, row + 1: bottom}
         for query, colour in expected.items():
-            if query < tokens and key <= query:
-                step = colour_step(weights[query, key], highest)
+            if query < tokens and key <= query:  # by the definition of the logarithmic ramp
+                weight = min(max(weights[query, key], highest / 1000), highest)
+                step = min(int(math.log(weight / (highest / 1000)) / math.log(1000) * 256), 255)
                 assert colour in ramp[max(step - 1, 0) : step + 2]
                 read += 1
             elif cell.rows == 2:
@@ -149,11 +146,18 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
     assert read > (tokens - 2) * (tokens - 3) // 2
 
 
+def test_the_ends_of_colours_are_those_of_other_views() -> None:
+    for trace in (toy(20), toy(300), odd().trace):
+        layer = trace.layers[0]
+        pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
+        assert LayerViewCache(trace, layer).scale(None) == scale_of_layer(trace, View(), layer, pictures)
+
+
 def test_numbers_stand_in_cells_that_have_room_for_them() -> None:
-    trace = toy(9)
-    large = drawn_head(sight_of(9), CellCursor(1, 3, 2), COLOUR, Bounds(14, 70))
-    rows = [line for line in texts(large.drawn.block) if re.match(r".\d", line)]
-    weights = softmax_of(trace, 1)
+    rows = [
+        line for line in texts(drawn_head(sight_of(9), (1, 3, 2), COLOUR, Bounds(14, 70)).block) if line[1:2].isdigit()
+    ]
+    weights = softmax_of(toy(9), 1)
     for query, line in enumerate(rows):
         numbers = [float(each) for each in re.findall(r"\d\.\d\d", line)]
         assert numbers == pytest.approx(weights[query, : query + 1], abs=0.0051)
@@ -163,89 +167,70 @@ def test_numbers_stand_in_cells_that_have_room_for_them() -> None:
 
 
 def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of() -> None:
-    trace, room = toy(300), Bounds(30, 60)
-    large = drawn_head(sight_of(300), CellCursor(0, 150, 80), COLOUR, room)
+    large = drawn_head(sight_of(300), (0, 150, 80), COLOUR, Bounds(30, 60))
     rows, columns, *_ = large.window
-    weights = np.where(np.tri(300, dtype=bool), softmax_of(trace, 0), -1)
+    weights = np.where(np.tri(300, dtype=bool), softmax_of(toy(300), 0), -1)
     picture = sight_of(300).pooled(0, rows, columns)
     for (place, query), (at, key) in product(enumerate(rows), enumerate(columns)):
         block = weights[query : query + rows.step, key : key + columns.step]
         assert picture.allowed[place, at] == (block.max() >= 0)
         assert picture.values[place, at] == pytest.approx(max(block.max(), 0), rel=1e-5)
-    assert f"largest of {rows.step}×{columns.step}" in texts(large.drawn.block)[0]
+    assert f"largest of {rows.step}×{columns.step}" in texts(large.block)[0]
 
 
 def test_zooming_halves_blocks_down_to_one_token_and_keeps_the_cursor_inside() -> None:
-    sight, room = sight_of(2000, 2), Bounds(24, 70)
+    sight, room, cursor = sight_of(2000, 2), Bounds(24, 70), (0, 1234, 99)
     steps = []
-    whole = drawn_head(sight, CellCursor(0, 1234, 99), COLOUR, room)
+    whole = drawn_head(sight, cursor, COLOUR, room)
     assert (whole.window.rows[0], whole.window.columns[0]) == (0, 0)
     assert whole.window.rows[-1] + whole.window.rows.step >= 2000
     for zoom in range(whole.zooms + 2):
-        large = drawn_head(sight, CellCursor(0, 1234, 99), COLOUR, room, (0, 0, zoom))
-        rows, columns, *_ = large.window
-        ends = (min(part.start + len(part) * part.step, 2000) - 1 for part in (rows, columns))
-        parts = [
-            f"{mark} {part.start}–{end} of 2,000" for mark, part, end in zip("▸▾", large.window, ends, strict=False)
-        ]
-        assert (" ".join(parts) in texts(large.drawn.block)[0]) == (zoom > 0)
-        assert 1234 in range(rows[0], rows[-1] + rows.step)
-        assert 99 in range(columns[0], columns[-1] + columns.step)
-        steps.append((rows.step, columns.step))
+        large = drawn_head(sight, cursor, COLOUR, room, (0, 0, zoom))
+        parts = []
+        for mark, part, place in zip("▸▾", large.window, cursor[1:], strict=False):
+            parts.append(f"{mark} {part.start}–{min(part.start + len(part) * part.step, 2000) - 1} of 2,000")
+            assert place in range(part[0], part[-1] + part.step)
+        assert (" ".join(parts) in texts(large.block)[0]) == (zoom > 0)
+        steps.append((large.window.rows.step, large.window.columns.step))
     assert steps[-2:] == [(1, 1), (1, 1)]
-    assert all(
-        later == (-(-first[0] // 2**n), -(-first[1] // 2**n)) for n, later in enumerate(steps) for first in steps[:1]
-    )
-    zoomed = drawn_head(sight, CellCursor(0, 1234, 99), COLOUR, room, (0, 0, whole.zooms)).window
+    assert all(later == (-(-steps[0][0] // 2**n), -(-steps[0][1] // 2**n)) for n, later in enumerate(steps))
+    zoomed = drawn_head(sight, cursor, COLOUR, room, (0, 0, whole.zooms)).window
     found = sight.pooled(0, zoomed.rows, zoomed.columns).values
-    part = np.ix_(zoomed.rows, zoomed.columns)
-    assert found == pytest.approx(softmax_of(sight.trace, 0)[part], rel=1e-4, abs=1e-7)
+    assert found == pytest.approx(softmax_of(sight.trace, 0)[np.ix_(zoomed.rows, zoomed.columns)], rel=1e-4, abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "zoom", "tier"),
-    [(9, 0, "truecolor"), (40, 0, "ascii"), (300, 2, "blocks")],
-)
+@pytest.mark.parametrize(("tokens", "zoom", "tier"), [(9, 0, "truecolor"), (40, 0, "ascii"), (300, 2, "blocks")])
 def test_what_lies_at_a_place_is_marked_there_when_the_cursor_goes_to_it(tokens: int, zoom: int, tier: str) -> None:
-    sight, palette, room = sight_of(tokens, 4 if tokens < 2000 else 2), PALETTES[tier], Bounds(17, 50)
-    port = (tokens // 3, tokens // 4, zoom)
-    before = drawn_head(sight, CellCursor(0, tokens // 2, tokens // 3), palette, room, port)
-    port = (before.window.rows.start, before.window.columns.start, zoom)
-    found = {place: before.drawn.at(*place) for place in product(range(-1, 20), range(-1, 60))}
-    cells = {place: pair for place, pair in found.items() if pair is not None}
+    sight, palette, room = sight_of(tokens), PALETTES[tier], Bounds(17, 50)
+    before = drawn_head(sight, (0, tokens // 2, tokens // 3), palette, room, (tokens // 3, tokens // 4, zoom))
     rows, columns, cell, _ = before.window
+    found = {place: before.at(*place) for place in product(range(-1, 20), range(-1, 60))}
+    cells = {place: pair for place, pair in found.items() if pair is not None}
     assert len(set(cells.values())) >= len(rows) * len(columns) // cell.rows // 2
     for (line, column), (query, key) in list(cells.items())[:: max(len(cells) // 25, 1)]:
-        after = drawn_head(sight, CellCursor(0, query, key), palette, room, port)
-        shown = texts(after.drawn.block)
+        shown = texts(drawn_head(sight, (0, query, key), palette, room, (rows.start, columns.start, zoom)).block)
         width = cell.columns
-        around = shown[line][max(column - width + 1, 0) : column + width]
-        assert MARKS & set(around)
+        assert MARKS & set(shown[line][max(column - width + 1, 0) : column + width])
         assert shown[line].startswith(palette.fit("▸"))
         assert shown[line][1:].split()[0] == str(query)
-        if width <= 4:
-            above = shown[1].index(palette.fit("▾"))
-            assert abs(above - column) < width
+        assert width > 4 or abs(shown[1].index(palette.fit("▾")) - column) < width
 
 
 def test_pairs_are_parted_and_a_rule_is_no_cell() -> None:
     trace = attncli.inspect("a b c", pair="d e")
     sight = LayerViewCache(trace, trace.layers[0])
-    for room in (Bounds(12, 60), Bounds(7, 20)):
-        for palette in PALETTES.values():
-            large = drawn_head(sight, CellCursor(0, 3, 1), palette, room)
-            fits(large.drawn.block, room)
-            if large.window.rows.step == 1 and large.window.columns.step == 1:
-                lines = texts(large.drawn.block)
-                (rule,) = [number for number, line in enumerate(lines) if palette.fit("┼") in line]
-                crossing = lines[rule].index(palette.fit("┼"))
-                assert all(large.drawn.at(rule, column) is None for column in range(room.width))
-                assert all(large.drawn.at(line, crossing) is None for line in range(room.lines))
-                below, above = large.drawn.at(rule + 1, crossing + 1), large.drawn.at(rule - 1, crossing - 1)
-                assert below is not None
-                assert above is not None
-                assert (below[0] >= 3, below[1]) == (True, 3)
-                assert (above[0] <= 2, above[1]) == (True, 2)
+    for room, palette in product((Bounds(12, 60), Bounds(7, 20)), PALETTES.values()):
+        large = drawn_head(sight, (0, 3, 1), palette, room)
+        lines = texts(fits(large.block, room))
+        if large.window.rows.step == 1 and large.window.columns.step == 1:
+            (rule,) = [number for number, line in enumerate(lines) if palette.fit("┼") in line]
+            crossing = lines[rule].index(palette.fit("┼"))
+            assert all(large.at(rule, column) is None for column in range(room.width))
+            assert all(large.at(line, crossing) is None for line in range(room.lines))
+            below, above = large.at(rule + 1, crossing + 1), large.at(rule - 1, crossing - 1)
+            assert below is not None
+            assert above is not None
+            assert (below[0] >= 3, below[1], above[0] <= 2, above[1]) == (True, 3, True, 2)
 
 
 def odd() -> LayerViewCache:
@@ -262,26 +247,26 @@ def odd() -> LayerViewCache:
 
 @pytest.mark.parametrize("palette", [ASCII, COLOUR], ids=["ascii", "truecolor"])
 def test_odd_cells_and_blind_rows_keep_their_marks(palette: Palette) -> None:
-    shown = texts(drawn_head(odd(), CellCursor(0, 3, 3), palette, Bounds(12, 110)).drawn.block)
+    shown = texts(drawn_head(odd(), (0, 3, 3), palette, Bounds(12, 110)).block)
     rows = {line[1]: line for line in shown if re.match(r".\d", line)}
     assert re.search(r"X +I +0", rows["1"])
     assert " ! " in rows["2"]
     assert rows["0"].rstrip().endswith(palette.fit("·"))
-    for said in (palette.fit("· masked"), "0 exactly zero", "X NaN", "I infinite", "! fully masked"):
-        assert said in shown[-1]
+    for words in (palette.fit("· masked"), "0 exactly zero", "X NaN", "I infinite", "! fully masked"):
+        assert words in shown[-1]
 
 
-# --- colours ---
+@pytest.mark.parametrize("tier", ["truecolor", "ascii"])
+def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
+    block = drawn_head(sight_of(9), (1, 3, 2), PALETTES[tier], Bounds(14, 70)).block
+    assert texts(faded(block)) == texts(block)
+    for lines in zip(painted(block), painted(faded(block)), strict=True):
+        for (_, before), (_, after) in zip(*lines, strict=True):
+            assert after is not None
+            assert after.dim or (after.color, after.bgcolor) != (before and before.color, before and before.bgcolor)
 
 
-def test_the_ends_of_colours_are_those_of_other_views() -> None:
-    for trace in (toy(20), toy(300), odd().trace):
-        layer = trace.layers[0]
-        pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
-        assert {LayerViewCache(trace, layer).scale(None)} == {*scales_of(trace, View(), layer, pictures).values()}
-
-
-# --- all heads ---
+# --- all heads, and layers × heads ---
 
 
 @pytest.mark.parametrize(("tokens", "heads", "tier"), [(9, 12, "truecolor"), (12, 144, "ascii")])
@@ -290,8 +275,7 @@ def test_a_head_that_lies_at_a_place_is_marked_above_it_when_it_is_chosen(tokens
     drawn = small_heads(sight, 0, None, palette, room)
     found = {place: drawn.at(*place) for place in product(range(-1, 25), range(-1, 70))}
     shown = {head for head in found.values() if head is not None}
-    assert shown == set(range(len(shown)))
-    assert 0 in shown
+    assert shown == set(range(len(shown))) >= {0}
     for head in sorted(shown)[:: max(len(shown) // 6, 1)]:
         lines = texts(small_heads(sight, head, None, palette, room).block)
         (mark,) = [(n, line.index(palette.fit("▸"))) for n, line in enumerate(lines) if palette.fit("▸") in line]
@@ -301,58 +285,38 @@ def test_a_head_that_lies_at_a_place_is_marked_above_it_when_it_is_chosen(tokens
     assert any(last.at(*place) == heads - 1 for place in found)
 
 
-def test_heads_that_share_a_kv_head_stand_under_one_line() -> None:
+def test_a_head_says_which_kv_head_it_reads() -> None:
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(6, 5, 4)).astype(np.float32), rng.normal(size=(2, 5, 4)).astype(np.float32)
     layer = layer_of(q, k, mask="causal")
-    sight = LayerViewCache(trace_of(layer), layer)
-    lines = texts(small_heads(sight, 4, None, SHADES, Bounds(20, 100)).block)
-    assert [len(part) for part in lines[0].rstrip().split(" kv")] == [32, 30]
-    assert lines[0].startswith("kv 0 ─")
-    assert lines[0][33:].startswith("kv 1 ─")
-    assert (
-        "reads kv head 1 of 2" in texts(drawn_head(sight, CellCursor(4, 1, 1), SHADES, Bounds(10, 80)).drawn.block)[0]
-    )
-
-
-# --- layers × heads ---
+    title = texts(drawn_head(LayerViewCache(trace_of(layer), layer), (4, 1, 1), SHADES, Bounds(10, 80)).block)[0]
+    assert "reads kv head 1 of 2" in title
 
 
 def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
-    trace = toy(9, 6)
-    layers = tuple(replace(trace.layers[0], layer=layer) for layer in (0, 1))
-    trace = replace(trace, source=replace(trace.source, layers=5), layers=layers)
-    survey = attncli.heads(trace)
-    weights = [softmax_of(trace, head) for head in range(6)]
-    logs = [np.log(each, where=each > 0, out=np.zeros_like(each)) for each in weights]
-    entropies = [float(-(one * log).sum(axis=1).mean()) for one, log in zip(weights, logs, strict=True)]
-    known = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
-    drawn = layer_map("entropy", known, range(5), ("self", 6), (1, 2), COLOUR, Bounds(12, 50))
-    lines = texts(drawn.block)
+    numbers = entropies(2, 6)
+    lines = texts(layer_map("entropy", numbers, range(5), ("self", 6), (1, 2), COLOUR, Bounds(12, 50)).block)
     for layer in range(5):
-        numbers = re.findall(r"\d\.\d\d|\?", lines[2 + layer])
-        assert numbers == ([f"{each:.2f}" for each in entropies] if layer < 2 else ["?"] * 6)
+        shown = re.findall(r"\d\.\d\d|\?", lines[2 + layer])
+        assert shown == ([f"{numbers[layer, head]:.2f}" for head in range(6)] if layer < 2 else ["?"] * 6)
     assert lines[3].startswith("▸1 ")
-    assert f"▸{entropies[2]:.2f}" in lines[3]
+    assert f"▸{numbers[1, 2]:.2f}" in lines[3]
     assert "? not computed yet" in lines[-1]
-    assert lines[0].startswith(f"entropy · ▸ {entropies[2]:.4g}")
+    assert lines[0].startswith(f"entropy · ▸ {numbers[1, 2]:.4g}")
 
 
 @pytest.mark.parametrize(
     ("palette", "room"), [(COLOUR, Bounds(30, 120)), (SHADES, Bounds(5, 12)), (ASCII, Bounds(9, 40))]
 )
 def test_a_head_of_the_map_is_marked_where_it_lies(palette: Palette, room: Bounds) -> None:
-    survey = attncli.heads("a b c d", num_heads=20, d_model=40)
-    entropies = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
+    numbers = entropies(1, 20)
 
-    def drawn_at(layer: int, head: int) -> PaneContent[tuple[int, int]]:
-        return layer_map("entropy", entropies, range(30), ("self", 20), (layer, head), palette, room)
+    def drawn_at(chosen: tuple[int, int]) -> PaneContent[tuple[int, int]]:
+        return layer_map("entropy", numbers, range(30), ("self", 20), chosen, palette, room)
 
     for chosen in ((0, 0), (15, 7), (29, 19)):
-        one = drawn_at(*chosen)
-        found = {place: one.at(*place) for place in product(range(-1, 35), range(-1, 130))}
-        marked = [place for place, head in found.items() if head == chosen]
-        assert marked
+        one = drawn_at(chosen)
+        marked = [place for place in product(range(-1, 35), range(-1, 130)) if one.at(*place) == chosen]
         line = texts(one.block)[marked[0][0]]
         assert MARKS & set(line[marked[0][1] : marked[-1][1] + 1])
         assert line.startswith(palette.fit("▸"))
@@ -367,42 +331,43 @@ def test_tokens_that_are_left_out_are_counted_and_the_marked_ones_never_are(toke
     of = sight_of(tokens, 2 if tokens == 2000 else 4).tokens
     for query, key in ((0, tokens - 1), (tokens // 2, tokens // 2), (tokens // 3, tokens // 2)):
         drawn = token_strip(of, query, key, (None, None), SHADES, room)
-        lines = texts(drawn.block)
-        spots = {drawn.at(*place) for place in product(range(3), range(100))} - {None}
-        shown = {spot.position for spot in spots if spot is not None}
+        lines, hits = texts(drawn.block), {}
+        for place in product(range(3), range(100)):
+            if (hit := drawn.at(*place)) is not None:
+                hits.setdefault(hit.position, place)
         left_out = sum(int(count.replace(",", "")) for count in re.findall(r"…([\d,]+)…", " ".join(lines)))
-        assert len(shown) + left_out == tokens
-        assert {query, key} <= shown
-        for spot in spots:
-            assert spot is not None
-            place = min(place for place in product(range(3), range(100)) if drawn.at(*place) == spot)
-            assert of[0][spot.position].label in lines[place[0]][place[1] :][:20]
-        said = "".join(lines)
-        if query == key:
-            assert f"◆{of[0][query].label}" in said
-        else:
-            assert f"▸{of[0][query].label}" in said
-            assert f"▾{of[1][key].label}" in said
+        assert len(hits) + left_out == tokens
+        assert {query, key} <= set(hits)
+        for position, (line, column) in hits.items():
+            assert of[0][position].label in lines[line][column:][:20]
+        marks = [f"◆{of[0][query].label}"] if query == key else [f"▸{of[0][query].label}", f"▾{of[1][key].label}"]
+        assert all(mark in "".join(lines) for mark in marks)
 
 
 def test_word_pieces_touch_special_tokens_are_dim_and_foreign_text_is_harmless(minilm: str) -> None:
     trace = attncli.inspect("unbelievably \u202eodd", model=minilm)
     drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), COLOUR, Bounds(3, 60))
-    said = "".join(texts(drawn.block))
-    assert said.isprintable()
+    shown = "".join(texts(drawn.block))
+    assert shown.isprintable()
     pieces = [token.label for token in trace.key_tokens if token.word == 0]
     assert len(pieces) > 3
-    assert "".join(pieces[2:]) in said
+    assert "".join(pieces[2:]) in shown
     styles = {segment.text.strip(): segment.style for line in drawn.block.lines for segment in line}
     assert styles["[CLS]"] is not None
     assert styles["[CLS]"].dim
 
 
-def test_two_sequences_have_a_line_each() -> None:
+def test_two_sequences_stand_behind_each_other_in_any_room() -> None:
     trace = attncli.inspect("a b c", target="x y")
     drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Bounds(2, 30))
-    assert texts(drawn.block) == [" x▸y", " a b▾c"]
-    assert [drawn.at(0, 3), drawn.at(1, 1)] == [("query", 1), ("key", 0)]
+    assert texts(drawn.block) == [" x▸y ‖ a b▾c"]
+    assert [drawn.at(0, 3), drawn.at(0, 7)] == [("query", 1), ("key", 0)]
+    trace = attncli.inspect("time flies like an arrow", target="die Zeit fliegt")
+    for room in (Bounds(1, 60), Bounds(1, 30), Bounds(6, 30)):
+        drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, room)
+        shown = "".join(texts(fits(drawn.block, room)))
+        assert "▸Zeit" in shown
+        assert "▾like" in shown
 
 
 # --- words ---
@@ -410,20 +375,31 @@ def test_two_sequences_have_a_line_each() -> None:
 
 def test_the_status_tells_the_numbers_of_the_cell() -> None:
     trace, sight = toy(9), sight_of(9)
-    weights = softmax_of(trace, 1)
-    said = texts(status(sight, CellCursor(1, 5, 2), "", ["computing layer 3 …"], SHADES, Bounds(2, 160)))
-    assert said[0].startswith("▸ 5 w5 → ▾ 2 w2")
-    weight, share, rank, keys, score = map(
-        float,
-        re.findall(r"weight ([\d.]+) · ([\d.]+) % of its row · rank (\d+) of (\d+) · score ([-\d.]+)", said[0])[0],
-    )
-    layer = trace.layers[0]
+    weights, layer = softmax_of(trace, 1), trace.layers[0]
+    (line,) = texts(cell_line(sight, CellCursor(1, 5, 2), SHADES, Bounds(1, 160)))
+    assert line.startswith("▸ 5 w5 → ▾ 2 w2")
+    numbers = re.findall(r"weight ([\d.]+) · ([\d.]+) % of its row · rank (\d+) of (\d+) · score ([-\d.]+)", line)[0]
+    weight, share, rank, keys, score = map(float, numbers)
     assert weight == pytest.approx(weights[5, 2], abs=5e-5)
     assert share == pytest.approx(100 * weights[5, 2], rel=0.01)
     assert (rank, keys) == (1 + (weights[5] > weights[5, 2]).sum(), 6)
     assert score == pytest.approx(float(layer.q[1, 5] @ layer.k[1, 2]) * layer.scale, abs=1e-4)
-    assert "computing layer 3 …" in said[1]
-    assert "masked" in texts(status(sight, CellCursor(1, 2, 5), "", [], SHADES, Bounds(2, 160)))[0]
+    assert "masked" in texts(cell_line(sight, CellCursor(1, 2, 5), SHADES, Bounds(1, 160)))[0]
+    assert "computing layer 3 …" in texts(status_lines(sight, "", ["computing layer 3 …"], SHADES, Bounds(1, 160)))[0]
+
+
+def test_what_went_wrong_has_both_lines_where_one_is_too_short() -> None:
+    problem = "the sentence has 632 tokens, and the model reads 512; --truncate cuts it"
+
+    def drawn(text: str, lines: int, width: int) -> list[str]:
+        return [
+            line.rstrip() for line in texts(status_lines(sight_of(9), text, ["held"], SHADES, Bounds(lines, width)))
+        ]
+
+    assert drawn(problem, 1, 90)[0].startswith(f"{problem} · held")
+    assert " ".join(drawn(problem, 2, 50)) == problem
+    assert drawn(problem, 1, 50) == [f"{problem[:48]}…"]
+    assert drawn(problem * 2, 2, 50)[1].endswith("…")
 
 
 def test_why_is_the_page_of_attn_why_and_counts_what_has_no_room() -> None:
@@ -431,11 +407,9 @@ def test_why_is_the_page_of_attn_why_and_counts_what_has_no_room() -> None:
     layer = trace.layers[0]
     (cell,) = attncli.why(replace(trace, layers=(replace(layer, heads=(2,)),)), query=4, key=1)
     whole = texts(why_box(trace, layer, CellCursor(2, 4, 1), SHADES, Bounds(60, 90)))
-    said = "\n".join(whole)
     assert "4 arrow → 1 flies" in whole[0]
-    for number in (cell.dot_product, cell.score, cell.weight, cell.value_norm, cell.contribution_norm):
-        assert f"{number:.4f}" in said
-    assert all(f"{product:.4f}" in said for product in cell.products)
+    for number in (cell.dot_product, cell.score, cell.weight, cell.value_norm, cell.contribution_norm, *cell.products):
+        assert f"{number:.4f}" in "\n".join(whole)
     part = texts(why_box(trace, layer, CellCursor(2, 4, 1), SHADES, Bounds(8, 90)))
     assert part[:7] == whole[:7]
     assert (len(part), int(part[7].split()[0]) > 0) == (8, True)
@@ -447,85 +421,41 @@ def test_why_is_the_page_of_attn_why_and_counts_what_has_no_room() -> None:
 def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> None:
     held, now = (attncli.inspect(text, num_heads=2, d_model=4) for text in ("b a c e", "a b x c e"))
     sight = LayerViewCache(now, now.layers[0], held)
-    first, second = softmax_of(held, 1), softmax_of(now, 1)
     pairs = list(sight.pair.chosen) if sight.pair else []
     assert len(pairs) == 3
     assert sight.alone == ({0, 2}, {0, 2}) or sight.alone == ({1, 2}, {1, 2})
-    picture = sight.pooled(1, range(5), range(5))
-    for (mine, query), (other, key) in product(pairs, pairs):
-        assert picture.values[query, key] == pytest.approx(second[query, key] - first[mine, other], abs=1e-6)
+    picture, highest = sight.pooled(1, range(5), range(5)), 0.0
+    for head, (mine, query), (other, key) in product((0, 1), pairs, pairs):
+        change = softmax_of(now, head)[query, key] - softmax_of(held, head)[mine, other]
+        highest = max(highest, abs(change))
+        assert head == 0 or picture.values[query, key] == pytest.approx(change, abs=1e-6)
     for index in sight.alone[0]:
         assert not picture.allowed[index].any()
         assert not picture.allowed[:, index].any()
-    highest = max(
-        abs(softmax_of(now, head)[q, k] - softmax_of(held, head)[a, b])
-        for head in (0, 1)
-        for (a, q), (b, k) in product(pairs, pairs)
-    )
     scale = sight.scale(None)
     assert scale == Scale.around_zero(scale.high)
     assert scale.high == pytest.approx(highest, rel=1e-5)
-    lines = texts(drawn_head(sight, CellCursor(1, 4, 3), SHADES, Bounds(12, 60)).drawn.block)
+    lines = texts(drawn_head(sight, (1, 4, 3), SHADES, Bounds(12, 60)).block)
     rows = [line for line in lines if re.match(r".\d", line)]
     assert [index for index, line in enumerate(rows) if " ~ " in line[:10]] == sorted(sight.alone[0])
     assert all(line.count("~") >= 2 for line in rows)
     assert "− held" in lines[0]
     assert "~ not in what is held" in lines[-1]
     whole = LayerViewCache(now, now.layers[0], attncli.inspect("a x b", num_heads=2, d_model=4, mask="full"))
-    last = texts(drawn_head(whole, CellCursor(1, 4, 3), SHADES, Bounds(12, 90)).drawn.block)[-1]
+    last = texts(drawn_head(whole, (1, 4, 3), SHADES, Bounds(12, 90)).block)[-1]
     assert "~ not in what is held" in last
     assert "masked" not in last
     fits(small_heads(sight, 0, None, COLOUR, Bounds(8, 30)).block, Bounds(8, 30))
     small = texts(small_heads(sight, 0, None, SHADES, Bounds(24, 60)).block)
     marked = [index for index, line in enumerate(small[1:]) if re.fullmatch("[~ ]*~[~ ]*", line)]
     assert marked == sorted(sight.alone[0])
-    told = texts(status(sight, CellCursor(1, 4, 3), "", [], SHADES, Bounds(2, 200)))[0]
-    assert "from" in told
+    assert "from" in texts(cell_line(sight, CellCursor(1, 4, 3), SHADES, Bounds(1, 200)))[0]
 
 
 def test_texts_without_a_common_token_and_layers_that_are_not_held_have_no_difference() -> None:
     held, now = attncli.inspect("a b"), attncli.inspect("x y z")
     sight = LayerViewCache(now, now.layers[0], held)
     assert not sight.pooled(0, range(3), range(3)).allowed.any()
-    fits(drawn_head(sight, CellCursor(0, 1, 1), COLOUR, Bounds(9, 40)).drawn.block, Bounds(9, 40))
+    fits(drawn_head(sight, (0, 1, 1), COLOUR, Bounds(9, 40)).block, Bounds(9, 40))
     elsewhere = replace(held, layers=(replace(held.layers[0], layer=3),))
     assert LayerViewCache(now, now.layers[0], elsewhere).pair is None
-
-
-# --- what is old ---
-
-
-@pytest.mark.parametrize("tier", ["truecolor", "ascii"])
-def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
-    block = drawn_head(sight_of(9), CellCursor(1, 3, 2), PALETTES[tier], Bounds(14, 70)).drawn.block
-    old = faded(block)
-    assert texts(old) == texts(block)
-    for lines in zip(painted(block), painted(old), strict=True):
-        for (_, before), (_, after) in zip(*lines, strict=True):
-            assert after is not None
-            assert after.dim or (after.color, after.bgcolor) != (before and before.color, before and before.bgcolor)
-
-
-def test_what_went_wrong_has_both_lines_where_one_is_too_short() -> None:
-    sight, problem = sight_of(9), "the sentence has 632 tokens, and the model reads 512; --truncate cuts it"
-    wide, narrow = (
-        status(sight, CellCursor(0, 1, 1), problem, ["held"], SHADES, Bounds(2, width)) for width in (90, 50)
-    )
-    cell, below = texts(wide)
-    assert cell.startswith("▸ 1 w1")
-    assert below.startswith(f"{problem} · held")
-    assert " ".join(line.strip() for line in texts(narrow)) == problem
-    (alone,) = texts(status(sight, CellCursor(0, 1, 1), problem, ["held"], SHADES, Bounds(1, 50)))
-    assert alone.rstrip() == f"{problem[:48]}…"
-    longer = texts(status(None, CellCursor(0, 0, 0), problem * 2, [], SHADES, Bounds(2, 50)))
-    assert longer[1].rstrip().endswith("…")
-
-
-@pytest.mark.parametrize("lines", [1, 2, 6])
-def test_two_sequences_stand_in_any_room(lines: int) -> None:
-    trace = attncli.inspect("time flies like an arrow", target="die Zeit fliegt")
-    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Bounds(lines, 60))
-    fits(drawn.block, Bounds(lines, 60))
-    said = "\n".join(texts(drawn.block))
-    assert "▸Zeit" in said
-    assert "▾like" in said

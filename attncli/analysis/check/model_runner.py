@@ -21,7 +21,6 @@ from attncli.engines.torch.expected_masks import ExpectedMask, implied_masks
 from attncli.engines.torch.load import first_position
 from attncli.engines.torch.recorder import PaddedBatch, Recorder, Span, Sublayer
 from attncli.engines.torch.run_recorded import run
-from attncli.engines.torch.text_model import find_text_model
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
@@ -46,9 +45,8 @@ class CapturedLayer:
         keys: which columns are.
         has_mask: whether a mask reached the layer; true where the softmax was watched and nothing else is known.
         mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
-        dtypes: of that mask and of the queries.
         sums: of the weights that the model itself computed, for every row.
-        beside: what the other columns are: `pad` or `document`.
+        others: what the other columns are: `pad` or `document`.
     """
 
     trace: LayerTrace
@@ -57,9 +55,8 @@ class CapturedLayer:
     keys: slice
     has_mask: bool
     mask: Any
-    dtypes: tuple[str, str] | None
     sums: Float[np.ndarray, "H Q"]
-    beside: str = "pad"
+    others: str = "pad"
 
 
 class ModelRunner:
@@ -70,7 +67,7 @@ class ModelRunner:
         self.model = checkpoint.model
         self.first_position = first_position(self.model)
         self.implied = implied_masks(self.model)
-        self.dtype = _named(self.model.dtype)
+        self.dtype = str(self.model.dtype).removeprefix("torch.")
         self.recorded: list[Sublayer] = []  # what was audited last
         is_exchangeable = self.model._can_set_attn_implementation()
         self.backends = ("sdpa", "eager") if is_exchangeable and self.model._supports_sdpa else ("eager",)
@@ -79,14 +76,6 @@ class ModelRunner:
     def known_padding(self) -> int | None:
         """The id by which the model itself tells padding from tokens, to count their positions; None if it does not."""
         return self.first_position - 1 if self.first_position else None
-
-    @property
-    def stored_dtype(self) -> str:
-        """The type that the checkpoint was saved in, as its configuration says."""
-        checkpoint = self.checkpoint
-        part = find_text_model(checkpoint.snapshot, checkpoint.options)
-        dtypes = (getattr(config, "dtype", None) for config in (part.config, part.whole))
-        return _named(next(filter(None, dtypes), torch.float32))
 
     def read(self, text: str, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
@@ -106,7 +95,7 @@ class ModelRunner:
         A causal model is told by positions that begin again, as in training; an encoder by a mask of the documents.
         """
         for found in self._audited(self._packed(sentences, has_mask=not self.looks_back)):
-            yield {place: replace(layer, beside="document") for place, layer in found.items()}
+            yield {place: replace(layer, others="document") for place, layer in found.items()}
 
     def _audited(self, batch: PaddedBatch) -> Iterator[dict[Sublayer, CapturedLayer]]:
         """Yield the layers of each sentence; several may stand in one row of the batch."""
@@ -127,7 +116,7 @@ class ModelRunner:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
         call = recorded.calls[place]
-        mask, dtypes = None, None
+        mask = None
         if call.weight_sums is None:  # the softmax was traced: the weights are the model's own
             sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
         else:
@@ -137,9 +126,8 @@ class ModelRunner:
                 if (id(values), own) not in masks:
                     masks[id(values), own] = to_numpy(values[own])
                 mask = masks[id(values), own]
-                dtypes = _named(values.dtype), call.dtype
         has_mask = call.weight_sums is None or mask is not None
-        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums)
+        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, sums)
 
     # --- in one way and another ---
 
@@ -244,7 +232,3 @@ class ModelRunner:
             allowed = allowed.tril()
         mask = torch.zeros(allowed.shape, dtype=self.model.dtype)
         return mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)[None, None]
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -177,13 +177,13 @@ def _show_over_sentences(
 
         environment.write([write_differences(found, precision)], output.file)
         return
-    from attncli.render.differences import differences_parts
+    from attncli.render.diff import DiffView
     from attncli.render.matrix import DIGITS
 
     with output.canvas(environment, chosen, "diff") as shown:
         digits = DIGITS if precision is None else precision
-        parts = differences_parts(found, top, shown.palette("viridis"), shown.table_width, digits)
-        shown.show(parts, " / ".join(dict.fromkeys((found.first.title, found.second.title))))
+        view = DiffView(found, shown.palette("viridis"), shown.table_width, digits, top)
+        shown.show(view.renderables(), " / ".join(dict.fromkeys((found.first.title, found.second.title))))
 
 
 def _traces(

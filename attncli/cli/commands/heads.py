@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attncli.analysis.metric_names import DETECTORS, NAMES, Metric
+from attncli.analysis.metric_names import NAMES, Metric
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attncli.cli.environment import PictureFile, Terminal
     from attncli.render.palette import Palette
 
-_OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate", *DETECTORS)  # what a table of it has
+_OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate")  # what a table of it has
 
 Query = Annotated[
     list[str] | None,
@@ -73,16 +73,14 @@ class Wanted(Options):
 
     def check(self, request: options.Stream) -> None:
         """Raise UsageError, before anything is loaded, for options that do not go together."""
+        order, _ = self.order, self.chosen  # a misspelt metric is refused here
         for name in ("sort", "label", "metrics"):
             if self.grid is not None and getattr(self, name):
                 raise UsageError(
                     f"--{name} does not apply to --grid, which has every head in its place; drop one of them"
                 )
-        if self.top is not None and self.order is None and not self.label:
+        if self.top is not None and order is None and not self.label:
             raise UsageError("--top does not apply without --sort METRIC or --label, which say by what")
-        for metric in (self.order, self.grid, *(self.chosen or ())):
-            if metric in DETECTORS and not self.induction:
-                raise UsageError(f"{metric} is measured on random tokens that come twice; give --induction")
         if self.induction:
             inputs = [name for name, _ in request.computed.sentences.explicit_values() if name != "no_special"]
             if inputs := [*inputs, *["from"] * (request.from_ is not None)]:
@@ -94,7 +92,7 @@ class Wanted(Options):
         """The metrics that `--metrics` names; None is all of them."""
         if self.metrics is None:
             return None
-        metrics = {name: name for name in (*NAMES, *DETECTORS)}
+        metrics = {name: name for name in NAMES}
         names_in("--metrics", self.metrics, metrics)
         return [metrics[name.strip()] for name in self.metrics.split(",")]  # type: ignore[index]
 
@@ -104,7 +102,7 @@ class Wanted(Options):
         is_found_by = self.induction and not self.label and self.grid is None
         if self.sort is None:
             return "induction" if is_found_by else None
-        metrics: dict[str, Metric] = {name: name for name in (*NAMES, *DETECTORS)}
+        metrics: dict[str, Metric] = {name: name for name in NAMES}
         name = self.sort.removeprefix("-")
         if name not in metrics:
             expected = ", ".join(metrics)
@@ -215,7 +213,7 @@ def _measured(
         raises=wanted.induction,
         warns_once=True,
     )
-    stats = HeadStats()
+    stats = HeadStats(wanted.induction)
     for _, metrics in stream.values():
         stats.add(metrics)
     return stats.report(), stream.failures

@@ -62,17 +62,10 @@ class _Reading(Options):
             "masked; or additive, what is added to scores. Default: what makes it causal, or it is ambiguous.",
         ),
     ] = None
-    batch: Annotated[
-        bool,
-        options.input_option(
-            "--batch",
-            help="The first axis of a file is the batch; [batch, keys] says which keys of each row are padding.",
-        ),
-    ] = False
     lengths: Annotated[
         str | None,
         options.input_option(
-            metavar="LENGTHS|FILE", help="Tokens of each row of a batch, whose padding an expression calls pad: 5,2."
+            metavar="LENGTHS", help="Tokens of each row of a batch, whose padding an expression calls pad: 5,2."
         ),
     ] = None
 
@@ -83,15 +76,18 @@ class _Reading(Options):
             UsageError: none of the masks needs lengths, or two options say the size.
             InputError: the lengths cannot be read.
         """
-        from attncli.masks.from_arrays import has_own_padding, read_lengths
-        from attncli.masks.mask_grid import GridOptions
+        from attncli.masks.mask_grid import GridOptions, as_expression, has_padding_of_rows, is_file
 
         size, lengths = self.sizes(tokens), None
         if self.lengths is not None:
-            if not any(mask is not None and has_own_padding(mask) for mask in masks):
+            expressions = [as_expression(mask) for mask in masks if mask is not None and not is_file(mask)]
+            if not any(map(has_padding_of_rows, expressions)):
                 raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
-            lengths = read_lengths(self.lengths)
-        return GridOptions(size, self.for_, lengths, self.batch)
+            numbers = [part.strip() for part in self.lengths.split(",")]
+            if not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers):
+                raise UsageError(f"--lengths {visible(self.lengths)}: expected numbers such as 5,2")
+            lengths = [int(part) for part in numbers]
+        return GridOptions(size, self.for_, lengths)
 
     def sizes(self, tokens: Sequence[str] | None = None) -> MaskSize:
         """Return what the size options say; a text says how many keys there are.
@@ -170,7 +166,6 @@ def check(
     attn mask check mask.npy --expect "causal & window(4)"
     attn mask check mask.npy --expect causal --fail-on leak,pad
     attn mask check mask.npy --expect "causal & pad" --lengths 5,2
-    attn mask check padding.npy --batch --for mha
     """
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
@@ -226,7 +221,7 @@ def convert(
         Path, options.output_option("--output", "-o", metavar="FILE", help="npy, pt, safetensors or csv.")
     ],
     dtype: Annotated[
-        Literal["float16", "bfloat16", "float32", "float64"] | None,
+        Literal["float16", "float32", "float64"] | None,
         options.output_option(help="Type of an additive mask. Default: float32."),
     ] = None,
 ) -> None:
@@ -244,10 +239,7 @@ def convert(
         raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
     subject = open_mask(mask, reading.grid_options(mask))
     subject.check_read()
-    kind = (dtype or "float32") if to == "additive" else "bool"
-    # nn.MultiheadAttention takes key padding as it is, every other function with axes for heads and queries.
-    shape = (len(subject.allowed), subject.shape[-1]) if subject.is_padding and to == "mha" else subject.shape
-    write_values(output, encode_mask(subject.allowed.reshape(shape), to, kind), kind)
+    write_values(output, encode_mask(subject.cells, to, dtype or "float32"))
 
 
 def _words(text: str) -> list[str]:
@@ -262,11 +254,11 @@ def _words(text: str) -> list[str]:
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
     """Return the mask beside what is expected, where cells are wrong."""
     from attncli.masks.comparison import compare
-    from attncli.masks.mask_grid import grid_of_expression
+    from attncli.masks.mask_grid import grid_of_expression, heads_of
 
     if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
         return None
-    return compare(subject, grid_of_expression(expected, subject.size, subject.heads))
+    return compare(subject, grid_of_expression(expected, subject.size, heads_of(subject.shape)))
 
 
 class _How(NamedTuple):

@@ -129,15 +129,15 @@ def _left_out(calls: Calls) -> list[str]:
         return []
     if calls.left_out:
         return [f"no attention ran at the places that --place names; {calls.left_out} calls ran elsewhere"]
-    from attncli.analysis.calls.table import LOOKED_FOR
+    from attncli.analysis.calls.groups import LOOKED_FOR
 
     return [f"no attention was seen; looked for {LOOKED_FOR}"]
 
 
 def _write(calls: Calls, output: options.StderrOutput, chosen: str, aside: Environment) -> None:
     if chosen != "table":
-        from attncli.formats.calls import write_calls
         from attncli.formats.columns import call_table
+        from attncli.formats.documents import write_calls
         from attncli.formats.rows import table_rows
 
         aside.write([write_calls(calls)] if chosen == "json" else table_rows(call_table(calls), chosen), output.file)

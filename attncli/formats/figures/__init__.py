@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from attncli.formats.pictures import Drawing
 
-_INK, _FAINT = "#1f2328", "#59636e"
 _DPI = {"pdf": 600, "svg": 600, "png": 300}  # of what is not drawn as lines and letters: cells, and all of a png
 
 
@@ -86,13 +85,7 @@ def figure_of_views(drawings: Sequence[Drawing]) -> Figure:
 
 
 def written(figure: Figure, form: str, title: str) -> bytes:
-    """Return a figure as a file: its fonts embedded, and the same bytes whenever it is written.
-
-    Args:
-        figure: the figure.
-        form: `pdf`, `png` or `svg`.
-        title: of the document, for readers that show one.
-    """
+    """Return a figure as a file: its fonts embedded, and the same bytes whenever it is written."""
     import matplotlib
 
     metadata: dict[str, Any] = {"Title": title}
@@ -104,29 +97,21 @@ def written(figure: Figure, form: str, title: str) -> bytes:
     return file.getvalue()
 
 
+_SETTINGS = {
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "legend.fontsize"), 7),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), "#1f2328"),
+    **dict.fromkeys(("xtick.color", "ytick.color", "axes.edgecolor"), "#59636e"),
+    **dict.fromkeys(("axes.linewidth", "hatch.linewidth", "xtick.major.width", "ytick.major.width"), 0.4),
+    **dict.fromkeys(("axes.titlepad", "xtick.major.size", "xtick.major.pad", "ytick.major.pad"), 2),
+    **dict.fromkeys(("axes.labelpad", "legend.handlelength", "legend.columnspacing"), 1),
+    "axes.titlelocation": "left", "legend.frameon": False, "legend.borderpad": 0,
+    "pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "attn",  # fonts are embedded, or outlines
+}  # fmt: skip
+
+
 def _settings() -> dict[str, Any]:
-    """Return settings that leave nothing to those of the user: matplotlib's own, and of fonts the outlines."""
+    """Return settings that leave nothing to those of the user: matplotlib's own, and ours."""
     import matplotlib
 
     defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
-    embedded = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "attn"}
-    words = {
-        "font.size": 7,
-        "axes.titlesize": 7,
-        "axes.labelsize": 7,
-        "xtick.labelsize": 7,
-        "text.color": _INK,
-        "axes.labelcolor": _INK,
-    }
-    words |= {"xtick.labelcolor": _INK, "ytick.labelcolor": _INK, "xtick.color": _FAINT, "ytick.color": _FAINT}
-    legend = {
-        "legend.frameon": False,
-        "legend.fontsize": 7,
-        "legend.handlelength": 1,
-        "legend.columnspacing": 1,
-        "legend.borderpad": 0,
-    }
-    lines = {"axes.linewidth": 0.4, "axes.edgecolor": _FAINT, "hatch.linewidth": 0.4, "xtick.major.size": 2}
-    ticks = {"xtick.major.width": 0.4, "ytick.major.width": 0.4, "xtick.major.pad": 2, "ytick.major.pad": 2}
-    places = {"axes.titlelocation": "left", "axes.titlepad": 2, "axes.labelpad": 1}
-    return defaults | embedded | words | legend | lines | ticks | places
+    return defaults | _SETTINGS

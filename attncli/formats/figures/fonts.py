@@ -16,17 +16,8 @@ PROPORTIONAL, MONOSPACED = "DejaVu Sans", "DejaVu Sans Mono"
 
 @cache
 def _characters(family: str) -> frozenset[int]:
-    """Return the characters that a family of fonts has."""
     path = fontManager.findfont(FontProperties(family=[family]), fallback_to_default=False)
     return frozenset(get_font(path).get_charmap())
-
-
-@cache
-def _others() -> tuple[str, ...]:
-    """Return the families that are there for what the first one lacks."""
-    found = {font.name for font in fontManager.ttflist if font.style == "normal" and font.weight in (400, "normal")}
-    # The last resort has a box for every character there is.
-    return tuple(sorted(name for name in found if not name.startswith("Last Resort")))
 
 
 class Fonts(NamedTuple):
@@ -45,10 +36,12 @@ class Fonts(NamedTuple):
         """Return the fonts for these texts; what the first one lacks comes from the fonts of the system."""
         families = [first]
         left = {ord(character) for text in texts for character in text} - _characters(first)
-        for family in _others() if left else ():
-            if found := left & _characters(family):
+        found = {font.name for font in fontManager.ttflist if font.style == "normal" and font.weight in (400, "normal")}
+        for family in sorted(found) if left else ():
+            # The last resort has a box for every character there is.
+            if not family.startswith("Last Resort") and not left.isdisjoint(_characters(family)):
                 families.append(family)
-                left -= found
+                left -= _characters(family)
         return cls(tuple(families), frozenset(map(chr, left)))
 
     def of_size(self, size: float, weight: str = "normal") -> FontProperties:

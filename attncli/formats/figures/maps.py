@@ -21,7 +21,7 @@ from attncli.errors import UsageError
 from attncli.formats.figures.fonts import Fonts
 from attncli.formats.figures.size import INCH, Size
 from attncli.render.axes import MARK, STEPS, Axis, titled
-from attncli.render.color_limits import scales_of
+from attncli.render.color_limits import scale_of_layer
 from attncli.render.heatmap import Heatmap, heatmap_of
 from attncli.render.legend import ticks
 from attncli.render.palette import COLORMAPS, Palette, Scale
@@ -38,7 +38,7 @@ _KEY = 80.0  # height of what stands below the maps, about
 _FONT = 7.0  # of all that is not a label
 _AIR = 1.1  # from one label to the next, in units of the size of the font
 # Sizes of the labels' font, and at every how many places one stands: the first that has room.
-_LABELS = [*((size, 1) for size in (8.0, 7.0, 6.0)), *((6.0, step) for step in STEPS[1:])]
+_LABELS = [(8.0, 1), (7.0, 1), *((6.0, step) for step in STEPS)]
 _HATCHED: dict[str, Any] = {"facecolor": "white", "edgecolor": "#b4bac2", "hatch": "//////"}
 
 
@@ -89,7 +89,7 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: Size | None) -> Fig
         cells = view.cells(trace, layer)
         heads = {head: layer.head(head, cells.rows) for head in layer.heads}
         pictures = {head: heatmap_of(own, cells.of_columns, (pool, pool)) for head, own in heads.items()}
-        scales += scales_of(trace, view, layer, pictures).values()
+        scales.append(scale_of_layer(trace, view, layer, pictures))
         for place, (head, picture) in enumerate(pictures.items()):
             axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
             axes.set_title(_title(trace, layer, head))
@@ -150,13 +150,6 @@ def _kind(layer: LayerTrace) -> str:
 
 def _lay_out(figure: Figure, maps: Sequence[_Map], size: Size, width: float, ratio: float) -> float:
     """Label the maps with as large letters and as many tokens as there is room for; return the side of a cell.
-
-    Args:
-        figure: the figure.
-        maps: what is in it.
-        size: of the figure; a height that was left open becomes as much as the maps take.
-        width: points that no map can exceed.
-        ratio: how much higher than a map is wide all strips of maps together are.
 
     Raises:
         UsageError: there is no room for the maps.

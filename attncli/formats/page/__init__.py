@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, UsageError
-from attncli.formats.answers import gathered
+from attncli.formats.json_stream import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
 from attncli.render.color_limits import largest_weight
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
@@ -67,10 +67,7 @@ def check_page(show: frozenset[str] | None) -> None:
 def write_page(traces: Iterable[tuple[int, Trace]], view: View, colormap: str) -> Iterator[str]:
     """Write the page of one trace.
 
-    Args:
-        traces: the numbered trace.
-        view: its rows and columns; q and k are in the page only if they are to be shown.
-        colormap: the one the page opens with.
+    Queries and keys are in it only if they are to be shown.
 
     Raises:
         InputError: a head has more cells than a browser can draw.
@@ -176,16 +173,7 @@ def _layer(
     masks: dict[tuple[str, ...], str],
     has_products: bool,
 ) -> Iterator[str]:
-    """Yield the blocks of a layer; a mask or a key that heads share stands once, before the first of them.
-
-    Args:
-        place: of the layer in the page.
-        layer: the layer.
-        cells: which of its rows and columns.
-        whole: those whose largest weights stand at the end of the colours, with the first key and without it.
-        masks: name of every mask that was written, by its packed form; what is new is added.
-        has_products: whether q and k are wanted.
-    """
+    """Yield the blocks of a layer; a mask or a key that heads share stands once, before the first of them."""
     keys: set[int] = set()
     for index, blind in zip(layer.heads, layer.fully_masked(cells.rows), strict=True):
         head = layer.head(index, cells.rows)

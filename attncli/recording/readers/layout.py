@@ -75,12 +75,12 @@ class Points:
         *outer, queries, keys = (product.axes.shape[axis] for axis in self.order)
         self.shape = *_batch_and_heads(product, outer), queries, keys
         self.wrong = _wrong(product.axis(softmax.scores.axes, softmax.axis), self.order, keys)
-        width = [label for label in product.left.labels if label in product.right.labels and label not in product.out]
-        self.q = self._factor(self.q_side, [*labels[:-1], *width], len(width))
-        self.k = self._factor(self.k_side, [*product.shared, labels[-1], *width], len(width))
+        width = {*product.left.labels} - {*product.out}
+        self.q = self._factor(self.q_side, [*labels[:-1], *width])
+        self.k = self._factor(self.k_side, [*product.shared, labels[-1], *width])
         self.v, self.output = self._values(found, result, places)
         self.met = self.four(found.left.detach(), weights.scores.axes)
-        self.scores, self.weights = self._held(softmax.received), self._held(softmax.given)
+        self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
         if self.weights is None and self.scores is not None and self.wrong is None:
             self.weights = _softmax(self.scores, -1)  # as it was before it was changed in place
 
@@ -115,9 +115,9 @@ class Points:
         sizes = [self.product.axes.shape[axis] for axis in self.order[1 : len(outer)]]
         return tensor.expand(outer[0], *sizes, rows, columns).flatten(1, -3)
 
-    def _factor(self, side: Operand, labels: list[object], widths: int) -> Tensor | None:
-        tensor = side.in_order(labels)
-        return None if tensor is None else self._with_heads(tensor.flatten(-widths))
+    def _factor(self, side: Operand, labels: list[object]) -> Tensor | None:
+        tensor = side.tensor
+        return None if tensor is None else self._with_heads(in_order(tensor, side.labels, labels))
 
     def _held(self, held: Held) -> Tensor | None:
         return None if held.tensor is None else self.four(held.tensor, self.origin.softmax.scores.axes)
@@ -148,7 +148,7 @@ def _batch_and_heads(product: Product, outer: list[int]) -> tuple[int, int]:
     """Return how many batch rows and heads there are; heads may be folded into the batch."""
     if len(outer) != 1:
         return (outer[0], math.prod(outer[1:])) if outer else (1, 1)
-    heads = max(product.left.factor.heads, product.right.factor.heads)
+    heads = max(product.left.heads, product.right.heads)
     return (outer[0] // heads, heads) if outer[0] % heads == 0 else (outer[0], 1)
 
 

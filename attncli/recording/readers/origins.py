@@ -1,8 +1,8 @@
-"""Where tensors come from, as far as it may be attention: factors, scores, weights, outputs.
+"""Where tensors come from, as far as it may be attention: products, scores, weights; and the lines that made masks.
 
 Origins are found by the identity of a tensor and end with it. What they hold of the program's tensors are aliases
-without a history. What is done to scores is recorded by name, with the tensor it was done with, and is not
-interpreted. How their axes move is followed by a tensor without numbers that goes through the same views.
+without a history. What is done to scores is recorded by name, with the tensor it was done with. How their axes move is
+followed by a tensor without numbers that goes through the same views.
 """
 
 from __future__ import annotations
@@ -17,34 +17,21 @@ import torch
 from torch import Tensor
 
 from attncli.recording.call import CallSite
-from attncli.recording.lineage import operation
-
-# A tensor of one element is read when a call is emitted, as reading it waits for the device.
-Number = float | Tensor
-UNKNOWN: Number = math.nan  # among the numbers of a tensor: it was also multiplied with what is no one constant
 
 _MOST_PRODUCTS = 64  # whose factors are held at a time
-_MOST_CHANGES = 16  # of scores, or numbers of a factor
+_MOST_CHANGES = 16  # of scores
 
 
-class Factor(NamedTuple):
-    """A tensor that may become queries, keys or values.
+class FoldedHeads(NamedTuple):
+    """Queries, keys or values whose batch axis holds so many heads of each row."""
 
-    Attributes:
-        numbers: those that it was multiplied with.
-        heads: how many of them are folded into its batch.
-        is_split: whether a view alone made heads of it; see `heads`.
-    """
-
-    numbers: tuple[Number, ...] = ()
-    heads: int = 1
-    is_split: bool = False
+    number: int
 
 
-class AttentionOutput(NamedTuple):
-    """The output of an attention."""
+class MadeMask(NamedTuple):
+    """A mask, and the line of the program that made it, such as `train.py:40`."""
 
-    place: CallSite
+    line: str
 
 
 class Held:
@@ -71,19 +58,15 @@ class Operand(Held):
 
     Attributes:
         labels: of its axes.
-        factor: what is known of it.
+        heads: how many of them are folded into its batch.
+        is_split: see `splits_positions`.
         is_learned: whether it is a parameter of a module, or a view of one.
-        operation: that it is the result of, as autograd counts them.
     """
 
-    def __init__(self, tensor: Tensor, labels: tuple[object, ...], factor: Factor) -> None:
+    def __init__(self, tensor: Tensor, labels: tuple[object, ...], heads: int) -> None:
         super().__init__(tensor)
-        self.labels, self.factor, self.is_learned = labels, factor, is_learned(tensor)
-        self.operation = operation(tensor)
-
-    def in_order(self, labels: Iterable[object]) -> Tensor | None:
-        """Return the tensor with axes in this order; those that it does not have are 1."""
-        return None if (tensor := self.tensor) is None else in_order(tensor, self.labels, labels)
+        self.labels, self.heads = labels, heads
+        self.is_split, self.is_learned = splits_positions(tensor), is_learned(tensor)
 
 
 class Product(NamedTuple):
@@ -152,12 +135,14 @@ class Change(NamedTuple):
         other: the tensor or the number that it was done with; None where there is none, or several.
         is_first: whether scores or weights are the first argument; of `where`, those that stay where it is True.
         axes: those of the product, as they were moved by then.
+        made_at: the line that made the tensor, if it is a mask.
     """
 
     name: str
     other: Held | float | None
     is_first: bool
     axes: Tensor
+    made_at: str | None = None
 
     @property
     def factor(self) -> float | None:
@@ -195,29 +180,32 @@ class Scores(NamedTuple):
         """Whether an exponential was taken of it, as where a softmax is written out."""
         return any(change.name in ("exp", "exp2") for change in self.changes)
 
-    def changed(self, name: str, other: Tensor | float | None = None, is_first: bool = True) -> Scores:
+    def changed(
+        self, name: str, other: Tensor | float | None = None, is_first: bool = True, made_at: str | None = None
+    ) -> Scores:
         """Return it with numbers that changed."""
         if len(self.changes) >= _MOST_CHANGES:
             return self
         held = Held(other) if isinstance(other, Tensor) else other
-        return self._replace(changes=(*self.changes, Change(name, held, is_first, self.axes)))
+        return self._replace(changes=(*self.changes, Change(name, held, is_first, self.axes, made_at)))
 
 
-class Weighing:
+class SoftmaxCall:
     """A softmax that took scores.
 
     Attributes:
         scores: which.
         axis: of theirs that it is over.
         received: what it took.
-        given: what it gave.
-        has_met: whether its weights met values.
-        lost: where they were lost before; None where they were not.
+        result: what it gave.
+        is_used: whether its weights met values.
+        lost_at: where they were lost before; None where they were not.
     """
 
-    def __init__(self, scores: Scores, axis: int, received: Held, given: Held) -> None:
-        self.scores, self.axis, self.received, self.given = scores, axis, received, given
-        self.has_met, self.lost = False, None  # type: tuple[bool, CallSite | None]
+    def __init__(self, scores: Scores, axis: int, received: Held, result: Held) -> None:
+        self.scores, self.axis, self.received, self.result = scores, axis, received, result
+        self.is_used = False
+        self.lost_at: CallSite | None = None
 
 
 class Weights(NamedTuple):
@@ -230,7 +218,7 @@ class Weights(NamedTuple):
         in_dropout: whether the module that did was in training mode.
     """
 
-    softmax: Weighing
+    softmax: SoftmaxCall
     scores: Scores
     dropout: float = 0.0
     in_dropout: bool | None = None
@@ -240,14 +228,13 @@ class Lost(NamedTuple):
     """What came of queries and keys in ways that are not followed.
 
     Attributes:
-        stage: whether it is the product of each query and each key, whose sum over the width is the scores, `pairs`;
-            `scores`; or `weights`, which a softmax made of what nothing is known of.
+        is_softmax: whether a softmax made it, of what nothing is known of; else it is scores.
     """
 
-    stage: str = "scores"
+    is_softmax: bool = False
 
 
-Origin = Factor | AttentionOutput | Scores | Weights | Lost
+Origin = FoldedHeads | MadeMask | Scores | Weights | Lost
 
 
 class Origins:
@@ -255,26 +242,26 @@ class Origins:
 
     Attributes:
         is_over: whether nothing is followed any more.
-        known: the origins by the identities of tensors.
+        by_id: the origins by the identities of tensors.
     """
 
     def __init__(self) -> None:
         self.is_over = False
-        self.known: dict[int, tuple[ref[Tensor], Origin]] = {}
+        self.by_id: dict[int, tuple[ref[Tensor], Origin]] = {}
         self._operands: deque[ref[Operand]] = deque()
 
     def get(self, tensor: object) -> Origin | None:
         """Return the origin of a tensor; None where it is not known, and of all else."""
-        entry = self.known.get(id(tensor))
+        entry = self.by_id.get(id(tensor))
         return None if entry is None else entry[1]
 
     def put(self, tensor: Tensor, origin: Origin | None) -> None:
-        """Know the origin of a tensor while it lives."""
-        known, key = self.known, id(tensor)
+        """Remember the origin of a tensor while it lives."""
+        by_id, key = self.by_id, id(tensor)
         if origin is None or self.is_over:
-            known.pop(key, None)
+            by_id.pop(key, None)
         else:
-            known[key] = ref(tensor, lambda _: known.pop(key, None)), origin
+            by_id[key] = ref(tensor, lambda _: by_id.pop(key, None)), origin
 
     def begin(self, product: Product) -> Scores:
         """Return the scores of a product; of the oldest of many, the factors are let go."""
@@ -288,19 +275,18 @@ class Origins:
     def end(self) -> None:
         """Follow nothing any more, and let go of what is held."""
         self.is_over = True
-        self.known.clear()
+        self.by_id.clear()
         self._operands.clear()
 
-    def factor(self, tensor: object) -> Factor:
-        """Return what is known of a tensor as a factor."""
-        if self.is_over:
-            return Factor((UNKNOWN,))
+    def heads(self, tensor: object) -> int:
+        """Return how many heads are folded into the batch of a tensor."""
         origin = self.get(tensor)
-        if isinstance(origin, Scores):  # queries may be a product themselves
-            numbers = [change.factor for change in origin.changes]
-            known = tuple(number for number in numbers if number is not None)
-            return Factor(known if len(known) == len(numbers) else (UNKNOWN,) * bool(known))
-        return origin if isinstance(origin, Factor) else Factor()
+        return origin.number if isinstance(origin, FoldedHeads) else 1
+
+    def made_at(self, tensor: object) -> str | None:
+        """Return the line that made a mask."""
+        origin = self.get(tensor)
+        return origin.line if isinstance(origin, MadeMask) else None
 
 
 def in_order(tensor: Tensor, labels: Iterable[object], order: Iterable[object]) -> Tensor:
@@ -320,6 +306,16 @@ def is_learned(tensor: Tensor) -> bool:
     return is_one or ((base := tensor._base) is not None and isinstance(base, torch.nn.Parameter))
 
 
+def splits_positions(tensor: Tensor) -> bool:
+    """Return whether a view alone makes `[B, H, T, D]` of `[B, T, H·D]`, so that a head is a part of the positions."""
+    base = tensor._base
+    if base is None or tensor.ndim != 4 or isinstance(base, torch.nn.Parameter):
+        return False
+    _, heads, positions, width = tensor.shape
+    is_of_heads = heads > 1 and base.shape[-1] == heads * width
+    return is_of_heads and 1 < positions != heads and tensor.is_contiguous()
+
+
 def version(tensor: Tensor) -> int:
     """Return how often a tensor was changed in place; tensors of the inference mode do not count it."""
     return 0 if tensor.is_inference() else tensor._version
@@ -329,9 +325,3 @@ def has_values(result: Any) -> bool:
     """Return whether a result is a plain tensor, with numbers of its own."""
     is_plain = type(result) is Tensor and not (result.is_meta or result.is_nested)
     return is_plain and not torch._C._functorch.is_functorch_wrapped_tensor(result)
-
-
-def several_numbers(*numbers: tuple[Number, ...]) -> tuple[Number, ...]:
-    """Return numbers one after another; of many, that they are not known."""
-    together = sum(numbers, ())
-    return together if len(together) <= _MOST_CHANGES else (UNKNOWN,)

@@ -16,13 +16,14 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 
 from attncli.render.axes import LONGEST_LABEL, MARK, titled
+from attncli.render.block import Block
 from attncli.render.cell_grid import HALF, NARROW, WIDE, CellGrid, GridCell, map_lines
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.pane import ALONE, KEY, QUERY, PaneContent, pad
+from attncli.render.explore.pane import ALONE, KEY, QUERY, pad
 from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.heatmap import Heatmap
 from attncli.render.legend import legend_line
-from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.palette import BOLD, DIM, Palette
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
@@ -31,7 +32,6 @@ _LEAST_WITH_TICKS, _LEAST_WITH_LEGEND = 5, 8  # lines of a room
 _LABELS = (LONGEST_LABEL, 6, 0)  # cells of a label
 _WITH_NUMBERS, _WITH_WORDS = 4, 6  # characters of a cell, and of a column that has its token above it
 _WIDEST_HALF = 4  # characters of a cell that is half of them high
-_FEW = 3
 _MOST_MEASURED = 200  # tokens whose longest label is looked for
 
 
@@ -65,32 +65,11 @@ class VisibleRange(NamedTuple):
     labels: int
 
 
-class MainHeatmap(NamedTuple):
-    """A head that is drawn.
+@dataclass(frozen=True)
+class LargeHead:
+    """One head as large as there is room for.
 
     Attributes:
-        drawn: its block; the place of a line and a column is the cell there, a query and a key: of several cells that
-            share a character the one with the largest number.
-        window: which part of it is shown.
-        zooms: how many times it can be halved.
-    """
-
-    drawn: PaneContent[tuple[int, int]]
-    window: VisibleRange
-    zooms: int
-
-
-def large_head(
-    sight: LayerViewCache,
-    cursor: CellCursor,
-    port: tuple[int, int, int],
-    ramp: Ramp | None,
-    palette: Palette,
-    room: Bounds,
-) -> MainHeatmap:
-    """Return one head as large as there is room for.
-
-    Args:
         sight: the layer, or its difference.
         cursor: the cell that is looked at; it is always among those that are shown.
         port: the first row and the first column of a part, and how often cells are halved.
@@ -98,19 +77,42 @@ def large_head(
         palette: how cells look.
         room: at least 3 lines of 10 cells.
     """
-    head = _Head(sight, cursor, port, sight.scale(ramp), palette, room)
-    block = crop(head.lines(), room)
-    return MainHeatmap(PaneContent(block, head.at), head.window, head.zooms)
 
-
-@dataclass(frozen=True)
-class _Head:
     sight: LayerViewCache
     cursor: CellCursor
     port: tuple[int, int, int]
-    scale: Scale
+    ramp: Ramp | None
     palette: Palette
     room: Bounds
+
+    @cached_property
+    def block(self) -> Block:
+        """What is drawn."""
+        return crop(self._lines(), self.room)
+
+    def at(self, line: int, column: int) -> tuple[int, int] | None:
+        """Return the cell at a place; of those that share it the one with the largest number."""
+        rows, columns, _, labels = self.window
+        found = self._lattice.at(line - self._header, column - self._margin(labels))
+        if found is None:
+            return None
+        places, place = found
+        queries = range(rows[places.start], min(rows[places[-1]] + rows.step, self.sight.size[0]))
+        keys = slice(columns[place], columns[place] + columns.step)
+        cells = self.sight.cells(self.cursor.head, queries)
+        sizes = np.where(cells.allowed, np.abs(cells.values), -1)[:, keys]
+        row, key = np.unravel_index(int(np.argmax(sizes)), sizes.shape)
+        return queries[int(row)], columns[place] + int(key)
+
+    @property
+    def window(self) -> VisibleRange:
+        """Which part of the head is shown."""
+        return self._place[0]
+
+    @property
+    def zooms(self) -> int:
+        """How many times its cells can be halved."""
+        return self._place[1]
 
     # --- what fits ---
 
@@ -151,39 +153,33 @@ class _Head:
         labels = next((each for each in _LABELS if room.width >= 5 * each), 0)
         cell = self._cells[-1]
         # Of a pair of texts a rule takes a line, and what stands above and below it may be half a line each.
-        lines = self._body - (2 if bounds[0] and self._body > _FEW else 0)
-        capacity = max(lines * cell.rows, 1), max(room.width - self._margin(labels) - bool(bounds[1]), 1)
+        lines = max(self._body - 2 * bool(bounds[0]), 1)
+        capacity = lines * cell.rows, max(room.width - self._margin(labels) - bool(bounds[1]), 1)
         whole = sight.steps_of(*(-(-size // most) for size, most in zip(sizes, capacity, strict=True)))
         zooms = (max(whole) - 1).bit_length()
-        zoom = min(self.port[2], zooms)
-        rows, columns = (
-            _part(size, most, -(-step // 2**zoom), first, at)
-            for size, most, step, first, at in zip(sizes, capacity, whole, self.port[:2], self.cursor[1:], strict=True)
-        )
-        return VisibleRange(rows, columns, cell, labels), zooms
-
-    @property
-    def window(self) -> VisibleRange:
-        """Which part of the head is shown."""
-        return self._place[0]
-
-    @property
-    def zooms(self) -> int:
-        """How many times its cells can be halved."""
-        return self._place[1]
+        parts = []
+        for size, most, most_step, first, at in zip(
+            sizes, capacity, whole, self.port[:2], self.cursor[1:], strict=True
+        ):
+            step = -(-most_step // 2 ** min(self.port[2], zooms))
+            cells, own = -(-size // step), at // step
+            shown = min(cells, most)
+            start = min(max(first // step, own - shown + 1, 0), own, cells - shown)
+            parts.append(range(start * step, min((start + shown) * step, size), step))
+        return VisibleRange(parts[0], parts[1], cell, labels), zooms
 
     @property
     def _longest_label(self) -> int:
         tokens = self.sight.tokens[0]
         if len(tokens) > _MOST_MEASURED:
             return LONGEST_LABEL
-        return min(max(cell_len(self.palette.shortened(token.label, LONGEST_LABEL)) for token in tokens), LONGEST_LABEL)
+        return max(cell_len(self.palette.shortened(token.label, LONGEST_LABEL)) for token in tokens)
 
     @property
     def _cells(self) -> list[GridCell]:
         """How large cells may be drawn, the largest first: with their number in it, if there are few and in colour."""
         free = self.room.width - self._margin(self._longest_label) - bool(self.sight.boundaries[1])
-        each, high = free // self.sight.size[1], self._body // _lines_of(self.sight.size[0], 0, NARROW)
+        each, high = free // self.sight.size[1], self._body // self.sight.size[0]
         lines = max(min(high, each // 2), 1)
         wide = min(each, max(2 * lines + 2, _WITH_NUMBERS + 1))
         found = [WIDE]
@@ -210,37 +206,35 @@ class _Head:
         rows, columns, *_ = self.window
         return (self.cursor.query - rows.start) // rows.step, (self.cursor.key - columns.start) // columns.step
 
-    def lines(self) -> Iterator[list[Segment]]:
+    def _lines(self) -> Iterator[list[Segment]]:
         """Yield the title, the ticks, the cells, and what their colours say."""
-        yield join_facts(self._facts(), self.room.width, self.palette, self._title)
+        title = titled("head", self.sight.layer.head_label(self.cursor.head))
+        yield join_facts(self._facts(), self.room.width, self.palette, title)
         margin = Segment(" " * self._margin(self.window.labels))
         if self._header > 1:
             yield [margin, *self._ticks()]
-        lines, (_, values, allowed, _) = self._lattice.lines, self._picture
+        lines, (_, values, allowed, _), scale = self._lattice.lines, self._picture, self.sight.scale(self.ramp)
         blank = partial(self.sight.blank, *self.window[:2])
-        body = map_lines(values, allowed, self._lattice, self.palette, self.scale, self._at, blank)
+        body = map_lines(values, allowed, self._lattice, self.palette, scale, self._at, blank)
         for number, (rows, cells) in enumerate(zip(lines[: self._body], body, strict=False)):
             is_first = number == 0 or not rows or lines[number - 1] != rows
             yield [*(self._label(rows) if is_first else [margin]), *cells]
         if self.room.lines >= _LEAST_WITH_LEGEND:
-            yield self._legend()
-
-    @property
-    def _title(self) -> str:
-        return titled("head", self.sight.layer.head_label(self.cursor.head))
+            marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + self._picture.extent.mark_notes
+            marks += [f"{MARK} fully masked"] * bool(self.sight.blind(self.cursor.head).any())
+            cell = self.window.cell
+            yield legend_line(scale, marks, self.palette, self.room.width, min(cell.columns, 2), cell.rows > 1)
 
     def _facts(self) -> Iterator[str]:
         """Yield what is drawn, what matters most first."""
         layer, (rows, columns, *_) = self.sight.layer, self.window
         yield f"{layer.measure} − held" if self.sight.pair else layer.measure
         sides = zip((QUERY, KEY), (rows, columns), self.sight.size, strict=True)
-        parts = [
+        yield " ".join(
             f"{mark} {part.start}–{min(part.start + len(part) * part.step, size) - 1} of {size:,}"
             for mark, part, size in sides
             if len(part) * part.step < size
-        ]
-        if parts:
-            yield " ".join(parts)
+        )
         if (pool := (rows.step, columns.step)) != (1, 1):
             yield f"largest of {pool[0]}×{pool[1]}"
         if layer.num_groups < layer.num_heads:
@@ -270,57 +264,16 @@ class _Head:
             return [Segment(self.palette.fit("─") * (width - 1) + " ", DIM)]
         starts, is_current = self.window.rows, self._at[0] in rows
         index = self.cursor.query if is_current else starts[rows.start]
-        mark = self.palette.fit(QUERY) if is_current else " "
-        text = f"{mark}{index:>{self._digits}}"
+        text = f"{self.palette.fit(QUERY) if is_current else ' '}{index:>{self._digits}}"
         if self.window.labels:
             text += f" {self.palette.shortened(self.sight.tokens[0][index].label, self.window.labels)}"
         style = BOLD if is_current else None
         if not self._has_marks:
             return [pad(text, width, style, "left")]
-        stood_for = range(starts[rows.start], min(starts[rows[-1]] + starts.step, self.sight.size[0]))
-        blind = self.sight.blind(self.cursor.head)[stood_for.start : stood_for.stop].any()
-        odd = MARK if blind else ALONE if not self.sight.alone[0].isdisjoint(stood_for) else ""
-        return [pad(text, width - 3, style, "left"), pad(f" {odd}", 3, BOLD, "left")]
-
-    def _legend(self) -> list[Segment]:
-        """Return what the colours and the marks say, as much of it as one line has room for."""
-        picture, cell = self._picture, self.window.cell
-        marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + picture.extent.mark_notes
-        if self.sight.blind(self.cursor.head).any():
-            marks.append(f"{MARK} fully masked")
-        return legend_line(self.scale, marks, self.palette, self.room.width, min(cell.columns, 2), cell.rows > 1)
-
-    # --- what lies where ---
-
-    def at(self, line: int, column: int) -> tuple[int, int] | None:
-        """Return the cell at a place; of those that share it the one with the largest number."""
-        rows, columns, _, labels = self.window
-        found = self._lattice.at(line - self._header, column - self._margin(labels))
-        if found is None:
-            return None
-        places, place = found
-        queries = range(rows[places.start], min(rows[places[-1]] + rows.step, self.sight.size[0]))
-        keys = slice(columns[place], columns[place] + columns.step)
-        cells = self.sight.cells(self.cursor.head, queries)
-        sizes = np.where(cells.allowed, np.abs(cells.values), -1)[:, keys]
-        row, key = np.unravel_index(int(np.argmax(sizes)), sizes.shape)
-        return queries[int(row)], columns[place] + int(key)
-
-
-def _part(size: int, most: int, step: int, first: int, at: int) -> range:
-    """Return where the cells of a part begin, `most` of them or fewer, the one with `at` among them.
-
-    Args:
-        size: how many rows there are.
-        most: cells.
-        step: rows that one stands for.
-        first: where the part begins, if that can be.
-        at: a row.
-    """
-    cells, own = -(-size // step), at // step
-    shown = min(cells, most)
-    start = min(max(first // step, own - shown + 1, 0), own, cells - shown)
-    return range(start * step, min((start + shown) * step, size), step)
+        queries = range(starts[rows.start], min(starts[rows[-1]] + starts.step, self.sight.size[0]))
+        blind = self.sight.blind(self.cursor.head)[queries.start : queries.stop].any()
+        mark = MARK if blind else ALONE if not self.sight.alone[0].isdisjoint(queries) else ""
+        return [pad(text, width - 3, style, "left"), pad(f" {mark}", 3, BOLD, "left")]
 
 
 def _lines_of(rows: int, boundary: int, cell: GridCell) -> int:

@@ -2,58 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.analysis.alignment import LayerPair, alignments, layer_pairs
-from attncli.attention import CELLS, row_blocks
+from attncli.attention import row_blocks
 from attncli.render.axes import Axis
 from attncli.render.cell_grid import CellGrid, GridCell
 from attncli.render.explore.pane import ALONE
-from attncli.render.heatmap import Extent, Heatmap, in_blocks, marks_of
+from attncli.render.heatmap import Extent, Heatmap, joined
 from attncli.render.palette import Scale
-from attncli.trace.layer import LayerTrace, Stages
+from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Tokens
+from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool
 
     from attncli.trace.view import Ramp
 
-    _Part = tuple[
-        Float[np.ndarray, "H R C"],
-        Bool[np.ndarray, "H R C"],
-        Float[np.ndarray, "H K"],
-        list[frozenset[str]],
-        Bool[np.ndarray, "H Q"],
-    ]
-
 _MOST = 256  # rows and columns of a head that are kept; of more, blocks
-
-
-class _Pooled(NamedTuple):
-    """What is kept of all heads.
-
-    Attributes:
-        steps: how many rows and columns a cell stands for.
-        marks: what is odd about the cells of each head.
-        values: what a cell says.
-        allowed: whether it counts.
-        highest: the largest finite size in each column.
-        blind: which queries of each head may attend to no key.
-    """
-
-    steps: tuple[int, int]
-    marks: list[frozenset[str]]
-    values: Float[np.ndarray, "H R C"]
-    allowed: Bool[np.ndarray, "H R C"]
-    highest: Float[np.ndarray, "H K"]
-    blind: Bool[np.ndarray, "H Q"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +45,8 @@ class LayerViewCache:
     held: Trace | None = None
 
     def prepare(self) -> LayerViewCache:
-        """Make what drawing needs, and return the sight itself."""
-        _ = self._pooled_heads
+        """Make what drawing needs, and return the view itself."""
+        _ = self._heads, self._blind
         return self
 
     @cached_property
@@ -112,31 +84,43 @@ class LayerViewCache:
         queries, keys = map(range, self.size)
         return frozenset(queries) - rows, frozenset(keys) - columns
 
-    # --- cells ---
-
     def cells(self, head: int, rows: range) -> Heatmap:
-        """Return some rows of a head, with all keys."""
-        values, allowed, _ = self._derived((head,), np.array(rows))
-        return Heatmap("", values[0], allowed[0])
+        """Return some rows of a head, with all keys; of a difference what has no counterpart does not count."""
+        own = self.layer.head(head, rows)
+        weights, drawn = own.weights, drawn_cells(own)
+        if self.pair is None:
+            return Heatmap("", weights, drawn, Extent.of(weights, drawn))
+        values, allowed = np.zeros_like(weights), np.zeros(drawn.shape, bool)
+        held_rows = {mine: held for held, mine in self.pair.chosen}
+        shared, columns = [row for row in rows if row in held_rows], np.array(self.pair.columns.pairs, int)
+        if not shared or not len(columns):
+            return Heatmap("", values, allowed)
+        other = self.pair.first.head(head, [held_rows[row] for row in shared])
+        part = np.ix_(np.array(shared) - rows.start, columns[:, 1])
+        with np.errstate(invalid="ignore"):
+            values[part] = weights[part] - other.weights[:, columns[:, 0]]
+        allowed[part] = drawn[part] | drawn_cells(other)[:, columns[:, 0]]
+        return Heatmap("", values, allowed, Extent.of(np.abs(values[part]), allowed[part]))
 
     def pooled(self, head: int, rows: range, columns: range) -> Heatmap:
         """Return the blocks of a head that begin at these rows and columns, each its largest value.
 
         What is kept tells blocks of a multiple of its step; smaller ones are derived once more.
         """
-        whole, place = self._pooled_heads, self.layer.heads.index(head)
-        steps, ends = whole.steps, [*map(_ends, (rows, columns), self.size)]
-        if any(each.step % step or each.start % step for each, step in zip((rows, columns), steps, strict=True)):
-            found, steps = self.cells(head, range(*ends[0])), (1, 1)
-            values, allowed = (array[:, slice(*ends[1])] for array in found[1:3])
-        else:
-            part = tuple(
-                slice(start // step, -(-stop // step)) for (start, stop), step in zip(ends, steps, strict=True)
-            )
-            values, allowed = whole.values[place][part], whole.allowed[place][part]
-        pool = rows.step // steps[0], columns.step // steps[1]
-        values, allowed = in_blocks(values, allowed, *pool, self.pair is not None)
-        return Heatmap("", values, allowed, Extent(float(whole.highest[place].max()), whole.marks[place]))
+        found, steps = self._heads[head], self._steps
+        ends = [
+            min(part.start + len(part) * part.step, size) for part, size in zip((rows, columns), self.size, strict=True)
+        ]
+        start = rows.start
+        if any(part.step % step or part.start % step for part, step in zip((rows, columns), steps, strict=True)):
+            found = self.cells(head, range(rows.start, ends[0]))._replace(extent=found.extent)
+            steps, start, ends[0] = (1, 1), 0, ends[0] - rows.start
+        part = (
+            slice(start // steps[0], -(-ends[0] // steps[0])),
+            slice(columns.start // steps[1], -(-ends[1] // steps[1])),
+        )
+        shown = found._replace(values=found.values[part], allowed=found.allowed[part])
+        return shown.pooled(rows.step // steps[0], columns.step // steps[1], self.pair is not None)
 
     def blank(self, rows: range, columns: range, row: int, column: int) -> str:
         """Return the mark of a block that does not count: it is masked, or what is held has none like it."""
@@ -156,85 +140,35 @@ class LayerViewCache:
 
     def steps_of(self, rows: int, columns: int) -> tuple[int, int]:
         """Return the least sizes of blocks, not below what is needed, that what is kept tells."""
-        steps = self._pooled_heads.steps
-        return -(-rows // steps[0]) * steps[0], -(-columns // steps[1]) * steps[1]
+        return -(-rows // self._steps[0]) * self._steps[0], -(-columns // self._steps[1]) * self._steps[1]
 
     def blind(self, head: int) -> Bool[np.ndarray, " Q"]:
         """Return which queries of a head may attend to no key."""
-        return self._pooled_heads.blind[self.layer.heads.index(head)]
+        return self._blind[self.layer.heads.index(head)]
 
     def scale(self, ramp: Ramp | None) -> Scale:
         """Return which number each colour stands for: the ends are those that all views have."""
         scaled = Scale.up_to if self.pair is None else Scale.around_zero
-        return scaled(float(self._pooled_heads.highest.max(initial=0.0)), ramp)
+        return scaled(Extent.joined([head.extent for head in self._heads.values()]).highest, ramp)
+
+    @property
+    def _steps(self) -> tuple[int, int]:
+        return -(-self.size[0] // _MOST), -(-self.size[1] // _MOST)
 
     @cached_property
-    def _pooled_heads(self) -> _Pooled:
-        heads, (queries, keys) = self.layer.heads, self.size
-        steps = -(-queries // _MOST), -(-keys // _MOST)
-        values, allowed, highest, marks, blind = [], [], [], [], []
-        together = max(CELLS // (queries * keys), 1)
-        for start in range(0, len(heads), together):
-            some = heads[start : start + together]
-            parts = list(self._parts(some, steps))
-            values.append(np.concatenate([part[0] for part in parts], axis=1))
-            allowed.append(np.concatenate([part[1] for part in parts], axis=1))
-            blind.append(np.concatenate([part[4] for part in parts], axis=1))
-            highest.append(np.max([part[2] for part in parts], axis=0))
-            marks += [frozenset().union(*each) for each in zip(*(part[3] for part in parts), strict=True)]
-        stacked = (np.concatenate(each) for each in (values, allowed, highest, blind))
-        return _Pooled(steps, marks, *stacked)
+    def _blind(self) -> Bool[np.ndarray, "H Q"]:
+        return self.layer.fully_masked(range(self.size[0]))
 
-    def _parts(self, heads: tuple[int, ...], steps: tuple[int, int]) -> Iterator[_Part]:
-        """Yield what is kept of some heads, a block of rows at a time."""
-        queries, keys = self.size
-        most = len(row_blocks(np.arange(queries), keys * len(heads))[0])
-        most = max(most // steps[0], 1) * steps[0]  # no block of cells is parted
-        for start in range(0, queries, most):
-            rows = np.arange(start, min(start + most, queries))
-            values, allowed, blind = self._derived(heads, rows)
-            sizes = values if self.pair is None else np.abs(values)
-            finite = allowed & np.isfinite(sizes)
-            highest = np.where(finite, sizes, 0).max(axis=1)
-            pooled, counted = in_blocks(values, allowed, *steps, self.pair is not None)
-            if self.pair is not None:  # what has no counterpart is no masked cell
-                shared = (
-                    [place for place, index in enumerate(own) if index not in alone]
-                    for own, alone in zip((rows.tolist(), range(keys)), self.alone, strict=True)
-                )
-                part = np.ix_(np.arange(len(heads)), *(np.array(places, int) for places in shared))
-                values, allowed = values[part], allowed[part]
-            yield pooled, counted, highest, marks_of(values, allowed), blind
-
-    def _derived(
-        self, heads: tuple[int, ...], rows: Int[np.ndarray, " R"]
-    ) -> tuple[Float[np.ndarray, "H R K"], Bool[np.ndarray, "H R K"], Bool[np.ndarray, "H R"]]:
-        """Return the numbers of heads, which of them count, and which rows may attend to no key.
-
-        Of a difference what has no counterpart does not count.
-        """
-        stages = Stages(self.layer, heads, rows)
-        blind = np.broadcast_to(~stages.mask.any(axis=-1), (len(heads), len(rows)))
-        drawn = stages.mask | (stages.weights != 0)
-        if self.pair is None:
-            return stages.weights, drawn, blind
-        values, allowed = np.zeros_like(stages.weights), np.zeros(drawn.shape, bool)
-        theirs = {mine: held for held, mine in self.pair.chosen}
-        shared = [place for place, row in enumerate(rows.tolist()) if row in theirs]
-        if not shared or not self.pair.columns.pairs:
-            return values, allowed, blind
-        columns = np.array(self.pair.columns.pairs)
-        other = Stages(self.pair.first, heads, np.array([theirs[row] for row in rows[shared].tolist()], int))
-        mine, held = np.ix_(np.arange(len(heads)), np.array(shared), columns[:, 1]), (..., columns[:, 0])
-        with np.errstate(invalid="ignore"):
-            values[mine] = stages.weights[mine] - other.weights[held]
-        allowed[mine] = drawn[mine] | other.mask[held] | (other.weights[held] != 0)
-        return values, allowed, blind
-
-
-def _ends(starts: range, size: int) -> tuple[int, int]:
-    """Return where blocks begin and end."""
-    return starts.start, min(starts.start + len(starts) * starts.step, size)
+    @cached_property
+    def _heads(self) -> dict[int, Heatmap]:
+        """All heads, in blocks."""
+        (rows, columns), is_signed = self._steps, self.pair is not None
+        found = {}
+        for head in self.layer.heads:
+            parts = (range(part[0], part[-1] + 1) for part in row_blocks(np.arange(self.size[0]), self.size[1]))
+            blocks = [self.cells(head, part).pooled(1, columns, is_signed) for part in parts]
+            found[head] = joined("", blocks).pooled(rows, 1, is_signed)
+        return found
 
 
 def _boundary(tokens: Tokens) -> int:

@@ -28,14 +28,8 @@ def layer_map(
 ) -> PaneContent[tuple[int, int]]:
     """Return the map of a number of each head; what lies at a place of it is a layer and a head.
 
-    Args:
-        title: what the number is.
-        numbers: it, of the heads that are computed, by layer and head; None where it is not defined.
-        layers: all that there are; those of which no head is computed yet are shown as such.
-        shape: the kind of attention, and how many heads a layer has.
-        chosen: the layer and the head that are looked at.
-        palette: how cells look.
-        room: at least 3 lines of 10 cells.
+    A head of `layers` that has no number yet is shown as such. The `shape` is the kind of attention, and how many heads
+    a layer has.
     """
     kind, count = shape
     map_ = HeadMap.of(numbers, layers, count)

@@ -19,43 +19,28 @@ from attncli.render.sections import proof_line, what_ran
 _LONGEST_TITLE = 40  # cells of what a model is called
 
 
-def status(
-    sight: LayerViewCache | None,
-    cursor: CellCursor,
-    matters: str,
-    remarks: Sequence[str],
-    palette: Palette,
-    room: Bounds,
+def cell_line(sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: Bounds) -> Block:
+    """Return the cell in words and numbers, as many of them as a line has room for."""
+    title, *facts = cell_facts(sight, cursor, palette)
+    return crop([join_facts(facts, room.width, palette, title)], room)
+
+
+def status_lines(
+    sight: LayerViewCache | None, matters: str, remarks: Sequence[str], palette: Palette, room: Bounds
 ) -> Block:
-    """Return the cell, and below it what is wrong, what runs, and how far the numbers are proven.
+    """Return what is wrong, what runs, and how far the numbers are proven, as much of it as there is room for.
 
-    Args:
-        sight: the layer, or its difference; None where nothing is computed yet.
-        cursor: the cell.
-        matters: what matters most, such as what went wrong; where one line is too short for it, it has both.
-        remarks: what else does: that something is computed, what is held.
-        palette: how words look.
-        room: 2 lines, or 1 for all but the cell, of at least 10 cells.
+    Of two lines what matters most has both, if it is too long for one.
     """
-
-    def lines() -> Iterator[list[Segment]]:
-        text = palette.label(matters)
-        first, *rest = in_words(text, room.width)
-        if rest and room.lines > 1:
-            yield [Segment(first, DIM)]
-            yield join_facts([" ".join(rest)], room.width, palette)
-            return
-        if sight is not None and room.lines > 1:
-            title, *facts = cell_facts(sight, cursor, palette)
-            yield join_facts(facts, room.width, palette, title)
-        others = [text, *(palette.label(each) for each in remarks)]
-        if sight is not None:
-            others += [proof_line(sight.layer, palette).plain] if sight.layer.proof else []
-            title, *facts = what_ran(sight.trace, palette).plain.split(" · ")
-            others += [palette.shortened(title, _LONGEST_TITLE, keeps_end=True), *facts]
-        yield join_facts(others, room.width, palette)
-
-    return crop(lines(), room)
+    facts = [palette.label(each) for each in (matters, *remarks)]
+    first, *rest = in_words(facts[0], room.width)
+    if rest and room.lines > 1:
+        return crop([[Segment(first, DIM)], join_facts([" ".join(rest)], room.width, palette)], room)
+    if sight is not None:
+        facts += [proof_line(sight.layer, palette).plain] if sight.layer.proof else []
+        title, *others = what_ran(sight.trace, palette).plain.split(" · ")
+        facts += [palette.shortened(title, _LONGEST_TITLE, keeps_end=True), *others]
+    return crop([join_facts(facts, room.width, palette)], room)
 
 
 def cell_facts(sight: LayerViewCache, cursor: CellCursor, palette: Palette) -> Iterator[str]:

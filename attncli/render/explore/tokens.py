@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -31,22 +32,11 @@ class TokenHit(NamedTuple):
 
 
 class TokenCell(NamedTuple):
-    """What stands between two blanks of a strip.
-
-    Attributes:
-        text: it.
-        style: of it.
-        position: of the token; None is what says how many are left out.
-    """
+    """What stands in a strip without a break: a token with the mark or the blank before it, or what is left out."""
 
     text: str
     style: Style | None
-    position: int | None
-
-    @property
-    def width(self) -> int:
-        """How many cells it takes."""
-        return cell_len(self.text)
+    hit: TokenHit | None
 
 
 def token_strip(
@@ -59,139 +49,102 @@ def token_strip(
 ) -> PaneContent[TokenHit]:
     """Return the tokens, or the part of them around some, with how many are left out.
 
-    Two sequences stand below each other, or beside each other where there is one line.
-
-    Args:
-        tokens: the queries and the keys.
-        query: the position of the query; None marks none.
-        key: likewise.
-        around: the positions that are shown where not all are; None are those of the query and the key.
-        palette: how words look.
-        room: at least 1 line of 10 cells.
+    Of two sequences the queries come first, and the keys behind a bar. Where not all have room, those `around` some
+    positions are shown, or around the query and the key.
     """
     queries, keys = tokens
     if queries == keys:
-        parts = [(TokenStrip(queries, {QUERY: query, KEY: key}, around[0], palette), "tokens", 0, 0, room)]
-    elif room.lines > 1:
-        upper = room.lines // 2
-        parts = [
-            (TokenStrip(queries, {QUERY: query}, around[0], palette), "query", 0, 0, Bounds(upper, room.width)),
-            (TokenStrip(keys, {KEY: key}, around[1], palette), "key", upper, 0, Bounds(room.lines - upper, room.width)),
-        ]
+        sides = [("tokens", queries, [(QUERY, query), (KEY, key)], around[0])]
     else:
-        half = (room.width - 1) // 2
-        parts = [
-            (TokenStrip(queries, {QUERY: query}, around[0], palette), "query", 0, 0, Bounds(1, half)),
-            (TokenStrip(keys, {KEY: key}, around[1], palette), "key", 0, half + 1, Bounds(1, half)),
-        ]
-    lines: list[list[Segment]] = []
-    spots: list[tuple[int, range, TokenHit]] = []
-    for strip, side, top, left, own in parts:
-        drawn = strip.lines(own)
-        for number, line in enumerate(drawn):
-            while len(lines) <= top + number:
-                lines.append([])
-            column = sum(segment.cell_length for segment in lines[top + number])
-            lines[top + number].append(Segment(" " * (left - column)))
-            column = left
-            for piece in line:
-                lines[top + number].append(Segment(piece.text, piece.style))
-                if piece.position is not None:
-                    spots.append((top + number, range(column, column + piece.width), TokenHit(side, piece.position)))
-                column += piece.width
+        sides = [("query", queries, [(QUERY, query)], around[0]), ("key", keys, [(KEY, key)], around[1])]
+    items, centres = list[_Item](), list[int]()
+    for side, sequence, marks, chosen in sides:
+        shown = [chosen] if chosen is not None else [at for _, at in marks if at is not None]
+        centres += [len(items) + at for at in shown] or [len(items) + len(sequence) - 1]
+        for index, token in enumerate(sequence):
+            own = [mark for mark, at in marks if at == index]
+            mark = _BOTH if len(own) > 1 else "".join(own)
+            items.append(_Item(TokenHit(side, index), token, sequence[index - 1] if index else None, mark))
+    lines = _Strip(items, list(dict.fromkeys(centres)), palette, room).lines()
 
     def at(line: int, column: int) -> TokenHit | None:
-        return next((spot for number, columns, spot in spots if number == line and column in columns), None)
+        for text, _, hit in lines[line] if 0 <= line < len(lines) else ():
+            if 0 <= column < cell_len(text):
+                return hit
+            column -= cell_len(text)
+        return None
 
-    return PaneContent(crop(lines, room), at)
+    return PaneContent(crop(([Segment(cell.text, cell.style) for cell in line] for line in lines), room), at)
 
 
-class TokenStrip(NamedTuple):
-    """The tokens of one sequence, to be laid out in lines."""
+class _Item(NamedTuple):
+    """A token of a strip: what it is, the one before it in its sequence, and its mark."""
 
-    tokens: Tokens
-    marks: dict[str, int | None]
-    around: int | None
+    hit: TokenHit
+    token: Token
+    previous: Token | None
+    mark: str
+
+    @property
+    def continues(self) -> bool:
+        """Whether it is a further piece of the word of the token before it."""
+        token, previous = self.token, self.previous
+        if previous is None or token.special or previous.special or token.segment != previous.segment:
+            return False
+        return token.text.startswith("##") or (token.word is not None and token.word == previous.word)
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """Tokens to be laid out in lines, all of them or those around some."""
+
+    items: Sequence[_Item]
+    centres: Sequence[int]
     palette: Palette
+    room: Bounds
 
-    def lines(self, room: Bounds) -> list[list[TokenCell]]:
-        """Return all tokens where they fit, or else those around one or around the marked ones."""
-        if len(self.tokens) <= room.lines * room.width:
-            found = self._wrapped(range(len(self.tokens)), room)
-            if found is not None:
-                return found
+    def lines(self) -> list[list[TokenCell]]:
+        """Return all tokens where they fit, or else those nearest to the centres."""
         shown: list[int] = []
-        left = room.lines * room.width
+        left = self.room.lines * self.room.width
         for index in self._nearest():
-            left -= cell_len(self._label(self.tokens[index], room)) + 1
+            left -= cell_len(self._cell(index).text)
             if left < 0 and shown:
                 break
             shown.append(index)
-        while len(shown) > 1:
-            found = self._wrapped(sorted(shown), room)
-            if found is not None:
-                return found
+        while len(shown) > 1 and len(self._wrapped(sorted(shown))) > self.room.lines:
             shown.pop()
-        return self._wrapped(shown, Bounds(room.lines + 3, room.width)) or []
+        return self._wrapped(sorted(shown))
 
     def _nearest(self) -> Iterator[int]:
-        """Yield the positions that are to be shown, then those beside them, ever farther away."""
-        count = len(self.tokens)
-        wanted = self.marks.values() if self.around is None else [self.around]
-        centres = list(dict.fromkeys(index for index in wanted if index is not None)) or [count - 1]
+        """Yield the places of the centres, then those beside them, ever farther away."""
         seen = set()
-        for distance in range(count):
-            for centre in centres:
-                for index in dict.fromkeys((centre + distance, centre - distance)):
-                    if 0 <= index < count and index not in seen:
+        for distance in range(len(self.items)):
+            for centre in self.centres:
+                for index in (centre + distance, centre - distance):
+                    if 0 <= index < len(self.items) and index not in seen:
                         seen.add(index)
                         yield index
 
-    def _wrapped(self, shown: Sequence[int], room: Bounds) -> list[list[TokenCell]] | None:
-        """Return tokens in lines, with counts in place of the others; None where they do not fit."""
+    def _wrapped(self, shown: Sequence[int]) -> list[list[TokenCell]]:
+        """Return tokens in lines, with counts in place of the others."""
+        cells, before = list[TokenCell](), -1
+        for index in (*shown, len(self.items)):
+            if index > before + 1:
+                cells.append(TokenCell(self.palette.fit(f" …{index - before - 1:,}…"), DIM, None))
+            cells += [self._cell(index)] if index < len(self.items) else []
+            before = index
         lines: list[list[TokenCell]] = [[]]
-        used = 0
-        for piece in self._pieces(shown, room):
-            if used and used + piece.width > room.width:
+        for cell in cells:
+            if lines[-1] and sum(cell_len(each.text) for each in (*lines[-1], cell)) > self.room.width:
                 lines.append([])
-                used = 0
-                if len(lines) > room.lines:
-                    return None
-            lines[-1].append(piece)
-            used += piece.width
+            lines[-1].append(cell)
         return lines
 
-    def _pieces(self, shown: Iterable[int], room: Bounds) -> Iterator[TokenCell]:
-        before = -1
-        for index in shown:
-            if index > before + 1:
-                yield self._left_out(index - before - 1)
-            yield self._piece(index, room)
-            before = index
-        if len(self.tokens) > before + 1:
-            yield self._left_out(len(self.tokens) - before - 1)
-
-    def _left_out(self, count: int) -> TokenCell:
-        return TokenCell(self.palette.fit(f" …{count:,}…"), DIM, None)
-
-    def _piece(self, index: int, room: Bounds) -> TokenCell:
-        token = self.tokens[index]
-        marks = [mark for mark, at in self.marks.items() if at == index]
-        mark = _BOTH if len(marks) > 1 else "".join(marks)
-        previous = self.tokens[index - 1] if index else token
-        opens = index > 0 and token.segment == 1 and previous.segment == 0
-        gap = mark or ("" if index and _continues(previous, token) else " ")
-        style = BOLD if mark else DIM if token.special else None
-        return TokenCell(self.palette.fit(" │" * opens + gap) + self._label(token, room), style, index)
-
-    def _label(self, token: Token, room: Bounds) -> str:
-        return self.palette.shortened(token.label, max(min(_LONGEST, room.width - 4), 1))
-
-
-def _continues(previous: Token, token: Token) -> bool:
-    """Return whether a token is a further piece of the word of the one before it."""
-    if token.special or previous.special or token.segment != previous.segment:
-        return False
-    if token.text.startswith("##"):
-        return True
-    return token.word is not None and token.word == previous.word
+    def _cell(self, place: int) -> TokenCell:
+        hit, token, previous, mark = self.items[place]
+        opens = previous is not None and token.segment == 1 and previous.segment == 0
+        bar = " ‖" if place and previous is None else " │" if opens else ""
+        gap = mark or ("" if self.items[place].continues else " ")
+        label = self.palette.shortened(token.label, max(min(_LONGEST, self.room.width - 6), 1))
+        return TokenCell(self.palette.fit(bar + gap) + label, BOLD if mark else DIM if token.special else None, hit)

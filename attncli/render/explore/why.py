@@ -23,13 +23,6 @@ def why_box(trace: Trace, layer: LayerTrace, cursor: CellCursor, palette: Palett
     """Return a cell taken apart: from q·k to what its weight carries, and the largest products that q·k sums up.
 
     What there is no room for is counted in the last line.
-
-    Args:
-        trace: as it was recorded.
-        layer: one of its layers.
-        cursor: the cell.
-        palette: how bars and words look.
-        room: at least 3 lines of 10 cells.
     """
     queries, keys = trace.sides(layer)
     query, key = queries[cursor.query], keys[cursor.key]
