@@ -16,8 +16,8 @@ import attncli
 from attncli import attention
 from attncli.analysis.metrics import head_metrics
 from attncli.formats import joined, part_of
-from attncli.formats.json_stream import gathered
 from attncli.formats.columns import CELLS
+from attncli.formats.json_stream import gathered
 from attncli.formats.numbers import as_numbers, rows_as_numbers
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse

@@ -13,10 +13,9 @@ from rich.text import Text
 
 from attncli.analysis.calls.rows import named
 from attncli.analysis.calls.table import TITLES, cells, said
-from attncli.render.block import COMFORTABLE, Block, block, grid, in_words, stack
+from attncli.render.block import COMFORTABLE, Block, Cell, block, grid, in_words, stack
 from attncli.render.masks import compared
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.tables import Cell
 from attncli.text import plural
 
 if TYPE_CHECKING:
