@@ -100,11 +100,6 @@ class GridOptions(NamedTuple):
     reader: Reader | None = None
     lengths: Any = None
 
-    def check_reader(self, *masks: str) -> None:
-        """Raise UsageError for a reader, if none of the masks is a file."""
-        if self.reader is not None and not any(map(is_file, masks)):
-            raise UsageError(f"--for {self.reader} applies to files; in an expression True = attend")
-
 
 class MaskGrid(NamedTuple):
     """A mask, cell by cell.
@@ -251,50 +246,31 @@ def read_grid(
     return MaskGrid(name, reading.allowed, past, None, stored._replace(values=values), reading)
 
 
-def _read_sized(name: str, options: GridOptions) -> MaskGrid:
-    grid = read_grid(name, options)
-    found, wanted = list(grid.shape[-2:]), [options.size.queries, options.size.keys]
-    wanted = [want or side for want, side in zip(wanted, found, strict=True)]
-    if wanted != found:
-        raise InputError(f"the mask in {visible(name)} is {found}; expected [queries, keys] = {wanted}")
-    return grid
-
-
-def open_mask(mask: str, options: GridOptions, reference: Expression | None = None) -> MaskGrid:
-    """Open a mask: read its file, or lay its expression over positions.
+def open_masks(masks: Sequence[str], options: GridOptions, reference: Expression | None = None) -> list[MaskGrid]:
+    """Open masks: read their files, and lay their expressions over positions.
 
     Args:
-        mask: an expression or a file name.
-        options: how it is read.
-        reference: what it is held against, whose size an expression takes that says none.
+        masks: expressions or file names.
+        options: how they are read; an expression takes the size of a file, where nothing else says one.
+        reference: what they are held against, whose size an expression takes that says none.
 
     Raises:
-        UsageError: it is neither, or an option does not apply to it.
+        UsageError: one is neither, or an option does not apply to them.
         InputError: a file cannot be read, or is not of this size.
     """
-    options.check_reader(mask)
-    if is_file(mask):
-        return _read_sized(mask, options)
-    expression = as_expression(mask, options.lengths)
-    sizing = (expression,) if reference is None else (expression, reference)
-    return grid_of_expression(expression, size_for(options.size, *sizing))
-
-
-def open_pair(one: str, other: str, options: GridOptions) -> tuple[MaskGrid, MaskGrid]:
-    """Open two masks of one size to compare them; where nothing else says it, an expression takes that of a file.
-
-    Raises:
-        UsageError: one of them is no mask, an option applies to neither, or what True means is not known.
-        InputError: a file cannot be read, or is not of this size.
-    """
-    options.check_reader(one, other)
-    expressions = {mask: as_expression(mask, options.lengths) for mask in (one, other) if not is_file(mask)}
-    grids = {mask: _read_sized(mask, options) for mask in (one, other) if is_file(mask)}
-    for grid in grids.values():
-        grid.check_read()
-    size = next((grid.size for grid in grids.values()), None) or size_for(options.size, *expressions.values())
+    if options.reader is not None and not any(map(is_file, masks)):
+        raise UsageError(f"--for {options.reader} applies to files; in an expression True = attend")
+    expressions = {mask: as_expression(mask, options.lengths) for mask in masks if not is_file(mask)}
+    grids = {mask: read_grid(mask, options) for mask in masks if is_file(mask)}
+    for name, grid in grids.items():
+        found, size = list(grid.shape[-2:]), options.size
+        wanted = [size.queries or found[0], size.keys or found[1]]
+        if wanted != found:
+            raise InputError(f"the mask in {visible(name)} is {found}; expected [queries, keys] = {wanted}")
+    sizing = [*expressions.values(), *([] if reference is None else [reference])]
+    size = next((grid.size for grid in grids.values()), None) or size_for(options.size, *sizing)
     grids |= {mask: grid_of_expression(expression, size) for mask, expression in expressions.items()}
-    return grids[one], grids[other]
+    return [grids[mask] for mask in masks]
 
 
 def grid_of_expression(expression: Expression, size: MaskSize, heads: int = 1) -> MaskGrid:

@@ -576,17 +576,12 @@ def _scattered(
         near = Atom("band", (max(back, 0), ahead)) if ahead > 0 else Atom("window", (max(back, 0) + 1,))
         yield Or((near, everywhere))
     gapped = [row for row in local.tolist() if counts[row] < np.ptp(np.flatnonzero(live[row])) + 1]
-    if gapped:
-        yield from _before_a_window(np.flatnonzero(live[gapped[-1]]))
-
-
-def _before_a_window(places: Int[np.ndarray, " _"]) -> Iterator[Expression]:
-    """Yield a causal window beside the first keys, given the keys that a late query sees."""
-    start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
-    window = Atom("window", (len(places) - start,))
-    # A window of 1 is a query of padding that sees itself beside the words.
-    if window != Atom("window", (1,)) and places[start - 1] == start - 1:
-        yield And((Atom("causal"), Or((window, Atom("keys", (0, start))))))
+    if gapped:  # a causal window beside the first keys, which a late query shows
+        places = np.flatnonzero(live[gapped[-1]])
+        start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
+        # A window of 1 is a query of padding that sees itself beside the words.
+        if len(places) - start != 1 and places[start - 1] == start - 1:
+            yield And((Atom("causal"), Or((Atom("window", (len(places) - start,)), Atom("keys", (0, start))))))
 
 
 # --- in words -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from attncli.errors import InputError, UsageError
 from attncli.masks.conventions import LEAST, Reader, encode_mask, read_convention
 from attncli.masks.files import read_values, write_values
-from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, open_pair
+from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, open_masks
 from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
 
@@ -185,7 +185,7 @@ def test_the_bare_name_of_a_file_states_nothing_and_an_expression_does(tmp_path:
         parse(bare)
     np.testing.assert_array_equal(allowed(f"file('{bare}')"), padding)
     np.testing.assert_array_equal(allowed(f"~file('{bare}')"), ~padding)
-    first, second = open_pair(str(tmp_path / "upper.npy"), "causal", GridOptions())
+    first, second = open_masks([str(tmp_path / "upper.npy"), "causal"], GridOptions())
     np.testing.assert_array_equal(first.allowed, second.allowed)
     with pytest.raises(UsageError, match=r"padding\.npy: nothing .*; say it with --for sdpa or --for mha"):
-        open_pair(bare, "pad(right=1)", GridOptions())
+        open_masks([bare], GridOptions())[0].check_read()

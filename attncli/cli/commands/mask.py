@@ -104,10 +104,10 @@ def show(
     attn mask show "causal & pad" --lengths 5,2 --size 6
     attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """
-    from attncli.masks.mask_grid import open_mask
+    from attncli.masks.mask_grid import open_masks
 
     tokens = None if text is None else _words(text)
-    subject = open_mask(mask, mask_input.grid_options(mask, tokens=tokens))
+    (subject,) = open_masks([mask], mask_input.grid_options(mask, tokens=tokens))
     subject.check_read()
     if output.chosen() == "json":
         from attncli.formats.documents import write_masks
@@ -142,11 +142,11 @@ def check(
     """
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
-    from attncli.masks.mask_grid import as_expression, is_file, open_mask, read_grid
+    from attncli.masks.mask_grid import as_expression, is_file, open_masks, read_grid
 
     codes, how = parse_fail_on(fail_on), mask_input.grid_options(mask, expect)
     expected = None if expect is None else as_expression(expect, how.lengths)
-    subject = read_grid(mask, how, expected) if is_file(mask) else open_mask(mask, how, expected)
+    subject = read_grid(mask, how, expected) if is_file(mask) else open_masks([mask], how, expected)[0]
     findings = [*audit(subject, expected, how.size), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
     if output.chosen() == "json":
@@ -179,10 +179,12 @@ def diff(
     attn mask diff before.npy after.npy
     """
     from attncli.masks.comparison import compare
-    from attncli.masks.mask_grid import open_pair
+    from attncli.masks.mask_grid import open_masks
     from attncli.render.masks import compared
 
-    first, second = open_pair(mask, other, mask_input.grid_options(mask, other))
+    first, second = open_masks([mask, other], mask_input.grid_options(mask, other))
+    for subject in (first, second):
+        subject.check_read()
     comparison = compare(first, second)
     _draw(
         environment, output, "diff", f"{mask} / {other}",
@@ -213,9 +215,9 @@ def convert(
     """
     from attncli.masks.conventions import encode_mask
     from attncli.masks.files import write_values
-    from attncli.masks.mask_grid import open_mask
+    from attncli.masks.mask_grid import open_masks
 
-    subject = open_mask(mask, mask_input.grid_options(mask))
+    (subject,) = open_masks([mask], mask_input.grid_options(mask))
     subject.check_read()
     write_values(output, encode_mask(subject.cells, to, dtype or "float32"))
 
