@@ -156,14 +156,6 @@ def test_a_mask_survives_every_convention_and_every_file(tmp_path: Path, to: Rea
     assert theirs.dtype == getattr(torch, dtype)
 
 
-def test_the_least_bfloat16_is_written_and_read(tmp_path: Path) -> None:
-    values = encode_mask(np.tri(3, dtype=bool), "additive", "bfloat16")
-    assert values.min() == torch.finfo(torch.bfloat16).min
-    torch.save(torch.from_numpy(values).bfloat16(), tmp_path / "mask.pt")
-    assert read_values(tmp_path / "mask.pt").dtype == "bfloat16"
-    np.testing.assert_array_equal(read_values(tmp_path / "mask.pt").values, values)
-
-
 # --- the other ways to name a file ------------------------------------------------------------------------------
 
 
