@@ -77,16 +77,6 @@ def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
     return size.completed(max(lengths, default=_DEFAULT))
 
 
-def heads_of(shape: Sequence[int]) -> int:
-    """Return how many heads a mask of this shape has; 1 where all of them share it."""
-    return shape[-3] if len(shape) > 2 else 1
-
-
-def _heads_for(expression: Expression, heads: int) -> int:
-    """Return how many heads an expression is laid out for: those asked for, or those of a file in it."""
-    return heads if heads > 1 else max((heads_of(file.mask.shape) for file in files_of(expression)), default=1)
-
-
 class GridOptions(NamedTuple):
     """How a mask is read.
 
@@ -273,26 +263,21 @@ def open_masks(masks: Sequence[str], options: GridOptions, reference: Expression
     return [grids[mask] for mask in masks]
 
 
-def grid_of_expression(expression: Expression, size: MaskSize, heads: int = 1) -> MaskGrid:
+def grid_of_expression(expression: Expression, size: MaskSize) -> MaskGrid:
     """Lay an expression over positions.
 
     Raises:
         InputError: the expression does not fit this many positions.
     """
-    cells = materialise(expression, size, heads)
+    cells = materialise(expression, size)
     return MaskGrid(str(expression), cells[0] if cells.shape[:-2] == (1,) else cells, size.past or 0, expression)
 
 
-def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[np.ndarray, "*B #H Q K"]:
+def materialise(expression: Expression, size: MaskSize) -> Bool[np.ndarray, "*B #H Q K"]:
     """Return the cells of an expression, made a block of rows at a time.
 
-    Args:
-        expression: what is laid out; one that reads a file of several heads has as many where it is asked for one.
-        size: over how many positions.
-        heads: how many heads it is asked for.
-
-    Returns:
-        A plane for all heads or one for each; behind a batch axis where batch rows have padding of their own.
+    There is a plane for all heads, or one for each of a file that has several; behind a batch axis where batch rows
+    have padding of their own.
 
     Raises:
         InputError: the expression does not fit this many positions, or there are too many cells.
@@ -300,20 +285,19 @@ def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[
     assert size.queries is not None
     assert size.keys is not None
     size.check_past()
-    heads = _heads_for(expression, heads)
-    count = (batch_rows(expression) or 1) * heads
-    if count * size.queries * size.keys > _MOST_CELLS:
-        masks = f"{count} masks of " if count > 1 else ""
+    rows = batch_rows(expression) or 1
+    if rows * size.queries * size.keys > _MOST_CELLS:
+        masks = f"{rows} masks of " if rows > 1 else ""
         raise InputError(f"{masks}{size.queries} × {size.keys} cells are too many to lay out; give a smaller size")
     blocks = [
-        expression.allowed(Grid(rows[:, None], size.keys, size.past or 0, size.queries, heads))
+        expression.allowed(Grid(rows[:, None], size.keys, size.past or 0, size.queries))
         for rows in row_blocks(np.arange(size.queries), size.keys)
     ]
     cells = np.concatenate(blocks, axis=-2)
     return cells[None] if cells.ndim == 2 else cells
 
 
-def grid_rows(expression: Expression, mask: MaskGrid, rows: Int[np.ndarray, " R"]) -> Grid:
+def grid_rows(mask: MaskGrid, rows: Int[np.ndarray, " R"]) -> Grid:
     """Return the grid of some rows of a mask, on which an expression is compared with it."""
     *_, queries, keys = mask.shape
-    return Grid(rows[:, None], keys, mask.past, queries, _heads_for(expression, heads_of(mask.shape)))
+    return Grid(rows[:, None], keys, mask.past, queries)

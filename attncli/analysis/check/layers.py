@@ -87,7 +87,7 @@ def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
 def _grid(subject: MaskGrid) -> Grid:
     """Return the cells of a mask whose first query is the sentence's first token."""
     _, queries, keys = subject.allowed.shape
-    return Grid(np.arange(queries)[:, None], keys, 0, queries, 1)
+    return Grid(np.arange(queries)[:, None], keys, 0, queries)
 
 
 def _received(layer: CapturedLayer, own: MaskGrid) -> Iterator[Finding]:

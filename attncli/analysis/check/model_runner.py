@@ -177,7 +177,7 @@ class ModelRunner:
     @property
     def looks_back(self) -> bool:
         """Whether some layers are causal: their queries see no later key."""
-        ahead = Grid(np.zeros((1, 1), int), 2, 0, 1, 1)  # the first of two positions
+        ahead = Grid(np.zeros((1, 1), int), 2, 0, 1)  # the first of two positions
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
     def packed(self, sentences: Sequence[EncodedInput]) -> list[States]:

@@ -234,11 +234,11 @@ def _words(text: str) -> list[str]:
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
     """Return the mask beside what is expected, where cells are wrong."""
     from attncli.masks.comparison import compare
-    from attncli.masks.mask_grid import grid_of_expression, heads_of
+    from attncli.masks.mask_grid import grid_of_expression
 
     if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
         return None
-    return compare(subject, grid_of_expression(expected, subject.size, heads_of(subject.shape)))
+    return compare(subject, grid_of_expression(expected, subject.size))
 
 
 def _draw(
