@@ -116,12 +116,7 @@ def run_pytest(folder: Path, *arguments: str, **environment: str) -> tuple[str, 
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "ATTN"))}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml", "out.xml", "-W", "error"]
     ended = subprocess.run(
-        [*command, *arguments],
-        cwd=folder,
-        env=clean | environment,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
+        [*command, *arguments], cwd=folder, env=clean | environment, capture_output=True, encoding="utf-8", check=False
     )
     cases = ElementTree.parse(folder / "out.xml").iter("testcase")
     return ended.stdout + ended.stderr, {

@@ -123,8 +123,7 @@ def check(
     mask_input: MaskInput,
     output: options.DocumentOutput,
     expect: Annotated[
-        str | None,
-        options.choice_option("What it should say: 'causal & pad(right=2)', or a file.", "EXPR"),
+        str | None, options.choice_option("What it should say: 'causal & pad(right=2)', or a file.", "EXPR")
     ] = None,
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
