@@ -179,13 +179,6 @@ def test_a_failure_says_where_what_and_draws_the_wrong_cells(failures: dict[str,
     assert "pytest_plugin" not in failed.partition("\n\n")[2], "it ends at the line of the test"
 
 
-def test_of_a_long_mask_the_map_is_small(failures: dict[str, str]) -> None:
-    lines = message(failures["test_the_future_is_seen"])
-    assert len(lines) < 80
-    assert max(map(len, lines)) < 120
-    assert any(line.startswith("a cell is ") for line in lines)
-
-
 def test_without_attention_it_says_what_was_looked_for(failures: dict[str, str]) -> None:
     said = "\n".join(message(failures["test_nothing_runs"]))
     assert "no attention ran; looked for scaled_dot_product_attention" in said

@@ -18,7 +18,7 @@ from refusals import refused
 from whole_program import whole_program
 
 import attncli
-from attncli.analysis.check import DEFAULT_TEXTS, layers
+from attncli.analysis.check import DEFAULT_TEXTS
 from attncli.analysis.check.report import Invariance, Report
 from attncli.analysis.check.tokenizer import tokenizer_findings
 from attncli.checkpoints.options import LoadOptions
@@ -282,13 +282,6 @@ def test_sentences_of_equal_length_have_a_longer_or_shorter_one_beside_them(chec
     assert errors(checked("bert", texts=["w5 w6 w7"] * 8)) == set()
     with pytest.raises(UsageError, match="at most 8; give it fewer"):
         checked("bert", texts=["w5 w6 w7"] * 9)
-
-
-def test_one_token_many_times_leaves_a_head_nothing_to_choose(
-    checked: Checked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layers, "_ALIKE", 1e-3)  # how far rounding lets the weights be apart
-    assert errors(checked("t5", texts=["w7 w7 w7 w7 w7", "w7 w7 w7"])) == set()
 
 
 def test_a_model_with_few_positions_gets_shorter_sentences(checked: Checked, configured: Callable[..., None]) -> None:

@@ -159,12 +159,6 @@ def test_expect_takes_the_mask_of_each_place(train: Path) -> None:
     assert [one["expected"] for one in json.loads(some.stderr)["places"]] == [None, None, None, "pad"]
 
 
-def test_a_pattern_of_expect_at_which_nothing_ran_ends_with_1(train: Path) -> None:
-    ran = run("--expect", "causal", "--expect", "pooler.*=pad", "--expect", "poler.attn=full", "train.py")
-    assert ran.returncode == FINDINGS
-    assert ran.stderr.splitlines()[0] == "attn: no attention ran at poler.attn; 16 calls ran elsewhere"
-
-
 def test_steps_end_the_program(train: Path) -> None:
     ran = run("--steps", "2", "train.py", "a")
     assert ran.returncode == 0
@@ -178,13 +172,6 @@ def test_place(train: Path) -> None:
     assert "no attention ran at the places that --place names; 16 calls ran elsewhere" in run(
         "--place", "nowhere", "train.py"
     ).stderr  # fmt: skip
-
-
-def test_a_module_is_run_as_python_does(train: Path) -> None:
-    ran = run("-m", "train", "--quiet", "-m", "x")
-    assert ran.returncode == 3
-    assert ran.stdout.splitlines()[-1].strip() == "--quiet -m x"
-    assert len(table(ran)) == 2
 
 
 WRONG = """\
@@ -256,13 +243,6 @@ def test_files_are_where_the_program_began(train: Path) -> None:
     shown = forked("inspect", "--from", "saved/01-model.py-15-Block.attend-row1.safetensors", "--layer", "2")
     assert shown.returncode == 0, shown.stderr
     assert "mask causal" in shown.stdout
-
-
-def test_a_script_that_is_not_there_leaves_no_folder(folder: Path) -> None:
-    ran = run("--save", "traces", "missing.py")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "can't open file" in ran.stderr
-    assert not (folder / "traces").exists()
 
 
 def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
