@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options, argument, dashed
 from attncli.errors import UsageError, require
-
-if TYPE_CHECKING:
-    from attncli.engines.interactive import InteractiveSource
 
 _OF_QUESTIONS = ("text", "pair", "target", "mask")
 
@@ -53,7 +50,8 @@ def explore(
     attn explore -m gpt2
     """
     from attncli.analysis.learn import TEXT
-    from attncli.engines.interactive import Query
+    from attncli.cli.loop import loading
+    from attncli.engines.interactive import Query, open_interactive
     from attncli.explore.command import InputSource, command_of
     from attncli.explore.view_state import ViewState
 
@@ -69,7 +67,16 @@ def explore(
     fixed += [(name, value) for name, value in (("colormap", colormap), ("color", color)) if value is not None]
     source = InputSource(tuple(word for one in fixed for word in _words(*one)), request.from_ is not None)
     require("attn explore", "textual")
-    opened = _opened(environment, request)
+    if request.from_ is not None:
+        opened = open_interactive(saved=request.from_)
+    else:
+        with loading(environment, request.model, request.toy.vocab):
+            opened = open_interactive(
+                model=request.model,
+                special=not request.no_special,
+                **dict(request.toy.explicit_values()),
+                **dict(request.load.explicit_values()),
+            )
     if opened.own is not None:
         state = replace(state, question=opened.own)
     from attncli.explore.app import run
@@ -83,28 +90,6 @@ def explore(
     environment.write([f"{command_of(seen, source).line()}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)
-
-
-def _opened(environment: Environment, request: ExploreOptions) -> InteractiveSource:
-    """Return the model, the toy layer or the saved trace.
-
-    Raises:
-        UsageError: an option does not apply.
-        LoadError: the checkpoint cannot be loaded.
-        InputError: there is no trace in the file.
-    """
-    from attncli.cli.loop import loading
-    from attncli.engines.interactive import open_interactive
-
-    if request.from_ is not None:
-        return open_interactive(saved=request.from_)
-    with loading(environment, request.model, request.toy.vocab):
-        return open_interactive(
-            model=request.model,
-            special=not request.no_special,
-            **dict(request.toy.explicit_values()),
-            **dict(request.load.explicit_values()),
-        )
 
 
 def _words(name: str, value: Any) -> Iterator[str]:

@@ -106,7 +106,13 @@ def show(
     """
     from attncli.masks.mask_grid import open_mask
 
-    tokens = None if text is None else _words(text)
+    tokens = None
+    if text is not None:
+        from attncli.encoding.encode import check_texts
+        from attncli.encoding.vocabulary import WordVocabulary
+
+        check_texts(text)
+        tokens = [token.label for token in WordVocabulary([text], None).encode(text, None)]
     subject = open_mask(mask, mask_input.grid_options(mask, tokens=tokens))
     subject.check_read()
     if output.chosen() == "json":
@@ -217,15 +223,6 @@ def convert(
     subject = open_mask(mask, mask_input.grid_options(mask))
     subject.check_read()
     write_values(output, encode_mask(subject.cells, to, dtype or "float32"))
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text, as the toy layer splits it."""
-    from attncli.encoding.encode import check_texts
-    from attncli.encoding.vocabulary import WordVocabulary
-
-    check_texts(text)
-    return [token.label for token in WordVocabulary([text], None).encode(text, None)]
 
 
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
