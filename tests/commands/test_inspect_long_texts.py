@@ -96,8 +96,7 @@ SCREENS = {
 }
 
 
-@pytest.mark.parametrize("width", [None, 60])
-@pytest.mark.parametrize("what", SCREENS)
+@pytest.mark.parametrize(("what", "width"), [*((what, 60) for what in SCREENS), ("all heads", None)])
 def test_the_default_view_of_a_long_text_is_one_screen(attn: Run, deep: Path, what: str, width: int | None) -> None:
     layer = [] if "--layer" in SCREENS[what] else ["--layer", "1"]
     ran = attn("inspect", "--from", deep, *layer, *SCREENS[what], *(["--width", str(width)] if width else []))

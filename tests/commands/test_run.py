@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from running import on_terminal, program, text_shown
+from running import program
 from whole_program import forked
 
 FINDINGS, USAGE, INPUT = 1, 2, 5
@@ -261,13 +261,11 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
     ("arguments", "code", "said"),
     [
         ((), USAGE, "give a program: a script, or a module by -m"),
-        (("nosuch.py",), USAGE, "nosuch.py"),
         (("--expect", "casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "pad", "--expect", "a.*=casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "=causal", "none.py"), USAGE, "'=causal' has no pattern before the '='"),
         (("--fail-on", "leek", "none.py"), USAGE, "did you mean 'leak'?"),
         (("--steps", "0", "none.py"), USAGE, "'--steps': expected at least 1"),
-        (("--setps", "1", "none.py"), USAGE, "did you mean '--steps'?"),
         (("-o", "calls.svg", "none.py"), USAGE, "expected a file ending in .json, .tsv or .txt"),
         (("--save", "none.py", "none.py"), INPUT, "--save none.py: File exists"),
     ],
@@ -281,26 +279,11 @@ def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code
     assert said in ran.stderr
 
 
-@pytest.mark.usefixtures("warm")
-def test_the_table_fits_the_terminal(train: Path) -> None:
-    (train / "train.py").write_text("import torch, model\nprint(0, model.Model()(torch.randn(3, 8, 16)).shape)\n")
-    for width in (60, 100, 160):
-        code, out, shown = on_terminal("run", "train.py", python="python", COLUMNS=str(width))
-        assert code == 0
-        assert out.startswith("0 ")
-        lines = text_shown(shown).splitlines()
-        assert all(len(line) <= width for line in lines), lines
-        assert any(line.startswith("model.py:15") for line in lines)
-
-
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("attncli.recording.readers.sdpa._read", "an attention could not be looked at"),
-        ("attncli.analysis.calls.analyzer.findings_of", "wrong.py:6 could not be looked at"),
-        ("attncli.analysis.calls.calls.findings_of_step", "the masks of a step could not be held against each other"),
-        ("attncli.analysis.calls.calls.detached", "wrong.py:6 could not be kept"),
-        ("attncli.recording.input_metadata._positions_of", "an attention could not be looked at"),
+        ("attncli.recording.readers.sdpa._call", "an attention could not be looked at"),
+        ("attncli.analysis.calls.calls.kept", "wrong.py:6 could not be kept"),
         ("attncli.recording.watch._Thread.enter", "the program could not be watched"),
         ("attncli.render.calls.calls_parts", "the table cannot be shown"),
     ],
