@@ -16,7 +16,7 @@ from attncli._version import __version__
 from attncli.corpus.dataset import ShardInfo, ShardWriterJob
 from attncli.corpus.protocol import Batch, BatchFn, Result
 from attncli.engines.cpu import ONE_THREAD, cores
-from attncli.errors import AttnError, InputError, LoadError
+from attncli.errors import AttnError, InputError, LoadError, require
 from attncli.text import visible
 
 
@@ -81,10 +81,9 @@ def _results_of(ray: Any, answer: Any) -> list[Result[ShardInfo | None]]:
 def _join(address: str | None, jobs: int | None) -> Any:
     """Join a cluster, or be one until the program ends; return the module `ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
-    try:
-        import ray
-    except ImportError as error:
-        raise LoadError(f"--on ray needs Ray ({error}); install it with: pip install 'attncli[ray]'") from None
+    require("--on ray", "ray")
+    import ray
+
     options: dict[str, Any] = {"num_cpus": jobs or cores(), "include_dashboard": False}
     handler = signal.getsignal(signal.SIGTERM)
     try:
