@@ -83,12 +83,13 @@ def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
 
 def _masks(_: Context, typed: str) -> Iterator[tuple[str, str]]:
     """Yield the expression with each atom in place of its last word."""
-    from attncli.masks.expressions import ATOMS
+    from attncli.masks.notation import NOTATION
 
     before = re.sub(r"\w*\Z", "", typed)
     if _MASK.fullmatch(before):
-        for atom, kind in ATOMS.items():
-            yield before + atom + "(" * ("(" in kind.usage), kind.usage
+        for atom, kind in NOTATION.items():
+            if atom not in ("file", "pad(left)"):
+                yield before + atom + "(" * ("(" in kind.usage), kind.usage
 
 
 VALUES: dict[str, Callable[[Context, str], Iterable[Any]]] = {

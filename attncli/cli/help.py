@@ -150,7 +150,7 @@ def _masks(_: typer.Context) -> Tables:
     """
     from attncli.masks.notation import NOTATION
 
-    return {"Atoms: when i may attend to j": list(NOTATION.values())}
+    return {"Atoms: when i may attend to j": [(kind.usage, kind.meaning) for kind in NOTATION.values()]}
 
 
 def _formats(root: typer.Context) -> Tables:

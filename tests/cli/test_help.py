@@ -212,8 +212,8 @@ def test_a_topic_says_what_the_docs_say(name: str, number: int, heading: str, le
 
 def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> None:
     assert NOTATION.keys() == ATOMS.keys() | {"file", "pad(left)"}
-    for name, (usage, _) in NOTATION.items():
-        for form in usage.split(" or "):
+    for name, kind in NOTATION.items():
+        for form in kind.usage.split(" or "):
             if name == "pad(left)":
                 assert str(parse(form, allow_rows=True)) == form
             elif name != "file":

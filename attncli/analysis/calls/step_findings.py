@@ -124,7 +124,9 @@ def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padd
     if not hint.is_sure or queries != keys or hint.source not in sources:
         return False
     first = next(
-        call for call, hints in calls if hint in hints and call.mask is not None and call.mask.shape[3] == keys
+        call
+        for call, hints in calls
+        if any(each.digest == hint.digest for each in hints) and call.mask is not None and call.mask.shape[3] == keys
     )
     return first.place.module == place.module or _are_layers(calls, first.place, place)
 

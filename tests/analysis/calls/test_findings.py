@@ -83,11 +83,11 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "code", "said"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_found_by_its_name(call: Callable[[], AttentionCall], code: str, said: str) -> None:
+@pytest.mark.parametrize(("call", "code", "text"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_found_by_its_name(call: Callable[[], AttentionCall], code: str, text: str) -> None:
     errors = {one.code: one for one in found(call()) if one.severity == "error"}
     assert code in errors
-    assert said in errors[code].message
+    assert text in errors[code].message
 
 
 def test_a_language_model_may_read_backwards() -> None:
@@ -160,6 +160,21 @@ def test_one_of_two_masks_whose_truth_is_swapped_is_found_beside_the_other() -> 
     swapped = mask_argument(REAL[:, None, None, :], "key_padding_mask", masked=True)
     (finding,) = found(sdpa(swapped, is_causal=True))
     assert finding.message.endswith("True and False are swapped")
+
+
+def test_heads_that_share_keys_and_values_in_another_order() -> None:
+    k, v = torch.randn(2, B, 2, T, 4)
+    tiled, side_by_side = (
+        (k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1)),
+        (k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)),
+    )
+    for (keys, _), (_, values), expected in (
+        (side_by_side, side_by_side, []),
+        (tiled, tiled, [("heads", "note")]),
+        (tiled, side_by_side, [("heads", "error")]),
+    ):
+        call = AttentionCall(**{**vars(sdpa(is_causal=True)), "k": keys, "v": values, "shape": (B, 4, T, T)})
+        assert codes(call) == expected
 
 
 def test_padding_that_another_layer_hides() -> None:
