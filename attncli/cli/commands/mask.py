@@ -106,7 +106,13 @@ def show(
     """
     from attncli.masks.mask_grid import open_masks
 
-    tokens = None if text is None else _words(text)
+    tokens = None
+    if text is not None:
+        from attncli.encoding.encode import check_texts
+        from attncli.encoding.vocabulary import WordVocabulary
+
+        check_texts(text)
+        tokens = [token.label for token in WordVocabulary([text], None).encode(text, None)]
     (subject,) = open_masks([mask], mask_input.grid_options(mask, tokens=tokens))
     subject.check_read()
     if output.chosen() == "json":
@@ -123,8 +129,7 @@ def check(
     mask_input: MaskInput,
     output: options.DocumentOutput,
     expect: Annotated[
-        str | None,
-        options.choice_option("What it should say: 'causal & pad(right=2)', or a file.", "EXPR"),
+        str | None, options.choice_option("What it should say: 'causal & pad(right=2)', or a file.", "EXPR")
     ] = None,
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
@@ -220,15 +225,6 @@ def convert(
     (subject,) = open_masks([mask], mask_input.grid_options(mask))
     subject.check_read()
     write_values(output, encode_mask(subject.cells, to, dtype or "float32"))
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text, as the toy layer splits it."""
-    from attncli.encoding.encode import check_texts
-    from attncli.encoding.vocabulary import WordVocabulary
-
-    check_texts(text)
-    return [token.label for token in WordVocabulary([text], None).encode(text, None)]
 
 
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
