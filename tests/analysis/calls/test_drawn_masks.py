@@ -10,7 +10,7 @@ from drawn_masks import Drawn, drawn
 from live_calls import mask_argument
 
 from attncli.analysis.calls.calls import Calls
-from attncli.analysis.calls.expected import UnexpectedError
+from attncli.analysis.calls.expectations import UnexpectedError
 from attncli.masks.expressions import Grid, Pad, map_leaves
 from attncli.masks.padding import RuleWithExceptions
 from attncli.masks.recognition import Rule, RuleVariant, rule_of
