@@ -87,29 +87,17 @@ RUN_ALONE = {
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one architecture.
+    """What came of one architecture."""
 
-    Attributes:
-        name: its model type.
-        way: `interface`, `softmax`, or `none` with the reason.
-        layers: how many layers were compared.
-        difference: the largest of any weight.
-        capture: whether queries, keys and values were had too.
-        reason: why it was refused.
-        in_blocks: the largest difference of any weight that comes of working in small blocks of rows.
-        checkpoint: what was asked, with all its layers.
-        trace: what it showed.
-    """
-
-    name: str
-    way: str
-    layers: int = 0
-    difference: float = np.nan
-    capture: str = ""
-    reason: str = ""
-    in_blocks: float = np.nan
-    checkpoint: Checkpoint | None = None
-    trace: Trace | None = None
+    name: str  # its model type
+    way: str  # `interface`, `softmax`, or `none` with the reason
+    layers: int = 0  # how many layers were compared
+    difference: float = np.nan  # the largest of any weight
+    capture: str = ""  # whether queries, keys and values were had too
+    reason: str = ""  # why it was refused
+    in_blocks: float = np.nan  # the largest difference of any weight that comes of working in small blocks of rows
+    checkpoint: Checkpoint | None = None  # what was asked, with all its layers
+    trace: Trace | None = None  # what it showed
 
     @property
     def is_exact(self) -> bool:
