@@ -278,6 +278,8 @@ class Explorer(App[None]):
 
     def _draw(self) -> None:
         self._is_due = False
+        if not self._text.is_attached:  # the application is over
+            return
         self._arrange()
         scene = RenderInput(
             self.look,

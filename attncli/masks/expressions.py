@@ -111,7 +111,7 @@ class Atom(NamedTuple):
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
-        return ATOMS[self.name].rule(grid, *self.arguments, **dict(self.keywords))
+        return ATOMS[self.name](grid, *self.arguments, **dict(self.keywords))
 
     def __str__(self) -> str:
         written = [str(argument) for argument in self.arguments]
@@ -267,23 +267,6 @@ def files_of(*expressions: Expression) -> list[File]:
 # --- the atoms ---------------------------------------------------------------------------------------------
 
 
-class AtomKind(NamedTuple):
-    """An atom: its rule, and what the parser and the help need to know of it."""
-
-    name: str
-    rule: Callable[..., Bool[np.ndarray, " ..."]]  # of the cells and its arguments
-    arguments: range = range(1)  # how many positional arguments it takes
-    keywords: frozenset[str] = frozenset()
-    least: int = 0  # the smallest argument that makes sense
-    allows_own: bool = False  # whether every query may attend to the key at its own position
-    is_bias: bool = False  # whether it adds to the scores and forbids nothing
-
-    @property
-    def usage(self) -> str:
-        """How it is written."""
-        return NOTATION[self.name].usage
-
-
 def _everywhere(at: Grid, *_: int) -> Bool[np.ndarray, "Q K"]:
     return np.ones((len(at.queries), at.keys), bool)
 
@@ -312,25 +295,21 @@ def _between(at: Grid, positions: Int[np.ndarray, "_ _"], start: int, stop: int)
     return np.broadcast_to((start <= positions) & (positions < stop), (len(at.queries), at.keys))
 
 
-_ONE, _TWO, _MANY = range(1, 2), range(2, 3), range(1, 1_000_000)
-
-ATOMS = {
-    kind.name: kind
-    for kind in (
-        AtomKind("full", _everywhere, allows_own=True),
-        AtomKind("causal", lambda at: at.j <= at.i, allows_own=True),
-        AtomKind("window", lambda at, w: (at.i - w < at.j) & (at.j <= at.i), _ONE, least=1, allows_own=True),
-        AtomKind("band", lambda at, left, right: (at.i - left <= at.j) & (at.j <= at.i + right), _TWO, allows_own=True),
-        AtomKind("prefix", lambda at, n: (at.j <= at.i) | (at.j < n), _ONE, allows_own=True),
-        AtomKind("docs", _docs, _MANY, least=1, allows_own=True),
-        AtomKind("chunk", lambda at, size: at.i // size == at.j // size, _ONE, least=1, allows_own=True),
-        AtomKind("dilated", _dilated, _TWO, least=1, allows_own=True),
-        AtomKind("global", lambda at, *places: np.isin(at.i, places) | np.isin(at.j, places), _MANY),
-        AtomKind("pad", _pad, keywords=frozenset({"left", "right"})),
-        AtomKind("keys", lambda at, start, stop: _between(at, at.j, start, stop), _TWO),
-        AtomKind("queries", lambda at, start, stop: _between(at, at.i, start, stop), _TWO),
-        AtomKind("alibi", _everywhere, _ONE, least=1, allows_own=True, is_bias=True),
-    )
+# Whether a query may attend to a key, of the cells and the arguments of an atom.
+ATOMS: dict[str, Callable[..., Bool[np.ndarray, " ..."]]] = {
+    "full": _everywhere,
+    "causal": lambda at: at.j <= at.i,
+    "window": lambda at, w: (at.i - w < at.j) & (at.j <= at.i),
+    "band": lambda at, left, right: (at.i - left <= at.j) & (at.j <= at.i + right),
+    "prefix": lambda at, n: (at.j <= at.i) | (at.j < n),
+    "docs": _docs,
+    "chunk": lambda at, size: at.i // size == at.j // size,
+    "dilated": _dilated,
+    "global": lambda at, *places: np.isin(at.i, places) | np.isin(at.j, places),
+    "pad": _pad,
+    "keys": lambda at, start, stop: _between(at, at.j, start, stop),
+    "queries": lambda at, start, stop: _between(at, at.i, start, stop),
+    "alibi": _everywhere,
 }
 
 
@@ -339,7 +318,7 @@ def _allows_own(expression: Expression) -> bool:
     if isinstance(expression, And | Or):
         own = map(_allows_own, expression.sides)
         return all(own) if isinstance(expression, And) else any(own)
-    return isinstance(expression, Atom) and ATOMS[expression.name].allows_own
+    return isinstance(expression, Atom) and NOTATION[expression.name].allows_own
 
 
 # --- masks -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -146,13 +147,11 @@ def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
 
 def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
     """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
-    if not allowed.any():
+    found = _Planes(allowed[None], past).found() if allowed.any() else None
+    if found is None or found.expression is None or found.past != past:
         return None
-    found = _Planes(allowed[None], past).plain()
-    expression = None if found is None or found.past != past else found.expression
-    if expression is None or any(isinstance(leaf, Pad) for leaf in leaves(expression)):
-        return None  # it could not be written
-    return expression
+    is_padded = any(isinstance(leaf, Pad | RuleWithExceptions) for leaf in leaves(found.expression))
+    return None if is_padded else found.expression  # it could not be written
 
 
 def infer_padding(
@@ -258,7 +257,7 @@ def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: 
         tokens = np.broadcast_to(cells[:, 0], (len(cells), keys))
         return RuleVariant(_padded(Atom("full"), tokens), past, tokens)
     planes = _Planes(np.broadcast_to(cells, (len(cells), queries, keys)), past)
-    return planes.plain() or planes.padded() or planes.masked() or none
+    return planes.found() or none
 
 
 # --- one rule for some planes -------------------------------------------------------------------------------
@@ -291,20 +290,19 @@ class _Planes:
         self.every: Bool[np.ndarray, "B Q"] = np.ones((self.batch, self.queries), bool)
         self.no_padding: Bool[np.ndarray, "1 K"] = np.ones((1, self.keys), bool)
 
-    def plain(self) -> RuleVariant | None:
-        """Return the rule that all queries follow, without padding, else with the padding of each row."""
-        tokens = self._visible_keys(self.every)
-        return self._followed(None, None) or (None if tokens.all() else self._followed(None, tokens))
+    def found(self) -> RuleVariant | None:
+        """Return the rule that all queries follow, with the padding of each row or without; else the one of words.
 
-    def padded(self) -> RuleVariant | None:
-        """Return the rule that the queries of words follow, where those of padding see something else.
-
-        Which keys are padding is what they show that are no word: a key that no other query sees.
+        Where queries of padding see something else, the padding is what they show: a key that no other query sees. Last
+        comes the rule of all queries but some, be they padding or not, which see nothing.
         """
-        for exception in _INFERRED:
-            if self._could_see[exception].any() and (found := self._followed(exception, self._inferred(exception))):
-                return found
-        return None
+        visible = self._visible_keys(self.every)
+        ways: list[tuple[ExceptionKind | None, Bool[np.ndarray, "B K"] | None]] = [(None, None), (None, visible)]
+        shown = [kind for kind in _INFERRED if self._could_see[kind].any()]
+        found = (self._followed(*way) for way in ways if way[1] is None or not visible.all())
+        of_padding = (self._followed(kind, self._inferred(kind)) for kind in shown)
+        of_any = (self._followed("masked", keys, True) for _, keys in ways if "masked" in shown)
+        return next(filter(None, chain(found, of_padding, of_any)), None)
 
     def of_words(self, tokens: Bool[np.ndarray, "B K"]) -> RuleVariant | None:
         """Return the rule that the queries of words follow, where it is known which keys are words."""
@@ -318,12 +316,6 @@ class _Planes:
                 if where is not None and not (where & words).any():
                     return self._variant(guess, where)
         return None
-
-    def masked(self) -> RuleVariant | None:
-        """Return the rule that all queries follow but some, which see nothing."""
-        if not self._could_see["masked"].any():
-            return None
-        return self._followed("masked", None, True) or self._followed("masked", self._visible_keys(self.every), True)
 
     def _followed(
         self, exception: ExceptionKind | None, visible: Bool[np.ndarray, "B K"] | None, is_any: bool = False

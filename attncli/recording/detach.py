@@ -64,7 +64,7 @@ def has_nan(*tensors: torch.Tensor | None) -> bool:
 
 
 def is_zero(call: AttentionCall, row: int, head: int, query: int) -> bool | None:
-    """Return whether the output of a query of a head and a batch row is 0; None where that cannot be told."""
+    """Return whether the output of a query of a head and a batch row is 0; None where it is not known."""
     output, (_, heads, queries, _) = call.output, call.shape
     if output is None or output.dim() != 4 or tuple(output.shape[1:3]) != (heads, queries):
         return None

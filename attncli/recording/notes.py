@@ -7,7 +7,6 @@ import signal
 import sys
 import traceback
 
-from attncli.recording.call import CallSite
 from attncli.text import plural
 
 _TOO_DEEP = "an attention that the program calls close to its limit of recursion was not looked at"
@@ -25,8 +24,7 @@ class Notes(list[str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lost: dict[CallSite, int] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of the first one of a line
+        self._lost: dict[str, tuple[int, tuple[int, ...]]] = {}  # by line: how many, and the shape of the first
         self._of_lost = ""
 
     def add(self, text: str) -> None:
@@ -50,16 +48,14 @@ class Notes(list[str]):
             fault.__cause__ = fault.__context__ = None  # their tracebacks keep the program's tensors alive
             self.fault = fault.with_traceback(None)
 
-    def count_lost(self, place: CallSite, shape: tuple[int, ...], by: int = 1) -> None:
+    def count_lost(self, place: str, shape: tuple[int, ...]) -> None:
         """Count a softmax of queries and keys whose weights were not followed to values; they are one note."""
-        self._lost[place] = self._lost.get(place, 0) + by
-        self._shapes.setdefault(str(place), shape)
+        number, first = self._lost.get(place, (0, shape))
+        self._lost[place] = number + 1, first
         if self._of_lost in self:
             self.remove(self._of_lost)
-        if (count := sum(self._lost.values())) == 0:
-            return
-        lines = dict.fromkeys(str(place) for place, own in self._lost.items() if own)
-        where = [f"{list(self._shapes[line])} at {line}" for line in lines]
+        count = sum(number for number, _ in self._lost.values())
+        where = [f"{list(first)} at {line}" for line, (_, first) in self._lost.items()]
         more = [plural(len(where) - _MOST_PLACES, "more place")] * (len(where) > _MOST_PLACES)
         what, them = (f"{count} softmaxes are", "them") if count > 1 else ("1 softmax is", "it")
         where = [*where[:_MOST_PLACES], *more]

@@ -375,17 +375,10 @@ class _Thread(TorchFunctionMode):
             with self._watch.lock:
                 self._watch.on_call(call)
 
-    def count_lost(self, shape: tuple[int, ...]) -> CallSite:
-        """See ThreadContext."""
-        place = self.place()
-        with self._watch.lock:
-            self._watch.notes.count_lost(place, shape)
-        return place
-
-    def take_back_lost(self, place: CallSite) -> None:
+    def count_lost(self, shape: tuple[int, ...]) -> None:
         """See ThreadContext."""
         with self._watch.lock:
-            self._watch.notes.count_lost(place, (), -1)
+            self._watch.notes.count_lost(str(self.place()), shape)
 
     def note(self, text: str) -> None:
         """See ThreadContext."""

@@ -11,10 +11,9 @@ import numpy as np
 from rich.style import Style
 
 from attncli.render.axes import LONGEST_LABEL
-from attncli.render.block import COMFORTABLE, Block
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, table, width_of
 from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
 from attncli.render.palette import Palette, Scale
-from attncli.render.tables import Cell, Column, table, width_of
 from attncli.trace.tokens import Token
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from attncli.analysis.diff import (
     weights_of,
 )
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import COMFORTABLE, Block, block, grid, hstack, in_lines, stack
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, grid, hstack, in_lines, stack, table
 from attncli.render.color_limits import largest_weight
 from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, pooling
 from attncli.render.legend import legend
@@ -30,7 +30,6 @@ from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import architecture_of, cautioned, numbers_of, proof_line, what_ran
 from attncli.render.sections import joined as joined_facts
-from attncli.render.tables import Cell, Column, table
 from attncli.text import plural
 from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Provenance

@@ -17,10 +17,9 @@ from attncli.analysis.cell import AttentionRow
 from attncli.analysis.learn import LESSONS, Walk
 from attncli.render.axes import Axis
 from attncli.render.bars import TableFormat
-from attncli.render.block import Block
+from attncli.render.block import Block, Column, table
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM
-from attncli.render.tables import Column, table
 from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:

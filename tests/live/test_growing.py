@@ -82,8 +82,8 @@ def test_tensors_of_the_program_end_as_without(style: Endless) -> None:
                 advance(program, steps)
                 alive.append(storages() - before)
         beyond.append(alive)
-    alone, beside = beyond
-    assert beside[1] - alone[1] <= beside[0] - alone[0] + 16
+    alone, watched_too = beyond
+    assert watched_too[1] - alone[1] <= watched_too[0] - alone[0] + 16
 
 
 def calls_in(program: Iterator[torch.Tensor], steps: int) -> int:
@@ -136,13 +136,13 @@ def test_masks_that_are_new_at_every_step_are_kept_up_to_a_size(monkeypatch: pyt
     tracemalloc.start()
     try:
         with watched():
-            kept = []
+            sizes = []
             for step in range(24):
                 F.scaled_dot_product_attention(x, x, x, attn_mask=causal & (torch.arange(1024) < 1000 - step))
-                kept.append(tracemalloc.get_traced_memory()[0] / size)
+                sizes.append(tracemalloc.get_traced_memory()[0] / size)
     finally:
         tracemalloc.stop()
-    assert kept[-1] < kept[7] + 2  # MiB, of one each
+    assert sizes[-1] < sizes[7] + 2  # MiB, of one each
 
 
 def test_modules_that_a_module_makes_end_as_without() -> None:

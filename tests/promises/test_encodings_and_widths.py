@@ -138,7 +138,7 @@ def test_no_width_of_the_environment_changes_what_a_pipe_gets() -> None:
 def test_a_console_of_windows_that_writes_escapes_out_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     import rich.console
 
-    from attncli.cli.environment import Terminal
+    from attncli.cli.terminal import Terminal
 
     class Console:
         encoding = "cp437"

@@ -29,9 +29,9 @@ def agrees(
     module: torch.nn.MultiheadAttention, *inputs: torch.Tensor, atol: float = 1e-5, **masks: torch.Tensor
 ) -> Any:
     """Check a trace against what the module returns for each head, and return its layer."""
-    given = (*inputs, *[inputs[-1]] * (3 - len(inputs)))
+    tensors = (*inputs, *[inputs[-1]] * (3 - len(inputs)))
     with torch.no_grad():
-        output, weights = module(*given, **masks, need_weights=True, average_attn_weights=False)
+        output, weights = module(*tensors, **masks, need_weights=True, average_attn_weights=False)
     weights = weights.reshape(HEADS, *weights.shape[-2:]).numpy()
     trace = attncli.from_multihead_attention(module, *inputs, **masks)
     (layer,) = trace.layers
@@ -163,6 +163,6 @@ def test_a_row_of_a_batch_with_masks_of_its_own(batch_first: bool, training: boo
 )
 def test_tensors_that_do_not_fit_are_refused(query: Any, arguments: dict[str, torch.Tensor], message: str) -> None:
     module = made(batch_first=True)
-    given = drawn(3, module.embed_dim) if query is None else query
+    tensors = drawn(3, module.embed_dim) if query is None else query
     with pytest.raises(InputError, match=message):
-        attncli.from_multihead_attention(module, given, **arguments)
+        attncli.from_multihead_attention(module, tensors, **arguments)

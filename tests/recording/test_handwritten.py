@@ -57,14 +57,14 @@ def exact(call: AttentionCall, weights: torch.Tensor, values: torch.Tensor | Non
 def attended(qkv: tuple[torch.Tensor, ...], write: Callable[..., torch.Tensor]) -> AttentionCall:
     """Return the call of a program that makes weights of the product of queries and keys, held against them."""
     q, k, v = qkv
-    kept: list[torch.Tensor] = []
+    made: list[torch.Tensor] = []
 
     def program() -> None:
-        kept.append(write(q @ k.mT))
-        kept[0] @ v
+        made.append(write(q @ k.mT))
+        made[0] @ v
 
     call = one(program)
-    exact(call, kept[0], v)
+    exact(call, made[0], v)
     return call
 
 
@@ -90,21 +90,21 @@ def test_cross_attention_by_einsum() -> None:
     """Tokens before heads in every tensor, queries scaled before the product, a key padding mask."""
     x, context = torch.randn(B, Q, H, D), torch.randn(B, K, H, D)
     is_padding = torch.arange(K)[None] >= torch.tensor([K, 4])[:, None]
-    kept = []
+    made = []
 
     def cross() -> None:
         q = x * D**-0.5
         sim = torch.einsum("b i h d, b j h d -> b h i j", q, context)
         sim = sim.masked_fill(is_padding[:, None, None, :], -torch.finfo(sim.dtype).max)
         sim = sim - sim.amax(dim=-1, keepdim=True).detach()
-        kept.append(sim.softmax(dim=-1))
-        torch.einsum("b h i j, b j h d -> b i h d", kept[0], context).reshape(B, Q, H * D)
+        made.append(sim.softmax(dim=-1))
+        torch.einsum("b h i j, b j h d -> b i h d", made[0], context).reshape(B, Q, H * D)
 
     call = one(cross)
-    exact(call, kept[0], context.transpose(1, 2))
+    exact(call, made[0], context.transpose(1, 2))
     assert call.scale == 1.0
     assert torch.equal(call.q, (x * 0.5).transpose(1, 2))
-    assert [tuple(given.values.shape) for given in call.masks] == [(B, 1, 1, K)]
+    assert [tuple(mask.values.shape) for mask in call.masks] == [(B, 1, 1, K)]
     assert not call.findings
 
 
@@ -145,96 +145,96 @@ WAYS = [
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_ways_of_a_product(way: Any, qkv: tuple[torch.Tensor, ...]) -> None:
-    kept: list[Any] = []
-    call = one(lambda: kept.extend(way(*qkv)))
-    exact(call, kept[0], qkv[2])
-    assert torch.equal(call.output, kept[1])
+    made: list[Any] = []
+    call = one(lambda: made.extend(way(*qkv)))
+    exact(call, made[0], qkv[2])
+    assert torch.equal(call.output, made[1])
     right(call)
 
 
 def test_three_and_two_axes() -> None:
     q, k, v = torch.randn(B, Q, D), torch.randn(B, K, D), torch.randn(B, K, D)
-    kept: list[Any] = []
+    made: list[Any] = []
 
     def three() -> None:
-        kept.append((torch.bmm(q, k.mT) / 2).softmax(-1))
-        torch.bmm(kept[-1], v)
+        made.append((torch.bmm(q, k.mT) / 2).softmax(-1))
+        torch.bmm(made[-1], v)
 
     def two() -> None:
-        kept.append((torch.mm(q[0], k[0].t()) / 2).softmax(1))
-        torch.mm(kept[-1], v[0])
+        made.append((torch.mm(q[0], k[0].t()) / 2).softmax(1))
+        torch.mm(made[-1], v[0])
 
-    exact(one(three), kept[0][:, None], v[:, None])
-    exact(one(two), kept[1][None, None], v[0][None, None])
+    exact(one(three), made[0][:, None], v[:, None])
+    exact(one(two), made[1][None, None], v[0][None, None])
 
 
 def test_heads_that_share_keys() -> None:
     q, k = torch.randn(B, 2, 3, Q, D), torch.randn(B, 2, K, D)
-    kept: list[Any] = []
+    made: list[Any] = []
 
     def grouped() -> None:
-        kept.append((torch.einsum("bhgqd,bhkd->bhgqk", q, k) / 2).softmax(-1))
-        torch.einsum("bhgqk,bhkd->bhgqd", kept[0], k)
+        made.append((torch.einsum("bhgqd,bhkd->bhgqk", q, k) / 2).softmax(-1))
+        torch.einsum("bhgqk,bhkd->bhgqd", made[0], k)
 
     call = one(grouped)
     assert call.k.shape == (B, 2, K, D)
     assert call.q.shape == (B, 6, Q, D)
-    exact(call, kept[0].flatten(1, 2))
+    exact(call, made[0].flatten(1, 2))
 
     def single() -> None:
-        kept.append((torch.matmul(q[:, 0], k[:, :1].mT) / 2).softmax(-1))
-        torch.matmul(kept[1], k[:, :1])
+        made.append((torch.matmul(q[:, 0], k[:, :1].mT) / 2).softmax(-1))
+        torch.matmul(made[1], k[:, :1])
 
     call = one(single)
     assert call.k.shape == (B, 1, K, D)
-    exact(call, kept[1])
+    exact(call, made[1])
 
 
 def test_one_query_of_a_decoder() -> None:
     """The state of a decoder asks; its axis of one comes and goes."""
     state, encoded = torch.randn(B, D), torch.randn(B, K, D)
-    kept: list[Any] = []
+    made: list[Any] = []
 
     def luong() -> None:
-        kept.append(F.softmax(torch.bmm(encoded, state.unsqueeze(2)).squeeze(2), dim=1))
-        torch.bmm(kept[0].unsqueeze(1), encoded).squeeze(1)
+        made.append(F.softmax(torch.bmm(encoded, state.unsqueeze(2)).squeeze(2), dim=1))
+        torch.bmm(made[0].unsqueeze(1), encoded).squeeze(1)
 
     call = one(luong)
-    exact(call, kept[0][:, None, None], encoded[:, None])
+    exact(call, made[0][:, None, None], encoded[:, None])
     assert torch.equal(call.q[:, 0, 0], state)
 
 
 def test_heads_folded_beside_the_batch() -> None:
     """fairseq: positions come first, and heads are folded into the batch before the axes are exchanged."""
     x = torch.randn(Q, B, H * D)
-    kept: list[Any] = []
+    made: list[Any] = []
 
     def program() -> None:
         q = (x * D**-0.5).contiguous().view(Q, B * H, D).transpose(0, 1)
         k = x.contiguous().view(-1, B * H, D).transpose(0, 1)
         weights = torch.bmm(q, k.transpose(1, 2)) + MASK[:, :Q]
-        kept.append(F.softmax(weights, dim=-1, dtype=torch.float32).type_as(weights))
-        torch.bmm(F.dropout(kept[0], p=0.1, training=False), k)
+        made.append(F.softmax(weights, dim=-1, dtype=torch.float32).type_as(weights))
+        torch.bmm(F.dropout(made[0], p=0.1, training=False), k)
 
-    exact(one(program), kept[0].view(B, H, Q, Q), x.view(Q, B, H, D).permute(1, 2, 0, 3))
+    exact(one(program), made[0].view(B, H, Q, Q), x.view(Q, B, H, D).permute(1, 2, 0, 3))
 
 
 def test_projections_are_products_too() -> None:
     """XLNet: queries and keys are einsums with parameters, and are no heads that are mixed."""
     x, w_q, w_k = torch.randn(Q, B, 6), torch.randn(6, H, D), torch.randn(6, H, D)
     bias = torch.randn(H, D)
-    kept: list[Any] = []
+    made: list[Any] = []
 
     def program() -> None:
         q, k = torch.einsum("ibh,hnd->ibnd", x, w_q), torch.einsum("ibh,hnd->ibnd", x, w_k)
         scores = torch.einsum("ibnd,jbnd->bnij", q + bias, k) * D**-0.5
-        kept.append(scores.softmax(dim=3))
-        torch.einsum("bnij,jbnd->ibnd", kept[0], k)
-        kept.append(q)
+        made.append(scores.softmax(dim=3))
+        torch.einsum("bnij,jbnd->ibnd", made[0], k)
+        made.append(q)
 
     call = one(program)
-    exact(call, kept[0])
-    assert torch.equal(call.q, (kept[1] + bias).permute(1, 2, 0, 3))
+    exact(call, made[0])
+    assert torch.equal(call.q, (made[1] + bias).permute(1, 2, 0, 3))
     right(call)
 
 
@@ -276,7 +276,7 @@ def _in_a_view(scores: torch.Tensor) -> torch.Tensor:
 )
 def test_ways_of_a_mask(lay: Any, name: str, convention: str, qkv: tuple[torch.Tensor, ...]) -> None:
     call = attended(qkv, lambda s: lay(s / 2).softmax(-1))
-    assert [(given.name, given.convention) for given in call.masks] == [(name, convention)]
+    assert [(mask.name, mask.convention) for mask in call.masks] == [(name, convention)]
     right(call)
 
 
@@ -296,7 +296,7 @@ def test_a_bias_that_is_scaled_with_the_scores(qkv: tuple[torch.Tensor, ...]) ->
         return scores.mul_(0.5).masked_fill(~CAUSAL, -1e30).softmax(-1)
 
     call = attended(qkv, write)
-    assert [given.name for given in call.masks] == ["added", "masked_fill"]
+    assert [mask.name for mask in call.masks] == ["added", "masked_fill"]
     right(call)
 
 
@@ -471,26 +471,26 @@ def test_no_attention() -> None:
 def test_two_attentions_of_one_product() -> None:
     """Co-attention: each side attends to the other by the same scores; and the maps are multiplied."""
     x, y = torch.randn(B, Q, D), torch.randn(B, K, D)
-    kept: list[Any] = []
+    made: list[Any] = []
 
     def program() -> None:
         scores = x @ y.mT
-        kept.extend((scores.softmax(2), scores.softmax(1)))
-        kept[0] @ y
-        kept[0] @ kept[1].mT @ x
+        made.extend((scores.softmax(2), scores.softmax(1)))
+        made[0] @ y
+        made[0] @ made[1].mT @ x
 
     (call,) = seen(program)
-    exact(call, kept[0][:, None], y[:, None])
+    exact(call, made[0][:, None], y[:, None])
 
     def both() -> None:
         scores = x @ y.mT
-        kept.extend((scores.softmax(2), scores.softmax(1)))
-        kept[2] @ y
-        kept[3].mT @ x
+        made.extend((scores.softmax(2), scores.softmax(1)))
+        made[2] @ y
+        made[3].mT @ x
 
     first, second = seen(both)
-    exact(first, kept[2][:, None], y[:, None])
-    exact(second, kept[3].mT[:, None], x[:, None])
+    exact(first, made[2][:, None], y[:, None])
+    exact(second, made[3].mT[:, None], x[:, None])
 
 
 # What is promised to the program.
@@ -500,7 +500,7 @@ def test_nothing_is_kept(qkv: tuple[torch.Tensor, ...]) -> None:
     """Tensors end when the program lets them go, however long the chain of products was."""
     q, k, v = qkv
     alive: list[weakref.ref[torch.Tensor]] = []
-    kept: list[torch.Tensor] = []
+    made: list[torch.Tensor] = []
 
     def squares() -> list[torch.Tensor]:
         return [
@@ -524,13 +524,13 @@ def test_nothing_is_kept(qkv: tuple[torch.Tensor, ...]) -> None:
             x = x @ x * 0.1
             alive.append(weakref.ref(x))
         gc.collect()
-        kept.extend(each for each in squares() if id(each) not in before)
+        made.extend(each for each in squares() if id(each) not in before)
 
     calls = []
     with watching(lambda call: calls.append(call.shape)):
         program()
     assert calls == [(B, H, Q, K)]
-    assert len({each.data_ptr() for each in kept}) < 5
+    assert len({each.data_ptr() for each in made}) < 5
 
 
 def test_queries_that_are_the_keys(qkv: tuple[torch.Tensor, ...]) -> None:

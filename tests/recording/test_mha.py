@@ -127,7 +127,7 @@ def encoder(**options: Any) -> nn.TransformerEncoder:
 
 
 def by_hand(encoder: nn.TransformerEncoder, attended: list[Tensor]) -> Tensor:
-    """Return the output of layers whose attention is known."""
+    """Return the output of layers whose attention is real."""
     x = X
     for layer, each in zip(encoder.layers, attended, strict=True):
         assert isinstance(layer, nn.TransformerEncoderLayer)
@@ -153,8 +153,8 @@ def test_every_path_of_an_encoder_is_read_whole(is_norm_first: bool, has_grad: b
     with torch.set_grad_enabled(has_grad):
         calls, attended, output = seen(lambda: layers(X, **masks))
         expected = by_hand(layers, attended)
-    known = ~PADDING if "src_key_padding_mask" in masks else torch.ones_like(PADDING)
-    torch.testing.assert_close(output[known], expected[known])
+    real = ~PADDING if "src_key_padding_mask" in masks else torch.ones_like(PADDING)
+    torch.testing.assert_close(output[real], expected[real])
     assert [call.place.module for call in calls] == ["layers.0.self_attn", "layers.1.self_attn"]
 
 

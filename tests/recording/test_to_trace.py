@@ -59,8 +59,8 @@ def test_without_a_mask_and_with_the_apis_own_causal_one() -> None:
 def test_padding_of_each_row_in_each_convention(convention: str) -> None:
     allowed = torch.arange(KEYS)[None, :] < torch.tensor([KEYS, 4])[:, None]
     spelled = {"attend": allowed, "masked": ~allowed, "additive": hidden(allowed).float()}[convention]
-    given = MaskArgument("attn_mask", spelled[:, None, None, :], convention)  # type: ignore[arg-type]
-    agrees(call(masks=(given,)), weights_of(call(), hidden(allowed)[:, None, None, :]))
+    argument = MaskArgument("attn_mask", spelled[:, None, None, :], convention)  # type: ignore[arg-type]
+    agrees(call(masks=(argument,)), weights_of(call(), hidden(allowed)[:, None, None, :]))
 
 
 def test_masks_are_combined_and_a_bias_is_kept() -> None:
@@ -68,9 +68,9 @@ def test_masks_are_combined_and_a_bias_is_kept() -> None:
     allowed = torch.ones(QUERIES, KEYS, dtype=torch.bool).tril(2)
     seen = call(masks=(MaskArgument("added", bias, "additive"), MaskArgument("masked_fill", ~allowed, "masked")))
     made = agrees(seen, weights_of(seen, bias.double() + hidden(allowed)))
-    kept = made[1].layer(0).bias
-    assert kept is not None
-    np.testing.assert_array_equal(kept[:, :1], bias.numpy())
+    bias_of_row = made[1].layer(0).bias
+    assert bias_of_row is not None
+    np.testing.assert_array_equal(bias_of_row[:, :1], bias.numpy())
 
 
 def test_the_proof_compares_with_what_the_call_returned_and_a_dead_row_is_torchs_zeros() -> None:

@@ -107,7 +107,7 @@ def mismatches(calls: Sequence[CallContext], expected: Expectations) -> Iterator
         calls: of one step, with what is known of their batches.
         expected: what their masks should be; the last query stands at the last key. How much `pad` hides is what the
             numbers of the words say, by the `padding_idx` of an embedding, or else the first mask of the step that
-            hides keys at an end of a batch row, unless the expression itself was told.
+            hides keys at an end of a batch row, unless the expression has it.
     """
     for each in calls:
         here = expected.at(each.call.place)

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
 from torch import Tensor
-
-from attncli.recording.call import CallSite
 
 _MOST_PRODUCTS = 64  # whose factors are held at a time
 _MOST_CHANGES = 16  # of scores
@@ -54,47 +51,38 @@ class Held:
 
 
 class Operand(Held):
-    """A factor of a product, as it was then.
+    """A factor of a product, as it was then, as `[batch …, rows, width]`.
 
     Attributes:
-        labels: of its axes.
+        ndim: of the program's tensor.
+        positions: how many axes of the result are its own.
         heads: how many of them are folded into its batch.
         is_split: see `splits_positions`.
         is_learned: whether it is a parameter of a module, or a view of one.
     """
 
-    def __init__(self, tensor: Tensor, labels: tuple[object, ...], heads: int) -> None:
-        super().__init__(tensor)
-        self.labels, self.heads = labels, heads
+    def __init__(self, tensor: Tensor, canonical: Tensor, positions: int, heads: int) -> None:
+        super().__init__(canonical)
+        self.ndim, self.positions, self.heads = tensor.ndim, positions, heads
         self.is_split, self.is_learned = splits_positions(tensor), is_learned(tensor)
 
 
 class Product(NamedTuple):
-    """A product of two tensors, whose axes are called by labels.
+    """A product of two tensors, whose result is `[shared …, own …, rows of the left one, rows of the right one]`.
 
     Attributes:
         left: a factor.
         right: the other one.
-        out: the labels of the result.
         axes: a tensor without numbers of the result's shape; each axis is known by its stride.
+        shared: how many axes both factors have.
         dtype: of the result.
     """
 
     left: Operand
     right: Operand
-    out: tuple[object, ...]
     axes: Tensor
+    shared: int
     dtype: torch.dtype
-
-    def own(self, side: Operand) -> list[object]:
-        """Return the labels that the result has of one factor alone."""
-        other = self.right if side is self.left else self.left
-        return [label for label in self.out if label in side.labels and label not in other.labels]
-
-    @property
-    def shared(self) -> list[object]:
-        """The labels that both factors have, and the result."""
-        return [label for label in self.out if label in self.left.labels and label in self.right.labels]
 
     @property
     def is_of_pairs(self) -> bool:
@@ -102,7 +90,7 @@ class Product(NamedTuple):
 
         A tensor of two axes is one for the whole batch, such as the words that a model chooses of.
         """
-        return all(len(side.shape) > 2 and not side.is_learned and self.own(side) for side in (self.left, self.right))
+        return all(side.ndim > 2 and not side.is_learned for side in (self.left, self.right))
 
     def axis(self, moved: Tensor, index: int) -> int | None:
         """Return which axis of the result an axis of the scores is.
@@ -190,6 +178,18 @@ class Scores(NamedTuple):
         return self._replace(changes=(*self.changes, Change(name, held, is_first, self.axes, made_at)))
 
 
+class Lost:
+    """What came of queries and keys in ways that are not followed: scores, or the weights of one softmax.
+
+    Attributes:
+        shape: of the weights; None of scores.
+        is_counted: whether these weights were counted.
+    """
+
+    def __init__(self, shape: tuple[int, ...] | None = None) -> None:
+        self.shape, self.is_counted = shape, False
+
+
 class SoftmaxCall:
     """A softmax that took scores.
 
@@ -199,13 +199,13 @@ class SoftmaxCall:
         received: what it took.
         result: what it gave.
         is_used: whether its weights met values.
-        lost_at: where they were lost before; None where they were not.
+        lost: what they are where they are not followed.
     """
 
     def __init__(self, scores: Scores, axis: int, received: Held, result: Held) -> None:
         self.scores, self.axis, self.received, self.result = scores, axis, received, result
         self.is_used = False
-        self.lost_at: CallSite | None = None
+        self.lost = Lost(result.shape)
 
 
 class Weights(NamedTuple):
@@ -222,16 +222,6 @@ class Weights(NamedTuple):
     scores: Scores
     dropout: float = 0.0
     in_dropout: bool | None = None
-
-
-class Lost(NamedTuple):
-    """What came of queries and keys in ways that are not followed.
-
-    Attributes:
-        is_softmax: whether a softmax made it, of what nothing is known of; else it is scores.
-    """
-
-    is_softmax: bool = False
 
 
 Origin = FoldedHeads | MadeMask | Scores | Weights | Lost
@@ -263,14 +253,14 @@ class Origins:
         else:
             by_id[key] = ref(tensor, lambda _: by_id.pop(key, None)), origin
 
-    def begin(self, product: Product) -> Scores:
-        """Return the scores of a product; of the oldest of many, the factors are let go."""
+    def begin(self, product: Product, axes: Tensor) -> Scores:
+        """Return the scores of a product, whose axes moved; of the oldest of many, the factors are let go."""
         # They are held by what came of the product alone, which ends with the tensors of the program.
         self._operands += ref(product.left), ref(product.right)
         while len(self._operands) > 2 * _MOST_PRODUCTS:
             if (oldest := self._operands.popleft()()) is not None:
                 oldest.let_go()
-        return Scores(product, product.axes)
+        return Scores(product, axes)
 
     def end(self) -> None:
         """Follow nothing any more, and let go of what is held."""
@@ -287,16 +277,6 @@ class Origins:
         """Return the line that made a mask."""
         origin = self.get(tensor)
         return origin.line if isinstance(origin, MadeMask) else None
-
-
-def in_order(tensor: Tensor, labels: Iterable[object], order: Iterable[object]) -> Tensor:
-    """Return a tensor with axes in the order of their labels; those that it does not have are 1."""
-    labels, order = [*labels], [*order]
-    tensor = tensor.permute([labels.index(label) for label in order if label in labels])
-    for at, label in enumerate(order):
-        if label not in labels:
-            tensor = tensor.unsqueeze(at)
-    return tensor
 
 
 def is_learned(tensor: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What the readers of attention are told of the thread that they read, and what they tell it.
+"""What the readers of attention know of the thread that they read, and what they hand over.
 
 After a function of torch ran, `recording/watch.py` hands a reader the thread, the function, its arguments and its
 result, while the program waits: no function that the reader calls is watched, and none is recorded by autograd.
@@ -35,11 +35,8 @@ class ThreadContext(Protocol):
     def emit(self, call: AttentionCall) -> None:
         """Hand over an attention."""
 
-    def count_lost(self, shape: tuple[int, ...]) -> CallSite:
-        """Count a softmax whose weights could not be followed; return where that was."""
-
-    def take_back_lost(self, place: CallSite) -> None:
-        """Take one back that was counted, as its weights met values."""
+    def count_lost(self, shape: tuple[int, ...]) -> None:
+        """Count a softmax whose weights could not be followed from scores to values."""
 
     def note(self, text: str) -> None:
         """Say once what a reader of the whole should know."""

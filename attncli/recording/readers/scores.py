@@ -101,7 +101,7 @@ class WrittenAttention:
             return None
         place, is_training = context.place(), context.is_training()
         kind = (
-            place, points.order, points.wrong, points.keys_are_left, points.shape[1], points.shape[2] == 1,
+            place, points.wrong, points.keys_are_left, points.shape[1], points.shape[2] == 1,
             result.dtype, len(weights.softmax.scores.changes), weights.dropout, weights.in_dropout, is_training,
             *((each.name, each.is_first, None if each.tensor is None else each.tensor.ndim) for each in points.changes),
         )  # fmt: skip
@@ -259,7 +259,7 @@ class _ValueReader:
         points, live = self.points, y < -math.inf
         if points.weights is not None and points.wrong is None:
             live = (self._cut(points.weights) > _NO_WEIGHT) & ~(hidden | below).all(-1, keepdim=True)
-            live &= self._cut(points.met) != 0  # what was masked later is no weight
+            live &= self._cut(points.final) != 0  # what was masked later is no weight
         for index, values, factor in replay.biases:
             if _is_boolean(values):
                 kind = "booleans are" if values.dtype == torch.bool else "a mask of 0 and 1 is"
@@ -293,10 +293,10 @@ class _ValueReader:
 
     def read_weights(self) -> None:
         """Take the axis of the softmax, and what was done to weights since."""
-        weights, met, over = self.points.weights, self.points.met, self.points.wrong
+        weights, final, over = self.points.weights, self.points.final, self.points.wrong
         if weights is None:
             return
-        is_again = bool(self.after) and _sums_to_one(met)
+        is_again = bool(self.after) and _sums_to_one(final)
         if over is not None and is_again:
             self.harmless.append("the normalisation of the weights")
         elif over is not None and self.points.keys_are_left and over == "the queries":
@@ -307,13 +307,13 @@ class _ValueReader:
             message = f"the softmax is over {over}, and not over the keys, which the values are summed over"
             self.findings.append(Finding("axis", "error", message, advice="give softmax the axis of the keys"))
         elif self.after and not self.points.origin.dropout:
-            self._read_late(weights, met, is_again)
+            self._read_late(weights, final, is_again)
 
-    def _read_late(self, weights: Tensor, met: Tensor, is_again: bool) -> None:
+    def _read_late(self, weights: Tensor, final: Tensor, is_again: bool) -> None:
         """Take what was done to weights before they met the values; it gives no key a weight that had none."""
-        zero, live = met == 0, weights > _NO_WEIGHT
+        zero, live = final == 0, weights > _NO_WEIGHT
         lost = zero & live & ~zero.all(-1, keepdim=True)
-        factor = (met / weights).masked_fill(zero | ~live, math.nan)
+        factor = (final / weights).masked_fill(zero | ~live, math.nan)
         is_same = not bool(((factor - 1).abs() > 0.02).any())
         is_late = bool(lost.any()) and _is_structured(lost, ~live | zero.all(-1, keepdim=True))
         if is_late and is_same and not is_again:

@@ -16,14 +16,13 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from attncli.recording.readers.contraction import PRODUCTS, Contraction, contraction
+from attncli.recording.readers.layout import product_of
 from attncli.recording.readers.origins import (
     FoldedHeads,
     Held,
     Lost,
     MadeMask,
-    Operand,
     Origin,
-    Product,
     Scores,
     SoftmaxCall,
     Weights,
@@ -153,10 +152,10 @@ class Softmax:
             if isinstance(origin, Weights):
                 self._meet(origin, each, result)
                 return
-            if isinstance(origin, Lost) and origin.is_softmax:
-                if _are_values(each, self._origins.get(each.right)):
-                    self._origins.put(each.left, None)
-                    self.context.count_lost(tuple(each.left.shape))
+            if isinstance(origin, Lost) and origin.shape is not None:
+                if not origin.is_counted and _are_values(each, self._origins.get(each.right)):
+                    origin.is_counted = True
+                    self.context.count_lost(origin.shape)
                 return
             if isinstance(origin, Scores) and origin.product.is_of_pairs:
                 if origin.is_raised:
@@ -165,15 +164,11 @@ class Softmax:
                 if _mixes_heads(origin, each):
                     self._origins.put(result, Lost())
                     return
-        left, right = (
-            Operand(tensor, labels, self._origins.heads(tensor))
-            for tensor, labels in ((found.left, found.first), (found.right, found.second))
-        )
-        product = Product(left, right, found.out, torch.empty(result.shape, device="meta"), result.dtype)
-        lone = {*found.first, *found.second} - {*found.out, *found.summed}
-        if lone or len(found.summed) != 1 or not product.own(left) or not product.own(right):
+        heads = self._origins.heads(found.left), self._origins.heads(found.right)
+        made = product_of(found, result, heads)
+        if made is None:
             return
-        scores = self._origins.begin(product)
+        scores = self._origins.begin(*made)
         if found.added is not None:
             added, beta, alpha = found.added
             scores = scores if alpha == 1 else scores.changed("mul", alpha)
@@ -190,14 +185,14 @@ class Softmax:
         origin = self._origins.get(tensor)
         if isinstance(origin, Lost):
             others = [each for i, each in enumerate(weights.shape) if i not in (0, axis)]
-            if not origin.is_softmax and weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
+            if origin.shape is None and weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
                 self.context.count_lost(tuple(weights.shape))
         elif isinstance(origin, Weights):
             self._go_on(ran, weights)
         elif isinstance(origin, Scores):
             self._origins.put(weights, Weights(SoftmaxCall(origin, axis, Held(tensor), Held(weights)), origin))
         elif weights.ndim > 2 and weights.shape[-1] == weights.shape[-2] > 1 and axis == weights.ndim - 1:
-            self._origins.put(weights, Lost(is_softmax=True))
+            self._origins.put(weights, Lost(tuple(weights.shape)))
 
     def _meet(self, weights: Weights, found: Contraction, result: Tensor) -> None:
         """Take a product of weights with another tensor, which may be the values."""
@@ -210,8 +205,6 @@ class Softmax:
         call = self._written.call(self.context, weights, found, result)
         if call is not None:
             softmax.is_used = True
-            if softmax.lost_at is not None:
-                self.context.take_back_lost(softmax.lost_at)
             self.context.emit(call)
         seconds = self._clock() - begun  # of looking at a call, which all kinds of attention have alike
         self._begun += seconds
@@ -226,7 +219,9 @@ class Softmax:
         if isinstance(origin, Scores | Weights) and result.is_floating_point():
             self._change(ran, source, origin, [each for _, each in found], result)
         elif isinstance(origin, Lost):
-            self._origins.put(result, origin if result.ndim > 2 and ran.name not in _ENDING else None)
+            is_again = origin.shape is not None and result.shape == source.shape  # weights, of other numbers
+            goes_on = result.ndim > 2 and (is_again or ran.name not in _ENDING)
+            self._origins.put(result, origin if goes_on else None)
         elif isinstance(origin, FoldedHeads):
             has_batch = result.ndim == 3 and len(result) in (len(source), source.shape[1])
             self._origins.put(result, origin if has_batch else None)
@@ -285,8 +280,8 @@ class Softmax:
             return
         if isinstance(origin, Scores):
             self._origins.put(result, Lost())
-        elif not (origin.softmax.lost_at or origin.softmax.is_used):
-            origin.softmax.lost_at = self.context.count_lost(origin.softmax.result.shape)
+        elif not origin.softmax.is_used:
+            self._origins.put(result, origin.softmax.lost)
 
     def _assign(self, ran: _Operation) -> None:
         """Take what is written into a part of a tensor."""
@@ -375,7 +370,7 @@ def _mixes_heads(scores: Scores, found: Contraction) -> bool:
     if found.right.ndim != 2 or len(found.summed) != 1:
         return False
     axis = scores.product.axis(scores.axes, found.first.index(found.summed[0]))
-    return axis is not None and axis >= 0 and scores.product.out[axis] in scores.product.shared
+    return axis is not None and 0 <= axis < scores.product.shared
 
 
 def _are_values(found: Contraction, origin: Any) -> bool:
@@ -392,7 +387,7 @@ def _rank(origin: Origin) -> tuple[int, bool]:
     """Return which of several origins a result has: of scores those whose factors are alike, as of queries and keys."""
     kinds = (Weights, Scores, Lost, FoldedHeads, MadeMask)
     product = origin.product if isinstance(origin, Scores) else None
-    is_other = product is not None and (len(product.left.shape) != len(product.right.shape) or not product.is_of_pairs)
+    is_other = product is not None and (product.left.ndim != product.right.ndim or not product.is_of_pairs)
     return next(i for i, kind in enumerate(kinds) if isinstance(origin, kind)), is_other
 
 

@@ -169,10 +169,10 @@ def test_no_tensor_of_the_program_is_kept_alive(is_kept: bool) -> None:
 def test_q_k_and_v_are_kept_of_the_first_call_of_each_place() -> None:
     first, second = sdpa(), sdpa()
     (row,) = taken(first, second)
-    kept = row.tracks[0].first
-    assert kept is not None
+    first_call = row.tracks[0].first
+    assert first_call is not None
     for name in ("q", "k", "v"):
-        assert torch.equal(getattr(kept, name), getattr(first, name))
+        assert torch.equal(getattr(first_call, name), getattr(first, name))
     assert taken(first, is_kept=False)[0].tracks[0].first is None
 
 

@@ -83,11 +83,11 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "code", "said"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_found_by_its_name(call: Callable[[], AttentionCall], code: str, said: str) -> None:
+@pytest.mark.parametrize(("call", "code", "text"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_found_by_its_name(call: Callable[[], AttentionCall], code: str, text: str) -> None:
     errors = {one.code: one for one in found(call()) if one.severity == "error"}
     assert code in errors
-    assert said in errors[code].message
+    assert text in errors[code].message
 
 
 def test_a_language_model_may_read_backwards() -> None:

@@ -55,9 +55,9 @@ class ReAttention(Heads):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         attn = (torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5).softmax(dim=-1)
-        attn = torch.einsum("b h i j, h g -> b g i j", attn, self.reattn_weights)  # <-
+        attn = torch.einsum("b h i j, h g -> b g i j", attn, self.reattn_weights)
         attn = self.reattn_norm(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return torch.einsum("b h i j, b h j d -> b h i d", attn, v)
+        return torch.einsum("b h i j, b h j d -> b h i d", attn, v)  # <-
 
 
 class Softclamped(Heads):
