@@ -66,5 +66,3 @@ def test_an_encoder_decoder_has_a_ranking_of_its_three_kinds(tmp_path: Path, att
     assert shown.code == 0
     assert "queries  0 " in shown.out
     assert "keys A" in shown.out
-
-
