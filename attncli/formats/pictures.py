@@ -36,9 +36,7 @@ FONTS = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Lib
 class Drawing(NamedTuple):
     """A view, drawn.
 
-    Attributes:
-        title: what it shows, on one line and harmless; empty where its lines say so.
-        block: its lines.
+    The title says what it shows, on one line and harmless; it is empty where the lines say so.
     """
 
     title: str

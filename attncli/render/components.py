@@ -57,14 +57,7 @@ class MatrixFrame(NamedTuple):
 
 @dataclass(frozen=True)
 class Components:
-    """The parts of a trace's view.
-
-    Attributes:
-        trace: what is shown.
-        view: what of it is shown.
-        palette: how cells look.
-        width: cells in a line; None is as many as it takes.
-    """
+    """The parts of a trace's view."""
 
     trace: Trace
     view: View

@@ -114,12 +114,7 @@ def _short(what: str, label: int | str) -> str:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """As much of a trace as one screen has room for.
-
-    Attributes:
-        components: what the view is put together from.
-        lines: of the screen, with those of the note.
-    """
+    """As much of a trace as one screen has room for."""
 
     components: Components
     lines: int

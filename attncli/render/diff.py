@@ -140,13 +140,7 @@ def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Heatmap:
 class DiffView:
     """A comparison laid out for one output.
 
-    Attributes:
-        difference: what is shown: of two traces, or of two models over many sentences.
-        palette: how cells look.
-        width: cells in a line; None is as many as it takes.
-        precision: digits after the point.
-        top: how many heads are listed.
-        ramp: how colours grow with weights and differences; None leaves it to the palette.
+    It is of two traces, or of two models over many sentences; of the heads the `top` are listed.
     """
 
     difference: Difference | Differences

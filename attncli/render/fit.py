@@ -33,12 +33,7 @@ _Shown = TypeVar("_Shown")
 
 
 class Bounds(NamedTuple):
-    """Room on a screen.
-
-    Attributes:
-        lines: how many.
-        width: cells in each.
-    """
+    """Room on a screen."""
 
     lines: int
     width: int

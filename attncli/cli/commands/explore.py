@@ -93,11 +93,9 @@ def explore(environment: Environment, explored: Explored, colors: options.Colors
         look = replace(look, question=opened.own)
     from attncli.explore.app import run
     from attncli.explore.exporter import Exporter
-    from attncli.explore.hangup import end_with_terminal
 
     with environment.canvas("attn explore", color=colors.color) as terminal:
         palette = terminal.palette(colors.colormap or "viridis")
-    end_with_terminal()
     seen, is_computing = run(opened, look, palette, Exporter(source))
     environment.write([f"{command_of(seen, source).line()}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
