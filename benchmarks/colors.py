@@ -60,17 +60,17 @@ class Share:
 
     def __init__(self, tier: str) -> None:
         self.apart = ramp_of(tier)
-        self.pairs = self.told = self.small = 0
+        self.pairs = self.distinct = self.small = 0
 
     def add(self, weights: np.ndarray, allowed: np.ndarray, scale: Scale) -> None:
         """Count the pairs of a head."""
         steps = (scale.placed(weights) * len(self.apart)).astype(int).clip(0, len(self.apart) - 1)
         for colors, are_cells, of_pair in zip(*map(neighbours, (steps, allowed, weights)), strict=True):
             are_both = are_cells[0] & are_cells[1]
-            told = (self.apart[colors] >= VISIBLE) & are_both
+            are_distinct = (self.apart[colors] >= VISIBLE) & are_both
             self.pairs += int(are_both.sum())
-            self.told += int(told.sum())
-            self.small += int((told & (np.maximum(*of_pair) < SMALL)).sum())
+            self.distinct += int(are_distinct.sum())
+            self.small += int((are_distinct & (np.maximum(*of_pair) < SMALL)).sum())
 
 
 def shares(model: str, texts: list[str], ramp: Ramp, tiers: tuple[str, ...]) -> list[Share]:
@@ -102,8 +102,8 @@ def main() -> None:
     for name, model in models().items():
         for ramp in get_args(Ramp):
             whole, nine, eight = shares(model, texts, ramp, ("truecolor", "256", "blocks"))
-            numbers = [whole.told / whole.pairs, whole.small / whole.pairs]
-            numbers += [share.told / share.pairs for share in (nine, eight)]
+            numbers = [whole.distinct / whole.pairs, whole.small / whole.pairs]
+            numbers += [share.distinct / share.pairs for share in (nine, eight)]
             print(f"| {name}, {ramp} | " + " | ".join(f"{number:.1%}" for number in numbers) + " |", flush=True)
 
 

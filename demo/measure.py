@@ -69,10 +69,10 @@ def _silenced(model: LlamaForCausalLM, layer: int, head: int) -> Iterator[None]:
     """Let a head give zeros."""
     width = model.config.head_dim
 
-    def silence(_: torch.nn.Module, given: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-        kept = given[0].clone()
-        kept[..., head * width : (head + 1) * width] = 0
-        return (kept,)
+    def silence(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        original = inputs[0].clone()
+        original[..., head * width : (head + 1) * width] = 0
+        return (original,)
 
     hook = model.model.layers[layer].self_attn.o_proj.register_forward_pre_hook(silence)
     try:

@@ -1,4 +1,4 @@
-"""What the tests share: a runner of the real program, checkpoints, and shapes that are executed, not only read."""
+"""What the tests share: a runner of the real program, and checkpoints."""
 
 import os
 import tempfile
@@ -28,7 +28,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from running import Ran
-from shapes import execute_shapes
 from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -48,8 +47,6 @@ settings.register_profile(
     derandomize="FUZZ_TIMES" not in os.environ,
 )
 settings.load_profile("attncli")
-if "SHAPES_ARE_KNOWN" not in os.environ:  # with the kernels of other processors numbers differ, and no shape
-    execute_shapes()
 
 
 @pytest.fixture(scope="session")
@@ -74,9 +71,9 @@ def attn(root: Any) -> Callable[..., Ran]:
                 code = int(ended.code or 0)
             sys.stdout.flush()
             sys.stderr.flush()
-            shown, said = (stream.getvalue().decode().replace("\r\n", "\n") for stream in (out, err))
-        assert "this is a bug in attn" not in said, said
-        return Ran(code, shown, said)
+            shown, errors = (stream.getvalue().decode().replace("\r\n", "\n") for stream in (out, err))
+        assert "this is a bug in attn" not in errors, errors
+        return Ran(code, shown, errors)
 
     return run
 
@@ -101,12 +98,12 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception]]:
     found: list[Exception] = []
     failed = Notes.failed
 
-    def kept(self: Notes, fault: Exception, *what: str) -> None:
+    def recorded(self: Notes, fault: Exception, *what: str) -> None:
         failed(self, fault, *what)
         if not isinstance(fault, RecursionError):
             found.append(fault.with_traceback(None))
 
-    monkeypatch.setattr(Notes, "failed", kept)
+    monkeypatch.setattr(Notes, "failed", recorded)
     yield found
     assert not found, found
 

@@ -18,8 +18,6 @@ from signalled import ATTN
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow fruit flies like a banana"
-MASKS = ["npy", "pt", "safetensors", "csv"]
-VIEWS = ["json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md", "txt"]
 
 
 def shell(command: str) -> subprocess.CompletedProcess[str]:
@@ -51,11 +49,7 @@ def finished(run: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        *("--help", "--version", "inspect --help", "mask --help", "completion zsh"),
-        *("inspect a", "inspect a -F json", "inspect a -F tsv", "inspect a -F svg"),
-        *("heads a", "mask show causal --size 3", "why a -q 0", "diff a a"),
-    ],
+    ["--version", "inspect --help", "completion zsh", "inspect a", "inspect a -F jsonl", "heads a"],
 )
 def test_a_full_disk_and_a_closed_output_are_said_in_a_sentence(command: str) -> None:
     for redirection, reason in ((">/dev/full", "No space left on device"), (">&-", "it is closed")):
@@ -86,11 +80,11 @@ def small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
 
-@pytest.mark.parametrize("ending", [*VIEWS, *MASKS, "save"])
+@pytest.mark.parametrize("ending", ["json", "jsonl", "parquet", "svg", "html", "pt", "save"])
 def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Path) -> None:
     out = tmp_path / ("out.safetensors" if ending == "save" else f"out.{ending}")
     out.write_text("what was there")
-    if ending in MASKS and ending not in VIEWS:
+    if ending == "pt":
         np.save(tmp_path / "mask.npy", np.ones((200, 200), bool))
         arguments = ["mask", "convert", str(tmp_path / "mask.npy"), "--for", "sdpa", "--to", "sdpa", "-o", str(out)]
     else:
@@ -150,7 +144,7 @@ def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
 def test_many_writers_of_one_file_leave_one_of_their_files_whole(ending: str, attn: Run, tmp_path: Path) -> None:
     out = tmp_path / f"out.{ending}"
     texts = [f"time flies {word}" for word in ("one", "two", "three")]
@@ -159,7 +153,7 @@ def test_many_writers_of_one_file_leave_one_of_their_files_whole(ending: str, at
         assert attn("inspect", *[text] * 20, "-o", out).code == 0
         whole[text] = out.read_bytes()
     assert len(set(whole.values())) == 3
-    for _ in range(3):
+    for _ in range(2):
         runs = [subprocess.Popen([*ATTN, "inspect", *[text] * 20, "-o", str(out)], stderr=-1) for text in texts]
         ended = [finished(run) for run in runs]
         assert {code for code, _ in ended} <= ({0, 5} if ending != "json" else {0})

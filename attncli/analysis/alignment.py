@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -66,8 +66,13 @@ def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignmen
     Obershelp 1988, as difflib has it); where words have changed places, another order may keep others of them.
     `texts` are given where both sequences are pieces of the same ones.
     """
-    named = [[_identity(token, texts) for token in tokens] for tokens in (first, second)]
-    return Alignment(first, second, tuple(_matched(*named)))
+    one, other = ([_identity(token, texts) for token in tokens] for tokens in (first, second))
+    blocks: Iterable[tuple[int, int, int]] = [
+        (0, 0, len(one))
+    ]  # which of long sequences that are the same is not to be searched for
+    if one != other:
+        blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+    return Alignment(first, second, tuple((i + step, j + step) for i, j, length in blocks for step in range(length)))
 
 
 def alignments(first: Trace, second: Trace) -> tuple[Alignment, Alignment]:
@@ -81,14 +86,6 @@ def alignments(first: Trace, second: Trace) -> tuple[Alignment, Alignment]:
         align(first.query_tokens, second.query_tokens, asking),
         align(first.key_tokens, second.key_tokens, answering),
     )
-
-
-def _matched(first: Sequence[Hashable], second: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    if first == second:
-        yield from zip(range(len(first)), range(len(second)), strict=True)
-        return
-    for start, other, length in SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks():
-        yield from zip(range(start, start + length), range(other, other + length), strict=True)
 
 
 def _identity(token: Token, texts: Texts | None) -> Hashable:
@@ -126,7 +123,7 @@ class LayerPair:
     @property
     def place(self) -> tuple[int, str]:
         """The index and the kind of the layer, in both."""
-        return _place(self.first)
+        return self.first.layer, self.first.kind
 
     @property
     def heads(self) -> list[int]:
@@ -136,11 +133,12 @@ class LayerPair:
     @property
     def keys(self) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
         """Where the shared keys stand in A and in B."""
-        return _sides(self.columns.pairs)
+        first, second = np.array(self.columns.pairs).T
+        return first, second
 
     def blocks(self, head: int) -> Iterator[tuple[HeadTrace, HeadTrace]]:
         """Yield the compared rows of a head in A and in B, a block of rows at a time."""
-        first, second = _sides(self.chosen)
+        first, second = np.array(self.chosen).T
         for places in row_blocks(np.arange(len(first)), max(self.first.num_keys, self.second.num_keys)):
             yield self.first.head(head, first[places].tolist()), self.second.head(head, second[places].tolist())
 
@@ -175,11 +173,10 @@ def layer_pairs(
     Where an encoder and a decoder read two texts, the chosen queries are the decoder's, as in `View.cells`.
     """
     of_queries, of_keys = aligned
-    others = {_place(layer): layer for layer in second.layers}
     has_target = first.target is not None or second.target is not None
+    others = {(layer.layer, layer.kind): layer for layer in second.layers}
     for layer in first.layers:
-        other = others.get(_place(layer))
-        if other is None:
+        if (other := others.get((layer.layer, layer.kind))) is None:
             continue
         if layer.kind == "encoder":
             yield LayerPair(layer, other, of_keys, of_keys.pairs if has_target else chosen, of_keys)
@@ -189,7 +186,7 @@ def layer_pairs(
 
 def not_compared(first: Trace, second: Trace) -> Iterator[str]:
     """Yield which layers and heads only one of the two has, a sentence each."""
-    sides = [{_place(layer): set(layer.heads) for layer in trace.layers} for trace in (first, second)]
+    sides = [{(layer.layer, layer.kind): set(layer.heads) for layer in trace.layers} for trace in (first, second)]
     for name, mine, other in zip(NAMES, sides, reversed(sides), strict=True):
         for kind in dict.fromkeys(kind for _, kind in mine):
             lacking = [index for index, each in mine if each == kind and (index, each) not in other]
@@ -200,12 +197,3 @@ def not_compared(first: Trace, second: Trace) -> Iterator[str]:
             where = [place[0] for place in mine if place in other and mine[place] - other[place] == only]
             named = f"head{'s' * (len(only) > 1)} {as_ranges(only)}"
             yield f"only {name} has {named} of {layers_named(dict.fromkeys(where))}"
-
-
-def _place(layer: LayerTrace) -> tuple[int, str]:
-    return layer.layer, layer.kind
-
-
-def _sides(pairs: Pairs) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
-    first, second = zip(*pairs, strict=True)
-    return np.array(first), np.array(second)

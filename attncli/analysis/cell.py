@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 
-@dataclass(frozen=True)
-class SoftmaxTerms:
+class SoftmaxTerms(NamedTuple):
     """What a row's softmax divides by what.
 
     Attributes:

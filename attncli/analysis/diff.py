@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +21,7 @@ from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
 
 # A row of a softmax that was rounded to bfloat16 sums to 1 within this; what lacks more has gone to a sink.
 _ROUNDING = 1e-2
@@ -34,14 +34,10 @@ def jensen_shannon(first: Float[np.ndarray, "R O"], second: Float[np.ndarray, "R
     same either way round. It is the mean of the divergences (Kullback and Leibler, base 2) of both from their
     mean (Lin 1991, "Divergence measures based on the Shannon entropy"). Each row is a distribution: it sums to 1.
     """
-    middle = (first + second) / 2
-    return np.clip((_bits(first, middle) + _bits(second, middle)) / 2, 0.0, 1.0)
-
-
-def _bits(shares: Float[np.ndarray, "R O"], middle: Float[np.ndarray, "R O"]) -> Float[np.ndarray, " R"]:
-    # 0·log 0 is 0: an outcome without weight adds nothing.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(shares == 0, 0.0, shares * np.log2(shares / middle)).sum(axis=-1)
+    both = np.stack([first, second])
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0·log 0 is 0: an outcome without weight adds nothing
+        bits = np.where(both == 0, 0.0, both * np.log2(both / both.mean(axis=0)))
+    return np.clip(bits.sum(axis=-1).mean(axis=0), 0.0, 1.0)
 
 
 def shared_outcomes(
@@ -188,9 +184,13 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
             cells = heapq.nlargest(top, [*cells, *changed], key=lambda cell: abs(cell.difference))
     if not heads:
         raise InputError(f"the two have no head in common: {'; '.join(not_compared(first, second))}")
-    heads.sort(key=lambda each: -1.0 if each.jensen_shannon is None else each.jensen_shannon, reverse=True)
-    notes = (*not_compared(first, second), *_left_out(layers, heads))
-    return Difference(first, second, of_queries, of_keys, layers, tuple(heads), tuple(cells), notes)
+    heads.sort(key=_divergence, reverse=True)
+    notes = list(not_compared(first, second))
+    chosen_of = {pair.place: len(pair.chosen) for pair in layers}
+    if fewer := sum(each.rows < chosen_of[each.layer, each.kind] for each in heads):
+        heads_have = "head has" if fewer == 1 else "heads have"
+        notes.append(f"{fewer} {heads_have} rows that are not compared: without a key, of padding, or with NaN")
+    return Difference(first, second, of_queries, of_keys, layers, tuple(heads), tuple(cells), tuple(notes))
 
 
 def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, list[CellDifference]]:
@@ -198,9 +198,10 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
     divergences, elsewhere = [], []
     cells: list[CellDifference] = []
     for blocks in pair.blocks(head):
-        counts = _counted(*blocks)
+        # Rows are compared that count in both, and hold no NaN or infinity.
+        one, other = (counted_rows(block.stages)[0] & np.isfinite(block.weights).all(axis=-1) for block in blocks)
         outcomes = [
-            shared_outcomes(block.weights[counts], keys, block.layer.sinks is not None)
+            shared_outcomes(block.weights[one & other], keys, block.layer.sinks is not None)
             for block, keys in zip(blocks, pair.keys, strict=True)
         ]
         divergences.append(jensen_shannon(*outcomes))
@@ -211,12 +212,6 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
         return HeadDifference(*pair.place, head, None, 0, None), cells
     first, second = np.concatenate(elsewhere, axis=1).mean(axis=1).tolist()
     return HeadDifference(*pair.place, head, float(rows.mean()), len(rows), (first, second)), cells
-
-
-def _counted(first: HeadTrace, second: HeadTrace) -> Bool[np.ndarray, " R"]:
-    """Return which rows are compared: those that count in both and hold no NaN or infinity."""
-    finite = np.isfinite(first.weights).all(axis=-1) & np.isfinite(second.weights).all(axis=-1)
-    return finite & counted_rows(first.stages)[0] & counted_rows(second.stages)[0]
 
 
 def weights_of(pair: LayerPair, blocks: tuple[HeadTrace, HeadTrace]) -> list[Float[np.ndarray, "R S"]]:
@@ -240,15 +235,6 @@ def _most_changed(
         yield CellDifference(*pair.place, head, query, pair.columns.pairs[column], weights)
 
 
-def _left_out(layers: Sequence[LayerPair], heads: Sequence[HeadDifference]) -> Iterator[str]:
-    """Yield whether some heads have fewer rows to compare than were asked for."""
-    chosen = {pair.place: len(pair.chosen) for pair in layers}
-    fewer = [each for each in heads if each.rows < chosen[each.layer, each.kind]]
-    if fewer:
-        heads_have = "head has" if len(fewer) == 1 else "heads have"
-        yield f"{len(fewer)} {heads_have} rows that are not compared: without a key, of padding, or with NaN"
-
-
 def warnings_of_both(difference: Difference) -> Iterator[str]:
     """Yield the warnings about both traces, a sentence each; what is true of one alone says of which."""
     warnings: dict[str, list[str]] = {}
@@ -260,20 +246,6 @@ def warnings_of_both(difference: Difference) -> Iterator[str]:
 
 
 # --- over many sentences -----------------------------------------------------------------------------------
-
-
-class HeadId(NamedTuple):
-    """A head that both have.
-
-    Attributes:
-        layer: index of its layer.
-        kind: of the layer's attention.
-        head: its index.
-    """
-
-    layer: int
-    kind: str
-    head: int
 
 
 @dataclass(frozen=True)
@@ -318,32 +290,19 @@ class Differences:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class SentenceDifference:
-    """One sentence, of whose two traces the distances of heads alone are left.
-
-    Attributes:
-        first: A.
-        second: B.
-        heads: in order of layers and heads.
-        numbers: of each its divergence and its weight elsewhere in A and in B; NaN where no row counts.
-        notes: what was not compared.
-    """
+class SentenceDifference(NamedTuple):
+    """One sentence, of whose two traces the distances of heads alone are left; see `Difference`."""
 
     first: Provenance
     second: Provenance
-    heads: tuple[HeadId, ...]
-    numbers: Float[np.ndarray, "H 3"]
+    heads: tuple[HeadDifference, ...]
     notes: tuple[str, ...]
 
     @classmethod
     def of(cls, found: Difference) -> SentenceDifference:
         """Return what is left of a comparison."""
-        measured = {HeadId(each.layer, each.kind, each.head): each for each in found.heads}
-        heads = tuple(HeadId(*pair.place, head) for pair in found.layers for head in pair.heads)
-        numbers = np.array([_numbers(measured[head]) for head in heads])
         notes = tuple(not_compared(found.first, found.second))
-        return cls(found.first.source, found.second.source, heads, numbers, notes)
+        return cls(found.first.source, found.second.source, found.heads, notes)
 
 
 class DiffStats:
@@ -355,10 +314,12 @@ class DiffStats:
 
     def add(self, sentence: SentenceDifference) -> None:
         """Count a sentence."""
+        heads = sorted(sentence.heads, key=lambda head: (head.kind, head.layer, head.head))
+        numbers = np.array([(head.jensen_shannon, *(head.elsewhere or (None, None))) for head in heads], float)
         if self._first is None:
-            self._first, self._moments = sentence, RunningMoments(sentence.numbers.shape)
+            self._first, self._heads, self._moments = sentence, heads, RunningMoments(numbers.shape)
         self._sentences += 1
-        self._moments.add(sentence.numbers)
+        self._moments.add(numbers)
 
     def differences(self) -> Differences:
         """Return what a person reads of it.
@@ -369,24 +330,24 @@ class DiffStats:
         first = self._first
         if first is None:
             raise InputError("there is no sentence that both could be compared on")
-        means, stds, counts = self._moments.mean, self._moments.std[:, 0], self._moments.count[:, 0]
+        stds, counts = self._moments.std[:, 0].tolist(), self._moments.count[:, 0].tolist()
         heads = [
-            HeadDifferences(*head, _defined(mean[0]), _defined(std), int(count), _both(mean[1], mean[2]))
-            for head, mean, std, count in zip(first.heads, means, stds, counts, strict=True)
+            HeadDifferences(
+                head.layer,
+                head.kind,
+                head.head,
+                mean if count else None,
+                std if count > 1 else None,
+                count,
+                (elsewhere[0], elsewhere[1]) if count else None,
+            )
+            for head, (mean, *elsewhere), std, count in zip(
+                self._heads, self._moments.mean.tolist(), stds, counts, strict=True
+            )
         ]
-        heads.sort(key=lambda each: -1.0 if each.jensen_shannon is None else each.jensen_shannon, reverse=True)
+        heads.sort(key=_divergence, reverse=True)
         return Differences(first.first, first.second, self._sentences, tuple(heads), first.notes)
 
 
-def _numbers(head: HeadDifference) -> list[float]:
-    missing = float("nan")
-    divergence = missing if head.jensen_shannon is None else head.jensen_shannon
-    return [divergence, *((missing, missing) if head.elsewhere is None else head.elsewhere)]
-
-
-def _defined(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
-def _both(first: float, second: float) -> tuple[float, float] | None:
-    return None if np.isnan(first) else (float(first), float(second))
+def _divergence(head: HeadDifference | HeadDifferences) -> float:
+    return -1.0 if head.jensen_shannon is None else head.jensen_shannon

@@ -62,6 +62,4 @@ def _shares(layer: LayerTrace, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) 
 
 def _apart(heads: Float[np.ndarray, "H R K"], one: Float[np.ndarray, "R K"]) -> Float[np.ndarray, " H"]:
     """Return how far each head is from one, 0 to 1 bit; a row that is zero, of which nothing is known, adds nothing."""
-    count, rows, keys = heads.shape
-    others = np.broadcast_to(one, heads.shape).reshape(-1, keys)
-    return np.asarray(jensen_shannon(heads.reshape(-1, keys), others).reshape(count, rows).mean(axis=1))
+    return np.array([jensen_shannon(head, one).mean() for head in heads])

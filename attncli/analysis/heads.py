@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from attncli.analysis.induction import detections
 from attncli.analysis.labels import LABELS, Label, labels_of
-from attncli.analysis.metric_names import DETECTORS, NAMES, Metric
+from attncli.analysis.metric_names import NAMES, Metric
 from attncli.analysis.metrics import by_name, trace_metrics
 from attncli.analysis.statistics import RunningMoments
 from attncli.checkpoints.signatures import Choice, SourceKeywords, spelling_out
@@ -65,6 +64,7 @@ class HeadReport(Displayed, Tabular):
         measured: how many heads were measured.
         heads: one entry a head, by layer, or as they were ranked.
         names: the metrics that tables and files have, in order; a head has all of them.
+        is_test: whether the sentences are repeated random tokens.
     """
 
     source: Provenance
@@ -74,11 +74,7 @@ class HeadReport(Displayed, Tabular):
     measured: int
     heads: tuple[HeadSummary, ...]
     names: tuple[Metric, ...] = NAMES
-
-    @property
-    def is_test(self) -> bool:
-        """Whether the sentences are repeated random tokens."""
-        return DETECTORS[0] in self.heads[0].metrics
+    is_test: bool = False
 
     def __repr__(self) -> str:
         run = f"{plural(self.sentences, 'sentence')} of {span(*self.tokens)} tokens"
@@ -130,29 +126,9 @@ class HeadReport(Displayed, Tabular):
         return replace(self, names=tuple(dict.fromkeys(names)))
 
     def _check(self, metric: str) -> None:
-        names = [name for name in (*NAMES, *DETECTORS) if all(name in head.metrics for head in self.heads)]
-        if metric in DETECTORS and metric not in names:
-            raise UsageError(f"{metric} is measured on repeated random tokens; give --induction")
-        if metric not in names:
-            near = did_you_mean(metric, names)
-            raise UsageError(f"there is no metric '{visible(metric)}'; expected one of {', '.join(names)}{near}")
-
-
-_OTHER_HEADS = "the traces have not the same layers and heads; survey each by itself"
-
-
-class LayerHeads(NamedTuple):
-    """A layer, and its heads.
-
-    Attributes:
-        layer: its index.
-        kind: of its attention.
-        heads: those that are measured.
-    """
-
-    layer: int
-    kind: str
-    heads: tuple[int, ...]
+        if metric not in NAMES:
+            near = did_you_mean(metric, NAMES)
+            raise UsageError(f"there is no metric '{visible(metric)}'; expected one of {', '.join(NAMES)}{near}")
 
 
 @dataclass(frozen=True)
@@ -163,46 +139,41 @@ class SentenceMetrics:
         source: what was run.
         length: how many query tokens there are.
         masks: the masks of the layers, each once.
-        layers: whose heads are measured; the heads of one follow those of another.
-        names: of the metrics.
-        heads: the metrics of the heads.
-        uniform: those of `NAMES` of the uniform head in the place of each.
+        layers: index, kind and heads of each; the heads of one follow those of another.
+        heads: the metrics of the heads, in the order of `NAMES`.
+        uniform: those of the uniform head in the place of each.
     """
 
     source: Provenance
     length: int
     masks: tuple[str, ...]
-    layers: tuple[LayerHeads, ...]
-    names: tuple[Metric, ...]
+    layers: tuple[tuple[int, str, tuple[int, ...]], ...]
     heads: Float[np.ndarray, "H M"]
-    uniform: Float[np.ndarray, "H N"]
+    uniform: Float[np.ndarray, "H M"]
 
     @classmethod
-    def of(cls, trace: Trace, view: View, detects: bool = False) -> SentenceMetrics:
+    def of(cls, trace: Trace, view: View) -> SentenceMetrics:
         """Measure the heads of all layers.
 
         Args:
             trace: whose heads.
             view: says which rows count.
-            detects: whether the scores of TransformerLens's detectors are measured too.
 
         Raises:
             UsageError: a query does not exist, or the trace is derived.
         """
         trace.check_recorded("heads")
         heads, uniform = trace_metrics(trace, view)
-        if detects:
-            heads = np.hstack([heads, np.concatenate([detections(trace, layer) for layer in trace.layers])])
         masks = tuple(dict.fromkeys(str(layer.mask) for layer in trace.layers))
-        layers = tuple(LayerHeads(layer.layer, layer.kind, layer.heads) for layer in trace.layers)
-        names = (*NAMES, *DETECTORS) if detects else NAMES
-        return cls(trace.source, len(trace.query_tokens), masks, layers, names, heads, uniform)
+        layers = tuple((layer.layer, layer.kind, layer.heads) for layer in trace.layers)
+        return cls(trace.source, len(trace.query_tokens), masks, layers, heads, uniform)
 
 
 class HeadStats:
     """The metrics of heads over sentences of one source, none of which is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_test: bool = False) -> None:
+        self._is_test = is_test
         self._first: SentenceMetrics | None = None
         self._sentences, self._lengths = 0, (0, 0)
         self._masks: dict[str, None] = {}
@@ -218,8 +189,11 @@ class HeadStats:
             self._lengths = metrics.length, metrics.length
             self._heads, self._uniform = RunningMoments(metrics.heads.shape), RunningMoments(metrics.uniform.shape)
         elif metrics.layers != self._first.layers:
-            raise UsageError(_OTHER_HEADS)
-        self._source = _shared(self._source, metrics.source)
+            raise UsageError("the traces have not the same layers and heads; survey each by itself")
+        other, details = metrics.source.details, self._source.details
+        shared = {name: value for name, value in details.items() if other.get(name) == value}
+        if len(shared) < len(details):  # each sentence has a toy vocabulary of its own
+            self._source = replace(self._source, details=shared)
         self._sentences += 1
         self._lengths = min(self._lengths[0], metrics.length), max(self._lengths[1], metrics.length)
         self._masks |= dict.fromkeys(metrics.masks)
@@ -234,36 +208,31 @@ class HeadStats:
         """
         if self._first is None:
             raise InputError("there is no sentence to survey the heads of")
-        names = self._first.names
         means, stds, uniform = self._heads.mean, self._heads.std, self._uniform.mean
-        places = [(key.layer, key.kind, head) for key in self._first.layers for head in key.heads]
-        heads = []
+        places = [(layer, kind, head) for layer, kind, heads in self._first.layers for head in heads]
+        found = []
         for row, place in enumerate(places):
-            metrics = by_name(names, means[row])
-            counts = dict(zip(names, self._heads.count[row].tolist(), strict=True))
+            metrics = by_name(NAMES, means[row])
+            counts = dict(zip(NAMES, self._heads.count[row].tolist(), strict=True))
             labels = labels_of(metrics, by_name(NAMES, uniform[row]))
-            heads.append(HeadSummary(*place, metrics, by_name(names, stds[row]), counts, labels))
+            found.append(HeadSummary(*place, metrics, by_name(NAMES, stds[row]), counts, labels))
         masks = tuple(self._masks)
-        return HeadReport(self._source, self._sentences, self._lengths, masks, len(heads), tuple(heads), names)
+        return HeadReport(
+            self._source, self._sentences, self._lengths, masks, len(found), tuple(found), NAMES, self._is_test
+        )
 
 
-def survey(traces: Iterable[Trace], view: View, *, detects: bool = False) -> HeadReport:
-    """Return the metrics of every head over traces of one source, none of which is kept; see `SentenceMetrics.of`.
+def survey(traces: Iterable[Trace], view: View, *, is_test: bool = False) -> HeadReport:
+    """Return the metrics of every head over traces of one source, none of which is kept.
 
     Raises:
         UsageError: a query does not exist, a trace is derived, or the traces have not the same heads.
         InputError: there is no trace.
     """
-    stats = HeadStats()
+    stats = HeadStats(is_test)
     for trace in traces:
-        stats.add(SentenceMetrics.of(trace, view, detects))
+        stats.add(SentenceMetrics.of(trace, view))
     return stats.report()
-
-
-def _shared(source: Provenance, other: Provenance) -> Provenance:
-    """Return the source with the details that both share: each sentence has a toy vocabulary of its own."""
-    details = {name: value for name, value in source.details.items() if other.details.get(name) == value}
-    return source if len(details) == len(source.details) else replace(source, details=details)
 
 
 @spelling_out(SourceKeywords, open_source)
@@ -305,8 +274,8 @@ def heads(
 
     view = View(queries=tuple(as_list(queries)))
     if induction:
-        for name, is_given in (("a text", texts != ""), ("pair", pair is not None), ("target", target is not None)):
-            if is_given:
+        for name, value in (("a text", texts or None), ("pair", pair), ("target", target)):
+            if value is not None:
                 raise UsageError(f"{name} does not apply to induction, which draws its tokens; drop one of them")
         texts = repeated_sequences(options.get("model"))
     if isinstance(texts, Trace):
@@ -316,9 +285,5 @@ def heads(
         return survey([texts], view)
     source = open_source(layers=layers, **options)
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
-    is_alone = isinstance(texts, str)
-    return survey(
-        (trace for _, trace in raise_on_failure(trace_stream(source, numbered, pair, target), is_alone)),
-        view,
-        detects=induction,
-    )
+    traces = raise_on_failure(trace_stream(source, numbered, pair, target), is_alone=isinstance(texts, str))
+    return survey((trace for _, trace in traces), view, is_test=induction)

@@ -13,15 +13,14 @@ from attncli.errors import InputError, UsageError
 from attncli.masks.audit import audit, audit_fills
 from attncli.masks.conventions import CONVENTIONS, LEAST, WRITTEN, Reader, encode_mask
 from attncli.masks.expressions import Expression
-from attncli.masks.files import StoredMask, read_values
+from attncli.masks.files import as_stored, read_values
 from attncli.masks.findings import Finding
-from attncli.masks.from_arrays import as_stored, bind_lengths
 from attncli.masks.mask_grid import (
     GridOptions,
     MaskGrid,
     MaskSize,
     as_expression,
-    check_past,
+    bind_lengths,
     grid_of_expression,
     is_file,
     read_grid,
@@ -35,14 +34,13 @@ if TYPE_CHECKING:
 
 
 def mask(
-    given: Any,
+    mask: Any,
     queries: int | None = None,
     keys: int | None = None,
     past: int | None = None,
     *,
     api: Reader | None = "sdpa",
     lengths: Any = None,
-    batch: bool = False,
 ) -> LabelledMask:
     """Return a mask: an expression over positions, or an array of yours.
 
@@ -50,7 +48,7 @@ def mask(
         attncli.mask(tensor, api="mha").check("causal & pad", lengths=[5, 2])
 
     Args:
-        given: an expression, such as `causal & window(4)`; or an array, a tensor, nested lists or the file of an
+        mask: an expression, such as `causal & window(4)`; or an array, a tensor, nested lists or the file of an
             array: `[Q, K]`, `[H, Q, K]` or `[B, H, Q, K]`, where axes may be 1, of booleans, 0/1 or additive numbers.
         queries: of an expression, how many query rows; None is as many as keys, or what the expression says, or 8.
         keys: of an expression, how many key columns; None is as many as queries and those before them.
@@ -59,8 +57,6 @@ def mask(
             masked; `additive`, what is added to scores; None is what makes it causal, or it is ambiguous.
         lengths: for `pad` without numbers in an expression: how many tokens each row of the batch has, or an attention
             mask `[B, K]` with 1 or True for a token.
-        batch: whether the first axis of an array is the batch: `[B, K]` is key padding, `[B, Q, K]` a mask for each
-            row.
 
     Raises:
         UsageError: the expression is none, an argument does not apply, or `api` does not read such values.
@@ -70,28 +66,29 @@ def mask(
         is_count = isinstance(count, Integral) and not isinstance(count, bool)
         if count is not None and not (is_count and count >= least):
             raise UsageError(f"{name} is {count!r}; expected {least} or more")
-    check_past(past)
-    if isinstance(given, str) and not is_file(given):
-        if api != "sdpa" or batch:
-            raise UsageError("api and batch apply to arrays; in an expression True = attend, and lengths say the batch")
-        expression = as_expression(given)
+    size = MaskSize(queries, keys, past)
+    size.check_past()
+    if isinstance(mask, str) and not is_file(mask):
+        if api != "sdpa":
+            raise UsageError("api applies to arrays; in an expression True = attend")
+        expression = as_expression(mask)
         if lengths is not None:
             expression = bind_lengths(expression, lengths)
-        size = size_for(MaskSize(queries, keys, past), expression)
-        return LabelledMask(grid_of_expression(expression, size))
+        return LabelledMask(grid_of_expression(expression, size_for(size, expression)))
     if api is not None and api not in CONVENTIONS:
         raise UsageError(f"api {api!r}: expected {', '.join(CONVENTIONS)} or None")
     if queries is not None or keys is not None or lengths is not None:
         raise UsageError("queries, keys and lengths apply to an expression; of an array, check takes the lengths")
-    name = str(given) if isinstance(given, str | PathLike) else "the mask"
-    stored = read_values(Path(given)) if isinstance(given, str | PathLike) else as_stored(given, name)
+    is_path = isinstance(mask, str | PathLike)
+    name = str(mask) if is_path else "the mask"
+    stored = read_values(Path(mask)) if is_path else as_stored(mask, name)
     shape = stored.values.shape
     if not 2 <= len(shape) <= 4 or not stored.values.size:
         raise InputError(
             f"{visible(name)} has shape {list(shape)}; expected two to four axes, of which the last is the keys"
         )
-    options = GridOptions(MaskSize(past=past), api, None, batch)
-    return LabelledMask(read_grid(name, options, None, stored), stored, options)
+    options = GridOptions(size, api)
+    return LabelledMask(read_grid(name, options, None, stored), options)
 
 
 class LabelledMask(Displayed):
@@ -103,14 +100,9 @@ class LabelledMask(Displayed):
         subject: its cells and what is known of them.
     """
 
-    def __init__(
-        self,
-        subject: MaskGrid,
-        stored: StoredMask | None = None,
-        options: GridOptions | None = None,
-    ) -> None:
+    def __init__(self, subject: MaskGrid, options: GridOptions | None = None) -> None:
         self.subject = subject
-        self._stored, self._options = stored, options or GridOptions()
+        self._options = options or GridOptions()
 
     @property
     def allowed(self) -> Bool[np.ndarray, "*B Q K"]:
@@ -150,8 +142,8 @@ class LabelledMask(Displayed):
         if lengths is not None:
             expected = bind_lengths(expected, lengths)
         subject = self.subject
-        if self._stored is not None:  # what is expected tells how many rows the batch has
-            subject = read_grid(subject.name, self._options, expected, self._stored)
+        if subject.stored is not None:  # what is expected tells how many rows the batch has
+            subject = read_grid(subject.name, self._options, expected, subject.stored)
         return [*audit(subject, expected, MaskSize()), *audit_fills(subject, None)]
 
     def to(self, api: Reader, dtype: str = "float32") -> np.ndarray[Any, Any]:
@@ -176,10 +168,8 @@ class LabelledMask(Displayed):
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.subject.shape))
         past = f", past {self.past}" if self.past else ""
-        if self._stored is None:
+        stored, reading = self.subject.stored, self.subject.reading
+        if stored is None or reading is None:
             return f"mask({self.subject.name!r}, {shape}{past})"
-        reading = self.subject.reading
-        means = (
-            "ambiguous" if reading is None or reading.is_ambiguous else WRITTEN[reading.convention].partition(",")[0]
-        )
-        return f"mask({self._stored.dtype}, {shape}{past}, {means})"
+        means = "ambiguous" if reading.is_ambiguous else WRITTEN[reading.convention].partition(",")[0]
+        return f"mask({stored.dtype}, {shape}{past}, {means})"

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-_Usual = Literal[
+Metric = Literal[
     "entropy", "effective_keys", "distance", "self", "previous", "next", "sink", "duplicate", "induction", "special",
     "separator", "max_weight", "max_score",
 ]  # fmt: skip
-_Detector = Literal["induction_head", "previous_token_head", "duplicate_token_head"]
-Metric = Literal[_Usual, _Detector]
-
-NAMES: tuple[Metric, ...] = get_args(_Usual)  # of every sentence
-DETECTORS: tuple[Metric, ...] = get_args(_Detector)  # of repeated random tokens besides; TransformerLens's names
+NAMES: tuple[Metric, ...] = get_args(Metric)
 
 MEANINGS: dict[Metric, str] = {
     "entropy": "of a row in nats, mean over rows",
@@ -28,9 +24,4 @@ MEANINGS: dict[Metric, str] = {
     "separator": "mean weight on special tokens behind the first position",
     "max_weight": "mean of the rows' largest weights",
     "max_score": "the largest allowed score",
-}
-DETECTED: dict[Metric, str] = {
-    "induction_head": "on positions just after an earlier occurrence of the query's token",
-    "previous_token_head": "on the position before the query's",
-    "duplicate_token_head": "on earlier positions with the query's token",
 }

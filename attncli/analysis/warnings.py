@@ -15,11 +15,9 @@ from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool
-
     from attncli.analysis.cell import AttentionRow
 
-_NAMED = 5  # of the queries or heads that a sentence is about
+_NAMED = 5  # of the queries that a sentence is about
 
 
 def warnings_of(trace: Trace, view: View) -> Iterator[str]:
@@ -36,6 +34,15 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
     view = View() if derivation is not None and (derivation.words or derivation.rollout) else view
     shown = [(layer, view.cells(trace.recorded, layer)) for layer in trace.recorded.layers]
     yield from _together((layer, _blind_rows(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
+
+
+def warnings_of_test(trace: Trace) -> Iterator[str]:
+    """Yield what the induction test means less for than it seems: layers in which a query may attend to a later key."""
+    if any(layer.mask.rows(list(layer.heads), np.array([0]))[..., 1:].any() for layer in trace.layers):
+        yield (
+            "queries of this model see later keys, where a token stands a second time; --induction is a test of causal "
+            "models"
+        )
 
 
 def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str]:
@@ -87,39 +94,21 @@ def _unexplained(trace: Trace, row: AttentionRow) -> str:
 
 
 def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> str:
-    """Name the rows that may attend to no key, their heads and what their weights become; empty if there are none."""
+    """Name the rows that may attend to no key, and what their weights become; empty if there are none."""
     blind = layer.fully_masked(queries)
     if not blind.any():
         return ""
-    heads, rows = np.flatnonzero(blind.any(axis=1)), np.flatnonzero(blind.any(axis=0))
-    named = _queries(layer, blind, tokens, queries)
-    row = int(rows[np.flatnonzero(blind[heads[0], rows])[0]])
-    becomes = _softmax_of(layer, layer.heads[heads[0]], queries[row])
+    rows = np.flatnonzero(blind.any(axis=0)).tolist()
+    named = ", ".join(f"{queries[row]} '{tokens[queries[row]].label}'" for row in rows[:_NAMED])
+    named += f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    if not blind[:, rows].all():
+        named += " in some heads"
+    # What becomes of it depends on what its cells are filled with, and on sinks.
+    head, row = np.argwhere(blind)[0].tolist()
+    weights = layer.head(layer.heads[head], [queries[row]]).weights
+    becomes = "spread over masked keys" if weights.any() else "0 for every key"
+    becomes = "NaN" if np.isnan(weights).any() else becomes
     return f"the mask leaves no key to query {named}; the softmax of such a row is {becomes}"
-
-
-def _softmax_of(layer: LayerTrace, head: int, query: int) -> str:
-    """Return what becomes of a row without a key, which depends on what its cells are filled with, and on sinks."""
-    weights = layer.head(head, [query]).weights
-    if np.isnan(weights).any():
-        return "NaN"
-    return "spread over masked keys" if weights.any() else "0 for every key"
-
-
-def _queries(layer: LayerTrace, found: Bool[np.ndarray, "H Q"], tokens: Tokens, queries: Sequence[int]) -> str:
-    """Name the queries that are found in any head, and the heads if these are not all of them."""
-    heads, rows = np.flatnonzero(found.any(axis=1)), np.flatnonzero(found.any(axis=0))
-    named = _named([f"{queries[row]} '{tokens[queries[row]].label}'" for row in rows.tolist()])
-    if np.array_equal(found.any(axis=0), found.all(axis=0)):
-        return named
-    if len(heads) == len(found):
-        return f"{named} in one head or another"
-    return f"{named} in head{'s' * (len(heads) > 1)} {_named([str(layer.heads[head]) for head in heads])}"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _unproven(trace: Trace, layer: LayerTrace) -> Iterator[str]:

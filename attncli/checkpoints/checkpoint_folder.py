@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +70,14 @@ class CheckpointFolder:
                 self.sizes |= _files(path, TEMPLATES + "/")
         except OSError as error:
             raise LoadError(f"the folder {visible(str(path))} cannot be read: {error.strerror}") from None
-        for index in (WEIGHTS_INDEX, PICKLE_INDEX):
-            self._check_shards(sorted(set(self.shards(index).values())))
-
-    def _check_shards(self, files: Collection[str]) -> None:
-        for file in files:
+        for file in sorted({*self.shards(WEIGHTS_INDEX).values(), *self.shards(PICKLE_INDEX).values()}):
             if os.path.isabs(file) or ".." in Path(file).parts:
                 raise LoadError(
-                    f"the weights of {visible(str(self.path))} are said to be in {visible(file)}, which is not in that "
+                    f"the weights of {visible(str(path))} are said to be in {visible(file)}, which is not in that "
                     "folder; check where the checkpoint comes from"
                 )
-            if "/" in file and os.path.exists(self.path / file):
-                self.sizes |= dict(_files(self.path, file.rpartition("/")[0] + "/"))
+            if "/" in file and os.path.exists(path / file):
+                self.sizes |= dict(_files(path, file.rpartition("/")[0] + "/"))
 
     def __contains__(self, name: object) -> bool:
         return name in self.sizes
@@ -94,7 +91,14 @@ class CheckpointFolder:
         if name not in self.sizes:
             return {}
         if name not in self._json:
-            self._json[name] = _parse_json(self.path / name, (self.path / name).read_bytes)
+            path = self.path / name
+            try:
+                content = json.loads(path.read_bytes().decode("utf-8"))
+            except (OSError, ValueError, RecursionError) as error:
+                raise LoadError(f"{visible(str(path))} cannot be read: {visible(str(error))}") from None
+            if type(content) is not dict:
+                raise LoadError(f"{visible(str(path))} holds no JSON object")
+            self._json[name] = content
         return self._json[name]
 
     def shards(self, index: str = WEIGHTS_INDEX) -> dict[str, str]:
@@ -109,11 +113,6 @@ class CheckpointFolder:
         """Whether it has safetensors weights, with all their files."""
         files = {WEIGHTS} if WEIGHTS in self.sizes else set(self.shards().values())
         return bool(files) and files <= self.sizes.keys()
-
-    @property
-    def has_config(self) -> bool:
-        """Whether it has the configuration of a model or of an adapter."""
-        return CONFIG in self.sizes or ADAPTER in self.sizes
 
     @property
     def is_adapter(self) -> bool:
@@ -166,12 +165,13 @@ def _files(folder: Path, inside: str) -> list[tuple[str, int]]:
     return found
 
 
-def check_utf8(path: Path) -> None:
-    """Refuse a path that is not UTF-8: tokenizers and safetensors open no other.
+def has_config(folder: Path) -> bool:
+    """Return whether a folder has the configuration of a model or of an adapter."""
+    return any(os.path.isfile(folder / name) for name in (CONFIG, ADAPTER))
 
-    Raises:
-        LoadError: it is not UTF-8.
-    """
+
+def check_utf8(path: Path) -> None:
+    """Raise LoadError for a path that is not UTF-8: tokenizers and safetensors open no other."""
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:
@@ -179,16 +179,6 @@ def check_utf8(path: Path) -> None:
             f"the name {visible(str(path))} is not UTF-8, and tokenizers and safetensors open no other; rename it, or "
             "give a link to it"
         ) from None
-
-
-def _parse_json(path: Path, read: Any) -> dict[str, Any]:
-    try:
-        content = json.loads(read().decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise LoadError(f"{visible(str(path))} cannot be read: {visible(str(error))}") from None
-    if type(content) is not dict:
-        raise LoadError(f"{visible(str(path))} holds no JSON object")
-    return content
 
 
 def demo_or(name: str) -> str:
@@ -227,12 +217,6 @@ def hub_cache() -> Path:
     return Path(os.path.expandvars(home)).expanduser() / "hub"
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """Return the name of a repository on the hub, and the folder in it, if there is one: org/name/checkpoint-500."""
-    parts = name.split("/")
-    return "/".join(parts[:2]), "/".join(parts[2:])
-
-
 def split_revision(name: str) -> tuple[str, str]:
     """Return a name, and the branch, tag or commit of NAME@REVISION, `main` where none is named."""
     if "@" in name and not os.path.exists(name):
@@ -255,8 +239,27 @@ def snapshot_in(folder: Path, revision: str) -> Path:
     return folder / "snapshots" / (commit if commit.isalnum() else revision)
 
 
-def is_model_name(name: str) -> bool:
-    """Return whether something can be a name on the hub, or that of a folder in a repository there."""
-    parts = name.split("/")
-    is_here = os.path.isdir("/".join(parts[:2]))  # where somebody looks for a folder that there is not
-    return len(parts) < 3 or (all(part.strip(".") for part in parts) and not is_here)
+# --- names that were probably meant ----------------------------------------------------------------------------------
+
+
+def cached_models() -> list[str]:
+    """Return the names of the models and adapters in the hub's local cache."""
+    configs = sorted(path for file in (CONFIG, ADAPTER) for path in hub_cache().glob(f"models--*/snapshots/*/{file}"))
+    folders = dict.fromkeys(config.parents[2].name for config in configs)
+    return [name.removeprefix("models--").replace("--", "/", 1) for name in folders]
+
+
+def nearby(name: str) -> str:
+    """Return `; did you mean 'x'?` for the checkpoint of this machine with the name most alike, or nothing."""
+    folder = os.path.dirname(name)
+    found: list[str] = []
+    with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
+        found = sorted(os.path.join(folder, entry.name) for entry in islice(entries, MOST_ENTRIES))
+    here = [one for one in found if one.endswith(".gguf") or has_config(Path(one))]
+    # A model of the hub is often called by the last part of its name.
+    by_end = {model.rpartition("/")[2].lower(): model for model in cached_models()}
+    table = by_end | {each.lower(): each for each in (DEMO, *here, *by_end.values())}
+    import difflib  # needed for an error alone
+
+    near = difflib.get_close_matches(name.lower(), table, n=1)
+    return f"; did you mean '{visible(table[near[0]])}'?" if near and table[near[0]] != name else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -55,13 +56,15 @@ class ConfigReader:
 
     Attributes:
         read: the names of those that were read.
+
+    Args:
+        values: of the fields.
         where: they are, for messages.
     """
 
-    where = "config.json"
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
         self._values = values
+        self._where = where
         self.read: set[str] = set()
 
     def get(self, name: str, default: Any = _ABSENT, among: Collection[Any] | None = None) -> Any:
@@ -78,43 +81,38 @@ class ConfigReader:
         self.read.add(name)
         value = self._values.get(name, default)
         if value is _ABSENT:
-            raise UnsupportedError(f"{self.where} has no {name}")
+            raise UnsupportedError(f"{self._where} has no {name}")
         if among is not None and value not in tuple(among):  # a list has no hash
             raise UnsupportedError(f"{name} is {value!r}")
         return value
 
-    def count(self, name: str, default: Any = _ABSENT) -> int:
-        """Return a field that counts something.
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a field that is true or false; UnsupportedError if it is neither."""
+        return self.get(name, default, among=(True, False))
 
-        Raises:
-            UnsupportedError: it is no whole number above 0.
-        """
+    def count(self, name: str, default: Any = _ABSENT, most: float = math.inf) -> int:
+        """Return a field that counts something; UnsupportedError if it is no whole number above 0, or above `most`."""
         value = self.get(name, default)
-        if type(value) is not int or value < 1:
+        if type(value) is not int or not 1 <= value <= most:
             raise UnsupportedError(f"{name} is {value!r}")
         return value
 
     def layers(self, name: str, default: Any) -> int:
-        """Return how many layers there are.
-
-        Raises:
-            UnsupportedError: it is no whole number above 0, or one that no model has.
-        """
-        value = self.count(name, default)
-        if value > MOST_LAYERS:
-            raise UnsupportedError(f"{name} is {value}")
-        return value
+        """Return how many layers there are; UnsupportedError if no model has as many."""
+        return self.count(name, default, MOST_LAYERS)
 
     def number(self, name: str, default: Any = _ABSENT) -> float:
-        """Return a field that is a number above 0.
-
-        Raises:
-            UnsupportedError: it is not.
-        """
+        """Return a field that is a number above 0; UnsupportedError if it is not."""
         value = self.get(name, default)
         if type(value) not in (int, float) or not value > 0:
             raise UnsupportedError(f"{name} is {value!r}")
         return value
+
+    def reject_unread(self) -> None:
+        """Raise UnsupportedError for a field that nobody read."""
+        for name in self._values:
+            if name not in self.read:
+                raise UnsupportedError(f"it does not know the field {name}")
 
     def reject_unknown(self) -> None:
         """Raise UnsupportedError for a field that nobody read and that may say something about the forward pass."""

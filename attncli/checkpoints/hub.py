@@ -6,7 +6,6 @@ import glob
 import io
 import logging
 import os
-import re
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -14,8 +13,7 @@ from typing import Any
 
 from tqdm.std import tqdm
 
-from attncli.checkpoints.checkpoint_folder import CONFIG, cached_snapshot
-from attncli.checkpoints.suggestions import nearby
+from attncli.checkpoints.checkpoint_folder import CONFIG, cached_snapshot, nearby
 from attncli.errors import AttnError, InputError, LoadError, is_panic
 from attncli.text import ADDRESS, bytes_shown, visible
 
@@ -53,20 +51,8 @@ def silence_hub() -> None:
 
 
 class _Relay(logging.Handler):
-    """Logs what the hub's client says; that the hub refuses so many requests is said, since it may wait for minutes."""
-
-    _is_refused = False
-
     def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        _log.info("the hub's client: %s", message)
-        self._is_refused = self._is_refused or bool(re.search(r"HTTP Error 429 |^Rate limited", message))
-        if self._is_refused and (found := re.search(r"(?:Waiting|Retrying in) ([\d.]+)s", message)):
-            self._is_refused = False
-            tell(
-                f"the hub answers 429, too many requests, and is asked again in {float(found[1]):.0f} s; a token "
-                "allows more requests (hf auth login, or HF_TOKEN)"
-            )
+        _log.info("the hub's client: %s", record.getMessage())
 
 
 def tell(message: str) -> None:
@@ -108,7 +94,7 @@ class Repository:
     Attributes:
         name: of the repository.
         root: the folder of the commit in the local cache.
-        sizes: in bytes, of its files by their names; None where they are not known.
+        sizes: in bytes, of its files by their names; none where they are not known.
         is_offline: whether nothing may be asked of the hub.
     """
 
@@ -119,26 +105,26 @@ class Repository:
         self.root = cached_snapshot(name, revision)
         self.is_offline = is_offline(offline)
         self.sizes = self._listed()
-        if self.sizes is None and not self.is_offline:
-            self._ask(revision)
+        if not self.sizes and not self.is_offline:
+            _log.info("asking the hub for %s", name)
+            self._download("configuration", revision, [CONFIG])  # whose client keeps a list of all files in the cache
+            self.root = cached_snapshot(name, revision)
+            self.sizes = self._listed()
 
-    def _ask(self, revision: str) -> None:
-        """Ask the hub which files there are at the revision; its client keeps the answer in the cache."""
+    def _download(self, part: str, revision: str, files: Collection[str]) -> None:
         from huggingface_hub import snapshot_download
 
-        _log.info("asking the hub for %s", self.name)
-        with translate_hub_errors(self._shown, "configuration", self.is_offline):
-            snapshot_download(self.name, revision=revision, allow_patterns=[CONFIG], tqdm_class=Download)
-        self.root = cached_snapshot(self.name, revision)
-        self.sizes = self._listed()
+        exactly = [glob.escape(file) for file in files]
+        with translate_hub_errors(self._shown, part, self.is_offline):
+            snapshot_download(self.name, revision=revision, allow_patterns=exactly, tqdm_class=Download)
 
-    def _listed(self) -> dict[str, int] | None:
+    def _listed(self) -> dict[str, int]:
         from huggingface_hub import get_cached_repo_tree
         from huggingface_hub.errors import CachedRepoTreeNotFoundError, HFValidationError
 
         with suppress(CachedRepoTreeNotFoundError, HFValidationError):
             return {file.path: file.size for file in get_cached_repo_tree(self.name, revision=self.root.name)}
-        return None
+        return {}
 
     def fetch(self, files: Collection[str], part: str) -> None:
         """Download files that are not in the local cache.
@@ -146,15 +132,11 @@ class Repository:
         Raises:
             LoadError: they cannot be had; it names the part of a checkpoint that they are.
         """
-        from huggingface_hub import snapshot_download
-
         missing = sorted(file for file in files if not (self.root / file).is_file())
         if missing and self.is_offline:
             raise not_found(self._shown, part, offline=True, why=f"{missing[0]} is missing there")
         if missing:
-            exactly = [glob.escape(file) for file in missing]
-            with translate_hub_errors(self._shown, part, self.is_offline):
-                snapshot_download(self.name, revision=self.root.name, allow_patterns=exactly, tqdm_class=Download)
+            self._download(part, self.root.name, missing)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -194,11 +176,7 @@ def translate_errors(name: str, part: str) -> Iterator[None]:
 
 @contextmanager
 def translate_hub_errors(name: str, part: str, offline: bool = False) -> Iterator[None]:
-    """Turn whatever is raised while the hub is asked for a part of a checkpoint into one sentence.
-
-    Raises:
-        LoadError: with what the hub's client said.
-    """
+    """Turn whatever is raised while the hub is asked for a part of a checkpoint into a LoadError of one sentence."""
     try:
         yield
     except AttnError:

@@ -18,26 +18,26 @@ _OF_EVERY_SOURCE = ("layers", "heads", "mask", "special", "model", "pair", "targ
 
 
 def refuse_unknown(options: Mapping[str, Any], options_class: Any, place: str) -> None:
-    """Refuse options that a source does not have.
+    """Raise UsageError for options that are no fields of the dataclass that has a source's.
 
-    Args:
-        options: the options by name.
-        options_class: the dataclass whose fields are the source's options.
-        place: what those of another source do not apply to, and what to do.
-
-    Raises:
-        UsageError: one of them is not among the fields.
+    `place` says what those of another source do not apply to, and what to do.
     """
     names = {field.name for field in fields(options_class)}
     for name in sorted(options.keys() - names):
         # Needed for an error alone.
         from attncli.text import did_you_mean
 
-        if name in {field.name for options in (ToyOptions, EngineOptions) for field in fields(options)}:
+        if name in {field.name for each in (ToyOptions, EngineOptions) for field in fields(each)}:
             raise UsageError(f"--{name.replace('_', '-')} does not apply to {place}")
         # The command line has none that is unknown here.
         possible = {*_OF_EVERY_SOURCE, *names} - {name}
         raise UsageError(f"no such option: {visible(name)}{did_you_mean(name, sorted(possible))}")
+
+
+def _check_choice(options: Any, name: str, allowed: Collection[str]) -> None:
+    value = getattr(options, name)
+    if value not in tuple(allowed) and value != getattr(type(options), name):  # which is its default
+        raise UsageError(f"--{name} '{visible(str(value))}': expected one of {', '.join(allowed)}")
 
 
 Engine = Literal["auto", "native", "transformers", "verify"]
@@ -48,27 +48,16 @@ DTYPES: tuple[str, ...] = get_args(Dtype)
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a checkpoint is loaded; the fields are the command's options.
+    """How a checkpoint is loaded; the fields are the command's options."""
 
-    Attributes:
-        dtype: of the weights; None is float32 on the CPU and the checkpoint's own on an accelerator.
-        device: where it runs.
-        offline: use the local cache only.
-        trust_remote_code: run the Python code that the checkpoint brings.
-        device_map: how accelerate spreads the model over several devices, such as `auto`.
-        truncate: cut a text to the tokens that the model has positions for.
-        chat: read a sentence as a user's turn, through the checkpoint's chat template.
-        base: folder or hub name of the model under an adapter; None is the one that the adapter names.
-    """
-
-    dtype: str | None = None
-    device: str = "cpu"
-    offline: bool = False
-    trust_remote_code: bool = False
-    device_map: str | None = None
-    truncate: bool = False
-    chat: bool = False
-    base: str | None = None
+    dtype: str | None = None  # of the weights; None is float32 on the CPU and the checkpoint's own on an accelerator
+    device: str = "cpu"  # where it runs
+    offline: bool = False  # use the local cache only
+    trust_remote_code: bool = False  # run the Python code that the checkpoint brings
+    device_map: str | None = None  # how accelerate spreads the model over several devices, such as `auto`
+    truncate: bool = False  # cut a text to the tokens that the model has positions for
+    chat: bool = False  # read a sentence as a user's turn, through the checkpoint's chat template
+    base: str | None = None  # folder or hub name of the model under an adapter; None is the one that the adapter names
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
@@ -77,39 +66,28 @@ class LoadOptions:
                 raise UsageError("--device and --device-map both say where the model runs; drop one of them")
             if find_spec("accelerate") is None:
                 raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
-        if self.dtype not in (None, *DTYPES):
-            raise UsageError(f"--dtype '{visible(str(self.dtype))}': expected one of {', '.join(DTYPES)}")
+        _check_choice(self, "dtype", DTYPES)
 
 
 @dataclass(frozen=True)
 class EngineOptions(LoadOptions):
-    """What computes a checkpoint, and how it is loaded.
+    """What computes a checkpoint, and how it is loaded."""
 
-    Attributes:
-        engine: `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one where it gives
-            the same numbers; or `verify`, both, which shows how far they are apart.
-    """
-
+    # `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one where it gives the same
+    # numbers; or `verify`, both, which shows how far they are apart
     engine: str = "auto"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
         super().__post_init__()
-        if self.engine not in ENGINES:
-            raise UsageError(f"--engine '{visible(str(self.engine))}': expected one of {', '.join(ENGINES)}")
+        _check_choice(self, "engine", ENGINES)
 
 
 _Options = TypeVar("_Options")
 
 
 def checked_options(model: str, options: Mapping[str, Any], options_class: type[_Options], place: str) -> _Options:
-    """Return options that fit a checkpoint's name.
-
-    Args:
-        model: folder or hub name.
-        options: by name.
-        options_class: the dataclass that they are fields of.
-        place: see `refuse_unknown`.
+    """Return options that fit a checkpoint's name; see `refuse_unknown`.
 
     Raises:
         UsageError: one of them does not exist, or does not apply.
@@ -132,41 +110,27 @@ _LARGEST = 100_000_000  # numbers in one weight matrix; a typing slip should not
 
 @dataclass(frozen=True)
 class ToyOptions:
-    """How the toy layer is made; the fields are the command's options.
+    """How the toy layer is made; the fields are the command's options."""
 
-    Attributes:
-        d_model: width of the embeddings.
-        num_heads: heads; None is 4, or 1 without projections, where all heads would be the same.
-        d_k: query/key width of each head; None is d_model / num_heads.
-        d_v: value width of each head; None is d_model / num_heads.
-        init: how weights are drawn; None is `scaled`: N(0, 1/d_model), `normal` N(0, 1), `uniform` U[0, 1), `linear`
-            nn.Linear's default with its bias, `zeros`.
-        project: which of Q, K, V are projected; the rest are the embeddings themselves.
-        positions: `sinusoidal` adds the encoding of Vaswani et al. 2017, section 3.5.
-        scale: `sqrt` is 1/√d_k, `none` is 1, or a number.
-        seed: seed of the draws.
-        rng: whose random numbers.
-        vocab: `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name).
-        vocab_size: size of the vocabulary, which is how many rows torch's embedding has; None is the number of words,
-            or of the tokenizer's tokens.
-        out_proj: whether the concatenated heads are projected by W_o; None is yes, unless nothing is projected.
-        offline: look for a tokenizer's name in the local cache only.
-    """
-
-    d_model: int = 32
-    num_heads: int | None = None
-    d_k: int | None = None
-    d_v: int | None = None
+    d_model: int = 32  # width of the embeddings
+    num_heads: int | None = None  # heads; None is 4, or 1 without projections, where all heads would be the same
+    d_k: int | None = None  # query/key width of each head; None is d_model / num_heads
+    d_v: int | None = None  # value width of each head; None is d_model / num_heads
+    # how weights are drawn; None is `scaled`: N(0, 1/d_model), `normal` N(0, 1), `uniform` U[0, 1), `linear`
+    # nn.Linear's default with its bias, `zeros`
     init: str | None = None
-    project: str = "qkv"
-    positions: str = "none"
-    scale: str | float = "sqrt"
-    seed: int = 0
-    rng: str = "numpy"
-    vocab: str = "words"
+    project: str = "qkv"  # which of Q, K, V are projected; the rest are the embeddings themselves
+    positions: str = "none"  # `sinusoidal` adds the encoding of Vaswani et al. 2017, section 3.5
+    scale: str | float = "sqrt"  # `sqrt` is 1/√d_k, `none` is 1, or a number
+    seed: int = 0  # seed of the draws
+    rng: str = "numpy"  # whose random numbers
+    vocab: str = "words"  # `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name)
+    # size of the vocabulary, which is how many rows torch's embedding has; None is the number of words, or of the
+    # tokenizer's tokens
     vocab_size: int | None = None
+    # whether the concatenated heads are projected by W_o; None is yes, unless nothing is projected
     out_proj: bool | None = None
-    offline: bool = False
+    offline: bool = False  # look for a tokenizer's name in the local cache only
 
     def __post_init__(self) -> None:
         """Refuse what makes no layer, before anything is drawn."""
@@ -174,9 +138,7 @@ class ToyOptions:
             raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")
         choices: dict[str, Collection[str]] = {"init": INITS, "project": PROJECTS, "positions": POSITIONS, "rng": RNGS}
         for name, allowed in choices.items():
-            value = getattr(self, name)
-            if value not in allowed and not (name == "init" and value is None):
-                raise UsageError(f"--{name} '{visible(str(value))}': expected one of {', '.join(allowed)}")
+            _check_choice(self, name, allowed)
         for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

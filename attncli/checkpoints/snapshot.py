@@ -1,7 +1,7 @@
 """Finds the files of a checkpoint, whatever it is called by, with everything small downloaded.
 
 A checkpoint is a folder, a folder that holds one (of a training, sentence-transformers, the hub's cache), a name on the
-hub (`org/name`, or `org/name/checkpoint-500` for a folder there), a GGUF file, a LoRA adapter with the model under it,
+hub, a GGUF file, a LoRA adapter with the model under it,
 or `demo`, the model in the box. A revision on the hub is named by `NAME@REVISION`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -34,10 +34,10 @@ from attncli.checkpoints.checkpoint_folder import (
     CheckpointFolder,
     cached_snapshot,
     demo_or,
+    has_config,
     is_gguf,
-    is_model_name,
+    nearby,
     snapshot_in,
-    split_name,
     split_revision,
 )
 from attncli.errors import LoadError, UsageError
@@ -45,49 +45,24 @@ from attncli.files import MOST_TEXT
 from attncli.text import visible
 
 if TYPE_CHECKING:
+    from attncli.checkpoints.hub import Repository
     from attncli.checkpoints.options import LoadOptions
 
 _REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # which cannot lead out of the cache
 _LISTED = 8  # checkpoints that a sentence names
 
 
-class HubFolder(NamedTuple):
-    """A folder of a repository on the hub.
-
-    Attributes:
-        repository: its name.
-        commit: of the repository.
-        inside: what the names of its files there begin with: `checkpoint-500/`.
-        sizes: in bytes, of its files, by their names in the folder.
-    """
-
-    repository: str
-    commit: str
-    inside: str
-    sizes: Mapping[str, int]
-
-
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of a checkpoint; what is small of them is on this machine.
+    """The files of a checkpoint; what is small of them is on this machine."""
 
-    Attributes:
-        name: as views show it: what was given, down to the folder in it that was taken.
-        files: its configuration and its weights.
-        tokenizer: the files of its tokenizer, which may be in another folder.
-        remote: where on the hub the weights are that `files` lacks.
-        adapter: the files of the LoRA that changes the weights.
-        base: the model under an adapter, as views show it.
-        gguf: the only file, if it is one of that form.
-    """
-
-    name: str
-    files: CheckpointFolder
-    tokenizer: CheckpointFolder
-    remote: HubFolder | None = None
-    adapter: CheckpointFolder | None = None
-    base: str = ""
-    gguf: Path | None = None
+    name: str  # as views show it: what was given, down to the folder in it that was taken
+    files: CheckpointFolder  # its configuration and its weights
+    tokenizer: CheckpointFolder  # the files of its tokenizer, which may be in another folder
+    remote: Repository | None = None  # where on the hub the weights are that `files` lacks
+    adapter: CheckpointFolder | None = None  # the files of the LoRA that changes the weights
+    base: str = ""  # the model under an adapter, as views show it
+    gguf: Path | None = None  # the only file, if it is one of that form
 
     @property
     def folder(self) -> Path:
@@ -107,7 +82,7 @@ class Snapshot:
     @property
     def is_pickled(self) -> bool:
         """Whether its only weights are pickles, which torch's restricted unpickler reads."""
-        names = self.files.sizes.keys() if self.remote is None else self.remote.sizes.keys()
+        names = (self.remote or self.files).sizes.keys()
         return names.isdisjoint((WEIGHTS, WEIGHTS_INDEX)) and not names.isdisjoint((PICKLE, PICKLE_INDEX))
 
     @property
@@ -151,11 +126,11 @@ class _Search(NamedTuple):
         remote = None
         if os.path.isdir(path):
             files = CheckpointFolder(Path(path))
-            if not files.has_config:
+            if files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
                 files = CheckpointFolder(_only_checkpoint(files.path))
                 shown = os.path.join(path, *files.path.relative_to(path).parts)
         else:
-            shown, files, remote = self.on_hub(shown, name, revision)
+            files, remote = self.on_hub(shown, name, revision)
         if files.is_adapter:
             return self.with_base(shown, files, remote)
         self.refuse_base(shown)
@@ -167,7 +142,7 @@ class _Search(NamedTuple):
         if self.options.base not in (None, shown):
             raise UsageError(f"--base names the model under an adapter, and {visible(shown)} is none; drop it")
 
-    def with_base(self, shown: str, adapter: CheckpointFolder, remote: HubFolder | None) -> Snapshot:
+    def with_base(self, shown: str, adapter: CheckpointFolder, remote: Repository | None) -> Snapshot:
         """Return an adapter on the model under it."""
         if not self.for_tokenizer:
             from attncli.checkpoints.tensors.lora_store import check_adapter
@@ -194,31 +169,21 @@ class _Search(NamedTuple):
         tokenizer = adapter if adapter.has_tokenizer else under.tokenizer
         return replace(under, name=shown, tokenizer=tokenizer, adapter=adapter, base=under.name)
 
-    def on_hub(self, shown: str, name: str, revision: str) -> tuple[str, CheckpointFolder, HubFolder | None]:
-        """Return what views call a checkpoint on the hub, its files in the local cache, and where on the hub it is."""
-        repository, inside = split_name(name)
-        folder = cached_snapshot(repository, revision) / inside
+    def on_hub(self, shown: str, name: str, revision: str) -> tuple[CheckpointFolder, Repository | None]:
+        """Return the files of a checkpoint on the hub in the local cache, and where on the hub the others are."""
+        folder = cached_snapshot(name, revision)
         if folder.is_dir() and self.is_whole(files := CheckpointFolder(folder)):
-            return shown, files, None
+            return files, None
         from attncli.checkpoints.hub import Repository, not_found
 
-        there = Repository(repository, revision, self.options.offline, shown)
-        sizes = there.sizes or {}
-        there.fetch(_configs(sizes, inside), "configuration")
-        folder = _only_checkpoint(there.root / inside, shown)
-        has_tokenizer = self.for_tokenizer and (sizes or (folder / "tokenizer.json").is_file())
-        if not (_has_config(folder) or has_tokenizer):
-            raise not_found(shown, "tokenizer" if self.for_tokenizer else "configuration", there.is_offline)
-        remote = None
-        if there.sizes is not None:
-            start = "" if folder == there.root else folder.relative_to(there.root).as_posix() + "/"
-            own = {file.removeprefix(start): size for file, size in sizes.items() if file.startswith(start)}
-            small = [start + file for file, size in own.items() if _is_small(file, size)]
-            there.fetch(small, "tokenizer" if self.for_tokenizer else "model")
-            remote = HubFolder(repository, there.root.name, start, own)
-        name, at, revision = shown.partition("@")
-        shown = "/".join([repository, *folder.relative_to(there.root).parts]) + at + revision
-        return shown, CheckpointFolder(folder), remote
+        there, part = Repository(name, revision, self.options.offline, shown), "configuration"
+        there.fetch([file for file in (CONFIG, ADAPTER) if file in there.sizes], part)
+        small = [file for file, size in there.sizes.items() if _is_small(file, size)]
+        has_tokenizer = self.for_tokenizer and (small or (there.root / "tokenizer.json").is_file())
+        if not (has_config(there.root) or has_tokenizer):
+            raise not_found(shown, "tokenizer" if self.for_tokenizer else part, there.is_offline)
+        there.fetch(small, "tokenizer" if self.for_tokenizer else "model")
+        return CheckpointFolder(there.root), there if there.sizes else None
 
     def is_whole(self, files: CheckpointFolder) -> bool:
         """Return whether a folder of the cache has all that is needed, so that nobody has to be asked.
@@ -240,9 +205,7 @@ def check_path(name: str) -> None:
     if os.path.exists(name) or name == DEMO:
         return
     is_file = name.lower().endswith(".gguf")
-    if is_file or os.path.isabs(name) or name.startswith(("./", "../")) or not is_model_name(name):
-        from attncli.checkpoints.suggestions import nearby  # needed for an error alone
-
+    if is_file or os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1:
         near = nearby(name) or "; check the path"
         kind = "file" if is_file else "folder"
         raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such {kind}{near}")
@@ -295,55 +258,27 @@ def _base_of(adapter: CheckpointFolder) -> tuple[str, str]:
 # --- checkpoints in the folders of a folder --------------------------------------------------------------------------
 
 
-def _only_checkpoint(folder: Path, name: str | None = None) -> Path:
+def _only_checkpoint(folder: Path) -> Path:
     """Return the folder itself if it has a checkpoint, or the only one in it that does; itself if there is none.
 
-    Args:
-        folder: where to look: a checkpoint, a repository of the hub's cache, or a folder with checkpoints in it.
-        name: of it on the hub, if it is a repository's.
-
-    Raises:
-        LoadError: there are several.
+    LoadError where there are several. A repository of the hub's cache holds one in the folder of its commit.
     """
-    if _has_config(folder):
+    if has_config(folder):
         return folder
     if (folder / "snapshots").is_dir():
         current = snapshot_in(folder, "main")
         return _only_checkpoint(current if current.is_dir() else folder / "snapshots")
-    found = [each for each in _subfolders(folder) if _has_config(each) and CheckpointFolder(each).is_checkpoint]
+    inner: list[Path] = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        inner = [folder / entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir()]
+    found = [each for each in inner if has_config(each) and CheckpointFolder(each).is_checkpoint]
     if len(found) > 1:
-        names = [visible(each.name) for each in sorted(found, key=_by_numbers)]
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        what = f"the folder {visible(str(folder))}" if name is None else f"{visible(name)}, on the hub,"
-        one = "one of them" if name is None else f"one of them, as in {visible(name)}/{names[0]}"
-        raise LoadError(f"{what} holds {len(names)} checkpoints: {', '.join(names[:_LISTED])}{more}; give {one}")
+        # checkpoint-500 before checkpoint-1000
+        numbered = {each.name: [part.zfill(20) for part in re.split(r"(\d+)", each.name)] for each in found}
+        names = [visible(name) for name in sorted(numbered, key=numbered.__getitem__)]
+        listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+        raise LoadError(f"the folder {visible(str(folder))} holds {len(names)} checkpoints: {listed}; give one of them")
     return found[0] if found else folder
-
-
-def _has_config(folder: Path) -> bool:
-    return any(os.path.isfile(folder / name) for name in (CONFIG, ADAPTER))
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            return [folder / entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir()]
-    except OSError:
-        return []
-
-
-def _by_numbers(path: Path) -> list[tuple[int, str]]:
-    """Return what sorts checkpoint-500 before checkpoint-1000."""
-    return [(int(part) if part.isdecimal() and len(part) < 20 else -1, part) for part in re.split(r"(\d+)", path.name)]
-
-
-def _configs(sizes: Collection[str], inside: str) -> list[str]:
-    """Return the configurations of a folder of a repository, or of the folders in it where it has none itself."""
-    start = inside + "/" if inside else ""
-    if own := [start + name for name in (CONFIG, ADAPTER) if start + name in sizes]:
-        return own
-    is_config = re.compile(rf"{re.escape(start)}[^/]+/({re.escape(CONFIG)}|{re.escape(ADAPTER)})")
-    return list(filter(is_config.fullmatch, sizes))[:MOST_ENTRIES]
 
 
 def _is_small(file: str, size: int) -> bool:

@@ -79,9 +79,6 @@ def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> 
         store: its tensors.
         floating: the tensors of the model that are floats, and that run.
         head: see `check_unread`.
-
-    Raises:
-        LoadError: one of them is stored as something else.
     """
     bare = {tensor.removeprefix(head) for tensor in floating}
     types = {each: store.stored(each).type for each in store.names if each.removeprefix(head) in bare}
@@ -110,11 +107,14 @@ def check_unread(
     Raises:
         LoadError: some belong to an adapter, or without them others are not the numbers that they stand for.
     """
-    unused: list[str] = []
-    others: list[str] = []
     bare = {module.removeprefix(head) for module in modules}
     owners = bare | {head + module for module in bare}
-    whole = _whole_models(unread)
+    # The prefixes under which there are weights, not only scales or adapters: other models, such as towers. Under
+    # another prefix, scales alone are those of the model's own layers.
+    parts = [each.split(".") for each in unread if not _OF_QUANTIZATION.search(each) and not _OF_ADAPTER.search(each)]
+    whole = {".".join(each[:end]) for each in parts for end in range(1, len(each))}
+    unused: list[str] = []
+    others: list[str] = []
     for tensor in sorted(unread):
         owner, rest = _place(tensor, owners, whole)
         if _BUFFERS.search(tensor) or not owner:
@@ -135,17 +135,6 @@ def check_unread(
         f"the weights of {visible(name)} have tensors in layers that run which its model does not read "
         f"({_some(others)}); check that the files belong to this config.json",
     )
-
-
-def _whole_models(unread: Iterable[str]) -> set[str]:
-    """Return the prefixes under which there are weights, not only scales or adapters: other models, such as towers.
-
-    Under another prefix, scales alone are those of the model's own layers.
-    """
-    parts = [
-        tensor.split(".") for tensor in unread if not _OF_QUANTIZATION.search(tensor) and not _OF_ADAPTER.search(tensor)
-    ]
-    return {".".join(each[:end]) for each in parts for end in range(1, len(each))}
 
 
 def _place(tensor: str, modules: Collection[str], whole: Collection[str]) -> tuple[str, str]:

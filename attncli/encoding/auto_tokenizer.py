@@ -108,8 +108,13 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[Any, int | Non
     Raises:
         LoadError: see `load_tokenizer`.
     """
+    from transformers import AutoConfig
+
     silence_transformers()
-    config = _config(snapshot, options)
+    config = None  # if it has none that transformers knows
+    tolerated = suppress(OSError, ValueError, KeyError, AttributeError)  # the last of an odd quantization
+    with translate_errors(snapshot.model_name, "configuration"), tolerated:
+        config = AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
     tokenizer = load_tokenizer(snapshot, options, config)
     if config is not None:
         return tokenizer, limit_by(config)
@@ -125,8 +130,7 @@ def check_quantization(snapshot: Snapshot) -> None:
 
 def positions(config: Any) -> int | None:
     """Return how many positions a configuration counts, or None where it sets no limit."""
-    config = _counting(config)
-    limits = (getattr(config, name, None) for name in _POSITIONS)
+    limits = (getattr(_counting(config), name, None) for name in _POSITIONS)
     return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
 
 
@@ -136,16 +140,6 @@ def _counting(config: Any) -> Any:
         with suppress(ValueError):  # it has several
             return config.get_text_config(decoder=True)
     return config
-
-
-def _config(snapshot: Snapshot, options: LoadOptions) -> Any:
-    """Return a checkpoint's configuration; None if it has none that transformers knows."""
-    from transformers import AutoConfig
-
-    tolerated = suppress(OSError, ValueError, KeyError, AttributeError)  # the last of an odd quantization: see above
-    with translate_errors(snapshot.model_name, "configuration"), tolerated:
-        return AutoConfig.from_pretrained(snapshot.folder, **hub_arguments(options))
-    return None
 
 
 def limit_by(config: Any) -> int | None:
@@ -166,24 +160,15 @@ def hub_arguments(options: LoadOptions) -> dict[str, Any]:
 
 
 def _check_files(name: str, files: CheckpointFolder, error: Exception) -> None:
-    """Raise LoadError where no vocabulary is there, or no package that reads it: transformers may say something else.
-
-    Args:
-        name: of the checkpoint.
-        files: of its folder.
-        error: what transformers raised.
-    """
+    """Raise LoadError where no vocabulary is there, or no package that reads it; transformers may say another thing."""
     if BRINGS_CODE in str(error):
         return
     if not any(file.endswith(_VOCABULARIES) for file in files.sizes):
         raise _no_tokenizer(name)
-    if "tokenizer.json" not in files and (file := next(filter(_is_of_sentencepiece, sorted(files.sizes)), None)):
+    of_sentencepiece = sorted(file for file in files.sizes if file.endswith(_OF_SENTENCEPIECE))
+    if "tokenizer.json" not in files and of_sentencepiece:
         needed = ("sentencepiece", "google.protobuf")
-        require(f"the tokenizer of {visible(name)} is in {visible(file)}, and reading that", *needed)
-
-
-def _is_of_sentencepiece(file: str) -> bool:
-    return file.endswith(_OF_SENTENCEPIECE)
+        require(f"the tokenizer of {visible(name)} is in {visible(of_sentencepiece[0])}, and reading that", *needed)
 
 
 def _no_tokenizer(name: str) -> LoadError:
@@ -207,10 +192,16 @@ class PythonTokenizer:
         """Return what the model is given of a text, or of a target (`text_target`)."""
         if any(text is not None for text in texts[1:]):
             raise ValueError("its tokenizer does not say which of two texts a token is of; drop --pair")
-        inputs = dict(self._tokenizer(*texts[:1], **how))
+        inputs, uncut = dict(self._tokenizer(*texts[:1], **how)), {"truncation": False, "max_length": None}
         ids = [int(each) for each in inputs["input_ids"]]
         pieces = [self._tokenizer.convert_ids_to_tokens(id_) for id_ in ids]
-        before, behind = self._added(texts[:1], how | {"truncation": False, "max_length": None})
+        # How many tokens the tokenizer puts before a text, and behind it.
+        whole, own = (
+            list(self._tokenizer(*texts[:1], **how | uncut | {"add_special_tokens": adds})["input_ids"])
+            for adds in (how["add_special_tokens"], False)
+        )
+        before = next((start for start in range(len(whole)) if whole[start : start + len(own)] == own), 0)
+        behind = max(len(whole) - before - len(own), 0)
         is_own = [before <= index < len(ids) - behind for index in range(len(ids))]
         encoding = SimpleNamespace(
             ids=ids,
@@ -221,12 +212,3 @@ class PythonTokenizer:
             word_ids=[None] * len(ids),
         )
         return TokenizerOutput(inputs, encoding)
-
-    def _added(self, texts: tuple[str | None, ...], how: dict[str, Any]) -> tuple[int, int]:
-        """Return how many tokens the tokenizer puts before a text, and behind it."""
-        ids, own = (
-            list(self._tokenizer(*texts, **how | {"add_special_tokens": adds})["input_ids"])
-            for adds in (how["add_special_tokens"], False)
-        )
-        before = next((start for start in range(len(ids)) if ids[start : start + len(own)] == own), 0)
-        return before, max(len(ids) - before - len(own), 0)

@@ -19,12 +19,10 @@ from functools import lru_cache
 from typing import Any
 
 from jinja2 import Template, TemplateError, nodes
-from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 
 SECONDS = 5  # of the processor, for each request
 MEMORY = 1 << 30
@@ -47,44 +45,12 @@ class _Generation(Extension):
         return caller()
 
 
-class _Dictionary:
-    """`dict`, of which a template sees what it may call alone."""
-
-    def __call__(self, *items: Any, **named: Any) -> dict[Any, Any]:
-        return dict(*items, **named)
-
-    def fromkeys(self, keys: Any, value: Any = None) -> dict[Any, Any]:
-        """See `dict.fromkeys`."""
-        return dict.fromkeys(keys, value)
-
-
-class _Names(Namespace):
-    """`namespace`, whose names may not begin with an underscore: they could be those of Python's inside."""
-
-    def __init__(*items: Any, **named: Any) -> None:  # a template may call a name `self`
-        self, *rest = items
-        Namespace.__init__(self)
-        for name, value in dict(*rest, **named).items():
-            self[name] = value
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if isinstance(name, str) and name.startswith("_"):
-            raise SecurityError(f"a chat template may not keep the name {name!r}")
-        super().__setitem__(name, value)
-
-
 def _raise(message: str) -> None:
     raise TemplateError(message)
 
 
-def _as_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _as_json(value: Any, ensure_ascii: bool = False, **how: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **how)
 
 
 @lru_cache(maxsize=1)
@@ -95,12 +61,7 @@ def _compiled(source: str) -> Template:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _as_json
-    environment.globals |= {
-        "raise_exception": _raise,
-        "strftime_now": lambda form: datetime.now().strftime(form),
-        "dict": _Dictionary(),
-        "namespace": _Names,
-    }
+    environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}
     return environment.from_string(source)
 
 

@@ -72,50 +72,29 @@ class TokenizerOutput(dict[str, list[int]]):
 
 
 class EncodedInput(NamedTuple):
-    """A sentence as a model reads it.
+    """A sentence as a model reads it."""
 
-    Attributes:
-        text: the sentence, or what a chat template has made of it; empty where a target stands alone.
-        pair: the second text of the same sequence.
-        target: the decoder's text.
-        tokens: of the sentence.
-        query_tokens: the tokens whose queries attend: those of the target if there is one.
-        inputs: token ids and what goes with them, as the model's forward pass names them.
-        notes: what the user should know of its tokens.
-        generated: how many of the last tokens the model wrote.
-    """
-
-    text: str
-    pair: str | None
-    target: str | None
-    tokens: Tokens
-    query_tokens: Tokens
-    inputs: dict[str, list[int]]
-    notes: tuple[str, ...]
-    generated: int = 0
+    text: str  # the sentence, or what a chat template has made of it; empty where a target stands alone
+    pair: str | None  # the second text of the same sequence
+    target: str | None  # the decoder's text
+    tokens: Tokens  # of the sentence
+    query_tokens: Tokens  # the tokens whose queries attend: those of the target if there is one
+    inputs: dict[str, list[int]]  # token ids and what goes with them, as the model's forward pass names them
+    notes: tuple[str, ...]  # what the user should know of its tokens
+    generated: int = 0  # how many of the last tokens the model wrote
 
 
 class InputEncoder(NamedTuple):
-    """A checkpoint's tokenizer and what its model can read.
+    """A checkpoint's tokenizer and what its model can read."""
 
-    Attributes:
-        name: of the checkpoint.
-        tokenizer: a fast tokenizer of transformers, or the native engine's, which is called alike.
-        special: whether special tokens are added.
-        limit: how many positions the model has; None is no limit.
-        truncate: cut what is longer instead of refusing it.
-        rows: how many ids the model has embeddings for; None is any.
-        start_id: the id that a decoder begins with.
-        chat: what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands.
-    """
-
-    name: str
-    tokenizer: Any
-    special: bool
-    limit: int | None
-    truncate: bool
-    rows: int | None = None
-    start_id: int | None = None
+    name: str  # of the checkpoint
+    tokenizer: Any  # a fast tokenizer of transformers, or the native engine's, which is called alike
+    special: bool  # whether special tokens are added
+    limit: int | None  # how many positions the model has; None is no limit
+    truncate: bool  # cut what is longer instead of refusing it
+    rows: int | None = None  # how many ids the model has embeddings for; None is any
+    start_id: int | None = None  # the id that a decoder begins with
+    # what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands
     chat: Chat | None = None
 
     def with_chat(self, options: LoadOptions) -> InputEncoder:
@@ -159,19 +138,17 @@ class InputEncoder(NamedTuple):
         if hasattr(text, "encode_with"):  # random tokens in place of a text: see `induction_probe`
             return text.encode_with(self)
         check_texts(text, pair, target)
-        rendered = None
         if self.chat is not None:
-            rendered = self.chat.write(text, pair, target)
-            text = rendered.text
+            text = self.chat.write(text, pair, target)
             check_texts(text)
         encoding, inputs = self.tokenize(text, pair)
         notes = self._cut("the sentence", len(encoding.ids))
         if notes:
             encoding, inputs = self.tokenize(text, pair, self.limit)
         tokens = self._check_ids(tokens_of(encoding, text, pair))
-        if self.chat is not None and rendered is not None:
-            tokens, more = self.chat.mark_special(tokens, rendered, self.special_ids)
-            notes += more
+        if self.chat is not None:
+            special = self.special_ids
+            tokens = Tokens([replace(token, special=token.id in special) for token in tokens])
         notes += unknown_notes((text, pair), tokens, self.unknown_pieces)
         query_tokens = tokens
         if target is not None:
@@ -188,32 +165,27 @@ class InputEncoder(NamedTuple):
         return encoding.encodings[0], {name: list(ids) for name, ids in encoding.items()}
 
     def _encode_target(self, target: str) -> tuple[Tokens, tuple[str, ...]]:
-        """Return what the decoder reads while it writes a target, and what the user should know of it."""
-        encoding = self.tokenizer(text_target=target, **self._options(), truncation=False)
-        shifted = self._check_ids(self._shifted(list(tokens_of(encoding.encodings[0], target))))
-        tokens = Tokens(shifted[: self.limit])
-        notes = self._cut("the target", len(shifted)) + unknown_notes((target, None), tokens, self.unknown_pieces)
-        return tokens, notes
+        """Return what the decoder reads while it writes a target, and what the user should know of it.
 
-    def _shifted(self, tokens: list[Token]) -> Tokens:
-        """Return the start token, then a target without its end."""
-        if not self.special or self.start_id is None:
-            return Tokens(tokens)
-        if tokens[-1].id == self.tokenizer.eos_token_id:
-            tokens = tokens[:-1]
-        piece = self.tokenizer.convert_ids_to_tokens(self.start_id)
-        first = Token(0, self.start_id, piece, None, None, special=True)
-        return Tokens(replace(token, index=index) for index, token in enumerate([first, *tokens]))
+        That is the start token, then the target without its end.
+        """
+        encoding = self.tokenizer(text_target=target, **self._options(), truncation=False)
+        tokens = list(tokens_of(encoding.encodings[0], target))
+        if self.special and self.start_id is not None:
+            if tokens[-1].id == self.tokenizer.eos_token_id:
+                tokens = tokens[:-1]
+            piece = self.tokenizer.convert_ids_to_tokens(self.start_id)
+            tokens.insert(0, Token(0, self.start_id, piece, None, None, special=True))
+        numbered = self._check_ids(Tokens(replace(token, index=index) for index, token in enumerate(tokens)))
+        shown = Tokens(numbered[: self.limit])
+        notes = self._cut("the target", len(numbered)) + unknown_notes((target, None), shown, self.unknown_pieces)
+        return shown, notes
 
     def _options(self) -> dict[str, Any]:
         return {"add_special_tokens": self.special and self.chat is None, "padding": False, "verbose": False}
 
     def _cut(self, role: str, count: int) -> tuple[str, ...]:
-        """Return a note that a text of so many tokens is cut, or nothing where it fits.
-
-        Raises:
-            InputError: they may not be.
-        """
+        """Return a note that a text of so many tokens is cut, or nothing where it fits; InputError if it may not be."""
         if self.limit is None or count <= self.limit:
             return ()
         name = visible(self.name)
@@ -278,16 +250,14 @@ def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mappin
         tokens: their tokens.
         pieces: see `Vocabulary.unknown_pieces`. What the text itself spells like its piece is not unknown.
     """
-    lost = (token for token in tokens if token.id in pieces and not token.special)
-    words = {token: _word(texts[token.segment] or "", token, pieces[token.id]) for token in lost}
-    return {token: word for token, word in words.items() if word != pieces[token.id]}
-
-
-def _word(text: str, token: Token, piece: str) -> str:
-    """Return what the text has in the place of an unknown token; nothing where its place is not known."""
-    if token.start is None:
-        return piece if piece in text else ""
-    return text[token.start : token.end]
+    found = {}
+    for token in tokens:
+        if token.id in pieces and not token.special:
+            text, piece = texts[token.segment] or "", pieces[token.id]
+            word = text[token.start : token.end] if token.start is not None else piece if piece in text else ""
+            if word != piece:
+                found[token] = word
+    return found
 
 
 def unknown_notes(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> tuple[str, ...]:

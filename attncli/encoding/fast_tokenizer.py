@@ -7,26 +7,22 @@ The files of a usual folder are read as transformers reads them; anything unusua
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
 
-from attncli.checkpoints.checkpoint_folder import TEMPLATE, TEMPLATES, CheckpointFolder
+from attncli.checkpoints.checkpoint_folder import TEMPLATE, CheckpointFolder
 from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.encoding.encode import TokenizerOutput
 from attncli.encoding.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, text_template
-from attncli.encoding.vocabulary_files import check_vocabulary, read_tokenizer
+from attncli.encoding.vocabulary_files import read_tokenizer
 from attncli.errors import LoadError
 from attncli.text import visible
 
 # The tokenizer class of a model type where the checkpoint names none.
 _CLASS_OF = {
     "bert": "BertTokenizer",
-    "camembert": "CamembertTokenizer",
     "distilbert": "BertTokenizer",
     "electra": "BertTokenizer",
     "gemma": "GemmaTokenizer",
@@ -41,24 +37,14 @@ _CLASS_OF = {
     "llava_next": "TokenizersBackend",
     "mistral": "TokenizersBackend",
     "mistral3": "TokenizersBackend",
-    "olmo2": "TokenizersBackend",
     "qwen2": "Qwen2Tokenizer",
     "qwen2_5_vl": "Qwen2Tokenizer",
     "qwen2_vl": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
     "qwen3_vl": "Qwen2Tokenizer",
     "roberta": "RobertaTokenizer",
-    "smollm3": "TokenizersBackend",
-    "xlm-roberta": "XLMRobertaTokenizer",
 }
-_ALWAYS = {
-    "llava",
-    "llava_next",
-    "mistral",
-    "mistral3",
-    "olmo2",
-    "qwen2",
-}  # whose class it is whatever the checkpoint names
+_ALWAYS = {"llava", "llava_next", "mistral", "mistral3", "qwen2"}  # whose class it is whatever the checkpoint names
 # What the names of checkpoints begin with for which transformers has a rule of its own.
 _APART = (
     "deepseek-ai/deepseek-r1-distill-llama-", "deepseek-ai/deepseek-coder-", "allenai/dolma2", "google/umt5",
@@ -66,7 +52,6 @@ _APART = (
 )  # fmt: skip
 
 _NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-_NAMED = set(_NAMES)
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 # Other fields of tokenizer_config.json that change no id, or that a class reads.
 _FIELDS = """
@@ -80,8 +65,6 @@ vocab_file
 _KNOWN = {*_EXTRA, *_FIELDS.split()}
 # What has to be as it is, if it is there.
 _FIXED = {"fix_mistral_regex": (False,), "split_special_tokens": (False,), "init_inputs": ([],), "auto_map": (None,)}
-_LISTED = re.compile(r'"added_tokens"\s*:\s*')
-_HEAD = 1 << 21  # characters of a tokenizer.json before which its added tokens have to end
 
 
 class NativeTokenizer:
@@ -175,15 +158,27 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
     content = path.read_bytes()
     fields = files.read_json("tokenizer_config.json")
     kind = _class_of(name, content, config, fields)
-    is_unigram = kind.model is models.Unigram
-    loaded = _with_exact_scores(files) if is_unigram else read_tokenizer(path, visible(name), content)
+    loaded = read_tokenizer(path, visible(name), content)
     if kind.model not in (None, type(loaded.model)):
         raise UnsupportedError(
             f"its class reads {kind.model.__name__}, tokenizer.json has {type(loaded.model).__name__}"
         )
     of_padding = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}
-    settings = _settings(files, fields, of_padding | dict(kind.tokens), kind.extra)
-    tokenizer = _set_up(loaded, kind, settings)
+    settings = _settings(files, fields, of_padding | dict(kind.tokens))
+    tokenizer = loaded
+    if kind.build is not None:
+        model: Any = loaded.model
+        if kind.model is models.BPE and (model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix):
+            raise UnsupportedError("tokenizer.json has a dropout, a prefix or a suffix, which its class takes away")
+        pipeline = kind.build(loaded, settings)
+        for field, value in pipeline.model.items():
+            setattr(model, field, value)
+        tokenizer = Tokenizer(model)
+        tokenizer.normalizer = pipeline.normalizer
+        tokenizer.pre_tokenizer = pipeline.pre_tokenizer
+    tokenizer.add_tokens(settings.added)
+    if kind.build is not None and pipeline.post_processor is not None:
+        tokenizer.post_processor = pipeline.post_processor(tokenizer)
     tokenizer.post_processor = tokenizer.post_processor or loaded.post_processor or text_template()(loaded)
     tokenizer.no_padding()
     side = fields.get("truncation_side", (loaded.truncation or {}).get("direction", "right"))
@@ -196,20 +191,18 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
 
 
 def _chat_template(files: CheckpointFolder, fields: Mapping[str, Any]) -> Any:
-    """Return a checkpoint's chat templates: files of their own go before the field of tokenizer_config.json.
+    """Return a checkpoint's chat template: a file of its own goes before the field of tokenizer_config.json.
 
     Raises:
         LoadError: a file is damaged.
     """
-    names = {Path(name).stem: name for name in files.sizes if name.startswith(TEMPLATES) and name.endswith(".jinja")}
-    if TEMPLATE in files:
-        names = {"default": TEMPLATE} | names
+    if TEMPLATE not in files:
+        return fields.get("chat_template")
     try:
-        templates = {each: (files.path / name).read_bytes().decode("utf-8") for each, name in names.items()}
+        return (files.path / TEMPLATE).read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
         folder = visible(str(files.path))
         raise LoadError(f"the chat template of {folder} cannot be read: {visible(str(error))}") from None
-    return templates or fields.get("chat_template")
 
 
 def _class_of(name: str, content: bytes, config: Mapping[str, Any], fields: Mapping[str, Any]) -> TokenizerClass:
@@ -229,57 +222,7 @@ def _class_of(name: str, content: bytes, config: Mapping[str, Any], fields: Mapp
     return CLASSES[chosen]
 
 
-def _set_up(loaded: Tokenizer, kind: TokenizerClass, settings: Settings) -> Tokenizer:
-    """Return a tokenizer with the vocabulary of the file and the pipeline of its class."""
-    if kind.build is None:
-        loaded.add_tokens(settings.added)
-        return loaded
-    model: Any = loaded.model
-    if kind.model is models.BPE and (model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix):
-        raise UnsupportedError("tokenizer.json has a dropout, a prefix or a suffix, which its class takes away")
-    pipeline = kind.build(loaded, settings)
-    for name, value in pipeline.model.items():
-        setattr(model, name, value)
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = pipeline.normalizer
-    tokenizer.pre_tokenizer = pipeline.pre_tokenizer
-    tokenizer.add_tokens(settings.added)
-    if pipeline.post_processor is not None:
-        tokenizer.post_processor = pipeline.post_processor(tokenizer)
-    return tokenizer
-
-
-def _with_exact_scores(files: CheckpointFolder) -> Tokenizer:
-    """Return the tokenizer of a file whose vocabulary is Unigram.
-
-    The library's reader of JSON is off by one unit in the last place of every eighth score or so, which decides between
-    ways to cut a word that are alike (`aaaaa`); to its classes, transformers hands the scores as Python reads them.
-
-    Raises:
-        UnsupportedError: it holds no Unigram model, or none that can be read.
-    """
-    fields = dict(files.read_json("tokenizer.json"))
-    try:
-        check_vocabulary(files.path / "tokenizer.json")
-        if fields["model"]["type"] != "Unigram":
-            raise UnsupportedError(f"its class reads Unigram, tokenizer.json has {fields['model']['type']}")
-        pieces = [(piece, score) for piece, score in fields["model"]["vocab"]]
-        fields |= {"added_tokens": [], "model": {"type": "Unigram", "unk_id": 0, "vocab": [["", 0.0]]}}
-        tokenizer = Tokenizer.from_str(json.dumps(fields))
-        tokenizer.model = models.Unigram(pieces, unk_id=3, byte_fallback=False)
-    except UnsupportedError:
-        raise
-    except Exception as error:  # the library raises bare Exception
-        raise UnsupportedError(f"its tokenizer.json cannot be read: {error}") from None
-    return tokenizer
-
-
-def _settings(
-    files: CheckpointFolder,
-    fields: Mapping[str, Any],
-    defaults: Mapping[str, str | None],
-    unnamed: tuple[str, ...],
-) -> Settings:
+def _settings(files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapping[str, str | None]) -> Settings:
     """Return what the files beside a vocabulary say.
 
     Raises:
@@ -294,7 +237,7 @@ def _settings(
         added = _added(fields["added_tokens_decoder"])
     else:
         mapped = dict(files.read_json("special_tokens_map.json"))
-        if odd := mapped.keys() - _NAMED - {"additional_special_tokens"}:
+        if odd := mapped.keys() - set(_NAMES) - {"additional_special_tokens"}:
             raise UnsupportedError(f"it does not know the field {visible(min(odd))} of special_tokens_map.json")
         if "added_tokens.json" in files:
             raise UnsupportedError("it has an added_tokens.json")
@@ -302,10 +245,12 @@ def _settings(
         named |= {
             name: value | {"__type": "AddedToken"} if type(value) is dict else value for name, value in mapped.items()
         }
-        added = _added(_listed(files.path / "tokenizer.json"))
+        try:  # by the ids there, which the library may change
+            listed = [dict(token) for token in files.read_json("tokenizer.json")["added_tokens"]]
+            added = _added({token.pop("id"): token for token in listed})
+        except (LoadError, KeyError, TypeError, ValueError):
+            raise UnsupportedError("tokenizer.json does not list its added tokens") from None
     tokens = {**defaults, **{name: _text(value) for name, value in named.items()}}
-    if all(type(value) is dict for value in extra):  # a table of names, beside which the class's own are used
-        added += [AddedToken(text, special=True) for text in unnamed if text not in map(str, added)]
     special = {str(token) for token in added if token.special} - {str(token) for token in added if not token.special}
     for text in (*tokens.values(), *(text for value in extra for text in _texts(value))):
         if text is not None and text not in special:
@@ -324,7 +269,7 @@ def _text(token: Any) -> str | None:
 
 def _texts(tokens: Any) -> list[str | None]:
     """Return the texts of special tokens in a list, or in a table of names that the checkpoint gave them."""
-    if type(tokens) is dict and not tokens.keys() & (_KNOWN | _NAMED):
+    if type(tokens) is dict and not tokens.keys() & {*_KNOWN, *_NAMES}:
         tokens = list(tokens.values())
     if tokens is not None and type(tokens) is not list:
         raise UnsupportedError(f"extra special tokens are {tokens!r}")
@@ -338,19 +283,3 @@ def _added(by_id: Any) -> list[AddedToken]:
     except (AttributeError, TypeError, ValueError) as error:
         raise UnsupportedError(f"its added tokens cannot be read: {error}") from None
     return [tokens[id_] for id_ in sorted(tokens)]
-
-
-def _listed(path: Path) -> dict[int, dict[str, Any]]:
-    """Return the added tokens of a tokenizer.json by the ids there, which the library may change.
-
-    Raises:
-        UnsupportedError: they are not at its beginning, where the library writes them.
-    """
-    with path.open(encoding="utf-8", errors="replace") as file:
-        head = file.read(_HEAD)
-    match = _LISTED.search(head)
-    try:
-        tokens = json.JSONDecoder().raw_decode(head, match.end() if match else 0)[0]
-        return {token.pop("id"): token for token in tokens}
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        raise UnsupportedError("tokenizer.json does not list its added tokens at its beginning") from None

@@ -20,17 +20,11 @@ QWEN2_WORDS = (
 
 
 class Settings(NamedTuple):
-    """What the files beside a vocabulary say.
+    """What the files beside a vocabulary say."""
 
-    Attributes:
-        fields: those of tokenizer_config.json.
-        tokens: the special tokens by their names, such as `pad_token`.
-        added: the tokens that are matched before the vocabulary is, in the order of their ids.
-    """
-
-    fields: Mapping[str, Any]
-    tokens: Mapping[str, str | None]
-    added: list[AddedToken]
+    fields: Mapping[str, Any]  # those of tokenizer_config.json
+    tokens: Mapping[str, str | None]  # the special tokens by their names, such as `pad_token`
+    added: list[AddedToken]  # the tokens that are matched before the vocabulary is, in the order of their ids
 
     def flag(self, name: str, default: bool | None, may_be_none: bool = False) -> Any:
         """Return a field that is true or false.
@@ -56,37 +50,23 @@ class Settings(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """What a class sets up around a vocabulary; see `tokenizers.Tokenizer`.
+    """What a class sets up around a vocabulary; see `tokenizers.Tokenizer`."""
 
-    Attributes:
-        pre_tokenizer: splits a text into words.
-        model: parameters of the vocabulary.
-        normalizer: changes the text before it is split.
-        post_processor: makes, of the tokenizer, what adds the special tokens; None takes that of tokenizer.json.
-    """
-
-    pre_tokenizer: Any
-    model: Mapping[str, Any]
-    normalizer: Any = None
+    pre_tokenizer: Any  # splits a text into words
+    model: Mapping[str, Any]  # parameters of the vocabulary
+    normalizer: Any = None  # changes the text before it is split
+    # makes, of the tokenizer, what adds the special tokens; None takes that of tokenizer.json
     post_processor: Callable[[Tokenizer], Any] | None = None
 
 
 class TokenizerClass(NamedTuple):
-    """A tokenizer class.
+    """A tokenizer class."""
 
-    Attributes:
-        model: the kind of vocabulary it takes.
-        tokens: its special tokens where the checkpoint names none.
-        build: sets it up, given the tokenizer in tokenizer.json; None takes that one as it is.
-        extra: its special tokens without a name, where the checkpoint names none.
-        has_segments: whether the model is told which of two texts a token belongs to.
-    """
-
-    model: Any
-    tokens: Mapping[str, str | None]
+    model: Any  # the kind of vocabulary it takes
+    tokens: Mapping[str, str | None]  # its special tokens where the checkpoint names none
+    # sets it up, given the tokenizer in tokenizer.json; None takes that one as it is
     build: Callable[[Tokenizer, Settings], Pipeline] | None
-    extra: tuple[str, ...] = ()
-    has_segments: bool = False
+    has_segments: bool = False  # whether the model is told which of two texts a token belongs to
 
 
 # Parameters of byte-pair vocabularies: of those whose alphabet is bytes, and of those that spell out unknown bytes.
@@ -119,7 +99,8 @@ def _roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
     ends = settings.token("sep_token"), settings.token("cls_token")
 
     def post_processor(tokenizer: Tokenizer) -> Any:
-        last, first = (_with_id(tokenizer, end) for end in ends)
+        id_of: Any = tokenizer.token_to_id
+        last, first = ((end, id_of(end)) for end in ends)
         return processors.RobertaProcessing(last, first, **flags)
 
     return _gpt2(loaded, settings)._replace(post_processor=post_processor)
@@ -158,18 +139,6 @@ def _gemma(_: Tokenizer, settings: Settings) -> Pipeline:
     )
 
 
-def _xlm_roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
-    if loaded.id_to_token(3) != settings.token("unk_token"):  # where this class supposes it; CamemBERT's looks for it
-        raise UnsupportedError("its unknown token is not the fourth piece")
-    scheme = "always" if settings.flag("add_prefix_space", True) else "never"
-    splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=True)]
-    normalizer = loaded.normalizer
-    parts: Any = normalizer if isinstance(normalizer, normalizers.Sequence) else [normalizer]
-    characters = next((part for part in parts if isinstance(part, normalizers.Precompiled)), None)
-    first, last = settings.token("bos_token"), settings.token("eos_token")
-    return Pipeline(pre_tokenizers.Sequence(splits), {}, characters, text_template(first, last, [last, "$B", last]))
-
-
 def text_template(
     first: str | None = None, last: str | None = None, pair: list[str] | None = None
 ) -> Callable[[Tokenizer], Any]:
@@ -184,32 +153,23 @@ def text_template(
     single = [*[first] * (first is not None), "$A", *[last] * (last is not None)]
     more = pair or [f"{each}:1" if each != "$A" else "$B:1" for each in single]
     return lambda tokenizer: processors.TemplateProcessing(
-        single, [*single, *more], [_with_id(tokenizer, end) for end in dict.fromkeys(ends)]
+        single, [*single, *more], [(end, tokenizer.token_to_id(end)) for end in dict.fromkeys(ends)]
     )
-
-
-def _with_id(tokenizer: Tokenizer, token: str) -> Any:
-    return token, tokenizer.token_to_id(token)
 
 
 _BERT_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 _LLAMA_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 _ROBERTA_TOKENS = _LLAMA_TOKENS | {
-    "sep_token": "</s>",
-    "cls_token": "<s>",
-    "pad_token": "<pad>",
-    "mask_token": "<mask>",
-}
+    "sep_token": "</s>", "cls_token": "<s>", "pad_token": "<pad>", "mask_token": "<mask>",
+}  # fmt: skip
 _GEMMA_TOKENS = {f"{name}_token": f"<{name}>" for name in ("unk", "bos", "eos", "pad", "mask")}
 _GPT2_TOKENS = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
 _QWEN2_TOKENS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
-_NOT_USED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 _BERT = TokenizerClass(models.WordPiece, _BERT_TOKENS, _bert, has_segments=True)
 
 PLAIN = TokenizerClass(None, {}, None)
 CLASSES = {
     "BertTokenizer": _BERT,
-    "CamembertTokenizer": TokenizerClass(models.Unigram, _ROBERTA_TOKENS, _xlm_roberta, extra=_NOT_USED),
     "DistilBertTokenizer": _BERT._replace(has_segments=False),
     "ElectraTokenizer": _BERT,
     "GPT2Tokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS | {"pad_token": None}, _gpt2),
@@ -221,5 +181,4 @@ CLASSES = {
     "Qwen2Tokenizer": TokenizerClass(models.BPE, _QWEN2_TOKENS, _qwen2),
     "RobertaTokenizer": TokenizerClass(models.BPE, _ROBERTA_TOKENS, _roberta),
     "TokenizersBackend": PLAIN,
-    "XLMRobertaTokenizer": TokenizerClass(models.Unigram, _ROBERTA_TOKENS, _xlm_roberta),
 }

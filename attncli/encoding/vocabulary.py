@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from attncli.encoding.encode import tokens_of, translate_tokenizer_errors
 from attncli.errors import InputMismatchError, LoadError, UsageError
@@ -15,18 +15,6 @@ from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-
-class Vocabulary(Protocol):
-    """Turns texts into tokens with the ids of a vocabulary."""
-
-    size: int
-
-    def encode(self, text: str, pair: str | None) -> Tokens:
-        """Return the tokens of a text, and of a second one in the same sequence."""
-
-    def unknown_pieces(self, tokens: Tokens) -> dict[int, str]:
-        """Return the ids of these tokens that stand for what the vocabulary lacks, and the pieces of these ids."""
 
 
 class WordVocabulary:
@@ -42,7 +30,7 @@ class WordVocabulary:
             )
 
     def encode(self, text: str, pair: str | None) -> Tokens:
-        """See `Vocabulary.encode`."""
+        """Return the tokens of a text, and of a second one in the same sequence."""
         pieces = [(0, *piece) for piece in _split(text)]
         if pair is not None:
             pieces += [(1, *piece) for piece in _split(pair)]
@@ -81,13 +69,13 @@ class TokenizerVocabulary:
             raise UsageError(f"--vocab-size {size}: the tokenizer has {needed} tokens; give at least that")
 
     def encode(self, text: str, pair: str | None) -> Tokens:
-        """See `Vocabulary.encode`."""
+        """Return the tokens of a text, and of a second one in the same sequence."""
         with translate_tokenizer_errors():
             encoding = self._tokenizer.encode(text, pair, add_special_tokens=self._special)
         return tokens_of(encoding, text, pair)
 
     def unknown_pieces(self, tokens: Tokens) -> dict[int, str]:
-        """See `Vocabulary.unknown_pieces`."""
+        """Return the ids of these tokens that stand for what it lacks, and the pieces of these ids."""
         tokenizer = self._tokenizer
         unknown = getattr(tokenizer.model, "unk_token", None)
         if unknown is not None:
@@ -96,6 +84,9 @@ class TokenizerVocabulary:
         # Unigram does not tell its unknown token, but gives its id to pieces that are spelt otherwise.
         pieces = {token: str(tokenizer.id_to_token(token.id)) for token in tokens}
         return {token.id: piece for token, piece in pieces.items() if piece != token.text}
+
+
+Vocabulary = WordVocabulary | TokenizerVocabulary
 
 
 def open_vocabulary(

@@ -73,21 +73,16 @@ def check_vocabulary(
                 _check_json(json.loads(content))
         elif path.suffix in (".model", ".spm"):
             content = read_file(path, MOST_TEXT)
-            if not _TIKTOKEN.match(content):
-                _check_sentencepiece(read_sentencepiece(content) if read_sentencepiece else None)
-            elif is_alone:
-                raise ValueError("it is a vocabulary of tiktoken; give a checkpoint that has a tokenizer.json")
+            if _TIKTOKEN.match(content):
+                if is_alone:
+                    raise ValueError("it is a vocabulary of tiktoken; give a checkpoint that has a tokenizer.json")
+            elif read_sentencepiece and (model := read_sentencepiece(content)) is not None:
+                _check_pieces(piece.piece for piece in model.pieces)
+                for normalizer in (model.normalizer_spec, model.denormalizer_spec):
+                    if normalizer.precompiled_charsmap:
+                        _check_charsmap(normalizer.precompiled_charsmap)
     except ValueError as error:
         raise ValueError(f"{visible(path.name)}: {error}") from None
-
-
-def _check_sentencepiece(model: Any) -> None:
-    if model is None:
-        return
-    _check_pieces(piece.piece for piece in model.pieces)
-    for normalizer in (model.normalizer_spec, model.denormalizer_spec):
-        if normalizer.precompiled_charsmap:
-            _check_charsmap(normalizer.precompiled_charsmap)
 
 
 def _check_json(content: Any) -> None:
@@ -99,16 +94,13 @@ def _check_json(content: Any) -> None:
     if isinstance(pieces, Mapping) and "added_tokens_decoder" not in content:
         _check_pieces(pieces)
     elif isinstance(pieces, list):
-        _check_pieces(_piece(each) for each in pieces)
+        # An entry is a pair of a piece and its score, or an object as in tekken.json.
+        bare = (each.get("token_bytes") if isinstance(each, Mapping) else each for each in pieces)
+        _check_pieces(each[0] if isinstance(each, list) and each else each for each in bare)
     if isinstance(added, Mapping):
-        _check_ids(int(id_[:20]) for id_ in added if id_.isdecimal())
-
-
-def _piece(entry: Any) -> Any:
-    """Return the piece of an entry: a pair of it and its score, or an object as in tekken.json."""
-    if isinstance(entry, Mapping):
-        return entry.get("token_bytes")
-    return entry[0] if isinstance(entry, list) and entry else entry
+        largest = max((int(id_[:20]) for id_ in added if id_.isdecimal()), default=0)
+        if largest >= _IDS:
+            raise ValueError(f"it has the id {largest}; expected less than {_IDS:,}")
 
 
 def _check_pieces(pieces: Iterable[Any]) -> None:
@@ -121,11 +113,6 @@ def _check_pieces(pieces: Iterable[Any]) -> None:
             raise ValueError(f"its piece {index} has {length:,} bytes; at most {_LONGEST:,} are read")
         if cuts > _CUTS or index >= _PIECES:
             raise ValueError("its pieces are too many or too long")
-
-
-def _check_ids(ids: Iterable[int]) -> None:
-    if (largest := max(ids, default=0)) >= _IDS:
-        raise ValueError(f"it has the id {largest}; expected less than {_IDS:,}")
 
 
 def _check_charsmap(content: bytes) -> None:

@@ -21,19 +21,12 @@ if TYPE_CHECKING:
 
 
 class Query(NamedTuple):
-    """What the attention depends on, besides the model.
+    """What the attention depends on, besides the model."""
 
-    Attributes:
-        text: the sentence; empty where a target stands alone.
-        pair: a second text in the same sequence.
-        target: the text whose queries attend to the sentence's keys.
-        mask: an expression or a file in place of the source's own mask; None is that one.
-    """
-
-    text: str
-    pair: str | None = None
-    target: str | None = None
-    mask: str | None = None
+    text: str  # the sentence; empty where a target stands alone
+    pair: str | None = None  # a second text in the same sequence
+    target: str | None = None  # the text whose queries attend to the sentence's keys
+    mask: str | None = None  # an expression or a file in place of the source's own mask; None is that one
 
 
 def open_interactive(
@@ -90,12 +83,7 @@ class InteractiveSource:
         return [[layer] for layer in ordered] if self._model.is_incremental else [ordered]
 
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
-        """Return what the queries and the keys of a question are, before any layer is computed.
-
-        Raises:
-            InputError: a text cannot be read.
-            UsageError: the source has no such question.
-        """
+        """Return what the queries and the keys of a question are, before any layer is computed; see `trace`."""
         return self._model.tokens(question.text, question.pair, question.target)
 
     def trace(self, question: Query, layers: Sequence[int]) -> Trace:
@@ -111,7 +99,7 @@ class InteractiveSource:
 
 
 class SavedSource(InteractiveSource):
-    """A trace that was saved."""
+    """A trace that was saved, which answers its own question alone."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -123,12 +111,12 @@ class SavedSource(InteractiveSource):
         return [sorted(set(layers))]
 
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
-        """Return the tokens of its own question; see `InteractiveSource.tokens`."""
+        """See `InteractiveSource.tokens`."""
         self._check(question)
         return self._trace.query_tokens, self._trace.key_tokens
 
     def trace(self, question: Query, layers: Sequence[int]) -> Trace:
-        """Return some of its layers; see `InteractiveSource.trace`."""
+        """See `InteractiveSource.trace`."""
         self._check(question)
         for layer in layers:
             if layer not in self.layers:

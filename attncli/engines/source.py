@@ -64,7 +64,7 @@ class OpenModel(Source):
         """Return what the queries and the keys of a sentence are; see `Source.trace`."""
 
     @abstractmethod
-    def recording(self, layers: Indices, mask: str | None) -> Source:
+    def recording(self, layers: Indices, mask: str | None) -> OpenModel:
         """Return the source of other layers under another mask; None is its own.
 
         Sources of one model that were made so may share what they compute: one of them is used at a time.
@@ -76,16 +76,11 @@ class OpenModel(Source):
 
 
 class CorpusItem(NamedTuple):
-    """A sentence of a file, or why a line is none.
+    """A sentence of a file, or why a line is none."""
 
-    Attributes:
-        number: its place among the arguments, or its line or row in its file, from 1.
-        text: the sentence.
-        metadata: what else the file says of it, by the names of the columns; of several files, `file` is which.
-    """
-
-    number: int
-    text: str | Failure
+    number: int  # its place among the arguments, or its line or row in its file, from 1
+    text: str | Failure  # the sentence
+    # what else the file says of it, by the names of the columns; of several files, `file` is which
     metadata: Metadata = NO_METADATA
 
 
@@ -123,12 +118,10 @@ def trace_group(
     answers = _answers(source, [text for _, text, _ in group if isinstance(text, str)], pair, target)
     for number, text, metadata in group:
         answer = next(answers) if isinstance(text, str) else text
-        if metadata:
-            answer = (
-                answer._replace(metadata=metadata)
-                if isinstance(answer, Failure)
-                else replace(answer, metadata=metadata)
-            )
+        if metadata and isinstance(answer, Failure):
+            answer = answer._replace(metadata=metadata)
+        elif metadata and not isinstance(answer, Failure):
+            answer = replace(answer, metadata=metadata)
         yield number, answer
 
 
@@ -156,21 +149,20 @@ def windows(sentences: Iterable[CorpusItem]) -> Iterator[list[CorpusItem]]:
     The first groups are small, so that the first sentences need not wait for the last. Numbers and files alone say
     where a group ends: a run that goes on in the middle computes the groups of one that was never interrupted.
     """
+
+    def window_of(sentence: CorpusItem) -> tuple[object, int]:
+        number = sentence.number
+        place = number.bit_length() if number < MAX_GROUP else MAX_GROUP + number // MAX_GROUP
+        return sentence.metadata.get("file"), place
+
     window: list[CorpusItem] = []
     for sentence in sentences:
-        if window and _window_of(window[0]) != _window_of(sentence):
+        if window and window_of(window[0]) != window_of(sentence):
             yield window
             window = []
         window.append(sentence)
-        if _window_of(sentence) != _window_of(sentence._replace(number=sentence.number + 1)):  # before the next is read
+        if window_of(sentence) != window_of(sentence._replace(number=sentence.number + 1)):  # before the next is read
             yield window
             window = []
     if window:
         yield window
-
-
-def _window_of(sentence: CorpusItem) -> tuple[object, int]:
-    """Return which group a sentence is in: by powers of two up to `MAX_GROUP`, and then so many at a time."""
-    number = sentence.number
-    place = number.bit_length() if number < MAX_GROUP else MAX_GROUP + number // MAX_GROUP
-    return sentence.metadata.get("file"), place

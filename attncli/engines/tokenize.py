@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import Any, Protocol, Unpack
 
 from attncli.checkpoints.options import (
     LoadOptions,
@@ -18,9 +18,6 @@ from attncli.encoding.vocabulary import open_vocabulary
 from attncli.errors import LoadError, require
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
-
-if TYPE_CHECKING:
-    from attncli.checkpoints.snapshot import Snapshot
 
 
 class Tokenizer(Protocol):
@@ -97,10 +94,26 @@ class _OfVocabulary:
 class _OfCheckpoint:
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
         from attncli.checkpoints.snapshot import resolve
+        from attncli.engines import numpy as numpy_engine
 
         load = LoadOptions(**vars(options))
+        self._limit: int | None
         snapshot = resolve(model, load, for_tokenizer=True)
-        tokenizer, self._limit = _loaded(snapshot, load)
+        name = visible(snapshot.name)
+        # It is transformers' own only where the native engine cannot say that its tokens are the same.
+        try:
+            tokenizer, self._limit = numpy_engine.load_alone(snapshot, load)
+        except numpy_engine.UnsupportedError as error:
+            why = visible(str(error))
+            if snapshot.gguf is not None:
+                raise LoadError(f"the tokenizer of {name} cannot be read: {why}") from None
+            require(f"{name}: {why}. The tokenizer of transformers", "transformers")
+            import logging  # no other run says anything
+
+            logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", why)
+            from attncli.encoding import auto_tokenizer
+
+            tokenizer, self._limit = auto_tokenizer.load_alone(snapshot, load)
         # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.
         limit = self._limit if options.truncate else None
         self._encoder = InputEncoder(snapshot.name, tokenizer, special, limit, options.truncate).with_chat(load)
@@ -114,25 +127,3 @@ class _OfCheckpoint:
             notes += (f"the sentence has {count} tokens, {visible(name)} reads at most {limit}; --truncate cuts it",)
         unknown = frozenset(token.index for token in unknown_tokens((text, pair), tokens, self._encoder.unknown_pieces))
         return Tokenization("pretrained", name, None, text, pair, tokens, limit, unknown, notes)
-
-
-def _loaded(snapshot: Snapshot, load: LoadOptions) -> tuple[Any, int | None]:
-    """Return a checkpoint's tokenizer, and how many tokens its model reads at most.
-
-    It is transformers' own only where the native engine cannot say that its tokens are the same.
-    """
-    from attncli.engines import numpy as numpy_engine
-
-    name = visible(snapshot.name)
-    try:
-        return numpy_engine.load_alone(snapshot, load)
-    except numpy_engine.UnsupportedError as error:
-        if snapshot.gguf is not None:
-            raise LoadError(f"the tokenizer of {name} cannot be read: {visible(str(error))}") from None
-        require(f"{name}: {visible(str(error))}. The tokenizer of transformers", "transformers")
-        import logging  # no other run says anything
-
-        logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", visible(str(error)))
-        from attncli.encoding.auto_tokenizer import load_alone
-
-        return load_alone(snapshot, load)

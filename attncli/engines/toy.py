@@ -134,15 +134,11 @@ class ToyLayer(OpenModel):
 
 
 class ToyWeights(NamedTuple):
-    """The weights of the layer, which a real model learns and which are drawn here.
+    """The weights of the layer, which a real model learns and which are drawn here."""
 
-    Attributes:
-        heads: for each head, those of W_q, W_k and W_v that the layer has, by the names `q`, `k` and `v`.
-        out: W_o, if there is one.
-    """
-
+    # for each head, those of W_q, W_k and W_v that the layer has, by the names `q`, `k` and `v`
     heads: list[dict[str, Linear]]
-    out: Linear | None
+    out: Linear | None  # W_o, if there is one
 
     @classmethod
     def draw(cls, options: ToyOptions) -> ToyWeights:

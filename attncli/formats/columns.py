@@ -189,7 +189,7 @@ def call_table(calls: Calls) -> Table:
         (
             str(track.place), track.place.function, track.place.module, track.api, track.calls,
             *map(str, track.sizes[1:]), track.dtype, track.mask,
-            ",".join(dict.fromkeys(one.finding.code for one in track.all_noticed)),
+            ",".join(dict.fromkeys(one.finding.code for one in track.all_findings)),
         )
         for track in calls.tracks
     ]  # fmt: skip

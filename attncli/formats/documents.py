@@ -17,7 +17,7 @@ from attncli.trace.tokenization import SCHEMA, Choice, Tokenization
 
 if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
-    from attncli.analysis.calls.tracks import Track
+    from attncli.analysis.calls.groups import ModuleCalls
     from attncli.analysis.check.report import Invariance, Report
     from attncli.analysis.diff import CellDifference, Difference, Differences
     from attncli.analysis.heads import HeadReport, HeadSummary
@@ -122,8 +122,8 @@ def write_calls(calls: Calls) -> str:
     return dumped(document | {"rank": number, "ranks": ranks}) + "\n"
 
 
-def _call(track: Track) -> dict[str, Any]:
-    from attncli.analysis.calls.tracks import NOTHING_EXPECTED
+def _call(track: ModuleCalls) -> dict[str, Any]:
+    from attncli.analysis.calls.groups import NOTHING_EXPECTED
 
     names = ("batch", "heads", "queries", "keys")
     return {
@@ -138,7 +138,7 @@ def _call(track: Track) -> dict[str, Any]:
         "mask": track.mask,
         "expected": None if track.expected == NOTHING_EXPECTED else track.expected,
         "findings": [
-            one.finding.as_dict() | {"made_at": one.finding.made_at, "calls": one.calls} for one in track.all_noticed
+            one.finding.as_dict() | {"made_at": one.finding.made_at, "calls": one.calls} for one in track.all_findings
         ],
     }
 

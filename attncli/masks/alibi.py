@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -60,47 +60,45 @@ def slopes_in(
     tells = False
     for head, by_definition in enumerate(slopes(heads)):
         planes = [
-            _Plane(bias[row, min(head, bias.shape[1] - 1)], each[min(head, len(each) - 1)], i)
+            (bias[row, min(head, bias.shape[1] - 1)], each[min(head, len(each) - 1)])
             for row, each in enumerate(np.broadcast_to(allowed, (len(bias), *allowed.shape[1:])))
         ]
-        span, steepest = max((plane.widest() for plane in planes), default=(0.0, 0.0))
+        span, steepest = max((_widest(*plane, i) for plane in planes), default=(0.0, 0.0))
         tells |= span > 0
-        slope = next((one for one in (by_definition, steepest) if all(plane.has(one) for plane in planes)), None)
+        slope = next((one for one in (by_definition, steepest) if all(_has(one, *plane, i) for plane in planes)), None)
         if slope is None:
             return None
         found.append(slope)
     return tuple(found) if tells else ()
 
 
-class _Plane(NamedTuple):
-    """The bias of a head in a batch row, where it is allowed, for queries at positions i."""
+def _has(
+    slope: float, bias: Float[np.ndarray, "#Q K"], allowed: Bool[np.ndarray, "Q K"], i: Int[np.ndarray, "Q 1"]
+) -> bool:
+    """Return whether the bias of a head is −slope · distance where it is allowed, up to a number of each row."""
+    queries, keys = allowed.shape
+    if len(bias) == 1 < queries:  # one row with all keys says it of most masks, at once
+        union = np.logical_or.reduce(allowed, axis=0, keepdims=True)
+        if _has(slope, bias, union, i[-1:]):
+            return True
+    for rows in row_blocks(np.arange(queries), keys):
+        own, may = bias if len(bias) == 1 else bias[rows], allowed[rows]
+        left = own + slope * np.abs(i[rows] - np.arange(keys))
+        most, least = np.where(may, left, -np.inf).max(axis=1), np.where(may, left, np.inf).min(axis=1)
+        if not (most - least <= _ROUNDING * np.where(may, np.abs(own), 0).max(axis=1) + 1e-6).all():
+            return False
+    return True
 
-    bias: Float[np.ndarray, "#Q K"]
-    allowed: Bool[np.ndarray, "Q K"]
-    i: Int[np.ndarray, "Q 1"]
 
-    def has(self, slope: float) -> bool:
-        """Return whether it is −slope · distance, up to a number of each row."""
-        queries, keys = self.allowed.shape
-        if len(self.bias) == 1 < queries:  # one row with all keys says it of most masks, at once
-            union = _Plane(self.bias, np.logical_or.reduce(self.allowed, axis=0, keepdims=True), self.i[-1:])
-            if union.has(slope):
-                return True
-        return all(self._has(slope, rows) for rows in row_blocks(np.arange(queries), keys))
-
-    def _has(self, slope: float, rows: Int[np.ndarray, " R"]) -> bool:
-        bias = self.bias if len(self.bias) == 1 else self.bias[rows]
-        allowed, left = self.allowed[rows], bias + slope * np.abs(self.i[rows] - np.arange(bias.shape[1]))
-        most, least = np.where(allowed, left, -np.inf).max(axis=1), np.where(allowed, left, np.inf).min(axis=1)
-        return bool((most - least <= _ROUNDING * np.where(allowed, np.abs(bias), 0).max(axis=1) + 1e-6).all())
-
-    def widest(self) -> tuple[float, float]:
-        """Return the largest difference of distances in the row with most keys, and the slope between these two."""
-        row = int(np.count_nonzero(self.allowed, axis=1).argmax())
-        seen = np.flatnonzero(self.allowed[row])
-        if not seen.size:
-            return 0.0, 0.0
-        bias, distance = self.bias[min(row, len(self.bias) - 1), seen], np.abs(self.i[row] - seen)
-        near, far = distance.argmin(), distance.argmax()
-        span = float(distance[far] - distance[near])
-        return span, (float(bias[near]) - float(bias[far])) / span if span else 0.0
+def _widest(
+    bias: Float[np.ndarray, "#Q K"], allowed: Bool[np.ndarray, "Q K"], i: Int[np.ndarray, "Q 1"]
+) -> tuple[float, float]:
+    """Return the largest difference of distances in the row with most keys, and the slope between these two."""
+    row = int(np.count_nonzero(allowed, axis=1).argmax())
+    seen = np.flatnonzero(allowed[row])
+    if not seen.size:
+        return 0.0, 0.0
+    own, distance = bias[min(row, len(bias) - 1), seen], np.abs(i[row] - seen)
+    near, far = distance.argmin(), distance.argmax()
+    span = float(distance[far] - distance[near])
+    return span, (float(own[near]) - float(own[far])) / span if span else 0.0

@@ -31,7 +31,6 @@ from attncli.masks.expressions import (
     leaves,
     map_leaves,
 )
-from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.masks.intrinsic_checks import LAID_ALONG_QUERIES, WHAT_BECOMES, intrinsic_findings
 from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
@@ -41,90 +40,12 @@ from attncli.masks.recognition import Shape, rule_of, shape_of
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-
-class _Mistake(NamedTuple):
-    """What could explain every wrong cell.
-
-    Attributes:
-        codes: the findings that it explains.
-        hint: what was done, in a sentence.
-        expression: what is then expected.
-        mask: of which mask.
-    """
-
-    codes: tuple[str, ...]
-    hint: str
-    expression: Expression
-    mask: MaskGrid
-
-
-def explained(subject: MaskGrid, expected: Expression, wrong: list[int]) -> dict[str, str]:
-    """Return what explains the wrong cells, by the code of the finding that it belongs to.
-
-    Each mistake is tried on the whole mask, the rows that are known to be wrong first, and named only where it explains
-    every cell.
-    """
-    for codes, hint, expression, mask in _mistakes(subject, expected):
-        if _is_laid_out(expression, mask, wrong):
-            return dict.fromkeys(codes, hint)
-    return {}
-
-
-def _mistakes(subject: MaskGrid, expected: Expression) -> Iterator[_Mistake]:
-    """Yield the mistakes that are often made."""
-    queries, keys = subject.allowed.shape[1:]
-    of_cells, causal = ("window", "missing", "leak"), Atom("causal")
-    windows = set(atoms_named("window", leaves(expected)))
-    for width, step in ((window.arguments[0], step) for window in windows for step in (1, -1) if len(windows) == 1):
-        if width + step:
-            hint = f"the window has {width + step} keys, not {width} ({step:+d})"
-            changed = _with(expected, Atom("window", (width,)), Atom("window", (width + step,)))
-            yield _Mistake(of_cells, hint, changed, subject)
-    if queries == keys:
-        if any(map(is_padding, leaves(expected))):
-            along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if is_padding(leaf) else leaf)
-            yield _Mistake(("broadcast",), LAID_ALONG_QUERIES, along, subject)
-        hint = "the mask is the transpose of what is expected: queries and keys are swapped"
-        yield _Mistake(("shape",), hint, expected, subject._replace(allowed=subject.allowed.swapaxes(1, 2)))
-    if causal in leaves(expected):
-        later, earlier = Atom("band", (MOST, 1)), And((causal, Not(Atom("window", (1,)))))
-        hint = "the diagonal is shifted by "
-        yield _Mistake(
-            of_cells, hint + "+1, a query sees the key after itself", _with(expected, causal, later), subject
-        )
-        yield _Mistake(of_cells, hint + "-1, a query does not see itself", _with(expected, causal, earlier), subject)
-    for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
-        if past >= 0 and past != subject.past:
-            hint = f"the mask is aligned {side} (past {past}), expected past {subject.past}"
-            yield _Mistake(("shape",), hint, expected, subject._replace(past=past))
-
-
-def _is_laid_out(expression: Expression, subject: MaskGrid, wrong: list[int]) -> bool:
-    """Return whether an expression gives exactly this mask, trying the rows that are known to be wrong first."""
-    planes, queries, keys = subject.allowed.shape
-    blocks = [np.array(wrong), *row_blocks(np.arange(queries), planes * keys)]
-    with suppress(InputError):  # what does not fit at another alignment explains nothing
-        for rows in blocks:
-            grid = grid_rows(expression, subject, rows)
-            wanted, cells = expression.allowed(grid), subject.cells[..., rows, :]
-            if ((cells != wanted) & word_queries(expression, grid)).any():
-                return False
-        return True
-    return False
-
-
-def _with(expression: Expression, old: Atom, new: Expression) -> Expression:
-    """Return the expression with `new` wherever it says `old`."""
-    return map_leaves(expression, lambda leaf: new if leaf == old else leaf)
-
-
 # The code of a cell that is allowed and should not be, by the atom that forbids it.
 _CODES = {
     "causal": "leak", "prefix": "leak", "window": "window", "band": "window", "dilated": "window", "global": "window",
     "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad",
 }  # fmt: skip
 _ONE_SIDED = {"window", "dilated"}  # they forbid the future as well
-
 _SAYS = {
     "leak": "attends to the future",
     "window": "attends outside the window",
@@ -132,31 +53,6 @@ _SAYS = {
     "pad": "attends to padding",
     "missing": "misses an allowed key",
 }
-
-
-@dataclass
-class _CellTally:
-    """Cells of one kind: how many, where the first ones are, and in which rows of the batch, if there are several."""
-
-    count: int = 0
-    cells: list[tuple[int, int]] = field(default_factory=list)
-    batch: set[int] = field(default_factory=set)
-
-    def add(self, planes: Bool[np.ndarray, "*P Q K"], first_row: int = 0) -> None:
-        """Take in the cells that are true in any plane; a cell counts once however many planes agree."""
-        if planes.ndim == 4 and len(planes) > 1:
-            self.batch.update(np.flatnonzero(planes.any(axis=(1, 2, 3))).tolist())
-        where = _in_any_plane(planes)
-        found = int(np.count_nonzero(where))
-        self.count += found
-        room = MOST_CELLS - len(self.cells)
-        if found and room:
-            rows = np.flatnonzero(where.any(axis=1))[:room]
-            cells = np.argwhere(where[rows])[:room].tolist()
-            self.cells += [(int(rows[row]) + first_row, column) for row, column in cells]
-
-    def __str__(self) -> str:
-        return ("1 cell" if self.count == 1 else f"{self.count} cells") + in_batch(self.batch)
 
 
 def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Iterator[Finding]:
@@ -169,9 +65,7 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
         yield Finding("ambiguous", "error", f"{subject.reading.why}; --for sdpa or --for mha decides")
         yield from _varies(subject, None)
         return
-    if _is_misshapen(subject, size):
-        expected = None  # it says nothing of a mask of another size
-    if expected is not None:
+    if expected is not None and not _is_misshapen(subject, size):  # it says nothing of a mask of another size
         yield from _varies(subject, expected)
         yield from _cells(subject, expected)
         yield from _dead_rows(subject, expected)
@@ -198,9 +92,8 @@ def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: 
     rows = batch_rows(expected)
     if rows not in (None, 1, batch):
         raise InputError(f"the attention has {batch} batch rows, and the lengths are those of {rows}")
-    planes = np.broadcast_to(allowed, (*allowed.shape[:2], queries, keys))
-    past = max(keys - queries, 0)
-    subject = MaskGrid("the mask", planes.reshape(-1, queries, keys), past, None, StoredMask(planes, "bool"))
+    cells = np.broadcast_to(allowed, (*allowed.shape[:2], queries, keys))
+    subject = MaskGrid("the mask", cells, max(keys - queries, 0))
     yield from audit(subject, expected, subject.size)
 
 
@@ -218,6 +111,28 @@ def word_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
     return (tokens | ~of_words)[..., grid.i[:, 0], None]
 
 
+def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarray, " ..."]]:
+    """Return the cells that an expression forbids, by the code of the part that does."""
+    is_future = grid.j > grid.i
+    merged: dict[str, Bool[np.ndarray, " ..."]] = {}
+    for part in conjuncts(expression):
+        first = part.sides[0] if isinstance(part, Or) else part
+        atom = first.name if isinstance(first, Atom) else "pad" if isinstance(first, Pad) else ""
+        code, forbidden = _CODES.get(atom, "leak"), ~part.allowed(grid)
+        by_code = {code: forbidden}
+        if atom in _ONE_SIDED:
+            by_code = {"leak": forbidden & is_future, code: forbidden & ~is_future}
+        for code, cells in by_code.items():
+            merged[code] = merged[code] | cells if code in merged else cells
+    return merged
+
+
+# --- the usual mistakes ------------------------------------------------------------------------------------
+
+# The codes of the findings that one explains, what was done in a sentence, and what is then expected of which mask.
+_Mistake = tuple[tuple[str, ...], str, Expression, MaskGrid]
+
+
 class _AlongQueries(NamedTuple):
     """Padding that is laid along the queries by mistake: it hides queries and leaves the keys at their places."""
 
@@ -229,67 +144,117 @@ class _AlongQueries(NamedTuple):
         return np.broadcast_to(keys[..., 0, grid.i[:, 0], None], (*keys.shape[:-2], len(grid.queries), grid.keys))
 
 
-def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarray, " ..."]]:
-    """Return the cells that an expression forbids, by the code of the part that does."""
-    is_future = grid.j > grid.i
-    merged: dict[str, Bool[np.ndarray, " ..."]] = {}
-    for part in conjuncts(expression):
-        first = part.sides[0] if isinstance(part, Or) else part
-        atom = first.name if isinstance(first, Atom) else "pad" if isinstance(first, Pad) else ""
-        code = _CODES.get(atom, "leak")
-        forbidden = ~part.allowed(grid)
-        by_code = {code: forbidden}
-        if atom in _ONE_SIDED:
-            by_code = {"leak": forbidden & is_future, code: forbidden & ~is_future}
-        for code, cells in by_code.items():
-            merged[code] = merged[code] | cells if code in merged else cells
-    return merged
+def _mistakes(subject: MaskGrid, expected: Expression) -> Iterator[_Mistake]:
+    """Yield the mistakes that are often made."""
+    (queries, keys), causal = subject.shape[-2:], Atom("causal")
+    of_cells = ("window", "missing", "leak")
+
+    def changed(old: Atom, new: Expression) -> Expression:
+        return map_leaves(expected, lambda leaf: new if leaf == old else leaf)
+
+    windows = set(atoms_named("window", leaves(expected)))
+    for window, step in ((window, step) for window in windows for step in (1, -1) if len(windows) == 1):
+        (width,) = window.arguments
+        if width + step:
+            hint = f"the window has {width + step} keys, not {width} ({step:+d})"
+            yield of_cells, hint, changed(window, Atom("window", (width + step,))), subject
+    if queries == keys:
+        if any(map(is_padding, leaves(expected))):
+            along = map_leaves(expected, lambda leaf: _AlongQueries(leaf) if is_padding(leaf) else leaf)
+            yield ("broadcast",), LAID_ALONG_QUERIES, along, subject
+        hint = "the mask is the transpose of what is expected: queries and keys are swapped"
+        yield ("shape",), hint, expected, subject._replace(cells=subject.cells.swapaxes(-1, -2))
+    if causal in leaves(expected):
+        later, earlier = Atom("band", (MOST, 1)), And((causal, Not(Atom("window", (1,)))))
+        hint = "the diagonal is shifted by "
+        yield of_cells, hint + "+1, a query sees the key after itself", changed(causal, later), subject
+        yield of_cells, hint + "-1, a query does not see itself", changed(causal, earlier), subject
+    for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
+        if past >= 0 and past != subject.past:
+            hint = f"the mask is aligned {side} (past {past}), expected past {subject.past}"
+            yield ("shape",), hint, expected, subject._replace(past=past)
+
+
+def _explains(mistake: _Mistake, wrong: list[int]) -> bool:
+    """Return whether a mistake explains every cell, trying the rows that are known to be wrong first."""
+    _, _, expression, subject = mistake
+    blocks = [np.array(wrong), *row_blocks(np.arange(subject.shape[-2]), subject.cells.size // subject.shape[-2])]
+    with suppress(InputError):  # what does not fit at another alignment explains nothing
+        for rows in blocks:
+            grid = grid_rows(expression, subject, rows)
+            differs = subject.cells[..., rows, :] != expression.allowed(grid)
+            if (differs & word_queries(expression, grid)).any():
+                return False
+        return True
+    return False
 
 
 # --- cells -------------------------------------------------------------------------------------------------
 
 
-def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
-    """Yield what differs from the expectation, in any plane."""
-    queries, keys = subject.allowed.shape[1:]
-    places: dict[str, _CellTally] = defaultdict(_CellTally)
-    for rows in row_blocks(np.arange(queries), keys * len(subject.allowed)):
-        grid = grid_rows(expected, subject, rows)
-        wanted = expected.allowed(grid)
-        block = subject.cells[..., rows[0] : rows[-1] + 1, :]
-        weighed = word_queries(expected, grid)
-        if not ((block != wanted) & weighed).any():
-            continue
-        places["missing"].add(~block & wanted & weighed, int(rows[0]))
-        for code, forbidden in forbidden_by(expected, grid).items():
-            places[code].add(block & forbidden & weighed, int(rows[0]))
-    found = {code: place for code, place in places.items() if place.count}
-    if not found:
-        return
-    wrong = sorted({row for place in found.values() for row, _ in place.cells})
-    hints = explained(subject, expected, wrong)
-    for code, place in found.items():
-        hint = f": {hints[code]}" if code in hints else ""
-        yield Finding(code, "error", f"{_SAYS[code]} in {place}{hint}", place.count, tuple(place.cells))
-    for code in hints.keys() & {"shape", "broadcast"}:
-        yield Finding(code, "error", hints[code], sum(place.count for place in found.values()))
+@dataclass
+class _CellTally:
+    """Cells of one kind: how many, where the first ones are, and in which rows of the batch, if there are several."""
+
+    count: int = 0
+    cells: list[tuple[int, int]] = field(default_factory=list)
+    batch: set[int] = field(default_factory=set)
+
+    def add(self, planes: Bool[np.ndarray, "*P Q K"], first_row: int = 0) -> None:
+        """Take in the cells that are true in any plane; a cell counts once however many planes agree."""
+        if planes.ndim == 4 and len(planes) > 1:
+            self.batch.update(np.flatnonzero(planes.any(axis=(1, 2, 3))).tolist())
+        where = _in_any_plane(planes)
+        self.count += int(np.count_nonzero(where))
+        rows = np.flatnonzero(where.any(axis=1))[: MOST_CELLS - len(self.cells)]
+        cells = np.argwhere(where[rows])[: MOST_CELLS - len(self.cells)].tolist()
+        self.cells += [(int(rows[row]) + first_row, column) for row, column in cells]
+
+    def __str__(self) -> str:
+        return f"{self.count} cell{'s' * (self.count != 1)}" + in_batch(self.batch)
 
 
 def _in_any_plane(cells: Bool[np.ndarray, "*P Q K"]) -> Bool[np.ndarray, "Q K"]:
-    planes: Bool[np.ndarray, "P Q K"] = cells.reshape(-1, *cells.shape[-2:])
-    return np.any(planes, axis=0)
+    return np.any(cells, axis=tuple(range(cells.ndim - 2)))
+
+
+def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
+    """Yield what differs from the expectation, in any plane."""
+    queries = subject.shape[-2]
+    tallies: dict[str, _CellTally] = defaultdict(_CellTally)
+    for rows in row_blocks(np.arange(queries), subject.cells.size // queries):
+        grid = grid_rows(expected, subject, rows)
+        wanted, block = expected.allowed(grid), subject.cells[..., rows[0] : rows[-1] + 1, :]
+        weighed = word_queries(expected, grid)
+        if not ((block != wanted) & weighed).any():
+            continue
+        tallies["missing"].add(~block & wanted & weighed, int(rows[0]))
+        for code, forbidden in forbidden_by(expected, grid).items():
+            tallies[code].add(block & forbidden & weighed, int(rows[0]))
+    found = {code: tally for code, tally in tallies.items() if tally.count}
+    if not found:
+        return
+    wrong = sorted({row for tally in found.values() for row, _ in tally.cells})
+    codes, hint, *_ = next(
+        (mistake for mistake in _mistakes(subject, expected) if _explains(mistake, wrong)), ((), "", expected, subject)
+    )
+    for code, tally in found.items():
+        message = f"{_SAYS[code]} in {tally}" + (f": {hint}" if code in codes else "")
+        yield Finding(code, "error", message, tally.count, tuple(tally.cells))
+    for code in {*codes} & {"shape", "broadcast"}:
+        yield Finding(code, "error", hint, sum(tally.count for tally in found.values()))
 
 
 # --- shape, planes, rows -----------------------------------------------------------------------------------
 
 
 def _is_misshapen(subject: MaskGrid, size: MaskSize) -> bool:
-    queries, keys = subject.allowed.shape[1:]
+    queries, keys = subject.shape[-2:]
     return (size.queries or queries) != queries or (size.keys or keys) != keys
 
 
 def _shape(subject: MaskGrid, size: MaskSize) -> Iterator[Finding]:
-    queries, keys = subject.allowed.shape[1:]
+    queries, keys = subject.shape[-2:]
     if keys == 1 and queries > 1 and size.keys != 1:
         message = (
             f"one column for {queries} queries is the same for every key once it is broadcast: it says which queries "
@@ -308,34 +273,26 @@ def _shape(subject: MaskGrid, size: MaskSize) -> Iterator[Finding]:
 
 def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]:
     """Yield which heads, or batch rows, have another mask; where each batch row is expected to, only heads."""
-    if subject.is_padding:
-        return
-    count = len(subject.allowed)
+    planes = subject.allowed
     has_rows = expected is not None and (batch_rows(expected) or 1) > 1 and subject.cells.ndim == 4
-    alike = count // subject.shape[0] if has_rows else count  # planes that are compared with the first one of them
-    place, different = _CellTally(), []
-    for plane, cells in enumerate(subject.allowed):
-        first = subject.allowed[plane - plane % alike]
+    alike = len(planes) // subject.shape[0] if has_rows else len(planes)  # that are compared with their first one
+    tally, different = _CellTally(), []
+    for plane, cells in enumerate(planes):
+        first = planes[plane - plane % alike]
         if not np.array_equal(cells, first):
             different.append(plane)
-            place.add(cells ^ first)
-    if different:
-        names = ", ".join(subject.planes[plane] for plane in different[:5])
-        names += f" and {len(different) - 5} more" if len(different) > 5 else ""
-        verb = "differs" if len(different) == 1 else "differ"
-        yield Finding(
-            "varies",
-            "error" if expected is not None and _is_one_plane(expected, subject) else "note",
-            f"{names} {verb} from {subject.planes[different[0] - different[0] % alike]}, in {place}",
-            len(different),
-            tuple(place.cells),
-        )
-
-
-def _is_one_plane(expected: Expression, subject: MaskGrid) -> bool:
-    """Return whether an expectation is the same for all heads."""
-    row = expected.allowed(grid_rows(expected, subject, np.arange(1)))
-    return row.ndim == 2 or row.shape[-3] == 1
+            tally.add(cells ^ first)
+    if not different:
+        return
+    severity: Severity = "note"
+    if expected is not None:
+        row = expected.allowed(grid_rows(expected, subject, np.arange(1)))
+        severity = "error" if row.ndim == 2 or row.shape[-3] == 1 else "note"  # where it is the same for all heads
+    names = ", ".join(subject.planes[plane] for plane in different[:5])
+    names += f" and {len(different) - 5} more" if len(different) > 5 else ""
+    verb = "differs" if len(different) == 1 else "differ"
+    message = f"{names} {verb} from {subject.planes[different[0] - different[0] % alike]}, in {tally}"
+    yield Finding("varies", severity, message, len(different), tuple(tally.cells))
 
 
 def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
@@ -355,41 +312,43 @@ def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
             yield Finding("dead-row", severity, message, len(some), rows=tuple(some[:MOST_CELLS].tolist()))
 
 
+# --- numbers -----------------------------------------------------------------------------------------------
+
 _CLOSE = 1e-2  # −1e4 is −9984 in bfloat16
 
 
 def audit_fills(subject: MaskGrid, dtype: str | None) -> Iterator[Finding]:
     """Yield what is wrong with the forbidding values of an additive mask, in the type that a model computes in."""
-    if subject.reading is None or not subject.reading.fills:
+    if subject.stored is None or subject.reading is None or not subject.reading.fills:
         return
-    fills = subject.reading.fills
+    values, fills = subject.stored.values, subject.reading.fills
+
+    def count(fill: float) -> int:
+        return int((values == fill).sum())
+
+    def stand_apart(fill: float, other: float) -> bool:
+        """Whether two numbers hide keys of two kinds, in masks laid side by side: none of them was added twice.
+
+        A key that `other` hides is then seen by some query, as padding is not, and no query has `fill` there.
+        """
+        of_fill, of_other, seen = ((values == each).any(axis=-2) for each in (fill, other, 0))
+        return bool((of_other & seen).any() and not (of_fill & of_other).any())
+
     twice = [(fill, other) for fill in fills for other in fills if _is_twice(other, fill)]
     for fill, other in twice:
-        if math.isfinite(other) or _stand_apart(subject, fill, other):
-            continue  # what stays finite hides as well
-        message = f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice; combine masks before they become numbers"
-        yield Finding("double-fill", "error", message, _count(subject, other))
+        if math.isinf(other) and not stand_apart(fill, other):  # what stays finite hides as well
+            message = (
+                f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice; combine masks before they become numbers"
+            )
+            yield Finding("double-fill", "error", message, count(other))
     if len(fills) > 1 and len(twice) < len(fills) - 1:
-        listed = ", ".join(f"{fill:.5g} ({_count(subject, fill)})" for fill in fills)
+        listed = ", ".join(f"{fill:.5g} ({count(fill)})" for fill in fills)
         message = f"forbidden cells hold different values: {listed}; a row of both is not masked evenly"
         yield Finding("mixed-fill", "note", message, len(fills))
-    if dtype is None:
-        return
-    beyond = [fill for fill in fills if math.isfinite(fill) and fill < LEAST[dtype]]
-    for fill in beyond:
-        message = f"{fill:.5g} is beyond {dtype}, whose least number is {LEAST[dtype]:.5g}: there it becomes -inf"
-        yield Finding("overflow", "error", message, _count(subject, fill))
-
-
-def _stand_apart(subject: MaskGrid, fill: float, other: float) -> bool:
-    """Return whether two numbers hide keys of two kinds, in masks laid side by side: none of them was added twice.
-
-    A key that `other` hides is then seen by some query, as padding is not, and no query has `fill` there.
-    """
-    assert subject.stored is not None
-    values = subject.stored.values
-    of_fill, of_other, seen = ((values == each).any(axis=-2) for each in (fill, other, 0))
-    return bool((of_other & seen).any() and not (of_fill & of_other).any())
+    for fill in fills:
+        if dtype is not None and math.isfinite(fill) and fill < LEAST[dtype]:
+            message = f"{fill:.5g} is beyond {dtype}, whose least number is {LEAST[dtype]:.5g}: there it becomes -inf"
+            yield Finding("overflow", "error", message, count(fill))
 
 
 def _is_twice(value: float, fill: float) -> bool:
@@ -397,8 +356,3 @@ def _is_twice(value: float, fill: float) -> bool:
     if math.isinf(value):
         return any(math.isclose(fill, least, rel_tol=1e-6) for least in LEAST.values())
     return math.isclose(value, 2 * fill, rel_tol=_CLOSE)
-
-
-def _count(subject: MaskGrid, fill: float) -> int:
-    assert subject.stored is not None
-    return int((subject.stored.values == fill).sum())

@@ -46,13 +46,14 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
         InputError: they are not of one size.
     """
     one, other = first.cells, second.cells
-    planes_fit = all(
-        1 in sides or sides[0] == sides[1] for sides in zip(one.shape[-3::-1], other.shape[-3::-1], strict=False)
-    )
-    if one.shape[-2:] != other.shape[-2:] or not planes_fit:
+    try:
+        planes = tuple(range(len(np.broadcast_shapes(one.shape[:-2], other.shape[:-2]))))
+        differ = one.shape[-2:] != other.shape[-2:]
+    except ValueError:
+        differ = True
+    if differ:
         shapes = " and ".join(f"{visible(subject.name)} is {list(subject.shape)}" for subject in (first, second))
         raise InputError(f"masks of different sizes cannot be compared: {shapes}")
-    planes = tuple(range(max(one.ndim, other.ndim) - 2))
     return Comparison(
         (first.name, second.name),
         (one & ~other).any(axis=planes),

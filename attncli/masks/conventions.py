@@ -14,7 +14,7 @@ all.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -74,8 +74,7 @@ def read_convention(
     none is allowed, three queries or more attend to their own positions, only those before all of them attend to
     nothing (padding on the left), and some query attends to an earlier key. Otherwise it is ambiguous.
 
-    No mask whose rows are all alike, and no padding of sentences that have a token, has causal structure in its wrong
-    reading; a mask has that lets a query attend to all that follows and not to itself.
+    No mask whose rows are all alike, and no padding of sentences that have a token, has it in its wrong reading.
 
     Args:
         values: `[…, Q, K]`: booleans, 0/1 or additive numbers.
@@ -87,11 +86,11 @@ def read_convention(
         InputError: the values are those of no mask.
         UsageError: `reader` adds numbers, and the values are booleans or 0/1.
     """
-    if _is_zero(values):
+    if values.dtype.kind == "f" and not values.any():
         return Reading("additive", "0.0 everywhere forbids nothing", values == 0)
-    if _is_additive(values):
+    if values.dtype != bool and values.any() and _all(values, lambda block: (block == 0) | (block <= _LITTLE_ADDED)):
         return Reading("additive", "0 and very negative numbers", values == 0, _fills(values))
-    if not _is_boolean(values):
+    if values.dtype != bool and not _all(values, lambda block: (block == 0) | (block == 1)):
         shown = ", ".join(f"{value:g}" for value in np.unique(values)[:5])
         raise InputError(
             f"{name} holds the values {shown}…; expected booleans, 0/1 (1 = attend) or an additive mask of "
@@ -100,15 +99,15 @@ def read_convention(
     is_true = values.view(bool) if values.itemsize == 1 else values.astype(bool)
     if reader == "additive":
         raise UsageError(f"--for additive does not apply to {name}, whose values are booleans, or 0 and 1")
-    convention: Convention | None
     if reader is not None:
         convention, why = CONVENTIONS[reader], f"--for {reader}"
     else:
         before = values.shape[-1] - values.shape[-2] if past is None else past
-        convention, why = _causal(is_true, before), "only so is it causal"
-    if convention is None:
-        why = "nothing in the cells tells True = attend from True = masked"
-        return Reading("attend", why, is_true, is_ambiguous=True)
+        causal, why = _causal(is_true, before), "only so is it causal"
+        if causal is None:
+            why = "nothing in the cells tells True = attend from True = masked"
+            return Reading("attend", why, is_true, is_ambiguous=True)
+        convention = causal
     return Reading(convention, why, is_true if convention == "attend" else ~is_true)
 
 
@@ -149,18 +148,8 @@ def _forbidden_below(values: np.ndarray[Any, Any]) -> float:
     return float(levels[widest]) if steps[widest] >= -_LITTLE_ADDED else FORBIDDEN_BELOW
 
 
-def _is_boolean(values: np.ndarray[Any, Any]) -> bool:
-    return values.dtype == bool or all(((block == 0) | (block == 1)).all() for block in _blocks(values))
-
-
-def _is_additive(values: np.ndarray[Any, Any]) -> bool:
-    if values.dtype.kind not in "if" or not values.any():
-        return False
-    return all(((block == 0) | (block <= _LITTLE_ADDED)).all() for block in _blocks(values))
-
-
-def _is_zero(values: np.ndarray[Any, Any]) -> bool:
-    return values.dtype.kind == "f" and not values.any()
+def _all(values: np.ndarray[Any, Any], holds: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> bool:
+    return all(holds(block).all() for block in _blocks(values))
 
 
 def _blocks(values: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
@@ -184,9 +173,9 @@ def _fills(values: np.ndarray[Any, Any]) -> tuple[float, ...]:
 
 
 def _causal(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> Literal["attend", "masked"] | None:
-    """Return the convention that has causal structure, as `read_convention` defines it, or None where neither has.
+    """Return the convention that has causal structure, as `read_convention` defines it; None where neither has.
 
-    In every mask that heads or batch rows have no future cell is allowed; the rest one of them has to show.
+    In every plane no future cell is allowed; the rest one of them has to show.
     """
     queries, keys = is_true.shape[-2:]
     if queries < 2 or not 0 <= past <= keys - queries:

@@ -111,7 +111,7 @@ class Atom(NamedTuple):
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
-        return ATOMS[self.name].rule(grid, *self.arguments, **dict(self.keywords))
+        return ATOMS[self.name](grid, *self.arguments, **dict(self.keywords))
 
     def __str__(self) -> str:
         written = [str(argument) for argument in self.arguments]
@@ -146,56 +146,47 @@ class File(NamedTuple):
 
 
 class Pad(NamedTuple):
-    """`pad` without numbers: every row of a batch has padding of its own, which is given beside the expression.
+    """`pad` without numbers: every row of a batch has padding of its own, which is stated beside the expression.
 
     Attributes:
-        side: on which the padding is, where lengths say how much there is.
-        lengths: how many tokens each row has.
-        real: the keys of each row that are tokens, as an attention mask says it; one of the two is given.
+        side: on which the padding is, where lengths are numbers.
+        lengths: how many tokens each row has, `[B]`, or which of its keys are tokens, `[B, K]`.
     """
 
     side: Literal["left", "right"] = "right"
-    lengths: tuple[int, ...] | None = None
-    real: Bool[np.ndarray, "B K"] | None = None
+    lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None = None
 
     @property
-    def rows(self) -> int:
-        """How many rows the batch has.
-
-        Raises:
-            UsageError: nobody said.
-        """
-        lengths = self.lengths if self.real is None else self.real
-        if lengths is None:
+    def stated(self) -> Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"]:
+        """The lengths, or a UsageError where nobody stated them."""
+        if self.lengths is None:
             raise UsageError(
                 f"{self} is the padding of each row of a batch; say how many tokens the rows have by --lengths 5,2 "
                 "(in Python lengths=[5, 2]), or write pad(left=n) or pad(right=n)"
             )
-        return len(lengths)
+        return self.lengths
 
     @property
     def longest(self) -> int:
-        """How many keys the longest row has, or the mask of tokens; see `rows` for what is raised."""
-        if self.rows and self.real is not None:
-            return self.real.shape[1]
-        return max(*self.lengths or (), 1)
+        """How many keys the longest row has, or the mask of tokens."""
+        return max(int(self.stated.max()), 1) if self.stated.ndim == 1 else self.stated.shape[1]
 
     def tokens(self, keys: int) -> Bool[np.ndarray, "B K"]:
         """Return which of the keys are tokens.
 
         Raises:
-            UsageError: nobody said.
-            InputError: it was said for another number of keys.
+            UsageError: nobody stated the lengths.
+            InputError: they are those of another number of keys.
         """
-        if self.rows and self.real is not None:
-            if self.real.shape[1] != keys:
-                raise InputError(f"the lengths are a mask of {self.real.shape[1]} keys, and there are {keys}")
-            return self.real
-        lengths = np.array(self.lengths)[:, None]
+        lengths = self.stated
+        if lengths.ndim == 2:
+            if lengths.shape[1] != keys:
+                raise InputError(f"the lengths are a mask of {lengths.shape[1]} keys, and there are {keys}")
+            return lengths
         if lengths.max() > keys:
             raise InputError(f"a row of {lengths.max()} tokens does not fit into {keys} keys; look at the lengths")
-        place = np.arange(keys)[None, :]
-        return place < lengths if self.side == "right" else place >= keys - lengths
+        place = np.arange(keys)
+        return place < lengths[:, None] if self.side == "right" else place >= keys - lengths[:, None]
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, "B 1 Q K"]:
         """See `Expression.allowed`."""
@@ -225,7 +216,7 @@ def conjuncts(expression: Expression) -> list[Expression]:
 
 
 def atoms_named(name: str, parts: Iterable[Expression]) -> list[Atom]:
-    """Return the atoms of this name among the parts of an expression."""
+    """Return the atoms of this name among parts of an expression."""
     return [part for part in parts if isinstance(part, Atom) and part.name == name]
 
 
@@ -248,32 +239,24 @@ def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[n
 
     Args:
         expression: with or without `pad`.
-        lengths: how many tokens each row has, or which of its keys are tokens; `pad(left)` takes numbers alone.
+        lengths: how many tokens each row has, or which of its keys are tokens.
 
     Raises:
         UsageError: a mask of tokens says the side itself, and it is not the one that is written.
     """
-
-    def bound(leaf: Expression) -> Expression:
-        if not isinstance(leaf, Pad):
-            return leaf
-        if lengths.ndim == 1:
-            return leaf._replace(lengths=tuple(lengths.tolist()))
-        if leaf.side == "left" and not (lengths[:, :-1] <= lengths[:, 1:]).all():
-            raise UsageError("pad(left) beside a mask whose rows are not padded on the left; write pad")
-        return leaf._replace(real=lengths.astype(bool))
-
-    return map_leaves(expression, bound)
+    is_left = any(isinstance(leaf, Pad) and leaf.side == "left" for leaf in leaves(expression))
+    if is_left and lengths.ndim == 2 and (lengths[:, :-1] > lengths[:, 1:]).any():
+        raise UsageError("pad(left) beside a mask whose rows are not padded on the left; write pad")
+    return map_leaves(expression, lambda leaf: leaf._replace(lengths=lengths) if isinstance(leaf, Pad) else leaf)
 
 
 def batch_rows(expression: Expression) -> int | None:
     """Return how many batch rows have padding of their own in an expression; None is no such padding.
 
     Raises:
-        UsageError: it has such padding, and nobody said how much.
+        UsageError: it has such padding, and nobody stated how much.
     """
-    counts = {leaf.rows for leaf in leaves(expression) if isinstance(leaf, Pad)}
-    return counts.pop() if counts else None
+    return next((len(leaf.stated) for leaf in leaves(expression) if isinstance(leaf, Pad)), None)
 
 
 def files_of(*expressions: Expression) -> list[File]:
@@ -282,23 +265,6 @@ def files_of(*expressions: Expression) -> list[File]:
 
 
 # --- the atoms ---------------------------------------------------------------------------------------------
-
-
-class AtomKind(NamedTuple):
-    """An atom: its rule, and what the parser and the help need to know of it."""
-
-    name: str
-    rule: Callable[..., Bool[np.ndarray, " ..."]]  # of the cells and its arguments
-    arguments: range = range(1)  # how many positional arguments it takes
-    keywords: frozenset[str] = frozenset()
-    least: int = 0  # the smallest argument that makes sense
-    allows_own: bool = False  # whether every query may attend to the key at its own position
-    is_bias: bool = False  # whether it adds to the scores and forbids nothing
-
-    @property
-    def usage(self) -> str:
-        """How it is written."""
-        return NOTATION[self.name].usage
 
 
 def _everywhere(at: Grid, *_: int) -> Bool[np.ndarray, "Q K"]:
@@ -329,25 +295,21 @@ def _between(at: Grid, positions: Int[np.ndarray, "_ _"], start: int, stop: int)
     return np.broadcast_to((start <= positions) & (positions < stop), (len(at.queries), at.keys))
 
 
-_ONE, _TWO, _MANY = range(1, 2), range(2, 3), range(1, 1_000_000)
-
-ATOMS = {
-    kind.name: kind
-    for kind in (
-        AtomKind("full", _everywhere, allows_own=True),
-        AtomKind("causal", lambda at: at.j <= at.i, allows_own=True),
-        AtomKind("window", lambda at, w: (at.i - w < at.j) & (at.j <= at.i), _ONE, least=1, allows_own=True),
-        AtomKind("band", lambda at, left, right: (at.i - left <= at.j) & (at.j <= at.i + right), _TWO, allows_own=True),
-        AtomKind("prefix", lambda at, n: (at.j <= at.i) | (at.j < n), _ONE, allows_own=True),
-        AtomKind("docs", _docs, _MANY, least=1, allows_own=True),
-        AtomKind("chunk", lambda at, size: at.i // size == at.j // size, _ONE, least=1, allows_own=True),
-        AtomKind("dilated", _dilated, _TWO, least=1, allows_own=True),
-        AtomKind("global", lambda at, *places: np.isin(at.i, places) | np.isin(at.j, places), _MANY),
-        AtomKind("pad", _pad, keywords=frozenset({"left", "right"})),
-        AtomKind("keys", lambda at, start, stop: _between(at, at.j, start, stop), _TWO),
-        AtomKind("queries", lambda at, start, stop: _between(at, at.i, start, stop), _TWO),
-        AtomKind("alibi", _everywhere, _ONE, least=1, allows_own=True, is_bias=True),
-    )
+# Whether a query may attend to a key, of the cells and the arguments of an atom.
+ATOMS: dict[str, Callable[..., Bool[np.ndarray, " ..."]]] = {
+    "full": _everywhere,
+    "causal": lambda at: at.j <= at.i,
+    "window": lambda at, w: (at.i - w < at.j) & (at.j <= at.i),
+    "band": lambda at, left, right: (at.i - left <= at.j) & (at.j <= at.i + right),
+    "prefix": lambda at, n: (at.j <= at.i) | (at.j < n),
+    "docs": _docs,
+    "chunk": lambda at, size: at.i // size == at.j // size,
+    "dilated": _dilated,
+    "global": lambda at, *places: np.isin(at.i, places) | np.isin(at.j, places),
+    "pad": _pad,
+    "keys": lambda at, start, stop: _between(at, at.j, start, stop),
+    "queries": lambda at, start, stop: _between(at, at.i, start, stop),
+    "alibi": _everywhere,
 }
 
 
@@ -356,7 +318,7 @@ def _allows_own(expression: Expression) -> bool:
     if isinstance(expression, And | Or):
         own = map(_allows_own, expression.sides)
         return all(own) if isinstance(expression, And) else any(own)
-    return isinstance(expression, Atom) and ATOMS[expression.name].allows_own
+    return isinstance(expression, Atom) and NOTATION[expression.name].allows_own
 
 
 # --- masks -------------------------------------------------------------------------------------------------
@@ -377,13 +339,10 @@ class RuleMask(NamedTuple):
         Raises:
             InputError: the expression does not fit a sequence of this length.
         """
-        grid = Grid(queries[:, None], self.keys, self.past, self.queries, self.heads)
-        return _of_heads(self.expression.allowed(grid), heads)
-
-    def is_exactly(self, allowed: Bool[np.ndarray, "1 Q K"]) -> bool:
-        """Return whether these are its cells, comparing a block of rows at a time."""
-        blocks = row_blocks(np.arange(self.queries), self.keys)
-        return all(np.array_equal(self.rows([0], rows), allowed[:, rows]) for rows in blocks)
+        allowed = self.expression.allowed(Grid(queries[:, None], self.keys, self.past, self.queries, self.heads))
+        if allowed.ndim == 2:
+            return allowed[None]
+        return allowed if len(allowed) == 1 else allowed[heads]
 
     def padding(self) -> Bool[np.ndarray, " K"]:
         """Return the keys that `pad` forbids to every query, whatever else the expression says."""
@@ -433,12 +392,7 @@ def smallest(allowed: Bool[np.ndarray, "#H Q K"], heads: int) -> Mask:
         width = max(int(allowed[0, -1].sum()), 1)  # no window is empty
         for atom in (Atom("full"), Atom("causal"), Atom("window", (width,))):
             rule = RuleMask(atom, queries, keys, heads, past=keys - queries)
-            if rule.is_exactly(allowed):
+            blocks = row_blocks(np.arange(queries), keys)
+            if all(np.array_equal(rule.rows([0], rows), allowed[:, rows]) for rows in blocks):
                 return rule
     return ArrayMask(np.array(allowed))
-
-
-def _of_heads(allowed: Bool[np.ndarray, " ..."], heads: list[int]) -> Bool[np.ndarray, "H Q K"]:
-    if allowed.ndim == 2:
-        return allowed[None]
-    return allowed if len(allowed) == 1 else allowed[heads]

@@ -1,8 +1,11 @@
-"""Masks in files: read as what they hold, and written whole. Nothing in a file is ever executed."""
+"""Masks as they are stored: in files, which are read and written whole, and as the arrays of a program.
+
+Nothing in a file is ever executed.
+"""
 
 from __future__ import annotations
 
-import json
+import sys
 import warnings
 import zipfile
 from io import BytesIO
@@ -17,21 +20,38 @@ from attncli.masks.notation import ENDINGS
 from attncli.text import visible
 
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
-_WITH_BFLOAT16 = (".safetensors", ".pt")
 _MOST = {".csv": MOST_TEXT, ".pt": MOST_PACKED}  # the others are mapped
 _LARGEST = 2**28  # bytes that a mask may take which takes more than its file, as a small file can ask for any
 
 
 class StoredMask(NamedTuple):
-    """What a mask file holds.
+    """What a mask file or an array holds.
 
     Attributes:
-        values: booleans or numbers, two to four axes; bfloat16 comes as float32, which holds it exactly.
+        values: booleans or numbers; bfloat16 comes as float32, which holds it exactly.
         dtype: what the file calls their type; None where it has no types.
     """
 
     values: np.ndarray[Any, Any]
     dtype: str | None
+
+
+def as_stored(array: Any, name: str) -> StoredMask:
+    """Return an array, a tensor or nested lists as an array, and the name of its type.
+
+    Raises:
+        InputError: it holds no numbers.
+    """
+    torch = sys.modules.get("torch")  # who holds tensors has imported it
+    if torch is not None and isinstance(array, torch.Tensor):
+        return StoredMask(to_numpy(array), str(array.dtype).removeprefix("torch."))
+    try:
+        values = np.asarray(array)
+    except ValueError:
+        raise InputError(f"{name} is no array: its rows have different lengths") from None
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"{name} holds {values.dtype}; expected booleans or numbers")
+    return StoredMask(values, values.dtype.name)
 
 
 def read_values(path: Path, most_axes: int = 4) -> StoredMask:
@@ -44,7 +64,17 @@ def read_values(path: Path, most_axes: int = 4) -> StoredMask:
     Raises:
         InputError: there is no such file, or it cannot hold a mask.
     """
-    name, loaded = visible(str(path)), read_array(path)
+    name = visible(str(path))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy's, about what a damaged header looks like
+            loaded = _read(path)
+    except FileNotFoundError:
+        raise InputError(f"mask file {name} does not exist") from None
+    except LoadError:  # what reads it is not installed
+        raise
+    except Exception as error:  # a damaged header is read as Python literals, which raises nearly anything
+        raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
     values = loaded.values
     if not 2 <= values.ndim <= most_axes or not values.size or values.dtype.kind not in "biuf":
         axes = ", [batch, heads, queries, keys]" if most_axes == 4 else ""
@@ -53,25 +83,6 @@ def read_values(path: Path, most_axes: int = 4) -> StoredMask:
             f"0/1 or additive floats of shape [queries, keys] or [heads, queries, keys]{axes}"
         )
     return loaded
-
-
-def read_array(path: Path) -> StoredMask:
-    """Read the array of a file with one of `ENDINGS`, whatever it is.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read.
-    """
-    name = visible(str(path))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy's, about what a damaged header looks like
-            return _read(path)
-    except FileNotFoundError:
-        raise InputError(f"mask file {name} does not exist") from None
-    except LoadError:  # what reads it is not installed
-        raise
-    except Exception as error:  # a damaged header is read as Python literals, which raises nearly anything
-        raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
 
 
 def _read(path: Path) -> StoredMask:
@@ -124,7 +135,7 @@ def _read_torch(path: Path) -> StoredMask:
     if not isinstance(loaded, torch.Tensor):
         raise ValueError(f"it holds a {type(loaded).__name__}, not a tensor")
     _check_size(loaded.nbytes, path)  # one value can stand in many places
-    return StoredMask(to_numpy(loaded), str(loaded.dtype).removeprefix("torch."))
+    return as_stored(loaded, "the file")
 
 
 def _check_size(size: int, path: Path) -> None:
@@ -133,59 +144,32 @@ def _check_size(size: int, path: Path) -> None:
         raise ValueError(f"it unpacks to {size} bytes; give a mask of this size as .npy")
 
 
-# --- writing -----------------------------------------------------------------------------------------------
-
-
-def write_values(path: Path, values: np.ndarray[Any, Any], dtype: str) -> None:
+def write_values(path: Path, values: np.ndarray[Any, Any]) -> None:
     """Write a mask into a file that appears when it is whole.
-
-    Args:
-        path: a file with one of `ENDINGS`.
-        values: two to four axes; bfloat16 as float32.
-        dtype: what the file is to hold.
 
     Raises:
         UsageError: the format cannot hold such a mask.
         InputError: the file cannot be written.
     """
-    ending, name = path.suffix.lower(), visible(str(path))
-    if ending not in ENDINGS:
-        raise UsageError(f"--output {name}: expected a file ending in {', '.join(ENDINGS)}")
-    if dtype == "bfloat16" and ending not in _WITH_BFLOAT16:
-        raise UsageError(f"--output {name}: {ending} has no bfloat16; {' and '.join(_WITH_BFLOAT16)} have")
-    if ending == ".csv" and values.ndim != 2:
-        raise UsageError(f"--output {name}: .csv holds one matrix, the mask has {values.ndim} axes; use .npy")
-    with atomic_write(path) as aside:
-        # Through bytes: the libraries' own errors about a file do not say what the system said.
-        aside.write_bytes(_encode(ending, values, dtype))
-
-
-def _encode(ending: str, values: np.ndarray[Any, Any], dtype: str) -> bytes | memoryview:
-    """Return what a file of the values holds."""
-    stream = BytesIO()
-    match ending:
+    stream, name = BytesIO(), visible(str(path))
+    match path.suffix.lower():
         case ".npy":
             np.save(stream, values)
         case ".pt":
             require("a .pt file", "torch")
             import torch
 
-            tensor = torch.from_numpy(np.array(values))
-            torch.save(tensor.bfloat16() if dtype == "bfloat16" else tensor, stream)
+            torch.save(torch.from_numpy(np.array(values)), stream)
         case ".safetensors":
-            return _safetensors(values, dtype)
+            from safetensors.numpy import save
+
+            stream.write(save({"mask": np.ascontiguousarray(values)}))
         case ".csv":
-            numbers = values.astype(int) if dtype == "bool" else values
+            if values.ndim != 2:
+                raise UsageError(f"--output {name}: .csv holds one matrix, the mask has {values.ndim} axes; use .npy")
+            numbers = values.astype(int) if values.dtype == bool else values
             stream.writelines((",".join(map(str, row)) + "\n").encode() for row in numbers.tolist())
-    return stream.getbuffer()
-
-
-def _safetensors(values: np.ndarray[Any, Any], dtype: str) -> bytes:
-    """Return a safetensors file: a length, a JSON header of that length, the tensor; NumPy has no bfloat16."""
-    if dtype == "bfloat16":
-        values = (values.astype("<f4").view(np.uint32) >> 16).astype("<u2")
-    data = np.ascontiguousarray(values).tobytes()
-    kind = {"bool": "BOOL", "bfloat16": "BF16"}.get(dtype, f"F{8 * values.itemsize}")
-    header = json.dumps({"mask": {"dtype": kind, "shape": values.shape, "data_offsets": [0, len(data)]}}).encode()
-    header += b" " * (-len(header) % 8)  # tensors are aligned
-    return len(header).to_bytes(8, "little") + header + data
+        case _:
+            raise UsageError(f"--output {name}: expected a file ending in {', '.join(ENDINGS)}")
+    with atomic_write(path) as aside:
+        aside.write_bytes(stream.getbuffer())  # the libraries' own errors about a file do not say what the system said

@@ -13,7 +13,7 @@ Severity = Literal["error", "note"]
 CODES = (
     "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "ambiguous", "mixed-fill",
     "double-fill", "overflow", "row-sum", "no-mask", "proof", "batch", "padding-side", "cache", "backend", "packing",
-    "dtype", "tokenizer", "broadcast", "unscaled", "after-softmax", "axis", "added-bool", "bias", "dropout", "nan",
+    "tokenizer", "broadcast", "unscaled", "after-softmax", "axis", "added-bool", "bias", "dropout", "nan",
     "positions", "heads",
 )  # fmt: skip
 
@@ -35,7 +35,7 @@ class Finding:
         kind: the layer's kind of attention.
         head: the head, where only one is meant.
         advice: what to do.
-        made_at: the lines of a program that made the masks it is about, where that is known of all of them.
+        made_at: the lines of a program that made the masks it is about, where all of them are known.
     """
 
     code: str

@@ -53,20 +53,21 @@ def _turned(rule: Rule) -> Iterator[Finding]:
     if queries != keys or queries < _LEAST:
         return
     for variant in rule.variants:
-        expression = variant.expression
+        expression = getattr(variant.expression, "inner", variant.expression)
         rows = "" if len(variant.rows) == rule.shape[0] else in_batch(variant.rows)
-        for band in atoms_named("band", conjuncts(getattr(expression, "inner", expression)) if expression else []):
+        for band in atoms_named("band", conjuncts(expression) if expression else []):
             back, ahead = band.arguments
             if back == 0 and ahead >= keys - 1:
-                message = f"sees itself and the future alone: a causal mask whose queries and keys are swapped{rows}"
+                message = "sees itself and the future alone: a causal mask whose queries and keys are swapped"
+                advice, count = "right in a language model that reads backwards", keys * (keys - 1) // 2
                 places = tuple((0, key) for key in range(1, min(keys, MOST_CELLS + 1)))
-                advice = "right in a language model that reads backwards"
-                yield Finding("leak", "note", message, keys * (keys - 1) // 2, places, advice=advice)
             elif (back, ahead) == (keys - 1, 1) and queries > _LEAST:
                 message = "sees the key after itself and no later one: the diagonal of a causal mask is shifted by +1"
+                advice, count = "right with one key of lookahead, as in streaming speech", keys - 1
                 places = tuple((query, query + 1) for query in range(min(keys - 1, MOST_CELLS)))
-                advice = "right with one key of lookahead, as in streaming speech"
-                yield Finding("leak", "note", message + rows, keys - 1, places, advice=advice)
+            else:
+                continue
+            yield Finding("leak", "note", message + rows, count, places, advice=advice)
 
 
 def _inverted(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule) -> Iterator[Finding]:
@@ -89,17 +90,12 @@ def _inverted(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule) -> Iterator[Find
     other = rule_of(~allowed, rule.shape, 0)
     atoms = leaves(*filter(None, [other.expression]))  # the complement of a window of 1 is a mask that some want
     names = {leaf.name for leaf in atoms if isinstance(leaf, Atom) and leaf != Atom("window", (1,))}
-    if names & _LOOKING_BACK and not (_sees_itself(allowed, keys) & other.tokens).any():
+    queries_at, keys_at = (np.arange(keys) if side > 1 else np.zeros(keys, int) for side in allowed.shape[2:])
+    sees_itself = np.any(allowed[..., queries_at, keys_at], axis=1)  # in some head
+    if names & _LOOKING_BACK and not (sees_itself & other.tokens).any():
         count = int(np.count_nonzero(allowed)) * (batch * heads * queries * keys // allowed.size)
         message = f"attends only where {other.text} forbids: True and False are swapped"
         yield Finding("leak", "error", message, count)
-
-
-def _sees_itself(allowed: Bool[np.ndarray, "_ _ _ _"], keys: int) -> Bool[np.ndarray, "_ K"]:
-    """Return which queries see the key at their own position, in some head."""
-    own = np.arange(keys)
-    queries, columns = (own if side > 1 else own * 0 for side in allowed.shape[2:])
-    return np.any(allowed[..., queries, columns], axis=1)
 
 
 def _laid_along_queries(rule: Rule) -> Iterator[Finding]:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 _DEFAULT = 8  # positions, where nothing says how many
 _MOST_CELLS = 2**31  # held at once, a byte each
 
-Lengths = Any  # of batch rows, as `with_lengths` takes them: `[B]` numbers of tokens, or `[B, K]` which keys are tokens
-
 
 class MaskSize(NamedTuple):
     """How many positions a mask is laid over; None is what nobody said.
@@ -63,11 +61,10 @@ class MaskSize(NamedTuple):
             raise UsageError(f"--past {past} leaves no query among {keys} keys")
         return MaskSize(queries, keys, max(keys - queries, 0) if self.past is None else self.past)
 
-
-def check_past(past: int | None) -> None:
-    """Raise UsageError for a past beyond which positions would not fit into the integers they are counted in."""
-    if past is not None and past > MOST:
-        raise UsageError(f"--past {past}: expected a number from 0 to {MOST}")
+    def check_past(self) -> None:
+        """Raise UsageError for a past beyond which positions would not fit into the integers they are counted in."""
+        if self.past is not None and self.past > MOST:
+            raise UsageError(f"--past {self.past}: expected a number from 0 to {MOST}")
 
 
 def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
@@ -96,29 +93,17 @@ class GridOptions(NamedTuple):
     Attributes:
         size: how many positions it is laid over.
         reader: what a file is for, which says what True means there; None leaves it to its cells.
-        lengths: what `pad` without numbers stands for, as `with_lengths` takes it.
-        is_batch: whether the first axis of a file is the batch: `[B, K]` says which keys of each row are padding,
-            `[B, Q, K]` is a mask for each row.
+        lengths: what `pad` without numbers stands for, see `bind_lengths`.
     """
 
     size: MaskSize = MaskSize()
     reader: Reader | None = None
-    lengths: Lengths | None = None
-    is_batch: bool = False
+    lengths: Any = None
 
-    def check_file(self, *masks: str) -> None:
-        """Raise UsageError for options that say how a file is read, if none of the masks is one."""
-        if any(map(is_file, masks)):
-            return
-        if self.reader is not None:
+    def check_reader(self, *masks: str) -> None:
+        """Raise UsageError for a reader, if none of the masks is a file."""
+        if self.reader is not None and not any(map(is_file, masks)):
             raise UsageError(f"--for {self.reader} applies to files; in an expression True = attend")
-        if self.is_batch:
-            raise UsageError(
-                "--batch applies to files; in an expression pad and --lengths say what batch rows there are"
-            )
-
-
-_AS_IT_IS = GridOptions()
 
 
 class MaskGrid(NamedTuple):
@@ -126,37 +111,35 @@ class MaskGrid(NamedTuple):
 
     Attributes:
         name: what it is called, as an expression where it is one.
-        allowed: True = attend; a plane for each mask that heads or batch rows have.
+        cells: True = attend, `[Q, K]`, `[H, Q, K]` or `[B, H, Q, K]`.
         past: how many keys stand before the first query.
         expression: what it was made from; None for a file that stands alone.
         stored: what the file holds.
         reading: what its values mean.
-        is_padding: whether it says of each batch row which keys are padding, to every query alike.
     """
 
     name: str
-    allowed: Bool[np.ndarray, "P Q K"]
+    cells: Bool[np.ndarray, "*B Q K"]
     past: int
     expression: Expression | None = None
     stored: StoredMask | None = None
     reading: Reading | None = None
-    is_padding: bool = False
+
+    @property
+    def allowed(self) -> Bool[np.ndarray, "P Q K"]:
+        """The cells, with one axis for the masks that heads and batch rows have."""
+        return self.cells.reshape(-1, *self.cells.shape[-2:])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the cells."""
+        return self.cells.shape
 
     @property
     def size(self) -> MaskSize:
         """How many queries and keys it has."""
-        _, queries, keys = self.allowed.shape
+        *_, queries, keys = self.shape
         return MaskSize(queries, keys, self.past)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape it has in its file; without one, a plane axis only where there are several."""
-        if self.stored is not None:
-            return self.stored.values.shape
-        rows = None if self.expression is None else batch_rows(self.expression)
-        if rows is not None:
-            return (rows, len(self.allowed) // rows, *self.allowed.shape[1:])
-        return self.allowed.shape[1:] if len(self.allowed) == 1 else self.allowed.shape
 
     @property
     def planes(self) -> tuple[str, ...]:
@@ -171,16 +154,6 @@ class MaskGrid(NamedTuple):
         return tuple(f"{row} {head}".strip() for row in rows for head in heads)
 
     @property
-    def heads(self) -> int:
-        """How many heads its shape has; 1 where all of them share a mask."""
-        return heads_of(self.shape)
-
-    @property
-    def cells(self) -> Bool[np.ndarray, "*B Q K"]:
-        """`allowed` in `shape`, which broadcasts to batch rows and heads as attention broadcasts it."""
-        return self.allowed.reshape(self.shape)
-
-    @property
     def is_ambiguous(self) -> bool:
         """Whether it is not known what True means in its file."""
         return self.reading is not None and self.reading.is_ambiguous
@@ -192,27 +165,58 @@ class MaskGrid(NamedTuple):
 
 
 def is_file(mask: str) -> bool:
-    """Return whether a mask is given as a file."""
+    """Return whether a mask is named as a file."""
     return mask.lower().endswith(ENDINGS)
 
 
-def as_expression(mask: str, lengths: Lengths | None = None) -> Expression:
-    """Return what an expression or a file name says.
+def has_padding_of_rows(expression: Expression) -> bool:
+    """Return whether an expression says `pad` without numbers, which needs lengths."""
+    return any(isinstance(leaf, Pad) for leaf in leaves(expression))
 
-    Args:
-        mask: one of these.
-        lengths: what `pad` without numbers stands for, as `with_lengths` takes it.
+
+def as_expression(mask: str, lengths: Any = None) -> Expression:
+    """Return what an expression or a file name says, with lengths where it says `pad` without numbers.
 
     Raises:
         UsageError: it is none of them.
-        InputError: a file cannot be read.
+        InputError: a file cannot be read, or the lengths are none.
     """
     expression = parse(mask, allow_rows=True)
-    return expression if lengths is None else with_lengths(expression, lengths)
+    return bind_lengths(expression, lengths) if lengths is not None and has_padding_of_rows(expression) else expression
+
+
+def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
+    """Return an expression whose `pad` is told how much it hides.
+
+    Args:
+        expected: the expression.
+        lengths: how many tokens each batch row has, or an attention mask `[B, K]`; an array, a tensor or nested lists.
+
+    Raises:
+        UsageError: the expression has no `pad` that needs them.
+        InputError: they are neither.
+    """
+    from attncli.masks.files import as_stored
+
+    if expected is None or not has_padding_of_rows(expected):
+        raise UsageError("lengths apply to pad without numbers in an expression, such as 'causal & pad'")
+    values = as_stored(lengths, "lengths").values
+    whole = values.size > 0 and bool((values == np.floor(values)).all()) and values.min() >= 0 and values.max() <= MOST
+    if whole and values.ndim == 1 and values.dtype != bool:
+        return with_lengths(expected, values.astype(int))
+    if not whole or values.ndim != 2 or values.max() > 1:
+        raise InputError(
+            f"lengths holds {values.dtype} of shape {list(values.shape)}; expected the tokens of each row, [batch], or "
+            "a mask of 0 and 1, [batch, keys], with 1 for a token"
+        )
+    tokens = values.astype(bool)
+    if not tokens.any(axis=1).all() and (~tokens).any(axis=1).all():
+        raise InputError("lengths leaves a row without a token; 1 and True are tokens in it, and not padding")
+    return with_lengths(expected, tokens)
 
 
 def read_grid(
-    name: str, options: GridOptions = _AS_IT_IS, expected: Expression | None = None, stored: StoredMask | None = None
+    name: str, options: GridOptions, expected: Expression | None = None, stored: StoredMask | None = None
 ) -> MaskGrid:
     """Read a mask that is stored cell by cell.
 
@@ -231,32 +235,29 @@ def read_grid(
     from attncli.masks.conventions import read_convention
     from attncli.masks.files import read_values
 
-    check_past(options.size.past)
+    options.size.check_past()
     stored = read_values(Path(name)) if stored is None else stored
-    rows = None if expected is None else batch_rows(expected)
-    stored = stored._replace(values=_with_batch(stored.values, rows, options))
-    *_, queries, keys = shape = stored.values.shape
-    batch = shape[0] if len(shape) == 4 else 1
+    values, rows = stored.values, None if expected is None else batch_rows(expected)
+    if rows and values.ndim == 3:
+        planes, *cells = values.shape
+        if planes % rows == 0 and (options.reader == "mha" or planes == rows > 1):
+            values = values.reshape(rows, planes // rows, *cells)
+    batch = len(values) if values.ndim == 4 else 1
     if rows is not None and 1 not in (rows, batch) and rows != batch:
         raise InputError(f"the mask {visible(name)} has {batch} batch rows, and the lengths are those of {rows}")
+    *_, queries, keys = values.shape
     past = max(keys - queries, 0) if options.size.past is None else options.size.past
-    is_padding = options.is_batch and queries == heads_of(shape) == 1
-    reading = read_convention(stored.values, visible(name), options.reader, past)
-    allowed = reading.allowed.reshape(-1, queries, keys)
-    return MaskGrid(name, allowed, past, None, stored, reading, is_padding)
+    reading = read_convention(values, visible(name), options.reader, past)
+    return MaskGrid(name, reading.allowed, past, None, stored._replace(values=values), reading)
 
 
-def _with_batch(values: np.ndarray[Any, Any], rows: int | None, options: GridOptions) -> np.ndarray[Any, Any]:
-    """Return the values with axes for batch rows and heads, if their first axis is the batch."""
-    if values.ndim == 2 and options.is_batch:
-        return values[:, None, None]
-    if values.ndim == 3:
-        planes, *cells = values.shape
-        if rows and planes % rows == 0 and (options.is_batch or options.reader == "mha" or planes == rows > 1):
-            return values.reshape(rows, planes // rows, *cells)
-        if options.is_batch:
-            return values[:, None]
-    return values
+def _read_sized(name: str, options: GridOptions) -> MaskGrid:
+    grid = read_grid(name, options)
+    found, wanted = list(grid.shape[-2:]), [options.size.queries, options.size.keys]
+    wanted = [want or side for want, side in zip(wanted, found, strict=True)]
+    if wanted != found:
+        raise InputError(f"the mask in {visible(name)} is {found}; expected [queries, keys] = {wanted}")
+    return grid
 
 
 def open_mask(mask: str, options: GridOptions, reference: Expression | None = None) -> MaskGrid:
@@ -271,35 +272,29 @@ def open_mask(mask: str, options: GridOptions, reference: Expression | None = No
         UsageError: it is neither, or an option does not apply to it.
         InputError: a file cannot be read, or is not of this size.
     """
-    options.check_file(mask)
-    if not is_file(mask):
-        expression = as_expression(mask, options.lengths)
-        sizing = (expression,) if reference is None else (expression, reference)
-        return grid_of_expression(expression, size_for(options.size, *sizing))
-    grid = read_grid(mask, options)
-    _, queries, keys = grid.allowed.shape
-    wanted = [options.size.queries or queries, options.size.keys or keys]
-    if wanted != [queries, keys]:
-        raise InputError(f"the mask in {visible(mask)} is [{queries}, {keys}]; expected [queries, keys] = {wanted}")
-    return grid
+    options.check_reader(mask)
+    if is_file(mask):
+        return _read_sized(mask, options)
+    expression = as_expression(mask, options.lengths)
+    sizing = (expression,) if reference is None else (expression, reference)
+    return grid_of_expression(expression, size_for(options.size, *sizing))
 
 
 def open_pair(one: str, other: str, options: GridOptions) -> tuple[MaskGrid, MaskGrid]:
-    """Open two masks of one size to compare them; where nothing else says it, one takes the size of the other.
+    """Open two masks of one size to compare them; where nothing else says it, an expression takes that of a file.
 
     Raises:
         UsageError: one of them is no mask, an option applies to neither, or what True means is not known.
         InputError: a file cannot be read, or is not of this size.
     """
-    options.check_file(one, other)
-    expressions = [as_expression(mask, options.lengths) for mask in (one, other) if not is_file(mask)]
-    size, opened = options.size, {}
-    for mask in sorted((one, other), key=is_file, reverse=True):  # a file knows its size
-        how = options._replace(size=size) if is_file(mask) else GridOptions(size, lengths=options.lengths)
-        opened[mask] = open_mask(mask, how, expressions[-1] if expressions else None)
-        opened[mask].check_read()
-        size = opened[mask].size
-    return opened[one], opened[other]
+    options.check_reader(one, other)
+    expressions = {mask: as_expression(mask, options.lengths) for mask in (one, other) if not is_file(mask)}
+    grids = {mask: _read_sized(mask, options) for mask in (one, other) if is_file(mask)}
+    for grid in grids.values():
+        grid.check_read()
+    size = next((grid.size for grid in grids.values()), None) or size_for(options.size, *expressions.values())
+    grids |= {mask: grid_of_expression(expression, size) for mask, expression in expressions.items()}
+    return grids[one], grids[other]
 
 
 def grid_of_expression(expression: Expression, size: MaskSize, heads: int = 1) -> MaskGrid:
@@ -308,9 +303,8 @@ def grid_of_expression(expression: Expression, size: MaskSize, heads: int = 1) -
     Raises:
         InputError: the expression does not fit this many positions.
     """
-    allowed = materialise(expression, size, heads)
-    planes = allowed.reshape(-1, *allowed.shape[-2:])
-    return MaskGrid(str(expression), planes, size.past or 0, expression)
+    cells = materialise(expression, size, heads)
+    return MaskGrid(str(expression), cells[0] if cells.shape[:-2] == (1,) else cells, size.past or 0, expression)
 
 
 def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[np.ndarray, "*B #H Q K"]:
@@ -329,23 +323,21 @@ def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[
     """
     assert size.queries is not None
     assert size.keys is not None
-    check_past(size.past)
+    size.check_past()
     heads = _heads_for(expression, heads)
     count = (batch_rows(expression) or 1) * heads
     if count * size.queries * size.keys > _MOST_CELLS:
         masks = f"{count} masks of " if count > 1 else ""
         raise InputError(f"{masks}{size.queries} × {size.keys} cells are too many to lay out; give a smaller size")
-    allowed = None
-    for block in row_blocks(np.arange(size.queries), size.keys):
-        cells = expression.allowed(Grid(block[:, None], size.keys, size.past or 0, size.queries, heads))
-        if allowed is None:
-            allowed = np.empty((*(cells.shape[:-2] or (1,)), size.queries, size.keys), bool)
-        allowed[..., block, :] = cells
-    assert allowed is not None
-    return allowed
+    blocks = [
+        expression.allowed(Grid(rows[:, None], size.keys, size.past or 0, size.queries, heads))
+        for rows in row_blocks(np.arange(size.queries), size.keys)
+    ]
+    cells = np.concatenate(blocks, axis=-2)
+    return cells[None] if cells.ndim == 2 else cells
 
 
 def grid_rows(expression: Expression, mask: MaskGrid, rows: Int[np.ndarray, " R"]) -> Grid:
     """Return the grid of some rows of a mask, on which an expression is compared with it."""
-    _, queries, keys = mask.allowed.shape
-    return Grid(rows[:, None], keys, mask.past, queries, _heads_for(expression, mask.heads))
+    *_, queries, keys = mask.shape
+    return Grid(rows[:, None], keys, mask.past, queries, _heads_for(expression, heads_of(mask.shape)))

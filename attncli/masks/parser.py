@@ -18,7 +18,6 @@ from attncli.masks.expressions import (
     ATOMS,
     And,
     Atom,
-    AtomKind,
     Expression,
     File,
     Not,
@@ -27,11 +26,11 @@ from attncli.masks.expressions import (
     atoms_named,
     conjuncts,
 )
-from attncli.masks.notation import ENDINGS, MOST
+from attncli.masks.notation import ENDINGS, MOST, NOTATION
 from attncli.text import did_you_mean, visible
 
 if TYPE_CHECKING:
-    from attncli.masks.conventions import Reader, Reading
+    from attncli.masks.conventions import Reader
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
@@ -55,11 +54,7 @@ class Mistake(NamedTuple):
 
 
 class MaskError(UsageError):
-    """A text is no mask expression.
-
-    Attributes:
-        mistake: what is wrong with it.
-    """
+    """A text is no mask expression; `mistake` says what is wrong with it."""
 
     mistake: Mistake
 
@@ -95,31 +90,26 @@ def parse(text: str, allow_files: bool = True, allow_bias: bool = False, allow_r
     if not isinstance(text, str):
         raise UsageError("the mask is an expression such as 'causal & window(4)', or the name of a file")
     if allow_files and text.lower().endswith(ENDINGS):
-        return _bare_file(text)
+        return _read_file(text, None)
     if allow_files and Path(text).suffix and os.path.isfile(text):
         *most, last = ENDINGS
         raise UsageError(f"a mask is not read from {visible(text)}; its ending says how: {', '.join(most)} or {last}")
     return _Parser(text, allow_files, allow_bias, allow_rows).whole()
 
 
-def _read_file(path: str, reader: Reader | None) -> Reading:
+def _read_file(path: str, reader: Reader | None) -> Expression:
     from attncli.masks.conventions import read_convention
     from attncli.masks.files import read_values
 
-    return read_convention(read_values(Path(path), most_axes=3).values, f"the mask file {visible(path)}", reader)
-
-
-def _bare_file(path: str) -> Expression:
-    reading = _read_file(path, None)
+    values = read_values(Path(path), most_axes=3).values
+    reading = read_convention(values, f"the mask file {visible(path)}", reader)
     if reading.is_ambiguous:
         stated = visible(str(File(path, reading.allowed)))
         raise UsageError(
             f"{visible(path)}: {reading.why}; write {shlex.quote(stated)} for the one, {shlex.quote('~' + stated)} for "
             "the other (attn mask show --for sdpa draws the one)"
         )
-    if reading.convention == "masked":
-        return Not(File(path, ~reading.allowed))
-    return File(path, reading.allowed)
+    return Not(File(path, ~reading.allowed)) if reading.convention == "masked" else File(path, reading.allowed)
 
 
 class _Parser:
@@ -136,7 +126,7 @@ class _Parser:
 
     def whole(self) -> Expression:
         expression = self.expression()
-        if self.rest():
+        if self.text[self.position :].strip():
             raise self.error("expected & or | here")
         if self.bias_at is not None and not atoms_named("alibi", conjuncts(expression)):
             raise self.error("a bias forbids nothing; join it with & to the mask it stands beside", self.bias_at)
@@ -182,11 +172,11 @@ class _Parser:
             self.position = match.end()
             return Pad("left" if match["side"] == "left" else "right")
         if name not in ATOMS:
-            names = [atom for atom, kind in ATOMS.items() if self.allow_bias or not kind.is_bias]
+            names = [atom for atom in ATOMS if self.allow_bias or not NOTATION[atom].is_bias]
             names += ["file"] if self.allow_files else []
             hint = did_you_mean(name, names) or f"; the masks are: {', '.join(names)}"
             raise self.error(f"unknown mask '{name}'{hint}", start)
-        kind = ATOMS[name]
+        kind = NOTATION[name]
         if kind.is_bias:
             if not self.allow_bias or self.bias_at is not None:
                 raise self.error(f"{name} is a bias; attn run --expect takes it, once", start)
@@ -197,24 +187,23 @@ class _Parser:
             while not self.take(")"):
                 if positional or keywords:
                     self.expect(",")
-                self.argument(kind, positional, keywords)
-        if len(positional) not in kind.arguments or (kind.keywords and not keywords):
+                self.argument(name, positional, keywords)
+        if not kind.takes(len(positional)) or (name == "pad" and not keywords):
             takes = f"is written {kind.usage}" if "(" in kind.usage else "takes no number"
             raise self.error(f"{name} {takes}", start)
         return Atom(name, tuple(positional), tuple(sorted(keywords.items())))
 
-    def file(self, start: int) -> File:
+    def file(self, start: int) -> Expression:
         quoted = self.take_kind("string") if self.take("(") else None
         if quoted is None or not self.take(")"):
             raise self.error('file is written file("mask.npy")', start)
-        return File(quoted[1:-1], _read_file(quoted[1:-1], "sdpa").allowed)
+        return _read_file(quoted[1:-1], "sdpa")
 
-    def argument(self, kind: AtomKind, positional: list[int], keywords: dict[str, int]) -> None:
-        start = self.position
+    def argument(self, name: str, positional: list[int], keywords: dict[str, int]) -> None:
+        start, kind = self.position, NOTATION[name]
         keyword = self.take_kind("name")
-        if keyword is not None and (keyword not in kind.keywords or keyword in keywords or not self.take("=")):
-            raise self.error(f"expected a number: {kind.usage}", start)
-        digits = self.take_kind("number")
+        is_keyword = name == "pad" and keyword in ("left", "right") and keyword not in keywords and self.take("=")
+        digits = self.take_kind("number") if keyword is None or is_keyword else None
         if digits is None:
             raise self.error(f"expected a number: {kind.usage}", start)
         if len(digits) > len(str(MOST)) or int(digits) < kind.least:
@@ -223,9 +212,6 @@ class _Parser:
             positional.append(int(digits))
         else:
             keywords[keyword] = int(digits)
-
-    def rest(self) -> str:
-        return self.text[self.position :].lstrip()
 
     def take(self, sign: str) -> bool:
         return self.take_kind("sign", sign) is not None

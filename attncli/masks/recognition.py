@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -41,8 +42,7 @@ _MOST_PLACES = 64  # positions that `global` is tried with
 _MOST_DOCUMENTS = 4096
 _SAMPLED = 16  # rows that a rule is tried on before all others
 _MOST_VARIANTS = 3  # that are named
-_MOST_NUMBERS = 4  # of a list that is longer than twice as much
-_MANY = re.compile(r"\d+(?:,\d+){8,}")
+_MANY = re.compile(r"(\d+(?:,\d+){3})(?:,\d+){5,}")  # numbers, of which the first four are shown
 _INFERRED: tuple[ExceptionKind, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
 _WHATEVER_MANY: tuple[ExceptionKind | None, ...] = (None, "each other", "padding")  # that show it however few words
 
@@ -87,9 +87,8 @@ class Rule:
     @property
     def varies(self) -> Literal["rows", "heads"] | None:
         """What has rules of its own; padding that each batch row has of its own is one rule."""
-        if len(self.variants) == 1:
-            return None
-        return "heads" if len({variant.heads for variant in self.variants}) > 1 else "rows"
+        has_heads = len({variant.heads for variant in self.variants}) > 1
+        return None if len(self.variants) == 1 else "heads" if has_heads else "rows"
 
     @cached_property
     def tokens(self) -> Bool[np.ndarray, "B K"]:
@@ -123,11 +122,19 @@ def rule_of(
     _, heads, queries, keys = shape
     before = max(keys - queries, 0) if past is None else past
     cells = _collapsed(allowed)
-    variants: list[RuleVariant] = []
-    for alike in _alike_heads(cells, heads):
-        of_rows = _of_rows(cells[:, alike[0] % cells.shape[1]], shape, before, tokens)
-        variants += [variant._replace(heads=alike) for variant in of_rows]
-    variants = _without_names(variants)
+    alike = [tuple(range(heads))]
+    if cells.shape[1] > 1:
+        alike = _grouped(range(heads), lambda head: cells[:, head].tobytes())
+    variants = [
+        variant._replace(heads=some)
+        for some in alike
+        for variant in _of_rows(cells[:, some[0] % cells.shape[1]], shape, before, tokens)
+    ]
+    nameless = [variant for variant in variants if variant.expression is None]
+    if len({variant.rows for variant in nameless}) == 1:  # heads without a rule are one variant
+        some = tuple(sorted(head for variant in nameless for head in variant.heads))
+        nameless = [nameless[0]._replace(heads=some)]
+    variants = [variant for variant in variants if variant.expression is not None] + nameless
     density = float(np.count_nonzero(cells) / cells.size)
     return Rule(_rule_text(variants, shape, before, density), tuple(variants), shape)
 
@@ -140,13 +147,11 @@ def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
 
 def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
     """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
-    if not allowed.any():
+    found = _Planes(allowed[None], past).found() if allowed.any() else None
+    if found is None or found.expression is None or found.past != past:
         return None
-    found = _Planes(allowed[None], past).plain()
-    expression = None if found is None or found.past != past else found.expression
-    if expression is None or any(isinstance(leaf, Pad) for leaf in leaves(expression)):
-        return None  # it could not be written
-    return expression
+    is_padded = any(isinstance(leaf, Pad | RuleWithExceptions) for leaf in leaves(found.expression))
+    return None if is_padded else found.expression  # it could not be written
 
 
 def infer_padding(
@@ -193,13 +198,6 @@ def _collapsed(allowed: Bool[np.ndarray, "_ _ _ _"]) -> Bool[np.ndarray, "_ _ _ 
     return allowed
 
 
-def _alike_heads(cells: Bool[np.ndarray, "_ _ _ _"], heads: int) -> list[tuple[int, ...]]:
-    """Return the heads, those together whose masks are equal in all batch rows."""
-    if cells.shape[1] == 1:
-        return [tuple(range(heads))]
-    return _grouped(range(heads), lambda head: cells[:, head].tobytes())
-
-
 def _of_rows(
     cells: Bool[np.ndarray, "_ _ _"], shape: Shape, past: int, tokens: Bool[np.ndarray, "B K"] | None
 ) -> list[RuleVariant]:
@@ -212,7 +210,9 @@ def _of_rows(
         some = cells if len(rows) == batch else cells[list(rows)]
         return _of_planes(some, queries, keys, past)._replace(rows=rows)
 
-    found = None if tokens is None else _of_words(cells, queries, keys, past, tokens)
+    found = None
+    if tokens is not None and not tokens.all() and tokens.any(axis=1).all() and past + queries == keys:
+        found = _Planes(np.broadcast_to(cells, (batch, queries, keys)), past).of_words(tokens)
     found = joint(everyone) if found is None else found._replace(rows=everyone)
     if found.expression is not None or len(cells) == 1:
         return [found]
@@ -257,16 +257,7 @@ def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: 
         tokens = np.broadcast_to(cells[:, 0], (len(cells), keys))
         return RuleVariant(_padded(Atom("full"), tokens), past, tokens)
     planes = _Planes(np.broadcast_to(cells, (len(cells), queries, keys)), past)
-    return planes.plain() or planes.padded() or planes.masked() or none
-
-
-def _of_words(
-    cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: int, tokens: Bool[np.ndarray, "B K"]
-) -> RuleVariant | None:
-    """Return the one rule that the queries of words follow in these planes, or None where none gives them all."""
-    if tokens.all() or not tokens.any(axis=1).all() or past + queries != keys:
-        return None
-    return _Planes(np.broadcast_to(cells, (len(tokens), queries, keys)), past).of_words(tokens)
+    return planes.found() or none
 
 
 # --- one rule for some planes -------------------------------------------------------------------------------
@@ -299,20 +290,19 @@ class _Planes:
         self.every: Bool[np.ndarray, "B Q"] = np.ones((self.batch, self.queries), bool)
         self.no_padding: Bool[np.ndarray, "1 K"] = np.ones((1, self.keys), bool)
 
-    def plain(self) -> RuleVariant | None:
-        """Return the rule that all queries follow, without padding, else with the padding of each row."""
-        tokens = self._visible_keys(self.every)
-        return self._followed(None, None) or (None if tokens.all() else self._followed(None, tokens))
+    def found(self) -> RuleVariant | None:
+        """Return the rule that all queries follow, with the padding of each row or without; else the one of words.
 
-    def padded(self) -> RuleVariant | None:
-        """Return the rule that the queries of words follow, where those of padding see something else.
-
-        Which keys are padding is what they show that are no word: a key that no other query sees.
+        Where queries of padding see something else, the padding is what they show: a key that no other query sees. Last
+        comes the rule of all queries but some, be they padding or not, which see nothing.
         """
-        for exception in _INFERRED:
-            if self._could_see[exception].any() and (found := self._followed(exception, self._inferred(exception))):
-                return found
-        return None
+        visible = self._visible_keys(self.every)
+        ways: list[tuple[ExceptionKind | None, Bool[np.ndarray, "B K"] | None]] = [(None, None), (None, visible)]
+        shown = [kind for kind in _INFERRED if self._could_see[kind].any()]
+        found = (self._followed(*way) for way in ways if way[1] is None or not visible.all())
+        of_padding = (self._followed(kind, self._inferred(kind)) for kind in shown)
+        of_any = (self._followed("masked", keys, True) for _, keys in ways if "masked" in shown)
+        return next(filter(None, chain(found, of_padding, of_any)), None)
 
     def of_words(self, tokens: Bool[np.ndarray, "B K"]) -> RuleVariant | None:
         """Return the rule that the queries of words follow, where it is known which keys are words."""
@@ -327,12 +317,6 @@ class _Planes:
                     return self._variant(guess, where)
         return None
 
-    def masked(self) -> RuleVariant | None:
-        """Return the rule that all queries follow but some, which see nothing."""
-        if not self._could_see["masked"].any():
-            return None
-        return self._followed("masked", None, True) or self._followed("masked", self._visible_keys(self.every), True)
-
     def _followed(
         self, exception: ExceptionKind | None, visible: Bool[np.ndarray, "B K"] | None, is_any: bool = False
     ) -> RuleVariant | None:
@@ -343,14 +327,16 @@ class _Planes:
             visible: the keys of each row that may be no padding; None is that there is none.
             is_any: whether any query may see something else.
         """
-        for rule, past in self._plain_rules if visible is None or is_any else self._rules(self._at_queries(visible)):
+        rules = self._plain_rules if visible is None or is_any else self._rules(visible[:, self._own])
+        for rule, past in rules:
             guess = _Guess(rule, past, self.no_padding, exception)
             if not self._could_be(guess):
                 continue
             if visible is not None:
                 tokens = self._tokens(guess, visible)
                 if exception in _INFERRED and not is_any:
-                    tokens = tokens | self._follow(guess)[:, None]
+                    follows = ~np.logical_or.reduce([self._unlike(guess, rows).any(axis=1) for rows in self._blocks])
+                    tokens = tokens | follows[:, None]  # batch rows that follow the rule without padding have none
                     if tokens.all() or not tokens.any(axis=1).all():
                         continue
                 guess = guess._replace(tokens=tokens)
@@ -376,10 +362,9 @@ class _Planes:
     def words_of(self, rule: Expression) -> list[Bool[np.ndarray, " K"]]:
         """Return the words of the first row, as many as follow a rule, with padding at its right or at its left end."""
         (cells,), found, places = self.cells, [], np.arange(self.keys)
-        follows = _Guess(rule, self.past, self.no_padding).expected(
-            self._grid(np.arange(self.queries), self.past), False
-        )
-        for turn in (1, -1):
+        grid = Grid(places[: self.queries, None], self.keys, self.past, self.queries, 1)
+        follows = _Guess(rule, self.past, self.no_padding).expected(grid, False)
+        for turn in (1, -1):  # padding on the right, and on the left
             seen, wrong = cells[::turn, ::turn], (cells != follows[0])[::turn, ::turn]
             last = np.where(seen, places + 1, 0).max(axis=1)  # one behind the last key that a query sees
             right = np.where(wrong, places, self.keys).min(axis=1)  # the first that it sees against the rule, or misses
@@ -393,6 +378,11 @@ class _Planes:
     @cached_property
     def _plain_rules(self) -> list[tuple[Expression, int]]:
         return self._rules(self.every)
+
+    @cached_property
+    def _own(self) -> Int[np.ndarray, " Q"]:
+        """The key at the position of each query, or the last one."""
+        return np.minimum(np.arange(self.queries) + self.past, self.keys - 1)
 
     def _rules(self, words: Bool[np.ndarray, "B Q"]) -> list[tuple[Expression, int]]:
         """Return what the mask could be, the simplest first, each with the past at which it could be that.
@@ -416,8 +406,7 @@ class _Planes:
     def _could_see(self) -> dict[ExceptionKind, Bool[np.ndarray, "B Q"]]:
         """Which queries may see nothing, everything, themselves alone, or something else, if they are padding."""
         places = np.arange(self.queries)
-        own = np.minimum(places + self.past, self.keys - 1)
-        alone = (self._counts == 1) & self.cells[:, places, own] & (places + self.past < self.keys)
+        alone = (self._counts == 1) & self.cells[:, places, self._own] & (places + self.past < self.keys)
         odd: dict[ExceptionKind, Bool[np.ndarray, "B Q"]] = dict.fromkeys(SEEN_BY_PADDING, self.every)
         return odd | {"masked": self._counts == 0, "open": self._counts == self.keys, "themselves": alone}
 
@@ -432,11 +421,6 @@ class _Planes:
         seen[:, places] -= self.cells[:, places - self.past, places]
         return _at_one_end(seen > 0)
 
-    def _at_queries(self, keys: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B Q"]:
-        """Return what is said of keys for the queries at their positions; of none there is nothing."""
-        places = np.minimum(np.arange(self.queries) + self.past, self.keys - 1)
-        return keys[:, places]
-
     def _visible_keys(self, queries: Bool[np.ndarray, "B Q"]) -> Bool[np.ndarray, "B K"]:
         """Return which keys any of these queries of each row sees."""
         pairs = zip(self.cells, queries, strict=True)
@@ -450,7 +434,7 @@ class _Planes:
         """
         shown = np.zeros(self.keys, bool)
         for rows in row_blocks(np.arange(self.queries), self.keys):
-            grid = self._grid(rows, guess.past)
+            grid = Grid(rows[:, None], self.keys, guess.past, self.queries, 1)
             allowed = guess.rule.allowed(grid)
             shown |= (allowed & (grid.i != grid.j) if guess.exception == "open" else allowed).any(axis=0)
             if shown.all():
@@ -462,12 +446,10 @@ class _Planes:
             tokens[:, places[-1] + 1 :] = tokens[:, places[-1:]]
         return tokens
 
-    def _unlike(
-        self, guess: _Guess, rows: Int[np.ndarray, " R"], is_exception: bool = False
-    ) -> Bool[np.ndarray, "B R"]:
+    def _unlike(self, guess: _Guess, rows: Int[np.ndarray, " R"], is_odd: bool = False) -> Bool[np.ndarray, "B R"]:
         """Return which of these queries see something else than the rule, or than an exception from it, says."""
-        some: Any = slice(rows[0], rows[-1] + 1) if rows is not self._sample else rows  # a view, and no copy
-        return (self.cells[:, some] != guess.expected(self._grid(rows, guess.past), is_exception)).any(axis=-1)
+        grid = Grid(rows[:, None], self.keys, guess.past, self.queries, 1)
+        return (self.cells[:, rows] != guess.expected(grid, is_odd)).any(axis=-1)
 
     def exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
         """Return which queries do not follow the rule; None if any of them sees something else than it may."""
@@ -484,9 +466,10 @@ class _Planes:
         """Return whether some queries see nothing that a rule forbids, which no padding allows; odd ones may."""
         rows = self._sample
         try:
-            extra = np.any(self.cells[:, rows] & ~guess.rule.allowed(self._grid(rows, guess.past)), axis=-1)
+            allowed = guess.rule.allowed(Grid(rows[:, None], self.keys, guess.past, self.queries, 1))
         except InputError:  # documents that do not fit another alignment
             return False
+        extra = np.any(self.cells[:, rows] & ~allowed, axis=-1)
         return not (extra if guess.exception is None else extra & ~self._could_see[guess.exception][:, rows]).any()
 
     @cached_property
@@ -497,37 +480,21 @@ class _Planes:
     def _sample(self) -> Int[np.ndarray, " _"]:
         return np.unique(np.linspace(0, self.queries - 1, _SAMPLED).astype(int))
 
-    def _follow(self, guess: _Guess) -> Bool[np.ndarray, " B"]:
-        """Return which batch rows follow the rule in all of their cells, without padding."""
-        follow = np.ones(self.batch, bool)
-        for rows in (self._sample, *self._blocks):
-            follow &= ~self._unlike(guess, rows).any(axis=1)
-            if not follow.any():
-                break
-        return follow
-
     def _are_padding(self, where: Bool[np.ndarray, "B Q"], guess: _Guess) -> bool:
         """Return whether these queries stand at the positions of keys that are padding."""
         end = guess.past + self.queries
         return end <= self.keys and not (where & guess.tokens[:, guess.past : end]).any()
-
-    def _grid(self, rows: Int[np.ndarray, " R"], past: int) -> Grid:
-        return Grid(rows[:, None], self.keys, past, self.queries, 1)
 
 
 def _padded(rule: Expression, tokens: Bool[np.ndarray, "#B K"]) -> Expression:
     """Return the rule with its padding: in numbers where all rows agree and it is at the ends."""
     if tokens.all():
         return rule
-    pad: Expression = Pad(real=tokens)
-    lengths = tuple(tokens.sum(axis=1).tolist())
     left, right = int(tokens[0].argmax()), int(tokens[0, ::-1].argmax())
-    if (tokens == tokens[:1]).all() and lengths[0] == tokens.shape[1] - left - right:
+    is_left = (tokens[:, :-1] <= tokens[:, 1:]).all() and not (tokens[:, :-1] >= tokens[:, 1:]).all()
+    pad: Expression = Pad("left" if is_left else "right", tokens)
+    if (tokens == tokens[:1]).all() and tokens[0].sum() == tokens.shape[1] - left - right:
         pad = Atom("pad", keywords=tuple((side, n) for side, n in (("left", left), ("right", right)) if n))
-    elif (tokens[:, :-1] >= tokens[:, 1:]).all():
-        pad = Pad("right", lengths)
-    elif (tokens[:, :-1] <= tokens[:, 1:]).all():
-        pad = Pad("left", lengths)
     return pad if rule == Atom("full") else And((*conjuncts(rule), pad))
 
 
@@ -625,16 +592,6 @@ def _before_a_window(places: Int[np.ndarray, " _"]) -> Iterator[Expression]:
 # --- in words -----------------------------------------------------------------------------------------------
 
 
-def _without_names(variants: Sequence[RuleVariant]) -> list[RuleVariant]:
-    """Return the variants, those together that are all of their rows and follow no rule."""
-    named = [variant for variant in variants if variant.expression is not None]
-    nameless = [variant for variant in variants if variant.expression is None]
-    if len({variant.rows for variant in nameless}) == 1:
-        heads = sorted(head for variant in nameless for head in variant.heads)
-        nameless = [nameless[0]._replace(heads=tuple(heads))]
-    return named + nameless
-
-
 def _rule_text(variants: Sequence[RuleVariant], shape: Shape, past: int, density: float) -> str:
     """Return the rule in words."""
     if len(variants) == 1:
@@ -643,12 +600,12 @@ def _rule_text(variants: Sequence[RuleVariant], shape: Shape, past: int, density
     has_rows = len({variant.rows for variant in variants}) > 1
     parts = []
     for variant in variants[:_MOST_VARIANTS]:
-        rows, heads = (_places(places) for places in (variant.rows, variant.heads))
+        rows, heads = (as_ranges(places).replace(",", ", ") for places in (variant.rows, variant.heads))
         where = f"rows {rows} heads {heads}" if has_rows and has_heads else rows if has_rows else heads
         parts.append(f"{where} {_variant_text(variant, shape, past, None)}")
-    more = len(variants) - _MOST_VARIANTS
+    more = f" and {len(variants) - _MOST_VARIANTS} more" if len(variants) > _MOST_VARIANTS else ""
     what = "" if has_rows and has_heads else "rows " if has_rows else "heads "
-    return what + ", ".join(parts) + (f" and {more} more" if more > 0 else "")
+    return what + ", ".join(parts) + more
 
 
 def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float | None) -> str:
@@ -661,23 +618,14 @@ def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float 
     if isinstance(expression, RuleWithExceptions):
         odd = str(expression).removeprefix(str(expression.inner))
         expression = expression.inner
-    text = _MANY.sub(_shortened, str(expression))
-    if any(isinstance(leaf, Pad) and leaf.real is not None for leaf in leaves(expression)):
+    text = _MANY.sub(lambda found: f"{found[1]},… {found[0].count(',') + 1} in all", str(expression))
+    if any(isinstance(leaf, Pad) for leaf in leaves(expression)):
         begins = np.diff(variant.tokens.astype(np.int8), axis=1, prepend=0) > 0
         text += " with gaps" if begins.sum(axis=1).max() > 1 else ""
     padded = [variant.rows[row] for row in np.flatnonzero(~variant.tokens.all(axis=1))]
     if len(variant.tokens) > 1 and 0 < len(padded) < len(variant.tokens):
-        text += f" ({'row' if len(padded) == 1 else 'rows'} {_places(padded)} of {shape[0]})"
+        rows = as_ranges(padded).replace(",", ", ")
+        text += f" ({'row' if len(padded) == 1 else 'rows'} {rows} of {shape[0]})"
     if variant.past != past:
         text += ", aligned top-left" if variant.past == 0 else f", aligned bottom-right (past {variant.past})"
     return text + odd
-
-
-def _shortened(found: re.Match[str]) -> str:
-    """Return a long list of numbers by its first ones and how many there are."""
-    numbers = found[0].split(",")
-    return ",".join(numbers[:_MOST_NUMBERS]) + f",… {len(numbers)} in all"
-
-
-def _places(places: Sequence[int]) -> str:
-    return as_ranges(places).replace(",", ", ")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
-from attncli.recording.lineage import Lineage
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +42,7 @@ class CallSite(NamedTuple):
 
 
 class MaskArgument(NamedTuple):
-    """A mask as a call was given it.
+    """A mask as it was handed to a call.
 
     Attributes:
         name: what the API calls it (`attn_mask`, `key_padding_mask`), or the operation that laid it on the scores
@@ -95,8 +94,6 @@ class AttentionCall:
         findings: what only the reader of the call could see, such as a mask after the softmax.
         unsupported: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
         is_mask_read: whether all that hides keys is read nevertheless.
-        windows: how many windows of a picture follow one another in the batch; None where that is not known.
-        lineage: the operations that made queries, keys and output; None without gradients.
     """
 
     api: Api
@@ -124,5 +121,3 @@ class AttentionCall:
     findings: tuple[Finding, ...] = ()
     unsupported: str | None = None
     is_mask_read: bool = False
-    windows: int | None = None
-    lineage: Lineage | None = None

@@ -95,53 +95,39 @@ def _as_seen(file: str, start: str) -> str:
     return path if seen.startswith(os.pardir) else seen
 
 
-class Names:
+class ModuleNames:
     """The names of modules in the models that a program calls."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
-        self._strangers: WeakKeyDictionary[torch.nn.Module, WeakSet[torch.nn.Module]] = WeakKeyDictionary()
+        self._names: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
+        self._unnamed: WeakKeyDictionary[torch.nn.Module, WeakSet[torch.nn.Module]] = WeakKeyDictionary()
 
     def name(self, running: Sequence[torch.nn.Module]) -> str | None:
         """Return the name of the innermost of the modules that run, outermost first, in the outermost of them.
 
         A module that its model does not hold has the name of the one that called it.
         """
-        running = _unwrapped(running)
-        if not running:
-            return None
-        root = running[0]
-        for module in reversed(running):
-            name = self._name(root, module)
-            if name is not None:
-                return name
-        return None
+        while len(running) > 1 and type(running[0]).__name__ in _WRAPPERS:
+            running = running[1:]
+        names = (self._name(running[0], module) for module in reversed(running))
+        return next((name for name in names if name is not None), None)
 
     def _name(self, root: torch.nn.Module, module: torch.nn.Module) -> str | None:
         if module is root:
             return ""
         for is_new in (False, True):
-            names = self._known.get(root)
-            if is_new and module in self._strangers.get(root, ()):  # looking among all modules takes long
+            if is_new and module in self._unnamed.get(root, ()):  # looking among all modules takes long
                 return None
-            if names is None or is_new:
-                names = {id(each): name for name, each in root.named_modules()}
-                self._known[root] = names
-            name = names.get(id(module))
-            if name is not None and _at(root, name) is module:
+            if is_new or root not in self._names:
+                self._names[root] = {id(each): name for name, each in root.named_modules()}
+            name = self._names[root].get(id(module))
+            if name is not None and _submodule(root, name) is module:
                 return name
-        self._strangers.setdefault(root, WeakSet()).add(module)
+        self._unnamed.setdefault(root, WeakSet()).add(module)
         return None
 
 
-def _unwrapped(running: Sequence[torch.nn.Module]) -> Sequence[torch.nn.Module]:
-    inner = 0
-    while inner < len(running) - 1 and type(running[inner]).__name__ in _WRAPPERS:
-        inner += 1
-    return running[inner:]
-
-
-def _at(root: torch.nn.Module, name: str) -> torch.nn.Module | None:
+def _submodule(root: torch.nn.Module, name: str) -> torch.nn.Module | None:
     module: torch.nn.Module | None = root
     for part in name.split("."):
         module = None if module is None else module._modules.get(part)

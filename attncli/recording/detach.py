@@ -1,4 +1,4 @@
-"""What is copied out of a running program: masks as small as they were given, and the tensors of a call to be kept."""
+"""What is copied out of a running program: masks as small as they were, and the tensors of a call to be kept."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from attncli.recording.call import AttentionCall, MaskArgument
 if TYPE_CHECKING:
     import torch
 
-Known = TypeVar("Known")
-_MOST_KNOWN = 64  # tensors that are recognized when they come again
+Value = TypeVar("Value")
+_MOST_TENSORS = 64  # tensors that are recognized when they come again
 
 
-def copied(given: MaskArgument) -> np.ndarray[Any, Any]:
+def mask_values(argument: MaskArgument) -> np.ndarray[Any, Any]:
     """Return the values of a mask, without what the program only repeats; bfloat16 comes as float32."""
-    return to_numpy(_compact(given.values))
+    return to_numpy(_compact(argument.values))
 
 
-def kept(call: AttentionCall) -> AttentionCall:
+def detached(call: AttentionCall) -> AttentionCall:
     """Return a call that holds copies, on the CPU, of what its traces are made of, and nothing of the program's.
 
     Scores and weights are quadratic in the length; they are kept only where q, k and the scale do not give them, as
@@ -46,12 +46,12 @@ def kept(call: AttentionCall) -> AttentionCall:
     )  # fmt: skip
 
 
-def _has_blind_rows(given: Sequence[MaskArgument]) -> bool:
+def _has_blind_rows(masks: Sequence[MaskArgument]) -> bool:
     """Return whether masks hide every key from a query."""
-    if not given:
+    if not masks:
         return False
     allowed = [one.values > FORBIDDEN_BELOW if one.convention == "additive" else
-               one.values if one.convention == "attend" else one.values == 0 for one in given]  # fmt: skip
+               one.values if one.convention == "attend" else one.values == 0 for one in masks]  # fmt: skip
     together = allowed[0].bool()
     for each in allowed[1:]:
         together = together & each.bool()
@@ -64,14 +64,14 @@ def has_nan(*tensors: torch.Tensor | None) -> bool:
 
 
 def is_zero(call: AttentionCall, row: int, head: int, query: int) -> bool | None:
-    """Return whether the output of a query of a head and a batch row is 0; None where that cannot be told."""
+    """Return whether the output of a query of a head and a batch row is 0; None where it is not known."""
     output, (_, heads, queries, _) = call.output, call.shape
     if output is None or output.dim() != 4 or tuple(output.shape[1:3]) != (heads, queries):
         return None
     return not bool(output[min(row, len(output) - 1), head, query].detach().any())
 
 
-class Memory(Generic[Known]):
+class TensorCache(Generic[Value]):
     """What is known of masks, for as long as they are the same; it keeps none of them alive.
 
     A tensor is the same one while its storage lives and PyTorch has counted no change of it. Changes behind PyTorch's
@@ -79,41 +79,41 @@ class Memory(Generic[Known]):
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], tuple[Any, Known]] = {}
+        self._values: dict[tuple[Any, ...], tuple[Any, Value]] = {}
 
-    def get(self, given: MaskArgument, beside: str) -> Known | None:
+    def get(self, argument: MaskArgument, dtype: str) -> Value | None:
         """Return what is known of a mask in a call of this dtype."""
-        tensor = _source_tensor(given)
+        tensor = _source_tensor(argument)
         if tensor.is_inference():
             return None
-        found = self._known.get(_identity(given, tensor, beside))
+        found = self._values.get(_identity(argument, tensor, dtype))
         return None if found is None or found[0].expired() else found[1]
 
-    def put(self, given: MaskArgument, beside: str, known: Known) -> None:
+    def put(self, argument: MaskArgument, dtype: str, value: Value) -> None:
         """Remember what is known of a mask in a call of this dtype."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        tensor = _source_tensor(given)
+        tensor = _source_tensor(argument)
         if tensor.is_inference():
             return
-        self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[_identity(given, tensor, beside)] = (
+        self._values = {key: one for key, one in self._values.items() if not one[0].expired()}
+        if len(self._values) >= _MOST_TENSORS:
+            self._values.clear()
+        self._values[_identity(argument, tensor, dtype)] = (
             StorageWeakRef(tensor.untyped_storage()),  # type: ignore[no-untyped-call]
-            known,
+            value,
         )
 
 
-def _source_tensor(given: MaskArgument) -> torch.Tensor:
+def _source_tensor(argument: MaskArgument) -> torch.Tensor:
     """Return the program's own tensor, from which the values may be made anew for each call."""
-    return given.values if given.source_tensor is None else given.source_tensor
+    return argument.values if argument.source_tensor is None else argument.source_tensor
 
 
-def _identity(given: MaskArgument, tensor: torch.Tensor, beside: str) -> tuple[Any, ...]:
+def _identity(argument: MaskArgument, tensor: torch.Tensor, dtype: str) -> tuple[Any, ...]:
     """Return what tells a mask from every other one that is there at the same time, and from itself changed."""
     laid_out = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
-    return (*laid_out, tensor._version, given.name, given.convention, given.values.shape, beside)
+    return (*laid_out, tensor._version, argument.name, argument.convention, argument.values.shape, dtype)
 
 
 def _compact(values: torch.Tensor) -> torch.Tensor:

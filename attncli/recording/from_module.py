@@ -86,8 +86,8 @@ def from_multihead_attention(
         try:
             module(query, key, value, key_padding_mask=key_padding_mask, attn_mask=attn_mask)
         except (AssertionError, RuntimeError, TypeError) as error:  # as torch refuses what does not fit
-            said = " ".join(str(error).split())
-            raise InputError(f"this nn.MultiheadAttention refuses what it is given: {said}") from None
+            text = " ".join(str(error).split())
+            raise InputError(f"this nn.MultiheadAttention refuses what it is given: {text}") from None
     if notes.fault is not None:
         raise notes.fault
     ((call, trace),) = seen

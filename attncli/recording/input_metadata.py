@@ -1,9 +1,10 @@
-"""What modules are given that says which keys are padding, where queries stand, where documents begin, whose keys come.
+"""What modules are called with that says which keys are padding, where queries stand, where documents begin.
 
 An `nn.Embedding` with a `padding_idx`, or that of the words of a model whose configuration has a `pad_token_id`, says
 which words of its input are none. An input that is called after positions (`position_ids`, `pos`), or that of an
 `nn.Embedding` that is (`position_embeddings`, `wpe`), says where queries stand; one that counts from 0 again and again
-says that its row holds several documents. And an attention that is given what an encoder gave attends to its words.
+says that its row holds several documents. And an attention that is called with what an encoder gave attends to its
+words.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch.nn import Embedding
 
 from attncli.files import to_numpy
-from attncli.recording.input_hint import CallListener, InputHint
+from attncli.recording.input_hint import Hints, InputHint
 from attncli.recording.readers.reader import may_look
 
 if TYPE_CHECKING:
@@ -29,29 +30,31 @@ if TYPE_CHECKING:
 
     from jaxtyping import Int
 
-_MOST_KNOWN = 16  # tensors that are known again
+_MOST_TENSORS = 16  # that are recognized when they come again
 _SPARE = 2  # vectors of a table of positions that stand for none of a row
-_Says = Callable[["Int[np.ndarray, 'B T']"], Iterator["InputHint"]]
+_ReadHints = Callable[["Int[np.ndarray, 'B T']"], Iterator["InputHint"]]
 
 
-class Inputs:
-    """Reads what the modules of a thread are given, and tells it to a listener."""
+class InputReader:
+    """Reads what the modules of a thread are called with."""
 
-    def __init__(self, listener: CallListener) -> None:
-        self._hints = listener.here()
-        self._tables: WeakKeyDictionary[torch.nn.Module, _Says] = WeakKeyDictionary()
-        self._known: deque[tuple[ref[torch.Tensor], int, _Says, tuple[InputHint, ...]]] = deque(maxlen=_MOST_KNOWN)
-        self._encoded: deque[tuple[ref[torch.Tensor], Int[np.ndarray, "B T"]]] = deque(maxlen=_MOST_KNOWN)
+    def __init__(self, hints: Hints) -> None:
+        self._hints = hints
+        self._tables: WeakKeyDictionary[torch.nn.Module, _ReadHints] = WeakKeyDictionary()
+        self._recent: deque[tuple[ref[torch.Tensor], int, _ReadHints, tuple[InputHint, ...]]] = deque(
+            maxlen=_MOST_TENSORS
+        )
+        self._encoded: deque[tuple[ref[torch.Tensor], Int[np.ndarray, "B T"]]] = deque(maxlen=_MOST_TENSORS)
 
     def enter(self, running: Sequence[torch.nn.Module], args: tuple[Any, ...], frame: FrameType) -> tuple[int, int]:
-        """Read what the last module that runs is given, and return what `leave` takes.
+        """Read what the last module that runs is called with, and return what `leave` takes.
 
         Args:
             running: the modules that run, outermost first.
-            args: what it is given by position.
+            args: its arguments by position.
             frame: what calls it. Torch hands keyword arguments to no hook of this kind; they stand there.
         """
-        begun = self._hints.begins()
+        begun = self._hints.begin_module()
         module = running[-1]
         forward = getattr(type(module), "forward", None)  # one of torch.jit has none
         is_table, positions = forward is Embedding.forward, _positions_of(forward)
@@ -59,56 +62,60 @@ class Inputs:
             with torch._C.DisableTorchFunction():  # whole numbers, of which autograd records nothing
                 if is_table and args:
                     if module not in self._tables:
-                        self._tables[module] = _says_of(module, running)
-                    self._tell(args[0], self._tables[module])
+                        self._tables[module] = _table_of(module, running)
+                    self._read(args[0], self._tables[module])
                 kwargs = frame.f_locals.get("kwargs", {})
-                given = [args[place] for place in positions or () if place < len(args)]
-                for value in [*given, *(value for name, value in kwargs.items() if "pos" in name)]:
-                    self._tell(value, _positions)
+                values = [args[place] for place in positions or () if place < len(args)]
+                for value in [*values, *(value for name, value in kwargs.items() if "pos" in name)]:
+                    self._read(value, _positions)
         return begun
 
-    def leave(self, begun: tuple[int, int], seen: tuple[Any, ...] | None) -> None:
+    def leave(self, begun: tuple[int, int], ran: tuple[Any, ...] | None) -> None:
         """Read what a module gave that ends.
 
         Args:
             begun: what `enter` returned.
-            seen: its arguments, those by name, and its output; None of one that failed.
+            ran: its arguments, those by name, and its output; None of one that failed.
         """
-        calls = self._hints.ends(begun)
-        if not calls or seen is None or not may_look():
+        calls = self._hints.end_module(begun)
+        if not calls or ran is None or not may_look():
             return
-        args, kwargs, output = seen
+        args, kwargs, output = ran
         with torch._C.DisableTorchFunction():
             if calls == 1 and self._encoded:
                 vectors = [one for one in (*args, *kwargs.values()) if _is_of_vectors(one)]
-                for known, tokens in self._encoded:
-                    times = sum(one is known() for one in vectors)
+                for encoded, tokens in self._encoded:
+                    times = sum(one is encoded() for one in vectors)
                     # Of queries, keys and values the last two are one, in whichever order they come.
-                    if 0 < times < len(vectors) and (times > 1 or vectors[0] is not known()):
-                        self._hints.attends_to(_told("encoded", tokens, is_sure=times > 1))
-            real = self._hints.encoded()
+                    if 0 < times < len(vectors) and (times > 1 or vectors[0] is not encoded()):
+                        self._hints.add_to_last_call(_hint("encoded", tokens, is_sure=times > 1))
+            real = self._hints.encoded_tokens()
             if real is not None:
-                fits = [one for one in _vectors_of(output) if sorted(one.shape[:2]) == sorted(real.shape)]
+                outputs = tuple(output.values()) if isinstance(output, Mapping) else output
+                vectors = [
+                    one for one in (outputs if isinstance(outputs, tuple) else (outputs,)) if _is_of_vectors(one)
+                ]
+                fits = [one for one in vectors if sorted(one.shape[:2]) == sorted(real.shape)]
                 self._encoded += [(ref(one), real.astype(np.int64)) for one in fits[:1]]
 
-    def _tell(self, value: Any, says: _Says) -> None:
-        """Tell what a tensor says; one that is known is not read again."""
+    def _read(self, value: Any, read: _ReadHints) -> None:
+        """Hand over what a tensor says; one that is known is not read again."""
         if type(value) is int:
-            for one in says(np.array([[value]])):
-                self._hints.tell(one._replace(size=0))
+            for hint in read(np.array([[value]])):
+                self._hints.add(hint._replace(size=0))
         if not _may_be_numbers(value):
             return
         is_counted = not value.is_inference()
-        told: tuple[InputHint, ...] | None = None
-        for known, version, how, before in self._known:
-            if is_counted and version == value._version and how == says and known() is value:
-                told = before
-        if told is None:
-            told = tuple(says(np.atleast_2d(to_numpy(value)).astype(np.int64)))
+        hints: tuple[InputHint, ...] | None = None
+        for recent, version, how, earlier in self._recent:
+            if is_counted and version == value._version and how == read and recent() is value:
+                hints = earlier
+        if hints is None:
+            hints = tuple(read(np.atleast_2d(to_numpy(value)).astype(np.int64)))
             if is_counted:
-                self._known.append((ref(value), value._version, says, told))
-        for one in told:
-            self._hints.tell(one)
+                self._recent.append((ref(value), value._version, read, hints))
+        for hint in hints:
+            self._hints.add(hint)
 
 
 @cache
@@ -121,30 +128,30 @@ def _positions_of(forward: Callable[..., Any] | None) -> tuple[int, ...] | None:
     return positions if positions or any(one.kind is one.VAR_KEYWORD for one in names) else None
 
 
-def _says_of(embedding: Any, running: Sequence[torch.nn.Module]) -> _Says:
-    """Return what the numbers say that choose vectors of an embedding."""
+def _table_of(embedding: Any, running: Sequence[torch.nn.Module]) -> _ReadHints:
+    """Return what reads the numbers that choose vectors of an embedding."""
     names = (name.rpartition(".")[2] for name, module in running[0].named_modules() if module is embedding)
     if any("pos" in name or name == "wpe" for name in names):
         return partial(_positions, size=embedding.num_embeddings)
-    padding, ends, who = embedding.padding_idx, [None], "embedding"
+    padding, ends, source = embedding.padding_idx, [None], "embedding"
     for each in reversed(running):  # the model whose embedding it is
         config, of_words = (getattr(each, name, None) for name in ("config", "get_input_embeddings"))
         own = getattr(config, "pad_token_id", None)
         if isinstance(own, int) and callable(of_words) and of_words() is embedding:
-            padding, who = own, "configuration" if padding is None else "both"
+            padding, source = own, "configuration" if padding is None else "both"
             ends = [getattr(config, name, None) for name in ("bos_token_id", "eos_token_id")]
             break
-    return (lambda _: iter(())) if padding is None else partial(_tokens, padding, padding not in ends, who)
+    return (lambda _: iter(())) if padding is None else partial(_tokens, padding, padding not in ends, source)
 
 
 # --- what numbers say ---------------------------------------------------------------------------------------
 
 
-def _told(kind: Any, values: Int[np.ndarray, "B T"], is_sure: bool = True) -> InputHint:
+def _hint(kind: Any, values: Int[np.ndarray, "B T"], is_sure: bool = True) -> InputHint:
     return InputHint(kind, values, values.shape[1], hash((kind, is_sure, values.shape, values.tobytes())), is_sure)
 
 
-def _tokens(padding: int, is_padding_alone: bool, who: Any, ids: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
+def _tokens(padding: int, is_padding_alone: bool, source: Any, ids: Int[np.ndarray, "B T"]) -> Iterator[InputHint]:
     """Yield which positions are words, where some at the ends of rows are none; within a row nothing is padding."""
     real = ids != padding
     from_left, from_right = (np.maximum.accumulate(each, axis=1) for each in (real, real[:, ::-1]))
@@ -152,11 +159,11 @@ def _tokens(padding: int, is_padding_alone: bool, who: Any, ids: Int[np.ndarray,
     if ids.shape[1] < 2:
         return
     if inside.all():
-        yield _told("unpadded", inside.astype(np.int64))
+        yield _hint("unpadded", inside.astype(np.int64))
         return
     is_at_one_end = bool(from_left.all() or from_right.all()) and np.array_equal(real, inside)
     is_sure = is_padding_alone and is_at_one_end and int((~real).sum(axis=1).max()) > 1
-    yield _told("tokens", inside.astype(np.int64), is_sure)._replace(who=who)
+    yield _hint("tokens", inside.astype(np.int64), is_sure)._replace(source=source)
 
 
 def _positions(values: Int[np.ndarray, "B T"], size: int = 0) -> Iterator[InputHint]:
@@ -166,9 +173,9 @@ def _positions(values: Int[np.ndarray, "B T"], size: int = 0) -> Iterator[InputH
         values: the positions.
         size: of the table whose vectors they choose; one that rows fill may count from the end of the rows.
     """
-    yield _told("positions", values, values.shape[1] + _SPARE < size)
-    if (told := documents(values)) is not None:
-        yield told
+    yield _hint("positions", values, values.shape[1] + _SPARE < size)
+    if (hint := documents(values)) is not None:
+        yield hint
 
 
 def documents(positions: Int[np.ndarray, "B T"]) -> InputHint | None:
@@ -182,10 +189,7 @@ def documents(positions: Int[np.ndarray, "B T"]) -> InputHint | None:
     if max(int((each > 1).sum()) for each in lengths) < 2:
         return None
     alone = np.stack([each[own] < 2 for each, own in zip(lengths, values, strict=True)])
-    return _told("documents", np.where(alone, -1, values))  # a position by itself is padding
-
-
-# --- which tensors ------------------------------------------------------------------------------------------
+    return _hint("documents", np.where(alone, -1, values))  # a position by itself is padding
 
 
 def _may_be_numbers(value: Any) -> bool:
@@ -198,9 +202,3 @@ def _may_be_numbers(value: Any) -> bool:
 def _is_of_vectors(value: Any) -> bool:
     """Return whether a value may be the vectors of a batch of sequences."""
     return type(value).__name__ == "Tensor" and not value.is_nested and value.dim() == 3 and value.is_floating_point()
-
-
-def _vectors_of(output: Any) -> list[torch.Tensor]:
-    """Return the vectors among what a module gave."""
-    several = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
-    return [one for one in several if _is_of_vectors(one)]

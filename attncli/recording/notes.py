@@ -7,7 +7,10 @@ import signal
 import sys
 import traceback
 
+from attncli.text import plural
+
 _TOO_DEEP = "an attention that the program calls close to its limit of recursion was not looked at"
+_MOST_PLACES = 3  # of softmaxes that are not followed, named
 
 
 class Notes(list[str]):
@@ -18,6 +21,11 @@ class Notes(list[str]):
     """
 
     fault: Exception | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lost: dict[str, tuple[int, tuple[int, ...]]] = {}  # by line: how many, and the shape of the first
+        self._of_lost = ""
 
     def add(self, text: str) -> None:
         """Say something, once."""
@@ -40,15 +48,29 @@ class Notes(list[str]):
             fault.__cause__ = fault.__context__ = None  # their tracebacks keep the program's tensors alive
             self.fault = fault.with_traceback(None)
 
+    def count_lost(self, place: str, shape: tuple[int, ...]) -> None:
+        """Count a softmax of queries and keys whose weights were not followed to values; they are one note."""
+        number, first = self._lost.get(place, (0, shape))
+        self._lost[place] = number + 1, first
+        if self._of_lost in self:
+            self.remove(self._of_lost)
+        count = sum(number for number, _ in self._lost.values())
+        where = [f"{list(first)} at {line}" for line, (_, first) in self._lost.items()]
+        more = [plural(len(where) - _MOST_PLACES, "more place")] * (len(where) > _MOST_PLACES)
+        what, them = (f"{count} softmaxes are", "them") if count > 1 else ("1 softmax is", "it")
+        where = [*where[:_MOST_PLACES], *more]
+        self._of_lost = f"{what} not shown, as attn could not follow {them} from scores to values: {', '.join(where)}"
+        self.append(self._of_lost)
+
 
 def described(fault: Exception) -> str:
     """Return what went wrong in us, in a sentence; with ATTN_DEBUG the traceback goes to standard error."""
     if os.environ.get("ATTN_DEBUG", "0") not in ("", "0"):
         traceback.print_exception(fault, file=sys.__stderr__)
-    said = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
-    if isinstance(fault, MemoryError) or "OutOfMemory" in said:
-        return f"out of memory ({said})"
-    return f"this is a bug in attn, please report it: {said}; ATTN_DEBUG=1 shows where"
+    text = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
+    if isinstance(fault, MemoryError) or "OutOfMemory" in text:
+        return f"out of memory ({text})"
+    return f"this is a bug in attn, please report it: {text}; ATTN_DEBUG=1 shows where"
 
 
 def _is_of_a_handler(fault: Exception) -> bool:

@@ -22,11 +22,11 @@ BUILTIN = frozenset(
 
 
 def as_torch_runs(func: Callable[..., Any], caller: FrameType | None) -> Callable[..., Any]:
-    """Return the function that runs, of which a mode was told that it is `func`.
+    """Return the function that runs, which a mode takes for `func`.
 
     Args:
-        func: what the mode was told; of no kind of `BUILTIN`.
-        caller: the frame that told it.
+        func: what the mode was called with; of no kind of `BUILTIN`.
+        caller: the frame that called the mode.
     """
     if _is_torchs(func) or caller is None:
         return func

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from attncli.errors import UsageError
 from attncli.recording.apart import Apart
-from attncli.recording.children import count_no_more, seeing_children
+from attncli.recording.children import counting_children, stop_counting
 from attncli.recording.endings import end_threads, ended, reporting_at_sudden_ends, warnings_of_its_lines
 from attncli.recording.import_hook import when_imported
 from attncli.recording.notes import Notes
@@ -102,13 +102,13 @@ def run_program(
 
     def reported() -> int:
         with apart.ours():
-            children.tell(notes)
+            children.add_note(notes)
             return report()
 
     with ExitStack() as settled:
         _as_python_begins(settled, [program.first, *arguments])
         apart.begin(program.folder)
-        children = settled.enter_context(seeing_children())
+        children = settled.enter_context(counting_children())
         settled.enter_context(warnings_of_its_lines())
         settled.enter_context(reporting_at_sudden_ends(reported, notes))
         with when_imported("torch", begin):
@@ -120,8 +120,8 @@ def run_program(
             sys.stdout.flush()
     if os.getpid() != own_process:
         return code
-    asked = reported()
-    return code or asked
+    wanted = reported()
+    return code or wanted
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def _run_script(target: str, path: str, content: bytes) -> None:
         code = pkgutil.read_code(io.BytesIO(content)) or _compiled(content, path)
     except Exception:
         options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        count_no_more()
+        stop_counting()
         raise SystemExit(subprocess.call([sys.executable, *options, target, *sys.argv[1:]])) from None
     main = sys.modules["__main__"]
     main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))

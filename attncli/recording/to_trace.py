@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.attention import attention_weights
+from attncli.attention import FORBIDDEN_BELOW
 from attncli.files import to_numpy
 from attncli.masks.conventions import LEAST, read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
@@ -88,7 +88,7 @@ def to_layer(call: AttentionCall, row: int) -> LayerTrace:
         scores=_recorded(call.scores, row, call.shape, mask),
         weights=_recorded(call.weights, row, call.shape, None),
     )
-    return _with_proof(_with_blind_rows(layer, call, row), call, row)
+    return _with_proof(_with_blind_rows(layer, call), call, row)
 
 
 def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarray, "#H Q K"] | None, float]:
@@ -107,8 +107,8 @@ def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarra
         allowed = allowed & causal.rows([0], np.arange(queries))
     biases = [bias for _, bias, _ in read if bias is not None]
     fills = [fill for _, _, fill in read if fill is not None]
-    if fills and call.api == "transformers":
-        fill = fills[0]
+    if fills and (call.api == "transformers" or (len(call.masks) == 1 and not call.is_causal)):
+        fill = fills[0] if fills[0] <= FORBIDDEN_BELOW else fill
     allowed = np.broadcast_to(allowed, (len(allowed), queries, keys))
     mask = smallest(np.array(allowed[:1] if (allowed == allowed[:1]).all() else allowed), heads)
     if not biases:
@@ -124,7 +124,8 @@ def _read(
 
     None is that it adds nothing, and that it forbids nothing, with −inf, or with several numbers.
     """
-    plane = _plane(mask, row)
+    values = mask.values.reshape((1,) * (4 - mask.values.dim()) + tuple(mask.values.shape))
+    plane = to_numpy(values[row if len(values) > 1 else 0])
     if mask.convention != "additive":
         return plane.astype(bool) == (mask.convention == "attend"), None, None
     plane = plane if plane.dtype.kind == "f" else plane.astype(np.float32)
@@ -132,11 +133,6 @@ def _read(
     finite = np.where(reading.allowed, plane, plane.dtype.type(0))
     is_single = len(reading.fills) == 1 and np.isfinite(reading.fills[0])
     return reading.allowed, finite if finite.any() else None, reading.fills[0] if is_single else None
-
-
-def _plane(given: MaskArgument, row: int) -> np.ndarray[Any, Any]:
-    values = given.values.reshape((1,) * (4 - given.values.dim()) + tuple(given.values.shape))
-    return to_numpy(values[row if len(values) > 1 else 0])
 
 
 def _sinks(
@@ -163,36 +159,13 @@ def _recorded(
     return np.where(allowed, plane, np.float32(-np.inf))
 
 
-def _with_blind_rows(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
-    """Return a layer with what a function makes of queries that see no key, where it does not show its weights.
-
-    Finite fills are scores like others when there is nothing else; without them, fused functions give zeros.
-    """
-    if layer.weights is not None or call.api == "transformers":  # whose fill says it
-        return layer
-    blind = layer.fully_masked(range(layer.num_queries))
-    if not blind.any():
+def _with_blind_rows(layer: LayerTrace, call: AttentionCall) -> LayerTrace:
+    """Return a layer with the zeros that fused functions give for queries that see no key, if their fill is −inf."""
+    is_fused = call.api in ("sdpa", "flash", "xformers") and layer.weights is None and layer.fill == -np.inf
+    if not is_fused or not layer.fully_masked(range(layer.num_queries)).any():
         return layer
     stages = Stages(layer, tuple(range(layer.num_heads)), np.arange(layer.num_queries))
-    weights, fills = np.array(stages.weights), _fills(call, row)
-    if fills is not None:
-        filled = attention_weights(stages.scores + np.where(stages.mask, np.float32(0), fills))
-        weights = np.where(blind[..., None] & ~np.isnan(filled), filled, weights)
-    if call.api in ("sdpa", "flash", "xformers"):
-        weights = np.nan_to_num(weights, nan=0.0)
-    return replace(layer, weights=weights)
-
-
-def _fills(call: AttentionCall, row: int) -> Float[np.ndarray, "#H #Q #K"] | None:
-    """Return what masks add to the scores of hidden keys; None where that is always −inf."""
-    total: Float[np.ndarray, "#H #Q #K"] = np.zeros((1, 1, 1), np.float32)
-    for given in call.masks:
-        allowed, _, _ = _read(given, row)
-        plane = _plane(given, row).astype(np.float32) if given.convention == "additive" else np.float32(-np.inf)
-        total = total + np.where(allowed, np.float32(0), plane)
-    if call.is_causal:
-        total = np.where(np.tri(*call.shape[2:], dtype=bool), total, np.float32(-np.inf))
-    return total if np.isfinite(total[total < 0]).any() else None
+    return replace(layer, weights=np.nan_to_num(stages.weights, nan=0.0))
 
 
 def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:

@@ -1,4 +1,4 @@
-"""Watching a running program: every attention that it computes is told, and none of its numbers changes.
+"""Watching a running program: every attention that it computes is handed over, and none of its numbers changes.
 
 Functions of torch are seen by a `TorchFunctionMode`, which belongs to one thread: every thread that begins while the
 program is watched gets its own. Modules are seen by torch's global forward hooks.
@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,31 +17,24 @@ from types import FrameType, FunctionType
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_operator
 from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from attncli.masks.findings import Finding
-from attncli.recording.call import AttentionCall, CallSite
-from attncli.recording.call_site import Names, is_in_compiled_region, user_line
+from attncli.recording.call import AttentionCall, CallSite, MaskArgument
+from attncli.recording.call_site import ModuleNames, is_in_compiled_region, line_of, user_line
 from attncli.recording.import_hook import when_imported
-from attncli.recording.input_hint import CallListener
-from attncli.recording.input_metadata import Inputs
-from attncli.recording.lineage import Lineage
-from attncli.recording.losses import Loss
-from attncli.recording.making import Making
+from attncli.recording.input_hint import Hints
+from attncli.recording.input_metadata import InputReader
 from attncli.recording.notes import Notes
-from attncli.recording.readers.flash_xformers import Fused
-from attncli.recording.readers.flex import Flex
-from attncli.recording.readers.mha import Mha, forward_of, is_fused
-from attncli.recording.readers.objective import Objective
+from attncli.recording.readers import flash_xformers, flex, mha, sdpa
 from attncli.recording.readers.origins import Origins
-from attncli.recording.readers.reader import Handler, ModuleHandler, Reader, is_of_nothing, may_look
-from attncli.recording.readers.sdpa import Sdpa
+from attncli.recording.readers.reader import ModuleReader, Reader, is_of_nothing, may_look
 from attncli.recording.readers.softmax import Softmax
-from attncli.recording.readers.windows import WindowReader
 from attncli.recording.replaced import BUILTIN, as_torch_runs
-from attncli.recording.unfollowed import Unfollowed
 
 _EAGERLY = (
     "what torch.compile compiles ran eagerly while it was watched; without, its numbers may differ in their last digits"
@@ -56,11 +48,19 @@ _WITHOUT_NUMBERS = (
     torch._C._TorchDispatchModeKey.PROXY,
     torch._C._TorchDispatchModeKey.FUNCTIONAL,
 )
-
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
-_MOST_LINEAGES = 1024  # of calls, which a loss may come from
 
-READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, Softmax, Objective, WindowReader)
+# What computes attention by itself, and what reads its calls. Operators of libraries are read by `flash_xformers`, and
+# attention that a program writes out by `softmax`.
+FUSED: Mapping[Callable[..., Any], Reader] = {
+    torch._C._nn.scaled_dot_product_attention: sdpa.read,  # also if the program replaced the one in F
+    F.multi_head_attention_forward: mha.read_function,
+    flex_attention_operator: flex.read,
+}
+MODULES: Mapping[Callable[..., Any], ModuleReader] = {
+    nn.MultiheadAttention.forward: mha.read_module,
+    nn.TransformerEncoderLayer.forward: mha.read_layer,
+}
 
 
 class Watch:
@@ -70,20 +70,20 @@ class Watch:
         notes: what the calls do not say, such as that compiled regions run eagerly.
         is_on: whether it goes on.
         only: the module whose attention alone is handed over; None is all.
+        start: the working directory that files are named from.
         lock: held while something is handed over.
     """
 
     def __init__(
         self,
         on_call: Callable[[AttentionCall], object],
-        module: torch.nn.Module | None,
+        module: nn.Module | None,
         notes: Notes | None,
-        listener: CallListener | None,
+        hints: Callable[[], Hints] | None,
     ) -> None:
         self.notes = Notes() if notes is None else notes
         self.is_on, self.only, self.start = True, module, os.getcwd()
-        self.on_call, self.listener = on_call, listener
-        self.names, self.making, self.unfollowed = Names(), Making(self.start), Unfollowed(self.notes)
+        self.on_call, self.hints, self.names = on_call, hints, ModuleNames()
         self.lock = threading.RLock()
         self._profile, self._local = threading.getprofile(), threading.local()
 
@@ -119,13 +119,13 @@ class Watch:
 
         return remove
 
-    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
+    def _enter_module(self, module: nn.Module, args: Any) -> None:
         try:
             self.here().enter_module(module, args, sys._getframe(1))  # what calls the hook
         except Exception as fault:
             self._end(fault)
 
-    def _leave_module(self, module: torch.nn.Module, args: Any, *rest: Any) -> None:
+    def _leave_module(self, module: nn.Module, args: Any, *rest: Any) -> None:
         """Take a module away; of one that failed neither keyword arguments nor an output come."""
         try:
             self.here().leave_module(module, (args, *rest) if len(rest) == 2 else None)
@@ -142,9 +142,9 @@ class Watch:
 @contextmanager
 def watching(
     on_call: Callable[[AttentionCall], object],
-    module: torch.nn.Module | None = None,
+    module: nn.Module | None = None,
     notes: Notes | None = None,
-    listener: CallListener | None = None,
+    hints: Callable[[], Hints] | None = None,
 ) -> Iterator[Watch]:
     """Hand over every attention that runs inside.
 
@@ -153,9 +153,9 @@ def watching(
             neither watched nor recorded by autograd; it must not draw random numbers. What it raises is a note.
         module: whose attention alone is handed over; None is all.
         notes: takes what the calls do not say; None is a list of the watch's own.
-        listener: takes likewise what losses, the inputs of modules and outputs say of the calls.
+        hints: gives what takes what the inputs of modules say, in the thread that runs.
     """
-    watch = Watch(on_call, module, notes, listener)
+    watch = Watch(on_call, module, notes, hints)
     earlier = threading.getprofile()
     remove_hooks = watch.hook()
     threading.setprofile(watch.begin)
@@ -188,16 +188,17 @@ def _compiled_regions_run_eagerly() -> Iterator[None]:
             warnings.filterwarnings(
                 "ignore", "Using `torch.compile\\(module\\)` when there are global hooks", UserWarning
             )
-            stances.callback(_no_longer, warnings.filters[0])
+            ignored = warnings.filters[0]
+
+            def take_back() -> None:
+                with suppress(ValueError):  # the program may have set all filters anew
+                    warnings.filters.remove(ignored)  # type: ignore[attr-defined]
+
+            stances.callback(take_back)
 
         # Importing it here would take a second from programs that compile nothing.
         stances.enter_context(when_imported("torch._dynamo", settle))
         yield
-
-
-def _no_longer(ignored: Any) -> None:
-    with suppress(ValueError):  # the program may have set all filters anew
-        warnings.filters.remove(ignored)  # type: ignore[attr-defined]
 
 
 # A process that the program forks is not watched: what it computes is its own to tell.
@@ -214,22 +215,22 @@ if hasattr(os, "register_at_fork"):
 
 
 @dataclass
-class _Running:
+class _RunningModule:
     """A module whose forward runs.
 
     Attributes:
         module: it.
         frame: what runs it.
-        was_seen: whether functions were seen before it began.
-        begun: what had been handed over when it began.
+        saw_functions: whether functions were seen before it began.
+        hint: what had been handed over when it began.
         called: the first module that it called, if it called one.
     """
 
-    module: torch.nn.Module
+    module: nn.Module
     frame: FrameType
-    was_seen: bool
-    begun: tuple[int, int] | None = None
-    called: list[torch.nn.Module] = field(default_factory=list)
+    saw_functions: bool
+    hint: tuple[int, int] | None = None
+    called: list[nn.Module] = field(default_factory=list)
 
 
 class _Thread(TorchFunctionMode):
@@ -238,32 +239,15 @@ class _Thread(TorchFunctionMode):
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self._watch = watch
-        self._running: list[_Running] = []
+        self._running: list[_RunningModule] = []
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
         self.origins = Origins()
-        self._known = self.origins.known
-        self._inputs = None if watch.listener is None else Inputs(watch.listener)
-        self.windows: dict[int, int] = {}
-        self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
-        readers = [reader(self) for reader in READERS]
-        self._attention = {each for reader in readers if reader.is_attention for each in reader.functions}
-        self._handlers = _handlers([reader.functions for reader in readers])
-        self._wants = {function: wants for reader in readers for function, wants in reader.wants.items()}
-        self._follows = next((reader.follows for reader in readers if reader.follows is not None), None)
-        self._begins = {function: begins for reader in readers for function, begins in reader.begins.items()}
-        self._wanted = {*self._handlers, *self._begins, *watch.making.functions}
-        self._by_code = {
-            function.__code__: function
-            for function in (*self._handlers, *self._begins)
-            if isinstance(function, FunctionType)
-        }
-        self._modules: Mapping[Callable[..., Any], ModuleHandler] = {
-            forward: handler for reader in readers for forward, handler in reader.modules.items()
-        }
-        self._seen_all = {function for reader in readers if reader.sees_all for function in reader.functions}
-        self._making = watch.making
-        self._operators = _one_after_another([reader.operators for reader in readers if reader.operators is not None])
+        self._followed = self.origins.by_id.keys()
+        self._inputs = None if watch.hints is None else InputReader(watch.hints())
+        self._softmax = Softmax(self)
+        self._wanted = {*FUSED, *self._softmax.begins}
+        self._by_code = {each.__code__: each for each in self._wanted if isinstance(each, FunctionType)}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -274,48 +258,39 @@ class _Thread(TorchFunctionMode):
         own = func if is_builtin else as_torch_runs(func, sys._getframe(1))
         result = own(*args, **kwargs)
         # Most calls are of nothing that is followed: this is what watching costs.
-        known = self._known.keys()
-        is_followed = bool(known) and not (
-            known.isdisjoint(map(id, args))
-            and (not args or type(args[0]) not in (tuple, list) or known.isdisjoint(map(id, args[0])))
-            and (not kwargs or known.isdisjoint(map(id, kwargs.values())))
+        followed = self._followed
+        is_followed = bool(followed) and not (
+            followed.isdisjoint(map(id, args))
+            and (not args or type(args[0]) not in (tuple, list) or followed.isdisjoint(map(id, args[0])))
+            and (not kwargs or followed.isdisjoint(map(id, kwargs.values())))
         )
-        if not is_followed and func not in self._wanted and (is_builtin or own is func) and not _is_operator(func):
+        is_own = not is_builtin and own is not func
+        if not is_followed and func not in self._wanted and not is_own and not isinstance(func, _OPERATORS):
             return result
         try:
             if self._sees_functions and self._watch.is_on:
-                self._see(func, own, args, kwargs, result, is_followed and self._follows is not None)
+                if is_own and func not in self._wanted:  # else it stood in torch's place when the watch began
+                    func = self._by_code.get(getattr(own, "__code__", None), own)  # type: ignore[arg-type]
+                self._see(func, args, kwargs, result, is_followed)
         except Exception as fault:
             self._watch.notes.failed(fault)
         return result
 
     def _see(
-        self,
-        func: Callable[..., Any],
-        own: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        is_followed: bool,
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, is_followed: bool
     ) -> None:
-        """Let readers look at a function that ran, if it is one of theirs, or given a tensor that is followed."""
-        if own is not func and func not in self._wanted:
-            # Else it stood in torch's place when the watch began.
-            func = self._by_code.get(getattr(own, "__code__", None), own)  # type: ignore[arg-type]
-        if func in self._making.functions and self._making.wants(func, args) and may_look():
-            self._quietly(self._making.take, func, args, kwargs, result)
-        handler = self._handlers.get(func)
-        if func in self._wants and not self._wants[func](args, result):
-            handler = None
-        if handler is None and _is_operator(func):
-            handler = self._operators
-        if not is_followed and (begins := self._begins.get(func)) is not None:
-            is_followed = begins(args, result)
-        for each in (handler, self._follows if is_followed else None):
-            if each is not None and self._is_told(func):
-                self._quietly(each, func, args, kwargs, result)
+        """Let readers look at a function that ran, if it is one of theirs, or was given a tensor that is followed."""
+        reader = FUSED.get(func) or (flash_xformers.read if isinstance(func, _OPERATORS) else None)
+        begins = self._softmax.begins.get(func)
+        is_followed = is_followed or (begins is not None and begins(args, result))
+        if (reader is None and not is_followed) or not self._is_on(func):
+            return
+        if reader is not None:
+            self._quietly(reader, self, func, args, kwargs, result)
+        if is_followed:
+            self._quietly(self._softmax.follow, func, args, kwargs, result)
 
-    def enter_module(self, module: torch.nn.Module, args: Any, frame: FrameType) -> None:
+    def enter_module(self, module: nn.Module, args: Any, frame: FrameType) -> None:
         """Begin with a module; inside of a fused one no function is seen, but the modules that it calls are."""
         self._forget_what_ended(frame)
         if self._running:
@@ -323,30 +298,29 @@ class _Thread(TorchFunctionMode):
                 self._running[-1].called.append(module)
         elif not self._is_here:
             self._sees_functions = False  # a thread that began before the watch is seen inside of modules
-        running = _Running(module, frame, self._sees_functions)
+        running = _RunningModule(module, frame, self._sees_functions)
         self._running.append(running)
-        self._see_functions(not is_fused(module))
+        self._see_functions(not mha.is_fused(module))
         if isinstance(module, torch.jit.ScriptModule):
             self.note(_SCRIPTED)
         if self._inputs is not None:
             try:
-                running.begun = self._inputs.enter([each.module for each in self._running], args, frame)
+                running.hint = self._inputs.enter([each.module for each in self._running], args, frame)
             except Exception as fault:
                 self._watch.notes.failed(fault)
 
-    def leave_module(self, module: torch.nn.Module, seen: tuple[Any, ...] | None) -> None:
+    def leave_module(self, module: nn.Module, ran: tuple[Any, ...] | None) -> None:
         """End with a module, which was seen with its arguments and its output if it did not fail."""
-        if not self._running or self._running[-1].module is not module:
-            if not any(each.module is module for each in self._running):
-                return
-            while self._running[-1].module is not module:
-                self._leave()
-        handler = self._modules.get(forward_of(module))
-        if handler is not None and seen is not None and self._is_told():
-            self._quietly(handler, module, self._running[-1].called, *seen)
-        if self._inputs is not None and (begun := self._running[-1].begun) is not None:
+        if not any(each.module is module for each in self._running):
+            return
+        while self._running[-1].module is not module:
+            self._leave()
+        reader = MODULES.get(mha.forward_of(module))
+        if reader is not None and ran is not None and self._is_on():
+            self._quietly(reader, self, module, self._running[-1].called, *ran)
+        if self._inputs is not None and (hint := self._running[-1].hint) is not None:
             try:
-                self._inputs.leave(begun, seen)
+                self._inputs.leave(hint, ran)
             except Exception as fault:
                 self._watch.notes.failed(fault)
         self._leave()
@@ -369,7 +343,11 @@ class _Thread(TorchFunctionMode):
             self.note(_EAGERLY)
         return CallSite(*user_line(self._watch.start), self._watch.names.name([each.module for each in self._running]))
 
-    def module(self) -> torch.nn.Module | None:
+    def line(self) -> str | None:
+        """See ThreadContext."""
+        return line_of(sys._getframe(1), self._watch.start)
+
+    def module(self) -> nn.Module | None:
         """See ThreadContext."""
         return self._running[-1].module if self._running else None
 
@@ -381,11 +359,14 @@ class _Thread(TorchFunctionMode):
         """See ThreadContext."""
         if not all(call.shape) or (call.q is not None and is_of_nothing(call.q)):
             return
-        call = self._making.named(call) if call.masks or call.ignored_masks else call
-        if (windows := self.windows.get(call.shape[0])) is not None:
-            call = replace(call, windows=windows)
-        if call.lineage is not None:
-            self.calls.append(call.lineage)
+
+        def with_line(mask: MaskArgument) -> MaskArgument:
+            line = mask.made_at or self.origins.made_at(mask.source_tensor)
+            return mask._replace(made_at=None if line == str(call.place) else line)
+
+        if call.masks or call.ignored_masks:
+            masks, ignored = tuple(map(with_line, call.masks)), tuple(map(with_line, call.ignored_masks))
+            call = replace(call, masks=masks, ignored_masks=ignored)
         kind = call.device.partition(":")[0]
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False), self._watch.lock:
@@ -394,56 +375,38 @@ class _Thread(TorchFunctionMode):
             with self._watch.lock:
                 self._watch.on_call(call)
 
-    def learn(self, loss: Loss) -> None:
-        """See ThreadContext."""
-        if self._watch.listener is not None:
-            with self._watch.lock:
-                self._watch.listener.here().learn(loss)
-
-    def emit_late(self, place: CallSite, finding: Finding) -> None:
-        """See ThreadContext."""
-        if self._watch.listener is not None:
-            with self._watch.lock:
-                self._watch.listener.notice(place, finding)
-
-    def lose(self, shape: tuple[int, ...]) -> CallSite:
-        """See ThreadContext."""
-        place = self.place()
-        with self._watch.lock:
-            self._watch.unfollowed.count(place, shape)
-        return place
-
-    def find(self, place: CallSite) -> None:
+    def count_lost(self, shape: tuple[int, ...]) -> None:
         """See ThreadContext."""
         with self._watch.lock:
-            self._watch.unfollowed.forget(place)
+            self._watch.notes.count_lost(str(self.place()), shape)
 
     def note(self, text: str) -> None:
         """See ThreadContext."""
         self._watch.notes.add(text)
 
-    def _is_told(self, function: Callable[..., Any] | None = None) -> bool:
+    def _is_on(self, function: Callable[..., Any] | None = None) -> bool:
+        """Return whether anything that runs now is read."""
         if not self._watch.is_on or not may_look():
-            if function in self._attention and torch._C._functorch.peek_interpreter_stack() is not None:
+            if function in FUSED and torch._C._functorch.peek_interpreter_stack() is not None:
                 self.note(_TRANSFORMED)
             return False
         only = self._watch.only
-        return only is None or function in self._seen_all or any(each.module is only for each in self._running)
+        return only is None or any(each.module is only for each in self._running)
 
-    def _quietly(self, handler: Callable[..., None], *seen: Any) -> None:
+    def _quietly(self, reader: Callable[..., None], *ran: Any) -> None:
         """Let a reader look, seen by no mode, of ours or the program's, and recorded by no autograd."""
         if torch._C._len_torch_dispatch_stack():
             if any(torch._C._get_dispatch_mode(kind) is not None for kind in _WITHOUT_NUMBERS):
                 return
             with _disable_current_modes():
-                self._quietly(handler, *seen)
+                self._quietly(reader, *ran)
             return
         with torch._C.DisableTorchFunction():
             had_grad = torch.is_grad_enabled()
             torch._C._set_grad_enabled(False)
             try:
-                if _has_numbers(seen[-1]):
-                    handler(*seen)
+                if _has_numbers(ran[-1]):
+                    reader(*ran)
             except Exception as fault:
                 self._watch.notes.failed(fault)
             finally:
@@ -460,7 +423,7 @@ class _Thread(TorchFunctionMode):
             self._leave()
 
     def _leave(self) -> None:
-        self._see_functions(self._running.pop().was_seen)
+        self._see_functions(self._running.pop().saw_functions)
 
     def _see_functions(self, sees: bool) -> None:
         """See functions or not. A mode keeps modules from their fast path, so it goes where it can go.
@@ -488,10 +451,6 @@ class _Thread(TorchFunctionMode):
             other.__enter__()  # type: ignore[no-untyped-call]
 
 
-def _is_operator(function: Any) -> bool:
-    return isinstance(function, _OPERATORS)
-
-
 def _has_numbers(result: Any) -> bool:
     """Return whether a function gave tensors that have numbers, and do not only stand for them, or changed one."""
     first = result[0] if isinstance(result, tuple | list) and result else result  # also what torch.max returns
@@ -501,23 +460,3 @@ def _has_numbers(result: Any) -> bool:
 def _innermost_mode() -> object:
     depth = torch._C._len_torch_function_stack()
     return torch._C._get_function_stack_at(depth - 1) if depth else None
-
-
-def _handlers(maps: list[Mapping[Callable[..., Any], Handler]]) -> Mapping[Callable[..., Any], Handler]:
-    """Return one map of several, whose readers may want the same function."""
-    wanted: dict[Callable[..., Any], list[Handler]] = {}
-    for functions in maps:
-        for function, handler in functions.items():
-            wanted.setdefault(function, []).append(handler)
-    return {function: _one_after_another(handlers) for function, handlers in wanted.items()}
-
-
-def _one_after_another(handlers: list[Handler]) -> Handler:
-    if len(handlers) == 1:
-        return handlers[0]
-
-    def each(*seen: Any) -> None:
-        for handler in handlers:
-            handler(*seen)
-
-    return each

@@ -11,8 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.analysis.calls.rows import named
-from attncli.analysis.calls.table import TITLES, cells, said
+from attncli.analysis.calls.groups import TITLES, joined_places
 from attncli.render.block import COMFORTABLE, Block, Cell, block, grid, in_words, stack
 from attncli.render.masks import compared
 from attncli.render.palette import BOLD, DIM, Palette
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attncli.analysis.calls.calls import Calls
-    from attncli.analysis.calls.expected import UnexpectedError, Wrong
-    from attncli.analysis.calls.rows import Row
+    from attncli.analysis.calls.expected import CallMismatch, UnexpectedError
+    from attncli.analysis.calls.groups import CallGroup
 
 _ALIGN = "<<><>><<"
-_LEAST = 36  # cells of a line that findings need beside a place
+_LEAST = 36  # cells of a line that findings need next to a place
 _MOST_MAPS = 3  # of places whose masks are wrong
 _STYLES = {"error": Style(color="red"), "note": Style(color="yellow")}
 
@@ -41,14 +40,14 @@ def calls_parts(calls: Calls, palette: Palette, width: int | None) -> Iterator[R
     yield stack([headline, table or stack(_block(row, palette, width or COMFORTABLE) for row in rows)])
 
 
-def _table(rows: Sequence[Row], palette: Palette, width: int | None) -> Block | None:
+def _table(rows: Sequence[CallGroup], palette: Palette, width: int | None) -> Block | None:
     """Return a line for each place; None where they are not wide enough for all of its words."""
-    words = [[palette.label(text) for text in cells(row)] for row in rows]
+    words = [[palette.label(text) for text in row.cells] for row in rows]
     columns = [column for column in range(len(TITLES) - 1) if any(row[column] for row in words)]
     align = "".join(_ALIGN[column] for column in columns) + _ALIGN[-1]
     titles: list[Cell] = [(palette.fit(TITLES[column]), DIM) for column in (*columns, -1)]
     places: list[list[Cell]] = [[(row[column], None) for column in columns] for row in words]
-    findings: list[list[Cell]] = [_found(row, palette) or [(row.unfound, None)] for row in rows]
+    findings: list[list[Cell]] = [_found(row, palette) or [(row.verdict, None)] for row in rows]
     room = None
     if width is not None:
         room = width - grid([titles[:-1], *places], align[:-1], None).width - 2
@@ -64,15 +63,15 @@ def _table(rows: Sequence[Row], palette: Palette, width: int | None) -> Block | 
     return grid(lines, align, None)
 
 
-def _block(row: Row, palette: Palette, width: int) -> Block:
+def _block(row: CallGroup, palette: Palette, width: int) -> Block:
     """Return a place in some lines: where it is, what ran there, and what is wrong."""
     # The line stands at the end of the first word, which is never split.
     where = palette.shortened(str(row.place), width - 4, keeps_end=True)
     module = f" ({row.module})" if row.module else ""
     found = _found(row, palette)
-    _, _, _, api, heads, sizes, mask = cells(row)
+    _, _, _, api, heads, sizes, mask = row.cells
     ran = [plural(row.calls, "call"), api, f"{heads} head{'s' * (heads != '1')}", sizes, row.dtype, mask]
-    ran += [] if found else [row.unfound]
+    ran += [] if found else [row.verdict]
     texts = [(f"{where} {palette.label(row.place.function + module)}", BOLD), (palette.label(" · ".join(ran)), None)]
     texts += [(f"{'error: ' * (style is _STYLES['error'])}{text}", style) for text, style in found]
     lines: list[list[Segment]] = []
@@ -82,13 +81,13 @@ def _block(row: Row, palette: Palette, width: int) -> Block:
     return block(lines)
 
 
-def _found(row: Row, palette: Palette) -> list[Cell]:
-    return [(palette.label(said(one, row.calls)), _STYLES[one.finding.severity]) for one in row.noticed]
+def _found(row: CallGroup, palette: Palette) -> list[Cell]:
+    return [(palette.label(one.text(row.calls)), _STYLES[one.finding.severity]) for one in row.counts]
 
 
 def wrong_parts(error: UnexpectedError, palette: Palette, room: int) -> Iterator[RenderableType]:
     """Yield the maps of the wrong cells of calls that are not as expected: of the first call of each place."""
-    drawn: dict[tuple[object, ...], Wrong] = {}
+    drawn: dict[tuple[object, ...], CallMismatch] = {}
     for one in error.wrong:
         if one.finding.cells:
             drawn.setdefault(one.call.place[:3], one)
@@ -96,7 +95,7 @@ def wrong_parts(error: UnexpectedError, palette: Palette, room: int) -> Iterator
         cells = one.cells
         if cells is not None:
             where, comparison = cells
-            name = ", ".join(filter(None, (named([one.call.place]), where)))
+            name = ", ".join(filter(None, (joined_places([one.call.place]), where)))
             yield Group(Text(palette.label(name)), *compared(comparison, palette, room))
     if len(drawn) > _MOST_MAPS:
         yield Text(f"not drawn: {plural(len(drawn) - _MOST_MAPS, 'more place')}")

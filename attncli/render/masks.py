@@ -236,8 +236,7 @@ def _read_as(subject: MaskGrid) -> str:
     if subject.stored is None or subject.reading is None:
         _, queries, keys = subject.allowed.shape
         return f"{subject.name} · {queries} queries × {keys} keys"
-    shape = f"[{len(subject.allowed)}, {subject.shape[-1]}], padding" if subject.is_padding else list(subject.shape)
-    text = f"{subject.name} · {subject.stored.dtype or 'numbers'} {shape} · "
+    text = f"{subject.name} · {subject.stored.dtype or 'numbers'} {list(subject.shape)} · "
     if subject.reading.is_ambiguous:
         return text + "ambiguous"
     return f"{text}{WRITTEN[subject.reading.convention]} ({subject.reading.why})"

@@ -98,10 +98,8 @@ class Stages:
     @property
     def sinks(self) -> Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None:
         """One more logit of every head, or of every query of it; None without."""
-        sinks = self.layer.sinks
-        if sinks is None or sinks.ndim == 1:
-            return None if sinks is None else sinks[list(self.heads)]
-        return sinks[list(self.heads)][:, self.queries]
+        sinks = None if self.layer.sinks is None else self.layer.sinks[list(self.heads)]
+        return sinks if sinks is None or sinks.ndim == 1 else sinks[:, self.queries]
 
     @cached_property
     def output(self) -> Float[np.ndarray, "H Q Dv"]:
@@ -140,9 +138,8 @@ def merge_layers(layers: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
     heads, queries, keys = one.cells
     chosen = tuple(number * heads + head for number, layer in enumerate(layers) for head in layer.heads)
     has_room = len(chosen) * queries * keys <= attention.CELLS
-    if len(layers) == 1 or not has_room or not isinstance(one.mask, RuleMask) or len(set(map(_way, layers))) > 1:
-        return layers
-    if _way(one) is None:
+    ways = set(map(_way, layers))
+    if len(layers) == 1 or not has_room or not isinstance(one.mask, RuleMask) or len(ways) > 1 or None in ways:
         return layers
     query, key = (np.concatenate([getattr(layer, name) for layer in layers]) for name in "qk")
     return [
@@ -215,13 +212,6 @@ class Derived(NamedTuple):
     head: str | None = None
 
 
-class LayerOwner(Protocol):
-    """The Trace that a layer is part of, of which it may show itself alone."""
-
-    def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> LayerOwner:
-        """Return one layer alone, with some of its heads."""
-
-
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
 _NOT_DERIVED = frozenset({"embeddings", "q", "k", "v", "scores", "output"})
 
@@ -254,7 +244,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are derived.
         weights: as the softmax gave them, `[H, Q, K]`, or what `derived` says; None where they follow from the scores.
         derived: what stands in the place of weights; None where it is what a model computes.
-        whole: the trace that it was taken from by `Trace.layer`, whose tokens name what it shows.
+        whole: the `Trace` that it was taken from by `Trace.layer`, whose tokens name what it shows; else None.
     """
 
     layer: int
@@ -276,15 +266,14 @@ class LayerTrace(Displayed, Tabular, Drawable):
     scores: Float[np.ndarray, "H Q K"] | None = None
     weights: RowSource | None = None
     derived: Derived | None = None
-    whole: LayerOwner | None = field(default=None, compare=False)
+    whole: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
         self._lay_out()
-        heads, queries, keys = self._checked_cells()
+        heads, queries, keys = cells = self._checked_cells()
         concatenated = heads * (0 if self.v is None else self.v.shape[-1])
         embedding = 0 if self.out_projection is None else self.out_projection.shape[-1]
-        cells = (heads, queries, keys)
         expected = {
             "bias": ((1, queries, keys), cells),
             "scores": (cells,),

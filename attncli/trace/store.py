@@ -39,7 +39,7 @@ _KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "
 
 
 class _Rule(NamedTuple):
-    """A mask that is a rule."""
+    """A mask that is a rule, as the JSON has it."""
 
     expression: str
     past: int
@@ -76,8 +76,7 @@ def save(trace: Trace, path: str | Path) -> None:
         if isinstance(layer.mask, RuleMask) and not files_of(layer.mask.expression):
             entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
         else:
-            everything = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
-            arrays["mask"] = everything
+            arrays["mask"] = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
         tensors |= {prefix + name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
         layers.append(entry)
     header = {
@@ -169,12 +168,15 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     query_tokens = decode_pieces(_tokens(_list(header, "query_tokens")), *of_queries)
     key_tokens = decode_pieces(_tokens(_list(header, "key_tokens")), *of_keys)
     both = list(zip(entries, fields, strict=True))
+    notes = _shown(_list(header, "notes"))
+    if not all(isinstance(each, str) for each in notes):
+        raise TypeError("'notes' of its header are no texts")
     return Trace(
         source=source,
         query_tokens=query_tokens,
         key_tokens=key_tokens,
         layers=tuple(_layer(tensors, *each, heads) for index in chosen for each in both if each[1]["layer"] == index),
-        notes=_notes(header),
+        notes=tuple(notes),
         **of_trace,
     )
 
@@ -183,16 +185,12 @@ def _loads(text: str) -> Any:
     """Read JSON whose numbers a trace can hold: finite ones of a sensible size."""
 
     def number(digits: str) -> float:
-        if not math.isfinite(value := float(digits)):
+        is_whole = digits.lstrip("-").isdigit()
+        if len(digits) > 18 if is_whole else not math.isfinite(float(digits)):
             raise ValueError(f"it holds the number {visible(digits[:20])}")
-        return value
+        return int(digits) if is_whole else float(digits)
 
-    def integer(digits: str) -> int:
-        if len(digits) > 18:
-            raise ValueError(f"it holds the number {digits[:20]}…")
-        return int(digits)
-
-    return json.loads(text, parse_float=number, parse_int=integer, parse_constant=number)
+    return json.loads(text, parse_float=number, parse_int=number, parse_constant=number)
 
 
 # Of a type as a class spells it, what a JSON object holds; a field of another type is read in a way of its own.
@@ -251,13 +249,6 @@ def _source(recorded: Any) -> Provenance:
     return Provenance(**own, details={name: value for name, value in recorded.items() if name not in own})
 
 
-def _notes(header: Mapping[str, Any]) -> tuple[str, ...]:
-    notes = _shown(_list(header, "notes"))
-    if not all(isinstance(each, str) for each in notes):
-        raise TypeError("'notes' of its header are no texts")
-    return tuple(notes)
-
-
 def _tokens(recorded: list[Any]) -> Tokens:
     # How a piece is shown follows from the text.
     tokens = Tokens(Token(**_plain(Token, {**_object(token, "token"), "shown": None}, "token")) for token in recorded)
@@ -280,7 +271,9 @@ def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], head
         mask = _saved_mask(entry.get("mask"), cells)
     chosen = heads.resolve(cells[0], f"layer {fields['layer']}")
     whole: dict[str, Any] = dict.fromkeys("qkv") | fields | arrays
-    return LayerTrace(**whole, mask=mask, heads=chosen, proof=_saved_proof(entry))
+    is_proven = entry.get("proof", entry) is not None
+    proof = Proof(**_plain(Proof, entry.get("proof"), "proof")) if is_proven else None
+    return LayerTrace(**whole, mask=mask, heads=chosen, proof=proof)
 
 
 def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
@@ -292,12 +285,6 @@ def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
     if q.ndim != 3 or k.ndim != 3:
         raise ValueError(f"q has shape {list(q.shape)} and k {list(k.shape)}; expected [heads, positions, width]")
     return len(q), q.shape[1], k.shape[1]
-
-
-def _saved_proof(entry: Mapping[str, Any]) -> Proof | None:
-    if entry.get("proof", entry) is None:
-        return None
-    return Proof(**_plain(Proof, entry.get("proof"), "proof"))
 
 
 def _saved_mask(recorded: Any, cells: tuple[int, int, int]) -> RuleMask:

@@ -30,22 +30,12 @@ def test_the_mark_of_a_space_makes_no_other_word_but_a_continuation_is_one() -> 
     assert shared(words("▁"), words("▁")) == ["▁"]
 
 
-def test_the_second_text_of_a_pair_is_not_the_first() -> None:
-    first = pieces("time", ("time", 0, 4))
-    assert align(first, pieces("time", ("time", 0, 4), segment=1)).pairs == ()
-
-
 def test_in_one_text_two_tokenizers_share_what_is_the_same_characters() -> None:
     text = "Time flies fast"
     one = pieces(text, ("[CLS]", 0, 0), ("time", 0, 4), ("flies", 5, 10), ("fast", 11, 15))
     other = pieces(text, ("Time", 0, 4), ("Ġfl", 4, 7), ("ies", 7, 10), ("Ġfast", 10, 15))
     assert align(one, other, (text, None)).pairs == ((1, 0), (3, 3))
     assert align(one, other).pairs == ((3, 3),)  # two texts: time is not Time
-
-
-def test_an_unknown_word_is_what_the_text_says_it_is() -> None:
-    one, other = pieces("ab cd", ("[UNK]", 0, 2)), pieces("ab cd", ("[UNK]", 3, 5))
-    assert align(one, other, ("ab cd", None)).pairs == ()
 
 
 letters = st.lists(st.sampled_from("abc"), max_size=9)

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from metrics_by_hand import HEADS, MASKS, agree, by_hand, tokens, traced
+from metrics_by_hand import HEADS, tokens
 from traces import layer_of, trace_of
 
 from attncli.analysis.heads import survey
@@ -13,21 +11,6 @@ from attncli.analysis.metric_names import NAMES
 from attncli.analysis.metrics import by_name, trace_metrics
 from attncli.masks.expressions import ArrayMask
 from attncli.trace.view import View
-
-
-@given(
-    ids=st.lists(st.integers(0, 3), min_size=1, max_size=8),
-    mask=st.sampled_from(MASKS),
-    special=st.frozensets(st.integers(0, 3), max_size=2),
-)
-@settings(max_examples=60)
-def test_the_uniform_head_is_that_of_a_plain_loop(ids: list[int], mask: str, special: frozenset[int]) -> None:
-    sequence = tokens(ids, special)
-    trace = traced(sequence, sequence, mask)
-    found = trace_metrics(trace).uniform
-    expected = by_hand(trace, 0, is_uniform=True) | {"max_score": None}  # it has no scores
-    for values in found:
-        agree(by_name(NAMES, values), expected)
 
 
 def test_masks_that_differ_by_head_have_a_uniform_head_each() -> None:
@@ -42,8 +25,8 @@ def test_masks_that_differ_by_head_have_a_uniform_head_each() -> None:
     assert [[label.name for label in head.labels] for head in survey([trace], View()).heads] == [["broad"], []]
 
 
-def numbers(**known: float) -> dict[str, float | None]:
-    return {name: known.get(name) for name in NAMES}
+def numbers(**values: float) -> dict[str, float | None]:
+    return {name: values.get(name) for name in NAMES}
 
 
 @pytest.mark.parametrize(

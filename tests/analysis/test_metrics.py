@@ -47,6 +47,8 @@ def test_the_metrics_of_a_sequence_are_what_a_plain_loop_counts(
     rows = data.draw(st.none() | st.lists(st.integers(0, len(ids) - 1), unique=True, max_size=4))
     for head in range(HEADS):
         agree(measured(trace, head, rows), by_hand(trace, head, rows))
+    uniform = by_name(NAMES, trace_metrics(trace).uniform[0])
+    agree(uniform, by_hand(trace, 0, is_uniform=True) | {"max_score": None})  # it has no scores
 
 
 @given(

@@ -15,7 +15,7 @@ from attncli.checkpoints import options
 from attncli.engines import open_source
 from attncli.engines.torch import memory
 from attncli.engines.torch.engine import Checkpoint
-from attncli.errors import InputError, UsageError
+from attncli.errors import UsageError
 from attncli.recording.readers import transformers as interface
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
@@ -97,19 +97,14 @@ def test_without_truncate_a_long_sentence_is_refused_with_both_numbers_and_what_
     refused(attn("inspect", "w7 w7", "--pair", LONG, "-m", folder("llama")), INPUT, "the sentence", *pair)
 
 
-@pytest.mark.parametrize("texts", [(LONG, "w7 w7"), (LONG, LONG)])
-def test_a_pair_is_cut_at_its_longer_text_and_both_texts_stay(
-    texts: tuple[str, str], attn: Run, folder: Folder
-) -> None:
-    ran = attn(
-        "inspect", texts[0], "--pair", texts[1], "--truncate", "-m", folder("llama"), "-F", "json", "--show", "tokens"
-    )
-    assert ran.code == 0
-    count = sum(len(text.split()) for text in texts)
-    assert f"has {count} tokens and is cut to the 64" in ran.err
-    segments = [token["segment"] for token in ran.json["key_tokens"]]
-    assert len(segments) == POSITIONS
-    assert segments.count(0) == (2 if texts[0] == "w7 w7" else 62 if texts[1] == "w7 w7" else 32)
+def test_a_pair_is_cut_at_its_longer_text_and_both_texts_stay(attn: Run, folder: Folder) -> None:
+    run = ("inspect", LONG, "--truncate", "-m", folder("llama"), "-F", "json", "--show", "tokens", "--pair")
+    for pair, count in (("w7 w7", 62), (LONG, 32)):
+        ran = attn(*run, pair)
+        assert ran.code == 0
+        assert f"has {70 + len(pair.split())} tokens and is cut to the 64" in ran.err
+        segments = [token["segment"] for token in ran.json["key_tokens"]]
+        assert (len(segments), segments.count(0)) == (POSITIONS, count)
 
 
 def test_sentence_and_target_are_cut_each_for_itself(attn: Run, folder: Folder) -> None:
@@ -203,17 +198,6 @@ def ran(checkpoint: Checkpoint) -> Trace:
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_a_layer_alone_is_what_it_is_among_all(name: str, folder: Folder) -> None:
-    whole = ran(opened(folder(name), "all"))
-    for index in (1, 2):
-        layers = ran(opened(folder(name), str(index))).layers
-        expected = [layer for layer in whole.layers if layer.layer == index]
-        assert len(layers) == len(expected) > 0
-        for ours, theirs in zip(layers, expected, strict=True):
-            check_same(ours, theirs)
-
-
-@pytest.mark.parametrize("name", FAST)
 def test_the_fused_kernel_runs_where_it_drops_nothing_and_nowhere_else(name: str, folder: Folder, fused: Mock) -> None:
     ran(opened(folder(name), "2"))
     assert fused.called == FAST[name]
@@ -224,22 +208,12 @@ def test_the_fused_kernel_runs_where_it_drops_nothing_and_nowhere_else(name: str
     assert not fused.called
 
 
-def test_the_fused_kernel_is_told_the_form_of_the_mask(folder: Folder, fused: Mock) -> None:
-    for name, is_causal, has_mask in (("llama", True, False), ("bert", False, False), ("mistral", False, True)):
-        fused.reset_mock()
-        opened(folder(name), "1").trace(TEXT)
-        (call,) = fused.call_args_list
-        assert call.kwargs["is_causal"] is is_causal
-        assert (call.args[4] is not None) == has_mask
-
-
 # --- where it runs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", [["auto"], ["cpu"]], ids=" ".join)
-def test_a_device_map_changes_no_number(where: list[str], attn: Run, folder: Folder) -> None:
+def test_a_device_map_changes_no_number(attn: Run, folder: Folder) -> None:
     arguments = ("inspect", TEXT, "-m", folder("llama"), "-l", "0,2", "-F", "json", "--show", "q,k,v,weights")
-    plain, mapped = attn(*arguments), attn(*arguments, "--device-map", *where)
+    plain, mapped = attn(*arguments), attn(*arguments, "--device-map", "auto")
     assert (mapped.code, mapped.err) == (0, "")
     assert mapped.json["source"] == plain.json["source"]
     assert len(mapped.json["layers"]) == 2
@@ -289,42 +263,26 @@ def test_what_does_not_fit_is_refused_with_both_sizes_and_what_to_do(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_weight_is_computed_before_the_memory_is_checked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = opened(folder("llama"), "0")
-    forward = Mock()
-    monkeypatch.setattr(checkpoint.model, "forward", forward)
-    monkeypatch.setattr(memory, "_available", lambda _: 1.0)
-    with pytest.raises(InputError, match="GB are free"):
-        checkpoint.trace(TEXT)
-    assert not forward.called
-
-
-@pytest.mark.parametrize("name", ["llama", "dbrx"])
-def test_the_estimate_grows_with_what_is_asked_for_and_is_larger_where_softmax_is_watched(name: str) -> None:
-    config = tiny_model(name).config
-
+def test_the_estimate_grows_with_what_is_asked_for_and_is_larger_where_softmax_is_watched() -> None:
     def estimate(batch: int = 1, tokens: int = 100, layers: int = 1, watched: bool = False, itemsize: int = 4) -> float:
-        return memory.estimate(config, itemsize, batch, tokens, layers, watched)
+        return memory.estimate(tiny_model("llama").config, itemsize, batch, tokens, layers, watched)
 
     for watched in (False, True):
-        by_tokens = [estimate(tokens=tokens, watched=watched) for tokens in (1, 100, 1000, 1024, 1025, 5000, 50_000)]
+        by_tokens = [estimate(tokens=tokens, watched=watched) for tokens in (1, 100, 1000, 50_000)]
         assert by_tokens == sorted(by_tokens)
-        assert len(set(by_tokens)) == len(by_tokens)
-        assert estimate(watched=watched) < estimate(layers=2, watched=watched) < estimate(layers=9, watched=watched)
+        assert estimate(watched=watched) < estimate(layers=2, watched=watched)
         assert estimate(watched=watched) < estimate(batch=2, watched=watched)
         assert estimate(itemsize=2, watched=watched) < estimate(watched=watched)
-    for tokens in (1, 100, 5000):
-        assert estimate(tokens=tokens) < estimate(tokens=tokens, watched=True)
     # Twice as long, four times the matrices.
     long, longer = (estimate(tokens=tokens, watched=True) for tokens in (50_000, 100_000))
-    assert longer > 3.5 * long
+    assert longer > 3.5 * long > 3.5 * estimate(tokens=50_000)
 
 
 # --- precision ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float16"])
-def test_half_precision_says_so_and_is_proven_within_its_rounding(dtype: str, attn: Run, minilm: str) -> None:
+def test_half_precision_says_so_and_is_proven_within_its_rounding(attn: Run, minilm: str) -> None:
+    dtype = "float16"
     arguments = ("inspect", "time flies like an arrow", "-m", minilm, "--dtype", dtype, "-l", "all")
     table = attn(*arguments)
     assert (table.code, table.err) == (0, "")

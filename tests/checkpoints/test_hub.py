@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,16 +57,6 @@ def test_a_checkpoint_that_was_downloaded_is_read_without_the_hubs_client(online
     assert ran("tokens") == (shown, "False\n")
 
 
-def test_a_checkpoint_in_the_local_cache_is_read_where_no_hub_can_be_reached(online: dict[str, str]) -> None:
-    ask = ("inspect", "-m", NAME, "time flies", "--engine", "transformers", "-F", "json")
-    there = program(*ask, env=os.environ | online)
-    assert there.returncode == 0, there.stderr
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
-        nowhere = {"HF_ENDPOINT": f"http://127.0.0.1:{taken.getsockname()[1]}"}
-        assert program(*ask, env=os.environ | online | nowhere, timeout=300).stdout == there.stdout
-
-
 def test_what_the_hub_does_not_have_is_one_sentence_with_what_it_says(online: dict[str, str]) -> None:
     for option in ("-m", "--vocab"):
         ran = program("inspect", "time flies", option, "somebody/else", env=os.environ | online)
@@ -75,20 +64,3 @@ def test_what_the_hub_does_not_have_is_one_sentence_with_what_it_says(online: di
         start = "attn: the configuration of 'somebody/else' was not found on the hub or in the local cache, "
         assert ran.stderr.startswith(start), ran.stderr
         assert ran.stderr.endswith("(404 Client Error)\n")
-
-
-def test_a_hub_that_refuses_so_many_requests_is_said_to_and_waited_for(tiny_llama: str, tmp_path: Path) -> None:
-    def run(*more: str, wait: str | None, home: str) -> tuple[int, str, str]:
-        refusals = iter([(429, {} if wait is None else {"Retry-After": wait})])
-        with Hub({NAME: Path(tiny_llama)}, has_storage=False) as hub:
-            hub.trouble = lambda one: next(refusals, None) if one.method == "GET" and "resolve" in one.path else None
-            environment = os.environ | hub.environment | {"HF_HOME": str(tmp_path / home)}
-            ran = program("tokens", "-m", NAME, "time flies", "-F", "json", *more, env=environment)
-            return ran.returncode, ran.stdout, ran.stderr
-
-    said = "attn: the hub answers 429, too many requests, and is asked again in {} s; a token allows more requests (hf "
-    for wait, seconds, home in (("0", 1, "told"), (None, 1, "untold")):
-        code, out, err = run(wait=wait, home=home)
-        assert (code, json.loads(out)["schema"], err.count("\n")) == (0, "attncli.tokens/1", 1), err
-        assert err.startswith(said.format(seconds))
-    assert run("--quiet", wait="0", home="quiet")[::2] == (0, "")

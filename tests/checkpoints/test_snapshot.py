@@ -15,8 +15,6 @@ from running import Ran
 from safetensors.torch import load_file
 from small_checkpoints import hub_cache
 
-from attncli.cli.completion import sizes
-
 Run = Callable[..., Ran]
 TEXT = "time flies"
 COMMIT = "abc0"
@@ -199,83 +197,24 @@ def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_by_the_restricted_
     assert first.json["layers"] == local.json["layers"]
 
 
-# --- checkpoints in folders of a repository ----------------------------------------------------------------
+# --- what is not looked for on the hub ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["auto", "transformers"])
-@pytest.mark.parametrize("layout", [training, sentence_transformers])
-def test_the_only_checkpoint_in_a_repository_is_taken(
-    layout: Callable[[str, Path], str], engine: str, org: Hub, tiny_llama: str, attn: Run
-) -> None:
-    inside = layout(tiny_llama, org.repositories["org/name"])
-    written(org.repositories["org/name"] / "unet" / "model.safetensors", "of something else")
-    written(org.repositories["org/name"] / inside / "optimizer.pt", "of the training")
-    how = ("-F", "json", "--engine", engine)
-    expected = attn("inspect", TEXT, "-m", org.repositories["org/name"] / inside, *how).json["layers"]
-    for name in ("org/name", f"org/name/{inside}"):
-        ran = attn("inspect", TEXT, "-m", name, *how)
-        assert ran.code == 0, ran.err
-        assert (ran.json["source"]["model"], ran.json["layers"]) == (f"org/name/{inside}", expected)
-    assert org.sent("unet/model.safetensors") == org.sent("optimizer.pt") == 0
-    org.asked.clear()
-    for more in ((), ("--offline",)):
-        assert attn("inspect", TEXT, "-m", "org/name", *how, *more).out == ran.out
-    assert attn("tokens", TEXT, "-m", "org/name").out.startswith(f"org/name/{inside} · ")
-    assert org.asked == []
-
-
-def test_several_in_a_repository_are_listed_and_one_is_given_by_its_folder(
-    org: Hub, tiny_llama: str, attn: Run
-) -> None:
-    for step in (1000, 500):
-        shutil.copytree(tiny_llama, org.repositories["org/name"] / f"checkpoint-{step}")
-    listed = (
-        "org/name, on the hub, holds 2 checkpoints: checkpoint-500, checkpoint-1000; give one of them, as in "
-        "org/name/checkpoint-500"
-    )
-    for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"], ["check", "-m"]):
-        ran = attn(*line, "org/name")
-        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-        assert listed in ran.err
-    assert org.sent(".safetensors") == 0
-    assert shown(attn, "org/name/checkpoint-1000") == "org/name/checkpoint-1000"
-    assert {one.path for one in org.asked if one.host == "storage"} == {"/org/name/checkpoint-1000/model.safetensors"}
-    assert shown(attn, "org/name/checkpoint-500") == "org/name/checkpoint-500"
-    assert sizes("org/name/checkpoint-500") == {"layer": 3, "head": 6}  # which a TAB offers
-    for name in ("org/name/checkpoint-7", "org/other/checkpoint-500"):
-        ran = attn("inspect", TEXT, "-m", name)
-        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-        assert f"'{name}' was not found on the hub or in the local cache, and there is no such folder" in ran.err
-    org.trouble = lambda _: (403, {"X-Error-Code": "GatedRepo"})
-    ran = attn("inspect", TEXT, "-m", "org/name/checkpoint-500@gated")
-    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-    assert "for a gated model hf auth login, or give the folder of a downloaded checkpoint (403" in ran.err
-
-
-def test_a_folder_that_is_not_in_one_that_is_here_is_not_looked_for_on_the_hub(
-    org: Hub, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "org" / "name").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    for name in ("org/name/checkpoint-500", "org/../checkpoint-500", "org//checkpoint-500"):
+def test_a_folder_that_is_not_here_is_not_looked_for_on_the_hub(org: Hub, attn: Run) -> None:
+    for name in ("org/name/checkpoint-500", "org/../checkpoint-500", "./name"):
         ran = attn("inspect", TEXT, "-m", name)
         assert (ran.code, ran.out) == (3, "")
         assert ran.err == f"attn: the checkpoint '{name}' was not found: there is no such folder; check the path\n"
     assert org.asked == []
 
 
-def test_an_adapter_in_a_folder_of_a_repository(
-    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
-) -> None:
-    shutil.copytree(adapter, org.repositories["org/name"] / "checkpoint-5")
-    org.repositories["some/base"] = Path(tiny_llama)
-    ran = attn("inspect", TEXT, "-m", "org/name", "-F", "json")
-    assert ran.code == 0, ran.err
-    assert ran.json["layers"] == attn("inspect", TEXT, "-m", adapter, "--base", tiny_llama, "-F", "json").json["layers"]
-    assert (ran.json["source"]["model"], ran.json["source"]["base"]) == ("org/name/checkpoint-5", "some/base")
-    shutil.copytree(tiny_llama, tmp_path / "bases" / "checkpoint-9")
-    org.repositories["some/bases"] = tmp_path / "bases"
-    for base in ("some/bases/checkpoint-9", "some/bases"):
-        more = attn("inspect", TEXT, "-m", "org/name", "--base", base, "-F", "json")
-        assert (more.code, more.json["layers"]) == (0, ran.json["layers"])
-        assert more.json["source"]["base"] == "some/bases/checkpoint-9"
+def test_a_repository_without_a_checkpoint_is_one_sentence(org: Hub, tiny_llama: str, attn: Run) -> None:
+    shutil.copytree(tiny_llama, org.repositories["org/name"] / "checkpoint-500")
+    for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"]):
+        ran = attn(*line, "org/name")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "of 'org/name' was not found on the hub or in the local cache, and there is no such folder" in ran.err
+    org.trouble = lambda _: (403, {"X-Error-Code": "GatedRepo"})
+    ran = attn("inspect", TEXT, "-m", "org/name@gated")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+    assert "for a gated model hf auth login, or give the folder of a downloaded checkpoint (403" in ran.err

@@ -79,8 +79,6 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
         (["one", "two", "three and four"], 2, "more than two sentences to compare; give two"),
         (["one", "-m", "a", "-m", "b", "-m", "c"], 2, "--model is given 3 times; give it once, or twice"),
         (["--from", "a.safetensors"], 2, "--from is given once; give it twice"),
-        (["--from", "a", "--from", "b", "-m", "c"], 2, "--model does not apply to --from"),
-        (["--from", "a", "--from", "b", "--seed", "3"], 2, "--seed does not apply to --from"),
         (["--from", "a", "--from", "b"], 5, "trace file a does not exist"),
         (["time flies", "cats sleep"], 5, "the two share no token, so there is nothing to compare"),
         (
@@ -92,7 +90,6 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
         (["time flies", "time flew", "-l", "2"], 2, "--layer 2 is out of range"),
         (["time flies", "time flew", "-o", "x.tsv"], 2, "expected a file ending in .json, .svg"),
         (["time flies", " "], 5, "sentence 2: the sentence is empty"),
-        (["time flies", "time flew", "--dtype", "float16"], 2, "--dtype does not apply"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -2,9 +2,7 @@
 
 import os
 import shlex
-import signal
 import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
 from select import select
@@ -30,18 +28,6 @@ def test_a_terminal_that_goes_ends_it() -> None:
         os.close(one.terminal)
         one.terminal = os.open(os.devnull, os.O_RDONLY)
         assert one.process.wait(60) == 0
-
-
-@pytest.mark.usefixtures("signals_arrive")
-def test_a_terminal_that_goes_while_it_does_not_read_ends_it() -> None:
-    with person("explore", TEXT, "-m", "demo") as one:
-        one.until("head 0", "entropy")
-        for _ in range(40):
-            one.types("\x1b[5~\x1b[6~")  # the layer before and the next one: more frames than wait to be written
-            time.sleep(0.1)
-        os.close(one.terminal)
-        one.terminal = os.open(os.devnull, os.O_RDONLY)
-        assert one.process.wait(60) in (0, 128 + signal.SIGHUP)  # 0 if the machine was too slow to draw so many
 
 
 def test_bytes_that_are_no_text_are_lost_and_typing_goes_on() -> None:
@@ -107,7 +93,6 @@ def test_a_terminal_is_told_why_not(environment: dict[str, str], said: str) -> N
         ("-", 2, "- is standard input"),
         ("'a b' 'c d'", 2, "2 sentences, and one is explored at a time"),
         ("-m missing", 3, "missing"),
-        *((f"--from a.safetensors {more}", 2, "does not apply to --from") for more in ("--pair x", "--seed 1", "time")),
     ],
 )
 def test_what_cannot_be_explored_is_refused(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from refusals import USAGE, refused
 from rich.cells import cell_len
 from running import Ran, on_terminal, plain, printed, text_shown
 
@@ -146,14 +147,6 @@ def test_on_one_screen_a_wide_table_is_folded_and_beyond_it_columns_go(attn: Run
     assert "special, separator not defined for this sentence" in note
 
 
-def test_where_nothing_can_be_ranked_it_is_said(attn: Run) -> None:
-    assert (
-        "no head is ranked: induction is not defined for this sentence"
-        in attn("heads", "time flies", "--sort", "induction").out
-    )
-    assert "no head is ranked" not in attn("heads", TEXT, "--sort", "induction").out
-
-
 def test_a_saved_trace_and_the_other_options_of_a_source(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "cat.safetensors"
     assert attn("inspect", TEXT, "--mask", "full", "--seed", "3", "--save", path).code == 0
@@ -222,12 +215,11 @@ def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> N
     assert (ran.code, ran.err) == (0, "")
     assert "10 sequences of 19 tokens · random tokens twice" in ran.out
     (header,) = [line.split() for line in ran.out.splitlines() if line.startswith("layer")]
-    detectors = ["induction_head", "previous_token_head", "duplicate_token_head"]
-    assert header == ["layer", "head", "induction", "previous", "duplicate", *detectors]
+    assert header == ["layer", "head", "induction", "previous", "duplicate"]
     heads = attn("heads", "-m", tiny_llama, "--induction", "-F", "json").json["heads"]
     assert [head["induction"] for head in heads] == sorted((head["induction"] for head in heads), reverse=True)
-    grid = attn("heads", "-m", tiny_llama, "--induction", "--grid", "induction_head").out
-    assert "induction_head, mean over 10 sequences" in grid
+    grid = attn("heads", "-m", tiny_llama, "--induction", "--grid", "induction").out
+    assert "induction, mean over 10 sequences" in grid
     assert "same token and induction rest on" not in attn("heads", "-m", tiny_llama, "--induction", "--label").out
 
 
@@ -280,32 +272,16 @@ def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -
     ("arguments", "says"),
     [
         (["--metrics", "sink,entrpy"], "did you mean 'entropy'?"),
-        (
-            ["--metrics", "induction_head"],
-            "is measured on random tokens that come twice; give --induction",
-        ),
-        (["--sort", "previous_token_head"], "give --induction"),
-        (["--grid", "duplicate_token_head"], "give --induction"),
-        (["--induction"], "TEXT does not apply to --induction"),
-        (["--label", "--grid", "sink"], "--label does not apply to --grid"),
-        (["--metrics", "sink", "--grid", "sink"], "--metrics does not apply to --grid"),
-        (["--top", "3"], "--top does not apply without --sort"),
-        (["--sort", "sink", "--grid", "sink"], "--sort does not apply to --grid"),
         (["--layer", "1"], "out of range"),
         (["--query", "nowhere"], "no such query token"),
-        (["--truncate"], "--truncate does not apply"),
-        (
-            ["-o", "heads.jsonl"],
-            "expected a file ending in .json, .tsv, .csv, .parquet, .svg, .pdf, .png, .html, .md or .txt",
-        ),
+        (["-F", "parquet"], "say where with --output"),
+        (["-o", "heads/"], "attn heads writes one table, and no folder of parts; attn inspect -o FOLDER/ --show"),
+        (["-o", "heads.jsonl"], "expected a file ending in .json, .tsv, .csv, .parquet, .svg, .pdf, .png, .html, .md"),
     ],
     ids=str,
 )
-def test_what_does_not_apply_is_one_sentence(attn: Run, arguments: list[str], says: str) -> None:
-    ran = attn("heads", "time flies", *arguments)
-    assert (ran.code, ran.out) == (2, "")
-    assert says in ran.err
-    assert ran.err.count("\n") == 1
+def test_a_bad_request_is_one_sentence(attn: Run, arguments: list[str], says: str) -> None:
+    refused(attn("heads", "time flies", *arguments), USAGE, says)
 
 
 def test_the_document_is_valid_json_whatever_the_scores_are(attn: Run, tmp_path: Path) -> None:

@@ -68,24 +68,10 @@ def test_the_last_query_stands_at_the_last_key_unless_a_past_is_chosen(attn: Run
     first = attn("mask", "show", "causal", "--size", "2x5", "--past", "0")
     assert "2 queries × 5 keys, past 0\n" in first.out
     assert "0 ██ · · · ·\n1 ████ · · ·\n" in first.out
-    document = attn("mask", "show", "causal", "--size", "2x5", "-F", "json").json
-    assert (document["past"], document["mask"][0]) == (3, [True, True, True, True, False])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "queries", "keys", "past"),
-    [
-        (["--size", "3", "--past", "2"], 3, 5, 2),
-        (["--size", "3x5", "--past", "2"], 3, 5, 2),
-        (["a b c d", "--past", "1"], 3, 4, 1),
-    ],
-)
-def test_the_size_follows_from_what_is_given(
-    attn: Run, arguments: list[str], queries: int, keys: int, past: int
-) -> None:
-    document = attn("mask", "show", "causal", *arguments, "-F", "json").json
-    assert (document["queries"], document["keys"], document["past"]) == (queries, keys, past)
-    assert document["mask"] == [[key <= past + query for key in range(keys)] for query in range(queries)]
+    for arguments in (["--size", "3", "--past", "2"], ["--size", "3x5"], ["a b c d e", "--past", "2"]):
+        document = attn("mask", "show", "causal", *arguments, "-F", "json").json
+        assert (document["queries"], document["keys"], document["past"]) == (3, 5, 2)
+        assert document["mask"] == [[key <= 2 + query for key in range(5)] for query in range(3)]
 
 
 def test_documents_and_files_bring_their_size(attn: Run, masks: Path) -> None:
@@ -117,30 +103,24 @@ def test_heads_that_differ_are_drawn_one_by_one(attn: Run, masks: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [40, 200])
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["show", "causal & window(4)", "--size", "12"],
         ["show", "causal", "--size", "9x30"],
         ["show", "band(40,3) & pad(left=3)", "--size", "300"],
         ["show", "heads.npy"],
         ["diff", "leak.npy", "window(2)", "--for", "sdpa"],
-        ["diff", "causal", "full", "--size", "500"],
         ["check", "leak.npy", "--expect", "causal & pad(right=1)"],
     ],
     ids=" ".join,
 )
-def test_no_line_is_wider_than_the_output(attn: Run, masks: Path, arguments: list[str], width: int) -> None:
-    for color in ("never", "always"):
-        ran = attn("mask", *arguments, "--width", width, "--color", color, "-o", "out.txt")
+def test_no_line_is_wider_than_the_output(attn: Run, masks: Path, arguments: list[str]) -> None:
+    for width in (40, 200):
+        ran = attn("mask", *arguments, "--width", width, "--color", "never", "-o", "out.txt")
         assert ran.code in (0, 1)
         text = Path("out.txt").read_text(encoding="utf-8")
-        if color == "never":
-            assert "\x1b" not in text
-            assert max(map(len, text.splitlines())) <= width
-    ascii_only = attn("mask", *arguments, "--width", width)
-    assert ascii_only.out
+        assert "\x1b" not in text
+        assert max(map(len, text.splitlines())) <= width
 
 
 def test_a_large_mask_is_pooled_and_says_so(attn: Run) -> None:
@@ -258,10 +238,8 @@ def batches(folder: Path) -> Path:
     np.save("three.npy", lower & tokens[:, None])
     np.save("torch.npy", ~np.repeat(lower & tokens[:, None], 4, axis=0))  # as nn.MultiheadAttention takes 4 heads
     np.save("causal.npy", np.broadcast_to(lower, (2, 1, 6, 6)))
-    np.save("keys.npy", whole)
-    np.save("padding.npy", ~whole)
-    np.save("lengths.npy", np.array([5, 2]))
-    np.save("tokens.npy", tokens.astype(np.int64))
+    np.save("keys.npy", whole[:, None, None])
+    np.save("padding.npy", ~whole[:, None, None])
     return folder
 
 
@@ -279,8 +257,8 @@ def test_the_padding_of_each_row_is_drawn(attn: Run, batches: Path) -> None:
     assert attn("mask", "show", "pad", "--lengths", "4", "--size", "6", "-F", "json").json["plane"] is None
 
 
-@pytest.mark.parametrize("lengths", ["5,2", "lengths.npy", "tokens.npy"])
-def test_a_batch_is_checked_against_the_padding_of_each_row(attn: Run, batches: Path, lengths: str) -> None:
+def test_a_batch_is_checked_against_the_padding_of_each_row(attn: Run, batches: Path) -> None:
+    lengths = "5,2"
     expect = ["--expect", "causal & pad", "--lengths", lengths]
     for name in ("four.npy", "three.npy"):
         assert attn("mask", "check", name, *expect, "--for", "sdpa").code == 0
@@ -295,19 +273,14 @@ def test_a_batch_is_checked_against_the_padding_of_each_row(attn: Run, batches: 
 
 def test_key_padding_is_read_as_what_it_is(attn: Run, batches: Path) -> None:
     for name, convention in (("keys.npy", "attend"), ("padding.npy", "masked")):
-        reader = ["--batch", "--for", {"attend": "sdpa", "masked": "mha"}[convention], "-F", "json"]
+        reader = ["--for", {"attend": "sdpa", "masked": "mha"}[convention], "-F", "json"]
         for more in ([], ["--expect", "pad", "--lengths", "6,2"]):
             document = attn("mask", "check", name, *reader, *more).json
             assert (document["ok"], document["convention"], document["findings"]) == (True, convention, [])
-    assert "--for sdpa or --for mha decides" in attn("mask", "check", "padding.npy", "--batch").out
-    out = attn("mask", "check", "padding.npy", "--batch", "--for", "mha").out
-    assert "padding.npy · bool [2, 6], padding · True = masked" in out
-    assert out.endswith("ok: nothing found\n")
-    swapped = attn("mask", "check", "padding.npy", "--batch", "--for", "sdpa")
+    assert "--for sdpa or --for mha decides" in attn("mask", "check", "padding.npy").out
+    swapped = attn("mask", "check", "padding.npy", "--for", "sdpa")
     assert (swapped.code, "True and False are swapped" in swapped.out) == (1, True)
-    assert attn("mask", "convert", "padding.npy", "--batch", "--for", "mha", "--to", "sdpa", "-o", "out.npy").code == 0
-    np.testing.assert_array_equal(np.load("out.npy"), np.load("keys.npy")[:, None, None])
-    assert attn("mask", "convert", "keys.npy", "--batch", "--for", "sdpa", "--to", "mha", "-o", "out.npy").code == 0
+    assert attn("mask", "convert", "keys.npy", "--for", "sdpa", "--to", "mha", "-o", "out.npy").code == 0
     np.testing.assert_array_equal(np.load("out.npy"), np.load("padding.npy"))
 
 
@@ -345,11 +318,11 @@ def test_a_difference_is_drawn_and_counted(attn: Run, masks: Path) -> None:
 
 
 def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
-    ran = attn("mask", "convert", "causal.npy", "--to", "additive", "--dtype", "bfloat16", "-o", "out.pt")
+    ran = attn("mask", "convert", "causal.npy", "--to", "additive", "--dtype", "float16", "-o", "out.pt")
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     written = torch.load("out.pt", weights_only=True)
-    assert written.dtype == torch.bfloat16
-    assert written[0].tolist() == [0.0, *[torch.finfo(torch.bfloat16).min] * 5]
+    assert written.dtype == torch.float16
+    assert written[0].tolist() == [0.0, *[torch.finfo(torch.float16).min] * 5]
     assert attn("mask", "convert", "out.pt", "--to", "mha", "-o", "out.csv").code == 0
     assert Path("out.csv").read_text().splitlines()[0] == "0,1,1,1,1,1"
     assert attn("mask", "diff", "out.csv", "causal").code == 0
@@ -359,54 +332,39 @@ def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
 
 # --- what a user gets wrong ----------------------------------------------------------------------------------
 
-BAD: dict[str, tuple[list[str], int, str]] = {
-    "an unknown atom": (["show", "causal & windw(2)"], USAGE, "at character 10"),
-    "no mask": (["show", ""], USAGE, "mask ''"),
-    "an empty text": (["show", "causal", " "], INPUT, "empty"),
-    "a size of a text": (["show", "causal", "a b", "--size", "3"], USAGE, "--size 3 does not apply to a text"),
-    "keys of a text": (["show", "causal", "a b", "--size", "2x3"], USAGE, "--size 2x3 does not apply to a text"),
-    "half a size": (["show", "causal", "--size", "3x"], USAGE, "--size 3x: expected queries, such as 8"),
-    "no size": (["show", "causal", "--size", "0"], USAGE, "--size"),
-    "no query left": (["show", "causal", "a b c", "--past", "3"], USAGE, "--past 3 leaves no query"),
-    "too large": (["show", "causal", "--size", "999999999"], INPUT, "too many"),
-    "no such past": (["show", "causal", "--size", "2x3", "--past", "9" * 20], USAGE, "from 0 to 999"),
-    "a past near the last integer": (
-        ["show", "causal", "--size", "2x3", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999",
-    ),
-    "a past of a file": (["check", "causal.npy", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999"),
-    "a past of documents": (
-        ["show", "docs(999999998)", "--size", "2x3", "--past", "999999997"], INPUT, "999999999; make",
-    ),
-    "a reader of an expression": (["show", "causal", "--for", "sdpa"], USAGE, "--for sdpa applies"),
-    "a reader of two expressions": (["diff", "causal", "full", "--for", "sdpa"], USAGE, "--for sdpa applies"),
-    "another size than the file's": (["show", "causal.npy", "--size", "4"], INPUT, "[6, 6]"),
-    "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .pdf, .png, .html, .md or .txt"),
-    "an unknown ending": (["show", "causal", "-o", "mask.gif"], USAGE, "ending in"),
-    "an ending of a difference": (["diff", "causal", "full", "-o", "mask.json"], USAGE, ".txt"),
-    "a type of booleans": (
-        ["convert", "causal.npy", "--to", "sdpa", "--dtype", "float16", "-o", "x.npy"], USAGE, "--dtype float16",
-    ),
-    "an ending for no mask": (["convert", "causal.npy", "--to", "sdpa", "-o", "x.bin"], USAGE, "ending in .npy"),
-    "three axes as lines": (["convert", "heads.npy", "--to", "sdpa", "-o", "x.csv"], USAGE, "one matrix"),
-    "no folder": (["convert", "causal.npy", "--to", "sdpa", "-o", "gone/x.npy"], INPUT, "cannot write"),
-    "what could be either": (["convert", "padding.npy", "--to", "sdpa", "-o", "x.npy"], USAGE, "--for sdpa or"),
-    "no output": (["convert", "causal.npy", "--to", "sdpa"], USAGE, "--output"),
-    "padding of rows in a layer": (["check", "causal.npy", "--expect", "pad"], USAGE, "--lengths 5,2"),
-    "lengths that are no numbers": (["show", "pad", "--lengths", "5,-2"], USAGE, "expected numbers such as 5,2"),
-    "lengths in a mask": (["show", "pad", "--lengths", "heads.npy"], INPUT, "bool of shape [3, 6, 6]"),
-    "lengths that are not there": (["show", "pad", "--lengths", "gone.npy"], INPUT, "gone.npy does not exist"),
-    "too many rows": (["show", "pad", "--lengths", "9," * 999 + "9", "--size", "9999"], INPUT, "1000 masks of 9999"),
-    "a batch of an expression": (["show", "causal", "--batch"], USAGE, "--batch applies to files"),
-    "masks of two sizes": (["diff", "causal.npy", "docs(3,4)"], INPUT, "covers 7 positions"),
-}  # fmt: skip
 
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, masks: Path, name: str) -> None:
-    arguments, code, words = BAD[name]
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["show", "causal & windw(2)"], USAGE, "at character 10"),
+        (["show", "causal", " "], INPUT, "empty"),
+        (["show", "causal", "a b", "--size", "2x3"], USAGE, "--size 2x3 does not apply to a text"),
+        (["show", "causal", "--size", "3x"], USAGE, "--size 3x: expected queries, such as 8"),
+        (["show", "causal", "a b c", "--past", "3"], USAGE, "--past 3 leaves no query"),
+        (["show", "causal", "--size", "999999999"], INPUT, "too many"),
+        (["check", "causal.npy", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999"),
+        (["show", "docs(999999998)", "--size", "2x3", "--past", "999999997"], INPUT, "999999999; make"),
+        (["diff", "causal", "full", "--for", "sdpa"], USAGE, "--for sdpa applies"),
+        (["show", "causal.npy", "--size", "4"], INPUT, "[6, 6]"),
+        (["diff", "causal.npy", "docs(3,4)"], INPUT, "covers 7 positions"),
+        (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .pdf, .png, .html, .md or .txt"),
+        (["diff", "causal", "full", "-o", "mask.json"], USAGE, ".txt"),
+        (["convert", "causal.npy", "--to", "sdpa", "-o", "x.bin"], USAGE, "ending in .npy"),
+        (["convert", "heads.npy", "--to", "sdpa", "-o", "x.csv"], USAGE, "one matrix"),
+        (["convert", "causal.npy", "--to", "sdpa", "-o", "gone/x.npy"], INPUT, "cannot write"),
+        (["convert", "padding.npy", "--to", "sdpa", "-o", "x.npy"], USAGE, "--for sdpa or"),
+        (["convert", "causal.npy", "--to", "sdpa"], USAGE, "--output"),
+        (["check", "causal.npy", "--expect", "pad"], USAGE, "--lengths 5,2"),
+        (["show", "pad", "--lengths", "5,-2"], USAGE, "expected numbers such as 5,2"),
+        (["show", "pad", "--lengths", "9," * 999 + "9", "--size", "9999"], INPUT, "1000 masks of 9999"),
+        (["check", "causal.npy", "--batch"], USAGE, "key padding is [batch, 1, 1, keys]"),
+    ],
+)
+def test_a_bad_request_is_one_sentence_and_an_exit_code(
+    attn: Run, masks: Path, arguments: list[str], code: int, words: str
+) -> None:
     before = left_in(masks)
-    ran = attn("mask", *arguments)
-    refused(ran, code, words)
+    refused(attn("mask", *arguments), code, words)
     assert left_in(masks) == before
 
 
@@ -450,15 +408,9 @@ def test_a_small_file_that_stands_for_a_large_mask_is_refused_before_it_is_made(
 def test_neither_torch_nor_transformers_is_imported(masks: Path) -> None:
     for arguments in (
         ["show", "causal & window(4)", "--size", "12"],
-        ["show", "causal", "time flies"],
         ["check", masks / "causal.npy", "--expect", "causal"],
-        ["diff", masks / "causal.npy", "causal"],
-        ["--help"],
-        ["show", "--help"],
     ):
-        if arguments[0] != "--help":
-            assert not imported_by(PROGRAM, "mask", *arguments) & {"torch", "transformers"}
-    assert "pydantic" not in imported_by(PROGRAM, "mask", "show", "causal", "--size", "12")
+        assert not imported_by(PROGRAM, "mask", *arguments) & {"torch", "transformers", "pydantic"}
 
 
 def test_a_file_that_is_no_mask_is_not_read_as_an_expression(attn: Run, tmp_path: Path) -> None:

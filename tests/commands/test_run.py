@@ -316,10 +316,10 @@ def test_the_table_fits_the_terminal(train: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("attncli.recording.readers.sdpa._call", "an attention could not be looked at"),
-        ("attncli.analysis.calls.looking.findings_of", "wrong.py:6 could not be looked at"),
+        ("attncli.recording.readers.sdpa._read", "an attention could not be looked at"),
+        ("attncli.analysis.calls.analyzer.findings_of", "wrong.py:6 could not be looked at"),
         ("attncli.analysis.calls.calls.findings_of_step", "the masks of a step could not be held against each other"),
-        ("attncli.analysis.calls.calls.kept", "wrong.py:6 could not be kept"),
+        ("attncli.analysis.calls.calls.detached", "wrong.py:6 could not be kept"),
         ("attncli.recording.input_metadata._positions_of", "an attention could not be looked at"),
         ("attncli.recording.watch._Thread.enter", "the program could not be watched"),
         ("attncli.render.calls.calls_parts", "the table cannot be shown"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from refusals import USAGE, refused
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -120,9 +121,6 @@ def test_pictures_hold_every_token(attn: Run, vocab: str) -> None:
         assert all(piece in content for piece in ("[CLS]", "time", "##ies", "special"))
 
 
-# --- sentences ---------------------------------------------------------------------------------------------
-
-
 # --- saved traces ------------------------------------------------------------------------------------------
 
 
@@ -157,25 +155,19 @@ def test_a_dump_without_places_has_no_words(attn: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reason"),
     [
         ([TEXT, "--offline"], "--offline does not apply to --vocab words"),
         ([TEXT, "--truncate"], "--truncate does not apply to the toy layer's vocabulary"),
         ([TEXT, "-m", "x", "--vocab", "words"], "--vocab does not apply to --model"),
-        ([TEXT, "--whole"], "--whole applies to --file and standard input"),
         ([TEXT, "-F", "parquet"], "--format parquet writes a file"),
         ([TEXT, "-F", "json", "-o", "x.tsv"], "--format json contradicts the ending"),
         ([TEXT, "--precision", "3"], "no such option: --precision"),
-        ([TEXT, "--from", "x.safetensors"], "TEXT does not apply to --from"),
-        (["--from", "x.safetensors", "--vocab", "words"], "--vocab does not apply to --from"),
-        (["--from", "x.safetensors", "--truncate"], "--truncate does not apply to --from"),
+        ([TEXT, "-o", "out/"], "--output out: expected a file ending in"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_an_option_that_does_not_apply_is_a_usage_error(attn: Run, arguments: list[str], said: str) -> None:
-    ran = attn("tokens", *arguments)
-    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert ran.err.startswith(f"attn: {said}")
+def test_a_bad_request_is_one_sentence(attn: Run, arguments: list[str], reason: str) -> None:
+    refused(attn("tokens", *arguments), USAGE, f"attn: {reason}")
 
 
 def test_python_gives_what_the_command_gives(attn: Run, vocab: str) -> None:

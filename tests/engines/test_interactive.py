@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance import save as save_model
-from conformance import tiny_model, tokenizer_in
+from conformance import tiny_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_variants import compared, config_of, save
@@ -216,7 +216,7 @@ def test_what_is_kept_is_bounded(folders: dict[str, str], monkeypatch: pytest.Mo
     for length in range(1, 60, 7):
         for layer in (*range(LAYERS), 0, 1):
             model.trace(Query(" ".join(["w7"] * length)), [layer])
-            kept = model._model._native._prefix_cache._passes
+            kept = model._model._prefix_cache._passes
             assert len(kept) <= 2
             for each in kept:
                 sizes = [state.nbytes for state in each.states.values()]
@@ -275,19 +275,6 @@ def _toy() -> InteractiveSource:
     return open_interactive(num_heads=2, seed=7)
 
 
-def test_what_the_toy_layer_has_not_is_refused() -> None:
-    toy = _toy()
-    assert (list(toy.layers), toy.own, toy.steps([0])) == ([0], None, [[0]])
-    with pytest.raises(UsageError, match="layer 1 is out of range"):
-        toy.trace(Query("time"), [1])
-    with pytest.raises(UsageError, match="causl"):
-        toy.trace(Query("time", mask="causl"), [0])
-    with pytest.raises(InputError, match="is empty"):
-        toy.tokens(Query(" "))
-    with pytest.raises(InputError, match="covers 3 positions"):
-        toy.trace(Query("time flies", mask="docs(1,2)"), [0])
-
-
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The models that transformers loads."""
@@ -333,28 +320,6 @@ def test_a_mask_that_cannot_be_replaced_is_refused_and_the_next_question_answere
     with pytest.raises(NotExposedError, match="bloom makes its own mask, which --mask cannot replace"):
         model.trace(Query("w2 w3", mask="full"), [1])
     assert equal(model.trace(Query("w2 w3"), [1]), known)
-
-
-def test_both_sides_of_an_encoder_decoder_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_model(tiny_model("t5"), tmp_path)
-    monkeypatch.setattr("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in)
-    model = open_interactive(model=str(tmp_path))
-    question = Query("w2 w3 w4", target="w5 w6")
-    for asked, kinds in ((question, {"encoder", "decoder", "cross"}), (question._replace(target=None), {"encoder"})):
-        trace = model.trace(asked, [1])
-        assert {layer.kind for layer in trace.layers} == kinds
-        assert model.tokens(asked) == (trace.query_tokens, trace.key_tokens)
-        assert equal(trace, attncli.inspect(asked.text, target=asked.target, model=str(tmp_path), layers=1))
-
-
-def test_a_layer_without_attention_is_not_among_the_layers(tmp_path: Path) -> None:
-    save_model(tiny_model("jamba"), tmp_path)
-    model = open_interactive(model=str(tmp_path))
-    others = [layer for layer in range(max(model.layers) + 1) if layer not in model.layers]
-    assert others
-    with pytest.raises(NotExposedError, match="no softmax attention"):
-        model.trace(Query("w2 w3"), others)
-    assert model.trace(Query("w2 w3"), model.layers).layers
 
 
 def test_a_saved_trace_answers_its_own_question(folders: dict[str, str], tmp_path: Path) -> None:

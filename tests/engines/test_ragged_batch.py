@@ -64,13 +64,6 @@ def test_sentences_follow_each_other_into_packs_and_are_as_they_are_alone(packed
     assert all(map(same, found, TEXTS))
 
 
-def test_a_sentence_that_is_larger_than_a_pack_is_alone(packed: list[list[int]]) -> None:
-    long = " ".join(WORDS * 2)
-    found = answers(["the cat", long, "the dog"])
-    assert [len(pack) for pack in packed] == [1, 1, 1]
-    assert all(map(same, found, ["the cat", long, "the dog"]))
-
-
 def test_a_bad_sentence_ends_a_pack_and_nothing_is_computed_twice(packed: list[list[int]]) -> None:
     texts = ["the cat", "  ", "the dog", " ".join(WORDS * 50), "a mat", "it ran"]
     found = answers(texts)

@@ -100,8 +100,8 @@ def main() -> None:
     for name, arguments in json.load(sys.stdin).items():
         HOSTS.clear()
         ran = CliRunner().invoke(app, arguments)
-        said = (name, ran.exit_code, ran.stdout, ran.stderr, HOSTS, unrouted(), most_memory() - before)
-        print(json.dumps(said), flush=True)
+        answer = (name, ran.exit_code, ran.stdout, ran.stderr, HOSTS, unrouted(), most_memory() - before)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -337,8 +337,8 @@ def _nested(name: str, config: PreTrainedConfig, layers: int) -> dict[str, Any]:
     own = own | {key: (own[key] * layers)[:layers] for key in PER_LAYER if key in own}
     if not any(sense in name for sense in OTHER_SENSES):
         return _small(config, layers) | own
-    known = {key: type(value) for key in SEEING if isinstance(value := getattr(config, key, None), int | float)}
-    return _small(config, 1) | {key: type_(SEEING[key]) for key, type_ in known.items()} | own
+    numbers = {key: type(value) for key in SEEING if isinstance(value := getattr(config, key, None), int | float)}
+    return _small(config, 1) | {key: type_(SEEING[key]) for key, type_ in numbers.items()} | own
 
 
 def tiny_model(name: str, layers: int = 3, attn_implementation: str = "eager") -> PreTrainedModel:

@@ -57,11 +57,6 @@ IN_PARTS = """{% for message in messages %}<|im_start|>{{ message.role }}
 {% for part in message.content %}{% if part.type == 'image' %}<image>{% elif part.type == 'text' %}{{ part.text }}
 {%- endif %}{% endfor %}<|im_end|>
 {% endfor %}"""
-# It rewrites what an assistant has thought, as Qwen 3's does.
-REWRITES = """{% for message in messages %}<|im_start|>{{ message.role }}
-{{ message.content.split('</think>')[-1].lstrip('\\n') }}<|im_end|>
-{% endfor %}"""
-
 CONTROLS = (
     "<|im_start|> <|im_end|> <|start_header_id|> <|end_header_id|> <|eot_id|> <start_of_turn> <end_of_turn> [INST] "
     "[/INST] <s> </s>"
@@ -93,13 +88,13 @@ def save_chat_model(folder: Path) -> None:
 def write_template(folder: Path, template: str | None, form: str = "file") -> None:
     """Give a checkpoint a template: in a file, in tokenizer_config.json, or there as one of several."""
     path = folder / "tokenizer_config.json"
-    said: dict[str, Any] = json.loads(path.read_text())
-    said.pop("chat_template", None)
+    config: dict[str, Any] = json.loads(path.read_text())
+    config.pop("chat_template", None)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     if template is not None and form == "file":
         (folder / "chat_template.jinja").write_text(template)
     elif template is not None:
         other = {"name": "tool_use", "template": "nothing"}
         several = [other, {"name": "default", "template": template}]
-        said["chat_template"] = several if form == "several" else template
-    path.write_text(json.dumps(said))
+        config["chat_template"] = several if form == "several" else template
+    path.write_text(json.dumps(config))

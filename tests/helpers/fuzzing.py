@@ -136,9 +136,9 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
     "MODEL": _checkpoints,
     "NAME_OR_FOLDER": _checkpoints,
     "SCRIPT ARGS": (["program.py"], ["missing.py", "text.txt", "bytes.txt", ".", ""]),
-    "LENGTHS|FILE": (
+    "LENGTHS": (
         ["2", "4,1"],
-        ["0", "-1", "", "x", "2,", "1.5", "mask.npy", "missing.npy", "text.txt", _HUGE, "٣"],
+        ["0", "-1", "", "x", "2,", "1.5", "mask.npy", _HUGE, "٣"],
     ),
     "MODULE": (["program"], ["missing", ""]),
     "GLOB": (["program.py", "*:5"], ["missing", "", "[", "*" * 50]),
@@ -164,11 +164,11 @@ def values(parameter: Any, is_wild: bool) -> st.SearchStrategy[str]:
         sane, odd = ["40", "60", "100", "200", "100000"], BY_METAVAR["N"][1]
     else:
         sane, odd = _SAVED if parameter.name == "from_" else BY_METAVAR[parameter.metavar]
-    usual, unusual = (st.sampled_from(one) if isinstance(one, list) else one for one in (sane, odd))
+    likely, unusual = (st.sampled_from(one) if isinstance(one, list) else one for one in (sane, odd))
     if not is_wild:
-        return usual
+        return likely
     is_safe = parameter.metavar not in ("MODULE", "DIR")  # of any name one is run, or made
-    return st.one_of(unusual, unusual, usual, *([texts] if is_safe else []))
+    return st.one_of(unusual, unusual, likely, *([texts] if is_safe else []))
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,6 @@ PARTS = {
     "k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
     "down_proj": "ffn_down",
 }  # fmt: skip
-OF_LATER_GEMMAS = {
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
 
 
 def write_gguf(
@@ -54,11 +49,11 @@ def write_gguf(
         stored = as_llama_cpp_has_it(architecture, name, array, fields)
         is_matrix = stored.ndim == 2 and kind != Kind.F32
         if not is_matrix:
-            writer.add_tensor(name_of(architecture, name), np.ascontiguousarray(stored, np.float32))
+            writer.add_tensor(name_of(name), np.ascontiguousarray(stored, np.float32))
             numbers[name] = array
             continue
         blocks = quantize(stored) if quantize else gguf.quants.quantize(np.ascontiguousarray(stored, np.float32), kind)
-        writer.add_tensor(name_of(architecture, name), blocks, raw_dtype=kind)
+        writer.add_tensor(name_of(name), blocks, raw_dtype=kind)
         numbers[name] = as_transformers_has_it(architecture, name, gguf.quants.dequantize(blocks, kind), fields)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -67,12 +62,11 @@ def write_gguf(
     return numbers
 
 
-def name_of(architecture: str, name: str) -> str:
+def name_of(name: str) -> str:
     """Return the name that a tensor of transformers has in a file."""
-    parts = PARTS | (OF_LATER_GEMMAS if architecture in ("gemma2", "gemma3") else {})
     words = name.split(".")
     layer = next((f"blk.{word}." for word in words if word.isdigit()), "")
-    return f"{layer}{parts[words[-2]]}.{words[-1]}"
+    return f"{layer}{PARTS[words[-2]]}.{words[-1]}"
 
 
 def as_llama_cpp_has_it(architecture: str, name: str, array: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
@@ -82,7 +76,7 @@ def as_llama_cpp_has_it(architecture: str, name: str, array: np.ndarray, fields:
         order = [head * 2 * half + half * part + place for head in range(heads)
                  for place in range(half) for part in range(2)]  # fmt: skip
         return array[order]
-    return array + 1 if architecture.startswith("gemma") and name.endswith("norm.weight") else array
+    return array
 
 
 def as_transformers_has_it(architecture: str, name: str, array: np.ndarray, fields: dict[str, Any]) -> np.ndarray:

@@ -169,8 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         one = Asked(self.host, self.command, path, span, "authorization" in self.headers)
         self.hub.asked.append(one)
         trouble = self.hub.trouble(one)
-        asked = _PATH.fullmatch(path)
-        name, verb, inside = (asked["name"], asked["verb"], unquote(asked["inside"] or "")) if asked else ("", None, "")
+        match = _PATH.fullmatch(path)
+        name, verb, inside = (match["name"], match["verb"], unquote(match["inside"] or "")) if match else ("", None, "")
         folder = self.hub.repositories.get(name)
         if isinstance(trouble, tuple):
             self.said(one, *trouble)
@@ -194,8 +194,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.said(one, 404, {"X-Error-Code": "EntryNotFound"})
             return
         paths = {each: folder / each for each in _files(folder) if each.startswith(inside)}
-        said = [("file", each, path.stat().st_size, self.hub.etag(path)) for each, path in paths.items()]
-        self.json(one, [dict(zip(("type", "path", "size", "oid"), each, strict=True)) for each in said])
+        entries = [("file", each, path.stat().st_size, self.hub.etag(path)) for each, path in paths.items()]
+        self.json(one, [dict(zip(("type", "path", "size", "oid"), each, strict=True)) for each in entries])
 
     def resolve(self, one: Asked, name: str, file: str, trouble: int | None) -> None:
         path = self.hub.repositories[name] / file

@@ -16,7 +16,7 @@ def place(line: int = 1, module: str | None = "attn") -> CallSite:
     return CallSite("model.py", line, "Block.forward", module)
 
 
-def given(values: torch.Tensor, name: str = "attn_mask", masked: bool = False) -> MaskArgument:
+def mask_argument(values: torch.Tensor, name: str = "attn_mask", masked: bool = False) -> MaskArgument:
     convention = "masked" if masked else "attend" if values.dtype == torch.bool else "additive"
     return MaskArgument(name, values.reshape((1,) * (4 - values.dim()) + values.shape), convention, values)
 
@@ -47,7 +47,7 @@ def sdpa(
 
 
 def padding(real: torch.Tensor = REAL) -> MaskArgument:
-    return given(real[:, None, None, :])
+    return mask_argument(real[:, None, None, :])
 
 
 def recomputed(call: AttentionCall) -> torch.Tensor:

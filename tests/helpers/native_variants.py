@@ -102,8 +102,6 @@ _GEMMA2: dict[str, list[Any]] = {
 VARIANTS: dict[str, dict[str, list[Any]]] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
     "electra": _BERT | {"embedding_size": [16, 32]},
     "distilbert": {
         "vocab_size": [70],
@@ -145,16 +143,6 @@ VARIANTS: dict[str, dict[str, list[Any]]] = {
     "mistral": _LLAMA | {"num_key_value_heads": [1, 4], "sliding_window": [1, 4, 100, None]},
     "qwen2": _QWEN2,
     "qwen3": {**_QWEN2, **_BIASES},
-    "smollm3": {
-        **{name: values for name, values in _LLAMA.items() if name != "head_dim"},
-        **_BIASES,
-        **_WINDOWS,
-        "head_dim": [16],
-        "mlp_bias": [True],
-        "no_rope_layers": [[1, 0, 1], [0, 0, 0], None],
-        "no_rope_layer_interval": [2],
-    },
-    "olmo2": {**_LLAMA, **_BIASES, "head_dim": [16]},
     "gemma": {
         **_LLAMA,
         **_BIASES,
@@ -189,7 +177,6 @@ _BESIDE: dict[str, Changes] = {
     "rotary_pct": {"rope_parameters": ABSENT},
     "rope_local_base_freq": {"rope_parameters": ABSENT},
     "sliding_window_pattern": {"layer_types": ABSENT},
-    "no_rope_layer_interval": {"no_rope_layers": ABSENT, "layer_types": ABSENT},
     "max_window_layers": {"layer_types": ABSENT},
     "use_sliding_window": {"layer_types": ABSENT},
 }
@@ -202,34 +189,30 @@ _GROUPS = {
         "layers": "num_hidden_layers n_layer n_layers",
         "positions": "max_position_embeddings n_positions pad_token_id "
         "sinusoidal_pos_embds rope_parameters rope_theta rope_scaling rope_local_base_freq rotary_emb_base rotary_pct "
-        "no_rope_layers no_rope_layer_interval layer_types max_window_layers sliding_window use_sliding_window "
+        "layer_types max_window_layers sliding_window use_sliding_window "
         "sliding_window_pattern _sliding_window_pattern",
         "activations": "hidden_act hidden_activation",
     }.items()
     for name in names.split()
 }
-_BASE: dict[str, Changes] = {
-    "smollm3": {"use_sliding_window": True, "sliding_window": 3, "layer_types": ABSENT}
-}  # off by default
-_LISTS = ("layer_types", "no_rope_layers")  # with an entry for each layer
 
 
 def config_of(family: str, changes: Changes) -> dict[str, Any]:
     """Return a tiny model's config.json with some fields changed, and those that they need beside them."""
     config: dict[str, Any] = json.loads(tiny_config(family).to_json_string(use_diff=False))
-    beside = {key: value for name in changes for key, value in _BESIDE.get(name, {}).items()}
+    context = {key: value for name in changes for key, value in _BESIDE.get(name, {}).items()}
     if "num_hidden_layers" in changes:
-        beside |= {name: ABSENT for name in _LISTS if name not in changes}
+        context |= {name: ABSENT for name in ("layer_types",) if name not in changes}  # an entry for each layer
     # Wider weights make larger scores, which multiply what is rounded differently below them.
-    config |= {"initializer_range": 0.2} | _BASE.get(family, {}) | beside | dict(changes)
+    config |= {"initializer_range": 0.2} | context | dict(changes)
     return {name: value for name, value in config.items() if value is not ABSENT}
 
 
 def save(config: Changes, folder: Path) -> Any:
     """Save a random model of a configuration with a tokenizer, and return the model."""
     torch.manual_seed(0)
-    known = CONFIG_MAPPING[config["model_type"]].from_dict(json.loads(json.dumps(config)))
-    model = AutoModel.from_config(known, attn_implementation="eager", dtype=torch.float32).eval()
+    config_of_transformers = CONFIG_MAPPING[config["model_type"]].from_dict(json.loads(json.dumps(config)))
+    model = AutoModel.from_config(config_of_transformers, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.var(correction=0) < 0.02:  # biases start at nought and norms at one
@@ -279,10 +262,10 @@ def native_model(folder: Path) -> forward.Model:
     return forward.Model(spec, ModelWeights(str(folder), store, spec.prefixes, spec.embedding.tokens.name + ".weight"))
 
 
-def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) -> Row:
+def compared(name: str, found: list[LayerTrace], reference: tuple[LayerTrace, ...]) -> Row:
     """Return how far layers are from known ones, once everything but their numbers is the same."""
     worst: dict[str, float] = {}
-    for layer, other in zip(found, known, strict=True):
+    for layer, other in zip(found, reference, strict=True):
         for each in ("layer", "kind", "softcap", "fill"):
             assert getattr(layer, each) == getattr(other, each)
         assert str(layer.mask) == str(other.mask), (name, str(layer.mask), str(other.mask))

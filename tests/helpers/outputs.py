@@ -35,13 +35,13 @@ def obeyed(text: str) -> set[str]:
 def hold(code: int, out: str, err: str, form: str = "table", colored: bool = False) -> None:
     """Check a run of a command that wrote in this format, and that was asked for colours or was not."""
     assert code in CODES, f"exit code {code}"
-    said = [line for line in err.splitlines() if not _STEP.match(line)]
+    messages = [line for line in err.splitlines() if not _STEP.match(line)]
     assert not err or err.endswith("\n")
     assert "Traceback" not in err
     assert "this is a bug in attn" not in err, err
-    assert all(line.startswith("attn: ") and len(line) > 20 for line in said), err
+    assert all(line.startswith("attn: ") and len(line) > 20 for line in messages), err
     assert not obeyed(err), obeyed(err)
-    errors = [line for line in said if not line.startswith("attn: warning: ")]
+    errors = [line for line in messages if not line.startswith("attn: warning: ")]
     if code in (USAGE, LOAD, NOT_EXPOSED):
         assert errors, "nothing is said of what is wrong"
     if code != OK and not out:

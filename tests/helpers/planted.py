@@ -59,8 +59,8 @@ def with_argument(module: Any, name: str, change: Callable[[Any, dict[str, Any]]
 
     def hook(_: Any, args: Any, kwargs: Any) -> Any:
         bound = parameters.bind_partial(*args, **kwargs)
-        given = bound.arguments.get(name, bound.arguments.get("kwargs", {}).get(name))
-        bound.arguments[name] = change(given, bound.arguments)
+        value = bound.arguments.get(name, bound.arguments.get("kwargs", {}).get(name))
+        bound.arguments[name] = change(value, bound.arguments)
         return bound.args, bound.kwargs
 
     module.register_forward_pre_hook(hook, with_kwargs=True)
@@ -122,13 +122,13 @@ def config_of_masks(name: str, **changes: Any) -> Plant:
 
     def wrap(build: Any) -> Any:
         def built(config: Any, *args: Any, **kwargs: Any) -> Any:
-            kept = {key: getattr(config, key) for key in changes}
+            before = {key: getattr(config, key) for key in changes}
             try:
                 for key, value in changes.items():
                     setattr(config, key, value)
                 return build(config, *args, **kwargs)
             finally:
-                for key, value in kept.items():
+                for key, value in before.items():
                     setattr(config, key, value)
 
         return built
@@ -209,8 +209,8 @@ def dropping(eager: Any) -> Any:
 
     def attend(*args: Any, **kwargs: Any) -> Any:
         output, weights = eager(*args, **kwargs)
-        kept = torch.rand(weights.shape, generator=torch.Generator().manual_seed(0)) > 0.3
-        return output, weights * kept / 0.7
+        drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(0)) > 0.3
+        return output, weights * drawn / 0.7
 
     return attend
 

@@ -43,34 +43,38 @@ def probed(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> None:
-    known = [probed(dict(os.environ)).stdout.strip()]
-    print(f"this processor takes {known[0]}: the whole suite runs with these kernels", flush=True)
+    kernels = [probed(dict(os.environ)).stdout.strip()]
+    print(f"this processor takes {kernels[0]}: the whole suite runs with these kernels", flush=True)
     running = []
     for core, capability, instructions in SETTINGS:
-        if len(known) == ENOUGH:
+        if len(kernels) == ENOUGH:
             break
-        told = {"OPENBLAS_CORETYPE": core, "ATEN_CPU_CAPABILITY": capability, "MKL_ENABLE_INSTRUCTIONS": instructions}
-        environment = os.environ | told | {"SHAPES_ARE_KNOWN": "1"}
+        chosen = {
+            "OPENBLAS_CORETYPE": core,
+            "ATEN_CPU_CAPABILITY": capability,
+            "MKL_ENABLE_INSTRUCTIONS": instructions,
+        }
+        environment = os.environ | chosen
         probe = probed(environment)
         found = probe.stdout.strip()
         if probe.returncode:
             print(f"{core} {capability}: this processor lacks it (the probe ended with {probe.returncode})", flush=True)
-        elif found in known:
+        elif found in kernels:
             print(f"{core} {capability}: gives {found}, which is there already", flush=True)
         else:
-            known.append(found)
+            kernels.append(found)
             # A place of its own for temporary files: from the one that pytests share, each removes what is old, and
             # fails where another was removing it.
             place = tempfile.TemporaryDirectory()
             command = [sys.executable, "-m", "pytest", "-q", f"--basetemp={place.name}", *NUMERIC, *sys.argv[1:]]
-            said = tempfile.TemporaryFile("w+")  # noqa: SIM115
-            running.append((found, said, place, subprocess.Popen(command, env=environment, stdout=said, stderr=said)))
-    for found, said, place, process in running:  # beside each other: alone, each waits for its imports
+            log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+            running.append((found, log, place, subprocess.Popen(command, env=environment, stdout=log, stderr=log)))
+    for found, log, place, process in running:  # beside each other: alone, each waits for its imports
         process.wait()
         place.cleanup()
-        said.seek(0)
-        print(f"the numeric tests with {found}:\n{said.read()}", flush=True)
-    print(f"the numeric tests ran with {'; '.join(known[1:]) or 'no other kernels'}", flush=True)
+        log.seek(0)
+        print(f"the numeric tests with {found}:\n{log.read()}", flush=True)
+    print(f"the numeric tests ran with {'; '.join(kernels[1:]) or 'no other kernels'}", flush=True)
     sys.exit(any(process.returncode for *_, process in running))
 
 

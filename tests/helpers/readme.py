@@ -62,8 +62,8 @@ def pictures() -> dict[str, str]:
 def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
     """A picture as its command draws it now, in a folder of its own."""
     (folder / path).parent.mkdir(exist_ok=True)
-    said = ran(pictures()[path], folder, environment)
-    assert not said, said
+    printed = ran(pictures()[path], folder, environment)
+    assert not printed, printed
     return (folder / path).read_text(encoding="utf-8")
 
 

@@ -42,8 +42,8 @@ def serving(files: dict[str, bytes]) -> Iterator[str]:
                 for key in keys
                 if key.startswith(prefix)
             ]
-            said = f"<IsTruncated>false</IsTruncated><KeyCount>{len(found)}</KeyCount>"
-            return f"<ListBucketResult>{said}{''.join(found)}</ListBucketResult>".encode()
+            body = f"<IsTruncated>false</IsTruncated><KeyCount>{len(found)}</KeyCount>"
+            return f"<ListBucketResult>{body}{''.join(found)}</ListBucketResult>".encode()
 
         def give(self, content: bytes) -> None:
             wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
@@ -55,8 +55,8 @@ def serving(files: dict[str, bytes]) -> Iterator[str]:
 
         def answer(self, code: int, content: bytes, headers: dict[str, str] | None = None) -> None:
             self.send_response(code)
-            said = {"Content-Length": str(len(content)), "Accept-Ranges": "bytes", "ETag": '"1"'} | (headers or {})
-            for name, value in (said | {"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}).items():
+            every = {"Content-Length": str(len(content)), "Accept-Ranges": "bytes", "ETag": '"1"'} | (headers or {})
+            for name, value in (every | {"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}).items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command == "GET":

@@ -80,15 +80,6 @@ def _fallback(tokens: list[str]) -> dict[str, Any]:
     return {"vocab": model["vocab"], "merges": [tuple(pair) for pair in model["merges"]]}
 
 
-def _pieces(tokens: list[str]) -> dict[str, Any]:
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=tokens, unk_token="<unk>")
-    # It gives each character a piece; and pieces that look like bytes are declined.
-    corpus = [text for text in CORPUS if max(text) < "\u0200" and "<0x" not in text]
-    return {"vocab": [tuple(each) for each in _trained(tokenizer, trainer, corpus)["vocab"]]}
-
-
 def _word_pieces(tokens: list[str]) -> dict[str, Any]:
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -99,7 +90,6 @@ def _word_pieces(tokens: list[str]) -> dict[str, Any]:
 
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-NOT_USED = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"]
 END = ["<|endoftext|>"]
 # The model type, its tokenizer class, and what it is made of.
 FAMILIES: dict[str, tuple[str, Callable[[list[str]], dict[str, Any]], list[str]]] = {
@@ -107,18 +97,13 @@ FAMILIES: dict[str, tuple[str, Callable[[list[str]], dict[str, Any]], list[str]]
     "distilbert": ("DistilBertTokenizer", _word_pieces, BERT),
     "electra": ("BertTokenizer", _word_pieces, BERT),
     "roberta": ("RobertaTokenizer", _bytes, ROBERTA),
-    "xlm-roberta": ("XLMRobertaTokenizer", _pieces, ROBERTA),
-    "camembert": ("CamembertTokenizer", _pieces, NOT_USED),
     "gpt2": ("GPT2Tokenizer", _bytes, END),
     "gpt_neox": ("GPTNeoXTokenizer", _bytes, [*END, "<|padding|>"]),
     "llama": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]),
     "mistral": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]),
     "qwen2": ("Qwen2Tokenizer", _bytes, END),
-    "qwen3": ("Qwen2Tokenizer", _bytes, END),
-    "smollm3": ("PreTrainedTokenizerFast", _bytes, END),
-    "olmo2": ("GPT2Tokenizer", _bytes, END),
+    "llava": ("PreTrainedTokenizerFast", _bytes, END),
     "gemma": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
-    "gemma2": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
     "gemma3_text": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
 }
 

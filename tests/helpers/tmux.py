@@ -21,9 +21,9 @@ class Tmux:
 
     def __init__(self, width: int, height: int, **environment: str) -> None:
         self._server = f"attncli-{os.getpid()}-{next(_NUMBERS)}"
-        given = {"NO_COLOR": "", "COLUMNS": "", "LINES": "", "TERM": "tmux-256color", "PS1": "$ "} | environment
-        unset = [part for name, value in given.items() if not value for part in ("-u", name)]
-        set_ = [f"{name}={value}" for name, value in given.items() if value]
+        variables = {"NO_COLOR": "", "COLUMNS": "", "LINES": "", "TERM": "tmux-256color", "PS1": "$ "} | environment
+        unset = [part for name, value in variables.items() if not value for part in ("-u", name)]
+        set_ = [f"{name}={value}" for name, value in variables.items() if value]
         self.tmux(
             "-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height), "env", *unset, *set_, "sh"
         )

@@ -94,12 +94,6 @@ def marian(folder: Path) -> None:
     (folder / "vocab.json").write_text(_numbered(["</s>", "<unk>", *_pieces(), "<pad>"]))
 
 
-def m2m_100(folder: Path) -> None:
-    _config(folder, "m2m_100")
-    (folder / "sentencepiece.bpe.model").write_bytes(spm("unigram", 70))
-    (folder / "vocab.json").write_text(_numbered(["<s>", "<pad>", "</s>", "<unk>", *_pieces()]))
-
-
 def byt5(folder: Path) -> None:
     _config(folder, "t5", "ByT5Tokenizer")
 
@@ -108,17 +102,6 @@ def esm(folder: Path) -> None:
     _config(folder, "esm")
     acids = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"
     (folder / "vocab.txt").write_text("\n".join(acids.split()))
-
-
-def _merged(model_type: str, first: str, end: str) -> Callable[[Path], None]:
-    def save(folder: Path) -> None:
-        _config(folder, model_type)
-        pieces = [*first.split(), *"t i m e f l s k".split(), f"time{end}", f"flies{end}", f"like{end}", "fl", "li"]
-        (folder / "vocab.json").write_text(_numbered(pieces))
-        merges = ["t i", "ti m", "tim e</w>", "f l", "l i", "i e", "ie s</w>", "fl ies</w>", "li k", "lik e</w>"]
-        (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
-
-    return save
 
 
 _RANKED = [*(bytes([byte]) for byte in range(256)), b"ti", b"me", b"time", b" f", b"li", b" fli", b"es", b" flies"]
@@ -177,15 +160,11 @@ PLACED: dict[str, Callable[[Path], None]] = {
         control_symbols="[CLS],[SEP],[MASK]",
     ),
     "tekken": _tekken(),
-    "tekken of a Llama": _tekken("LlamaTokenizer"),
     "tekken of mistral-common": _tekken("MistralCommonBackend"),
 }
 IN_PYTHON: dict[str, Callable[[Path], None]] = {
     "marian": marian,
-    "m2m_100": m2m_100,
     "bert-generation": _spm("bert-generation", "spiece.model"),
     "byt5": byt5,
     "esm": esm,
-    "xlm": _merged("xlm", "<s> </s> <pad> <unk> <special0> <special1>", "</w>"),
-    "ctrl": _merged("ctrl", "<unk>", ""),
 }

@@ -14,12 +14,12 @@ from attncli.recording.watch import watching
 Run = Callable[..., list[torch.Tensor]]
 
 
-def programs_of(folder: Path, module: str) -> Iterator[dict[str, Run]]:
-    """The functions of a module by their names; what it imported is forgotten afterwards."""
+def programs_of(folder: Path, *modules: str) -> Iterator[dict[str, Run]]:
+    """The functions of modules by their names; what they imported is forgotten afterwards."""
     own = {path.stem for path in folder.glob("*.py")}
     assert not own & set(sys.modules)
     sys.path.insert(0, str(folder))
-    yield vars(importlib.import_module(module))
+    yield {name: each for module in modules for name, each in vars(importlib.import_module(module)).items()}
     sys.path.remove(str(folder))
     for name in own & set(sys.modules):
         del sys.modules[name]
@@ -29,12 +29,15 @@ def watched(run: Callable[[], Any], expect: str | None = None, place: str | None
     """The calls of a program, held against an expression; without, it is the same to the bit as it is alone."""
     calls = Calls(expect, place=place)
     torch.manual_seed(0)
-    with watching(calls.take, notes=calls.notes, listener=calls):
+    with watching(calls.take, notes=calls.notes, hints=calls.here):
         results = [*run(), torch.get_rng_state()]
     calls.finish()
     if expect is None:
         torch.manual_seed(0)
-        assert [*map(bits, [*run(), torch.get_rng_state()])] == [*map(bits, results)]
+        # What a program compiles runs eagerly while it is watched.
+        with torch.compiler.set_stance("force_eager"):
+            alone = [*run(), torch.get_rng_state()]
+        assert [*map(bits, alone)] == [*map(bits, results)]
     return calls
 
 

@@ -39,9 +39,9 @@ def _put_back() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, kept in enumerate(descriptors):
-            os.dup2(kept, number)
-            os.close(kept)
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
         for name, stream in streams.items():
             setattr(sys, name, stream)
         sys.modules["__main__"], sys.path[:] = main, path

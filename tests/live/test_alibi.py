@@ -1,37 +1,60 @@
 """ALiBi held against `alibi(n)`, in the styles in which people write it."""
 
-import importlib
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    MptConfig,
-    MptForCausalLM,
-    PreTrainedModel,
-)
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from transformers import BloomConfig, BloomForCausalLM, MptConfig, MptForCausalLM, PreTrainedModel
 from watched_programs import watched
 
-import attncli
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expected import UnexpectedError
 
+B, H, T, D = 3, 4, 10, 8
+REAL = torch.arange(T) < torch.tensor([10, 6, 3])[:, None]
+BACK = torch.arange(T)[:, None] - torch.arange(T)  # i - j
+FUTURE = BACK < 0
+SLOPES = torch.tensor([2 ** (-8 * (head + 1) / H) for head in range(H)]).view(H, 1, 1)
+
+
+def added(bias: Tensor, hidden: Tensor = FUTURE) -> Callable[[], list[Tensor]]:
+    """Attention by hand to whose scores a bias is added before it is masked."""
+
+    def run() -> list[Tensor]:
+        q, k, v = torch.randn(3, B, H, T, D)
+        scores = (q @ k.transpose(-2, -1) * D**-0.5 + bias).masked_fill(hidden, float("-inf"))
+        return [scores.softmax(-1).nan_to_num() @ v]
+
+    return run
+
+
+def fused(bias: Tensor, hidden: Tensor = FUTURE) -> Callable[[], list[Tensor]]:
+    """The same by sdpa, with the mask in the bias."""
+
+    def run() -> list[Tensor]:
+        q, k, v = torch.randn(3, B, H, T, D)
+        return [F.scaled_dot_product_attention(q, k, v, bias.masked_fill(hidden, float("-inf")))]
+
+    return run
+
+
+# As Bloom counts its positions on the left: the padding does not count, and its keys have no bias.
+LEFT = REAL.flip(1)
+COUNTED = ((LEFT.cumsum(-1) - 1) * LEFT)[:, None, None, :]
 RIGHT = {
-    "by_hand": "causal", "left_padded": "causal & pad", "by_baddbmm": "causal", "by_sdpa": "causal",
-    "in_bfloat16": "causal", "by_module": "causal & pad", "by_flex": "causal", "encoder": "full",
-    "windowed": "window(4)", "generated": "causal",
-}  # fmt: skip
+    "by hand": (added(-SLOPES * BACK), "causal"),
+    "padded on the left": (added(SLOPES * COUNTED, FUTURE | ~LEFT[:, None, None, :]), "causal & pad"),
+    "by sdpa": (fused(-SLOPES * BACK), "causal"),
+    "of an encoder": (fused(-SLOPES * BACK.abs(), FUTURE & False), "full"),
+    "in a window": (fused(-SLOPES * BACK, FUTURE | (BACK >= 4)), "window(4)"),
+}
 WRONG = {
-    "rises": "its slopes are -0.25, -0.0625, ",
-    "of_other_slopes": "its slopes are 1, 0.25, ",
-    "forgotten": r"alibi\(4\) is not added to the scores",
-    "of_something_else": "it is not −slope·distance in each head",
-    "one_sided_encoder": "it is not −slope·distance in each head",
+    "rises": (added(SLOPES * BACK), "its slopes are -0.25, -0.0625, "),
+    "of other slopes": (added(-4 * SLOPES * BACK), "its slopes are 1, 0.25, "),
+    "forgotten": (added(torch.zeros(T, T)), r"alibi\(4\) is not added to the scores"),
+    "of something else": (added(BACK.sin() * SLOPES), "it is not −slope·distance in each head"),
 }
 MODELS: dict[str, Callable[[int], PreTrainedModel]] = {
     "bloom": lambda heads: BloomForCausalLM(
@@ -43,16 +66,6 @@ MODELS: dict[str, Callable[[int], PreTrainedModel]] = {
 }
 
 
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Give a function that returns a program."""
-    monkeypatch.syspath_prepend(Path(__file__).parent / "programs")
-    module = importlib.import_module("alibi")
-    yield lambda name: getattr(module, name)
-    for name in ("alibi", "step"):
-        sys.modules.pop(name, None)
-
-
 def wrong(calls: Calls, expect: str) -> str:
     try:
         calls.check(expect)
@@ -61,47 +74,39 @@ def wrong(calls: Calls, expect: str) -> str:
     return ""
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize(("name", "mask"), RIGHT.items())
-def test_alibi_is_named_and_not_accused(name: str, mask: str, program: Callable[[str], Any]) -> None:
-    calls = watched(program(name))
-    assert [row.mask.endswith(" + alibi(4)") for row in calls] == [True] * len(calls)
+@pytest.mark.parametrize(("run", "mask"), RIGHT.values(), ids=RIGHT)
+def test_alibi_is_named_and_not_accused(run: Callable[[], list[Tensor]], mask: str) -> None:
+    calls = watched(run)
+    assert [row.mask.endswith(" + alibi(4)") for row in calls] == [True]
     assert not [one for one in calls.findings if one.severity == "error"]
     assert wrong(calls, f"{mask} & alibi(4)") == ""
-    assert wrong(calls, mask) == ""  # a bias is not asked for
+    assert wrong(calls, mask) == ""  # a bias need not be expected
     assert "alibi(8) is a bias of 8 heads, and there are 4 here" in wrong(calls, f"{mask} & alibi(8)")
 
 
-@pytest.mark.parametrize(("name", "said"), WRONG.items())
-def test_another_bias_is_an_error(name: str, said: str, program: Callable[[str], Any]) -> None:
-    calls = watched(program(name))
-    mask = "full" if name == "one_sided_encoder" else "causal"
-    assert wrong(calls, mask) == ""
-    assert [one.code for one in calls.findings if one.severity == "error"] == ["bias"] * (name == "rises")
-    with pytest.raises(UnexpectedError, match=rf"bias: .*{said}"):
-        calls.check(f"{mask} & alibi(4)")
+@pytest.mark.parametrize(("run", "message"), WRONG.values(), ids=WRONG)
+def test_another_bias_is_an_error(run: Callable[[], list[Tensor]], message: str) -> None:
+    calls = watched(run)
+    assert wrong(calls, "causal") == ""
+    assert [one.code for one in calls.findings if one.severity == "error"] == ["bias"] * (run is WRONG["rises"][0])
+    with pytest.raises(UnexpectedError, match=rf"bias: .*{message}"):
+        calls.check("causal & alibi(4)")
 
 
-@pytest.mark.parametrize(("heads", "dtype"), [(4, torch.float32), (6, torch.bfloat16)])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "heads", "dtype"), [("bloom", 6, torch.bfloat16), ("mpt", 4, torch.float32)])
 def test_models_with_alibi_are_not_accused(name: str, heads: int, dtype: torch.dtype) -> None:
     model = MODELS[name](heads).to(dtype).eval()
-    ids = torch.randint(1, 50, (3, 10))
-    right = torch.arange(10) < torch.tensor([10, 6, 3])[:, None]
-    for real in (right, right.flip(1)):
+    ids = torch.randint(1, 50, (B, T))
+    for real in (REAL, LEFT):
         calls = watched(lambda: [model(ids, attention_mask=real.long()).logits])  # noqa: B023  # it is called here
         calls.check(f"causal & pad & alibi({heads})")
         calls.check(f"causal & pad & alibi({heads})", lengths=real)
-    options = {"attention_mask": right.flip(1).long(), "max_new_tokens": 4, "do_sample": False}
+    options = {"attention_mask": LEFT.long(), "max_new_tokens": 4, "do_sample": False}
     watched(lambda: [model.generate(ids, **options)]).check(f"causal & pad & alibi({heads})")
 
 
 def test_a_bias_of_one_key_is_not_called_alibi() -> None:
-    def run() -> None:
-        q, k, v = torch.randn(3, 2, 4, 1, 8)
-        torch.nn.functional.scaled_dot_product_attention(q, k, v, torch.randn(1, 4, 1, 1))
-
-    with attncli.watch() as calls:
-        run()
+    q, k, v, bias = torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8), torch.randn(1, 4, 1, 1)
+    calls = watched(lambda: [F.scaled_dot_product_attention(q, k, v, bias)])
     assert [row.mask for row in calls] == ["full + bias"]
     calls.check("causal & alibi(4)")

@@ -16,16 +16,12 @@ def programs() -> Iterator[dict[str, Run]]:
 
 
 CAUSAL = """
-    hf_static_sdpa hf_static_chunks hf_static_gpt2 slots slots_from_the_second gpt_fast slots_in_chunks slots_by_one
-    slots_by_a_hint rows_of_their_own_lengths
+    hf_static_sdpa hf_static_chunks slots slots_by_one slots_by_a_hint rows_of_their_own_lengths
 """.split()
-JOINED = ["joined", "the_same_word_again", "positions_again", "hf_positions_again"]
-PADDED = ["hf_static_left_padded", "hf_generate_static", "hf_generate"]
+JOINED = ["joined", "positions_again"]
+PADDED = ["hf_static_left_padded", "hf_generate_static", "prompts_of_one_length", "padded_prompts"]
 OTHERS = ["hf_sliding", "hf_translating", "rolling", "source_of_fixed_length"]
-WRONG = {
-    "slots": "cache", "slots_from_the_second": "cache", "joined": "cache", "positions_again": "positions",
-    "hf_positions_again": "positions",
-}  # fmt: skip
+WRONG = {"slots": "cache", "joined": "cache", "positions_again": "positions"}
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -54,3 +50,9 @@ def test_other_caches_are_not_accused(name: str, programs: dict[str, Run]) -> No
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_with_a_cache_is_found(name: str, programs: dict[str, Run]) -> None:
     assert {*errors(lambda: programs[name](True))} == {WRONG[name]}
+
+
+def test_padding_of_a_prompt_that_is_forgotten_behind_it_is_found(programs: dict[str, Run]) -> None:
+    calls = watched(lambda: programs["padded_prompts"](is_masked=False))
+    with pytest.raises(AssertionError, match="attends to padding in 3 cells, in batch rows 1-2"):
+        calls.check("causal & pad")

@@ -65,7 +65,7 @@ def generated(attention: str, **options: Any) -> tuple[torch.Tensor, Counting]:
 def test_500_tokens(attention: str, options: dict[str, Any]) -> None:
     alone, _ = generated(attention, **options)
     calls = Calls(is_kept=False)
-    with watching(calls.take, listener=calls):
+    with watching(calls.take, hints=calls.here):
         ids, counting = generated(attention, **options)
     calls.finish()
     assert torch.equal(ids, alone)

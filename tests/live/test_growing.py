@@ -24,11 +24,9 @@ from torch import nn
 from whole_program import forked
 
 import attncli.recording.watch as watching_module
-from attncli.analysis.calls import looking
+from attncli.analysis.calls import analyzer
 from attncli.analysis.calls.calls import Calls
-from attncli.recording.cost import SECONDS
 from attncli.recording.readers.origins import Origins
-from attncli.recording.readers.sdpa import Sdpa
 from attncli.recording.readers.softmax import Softmax
 from attncli.recording.watch import watching
 
@@ -39,7 +37,7 @@ MOST = 200  # objects that are held of one tensor
 @contextmanager
 def watched() -> Iterator[Calls]:
     calls = Calls(is_kept=False)
-    with watching(calls.take, notes=calls.notes, listener=calls):
+    with watching(calls.take, notes=calls.notes, hints=calls.here):
         yield calls
 
 
@@ -59,7 +57,7 @@ def reached(*roots: object) -> int:
 def held_of_each() -> list[int]:
     """How many objects are held of each tensor that is followed now."""
     every = [each for each in gc.get_objects() if type(each) is Origins]
-    return [reached(origin) for origins in every for _, origin in origins.known.values()]
+    return [reached(origin) for origins in every for _, origin in origins.by_id.values()]
 
 
 def storages() -> int:
@@ -84,8 +82,8 @@ def test_tensors_of_the_program_end_as_without(style: Endless) -> None:
                 advance(program, steps)
                 alive.append(storages() - before)
         beyond.append(alive)
-    alone, beside = beyond
-    assert beside[1] - alone[1] <= beside[0] - alone[0] + 16
+    alone, watched_too = beyond
+    assert watched_too[1] - alone[1] <= watched_too[0] - alone[0] + 16
 
 
 def calls_in(program: Iterator[torch.Tensor], steps: int) -> int:
@@ -132,19 +130,19 @@ def test_ten_thousand_steps(name: str) -> None:
 
 
 def test_masks_that_are_new_at_every_step_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "_MOST_BYTES", 2**22)
+    monkeypatch.setattr(analyzer, "_MOST_BYTES", 2**22)
     x, size = torch.randn(1, 1, 1024, 4), 2**20
     causal = torch.ones(1024, 1024, dtype=torch.bool).tril()
     tracemalloc.start()
     try:
         with watched():
-            kept = []
+            sizes = []
             for step in range(24):
                 F.scaled_dot_product_attention(x, x, x, attn_mask=causal & (torch.arange(1024) < 1000 - step))
-                kept.append(tracemalloc.get_traced_memory()[0] / size)
+                sizes.append(tracemalloc.get_traced_memory()[0] / size)
     finally:
         tracemalloc.stop()
-    assert kept[-1] < kept[7] + 2  # MiB, of one each
+    assert sizes[-1] < sizes[7] + 2  # MiB, of one each
 
 
 def test_modules_that_a_module_makes_end_as_without() -> None:
@@ -188,9 +186,8 @@ class Clock:
             self.now += seconds
             follow(*of)
 
-        by_hand = partial(Softmax, clock=self)
         monkeypatch.setattr(Softmax, "_follow", following)
-        monkeypatch.setattr(watching_module, "READERS", [Sdpa, by_hand])
+        monkeypatch.setattr(watching_module, "Softmax", partial(Softmax, clock=self))
 
 
 def attended_by_hand_and_fused(steps: int, clock: Clock, seconds: float) -> None:
@@ -214,15 +211,3 @@ def test_what_takes_longer_than_the_program_ends_and_is_said(
     assert by_api["sdpa"] == 60
     assert (by_api["softmax"] < 60) == is_over
     assert len([note for note in calls.notes if "longer than the program" in note]) == is_over
-
-
-def test_what_is_not_followed_any_more_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows by then that queries were scaled before the call."""
-    clock = Clock()
-    clock.following(SECONDS, monkeypatch)
-    with watched() as calls:
-        x = torch.randn(1, 1, 4, 16)
-        attended_by_hand_and_fused(1, clock, 1)
-        F.scaled_dot_product_attention(x / 4, x, x, scale=1.0)
-    assert calls.notes
-    assert not [one for one in calls.findings if one.code == "unscaled"]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from safetensors.torch import load_file
@@ -20,9 +20,8 @@ from attncli.masks.parser import parse
 
 KEYS = "pad(left=1)", "pad(right=2)", "pad(left=2,right=1)", "keys(1,3)", "full", "~full"
 RULES = (
-    *KEYS, "causal", "window(2)", "causal & ~window(1)", "window(3) & ~window(1)", "causal & pad(left=2)",
-    "causal & pad(right=1)", "band(0,2)", "band(1,1) & ~band(0,0)", "prefix(2)", "chunk(2)", "dilated(2,2)",
-    "global(1)", "queries(1,3)", "causal & ~queries(1,2)", "~window(2)", "~prefix(2)",
+    *KEYS, "causal", "window(2)", "window(3) & ~window(1)", "causal & pad(left=2)", "causal & pad(right=1)",
+    "band(0,2)", "prefix(2)", "dilated(2,2)", "queries(1,3)", "causal & ~queries(1,2)", "~window(2)",
 )  # fmt: skip
 UNTYPED = ("bool", "uint8", "int64", "float16", "float32", "float64")
 
@@ -105,52 +104,9 @@ def test_a_mask_is_read_as_it_is_or_called_ambiguous(allowed: np.ndarray, way: t
 @given(allowed=st.one_of(batches, batches.map(lambda one: one[:, None, None])), way=untyped)
 @settings(max_examples=200)
 def test_padding_is_never_taken_for_something_else(allowed: np.ndarray, way: tuple[Any, str]) -> None:
-    reading = read_convention(written(allowed, way), "m")
-    assert reading.is_ambiguous or is_zero_in_floats(written(allowed, way)) or (reading.allowed == allowed).all()
-
-
-@given(
-    text=st.sampled_from(KEYS), queries=st.integers(1, 7), past=st.integers(0, 4), way=untyped, planes=st.integers(1, 3)
-)
-def test_nor_are_rows_that_are_all_alike(text: str, queries: int, past: int, way: Any, planes: int) -> None:
-    values = written(np.stack([ruled(text, queries, past)] * planes), way)
-    assert read_convention(values, "m").is_ambiguous or is_zero_in_floats(values)
-
-
-@st.composite
-def arbitrary(draw: st.DrawFn) -> np.ndarray:
-    """Any mask, also one that is nearly causal in its wrong reading: some rows and cells of a rule are others."""
-    allowed = draw(squares)
-    allowed = allowed ^ draw(st.booleans())
-    for row in draw(st.sets(st.integers(0, len(allowed) - 1))):
-        allowed[row] = draw(st.booleans())
-    return allowed ^ draw(arrays(bool, allowed.shape, elements=st.just(True), fill=st.just(False)) | st.just(False))
-
-
-def attends_to_what_follows_alone(allowed: np.ndarray) -> bool:
-    """Whether three queries or more attend to all that follows and not to themselves, those before them to all."""
-    queries, keys = allowed.shape
-    past = keys - queries
-    rows = allowed.tolist()
-    while rows and all(rows[0]):
-        rows.pop(0)
-    first = queries - len(rows)
-    return len(rows) > 2 and all(
-        not row[past + i] and all(row[past + i + 1 :]) for i, row in enumerate(rows, start=first)
-    )
-
-
-@given(allowed=arbitrary(), way=untyped)
-@settings(max_examples=600)
-@example(allowed=np.array([[0, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 0]], bool), way=("attend", "bool"))
-@example(allowed=np.array([[0, 0, 0, 1], [0, 0, 1, 0]], bool), way=("attend", "bool"))
-@example(allowed=np.array([[0, 1, 1], [0, 0, 1], [1, 1, 1]], bool), way=("attend", "bool"))
-def test_nor_is_an_arbitrary_mask(allowed: np.ndarray, way: Any) -> None:
     values = written(allowed, way)
-    if is_zero_in_floats(values) or attends_to_what_follows_alone(allowed):
-        return
     reading = read_convention(values, "m")
-    assert reading.is_ambiguous or (reading.allowed == allowed).all()
+    assert reading.is_ambiguous or is_zero_in_floats(values) or (reading.allowed == allowed).all()
 
 
 # --- what was stated ---------------------------------------------------------------------------------------------
@@ -174,7 +130,7 @@ def test_who_reads_it_decides_and_numbers_tell_themselves() -> None:
             read_convention(np.array(values), "m")
 
 
-DTYPES = ("float16", "bfloat16", "float32", "float64")
+DTYPES = ("float16", "float32", "float64")
 WAYS: list[tuple[Reader, str]] = [("sdpa", "bool"), ("mha", "bool"), *(("additive", dtype) for dtype in DTYPES)]
 
 
@@ -186,26 +142,26 @@ def test_a_mask_survives_every_convention_and_every_file(tmp_path: Path, to: Rea
     if to == "additive":
         assert values.min() == LEAST[dtype] == torch.finfo(getattr(torch, dtype)).min
     for ending in ENDINGS:
-        path = tmp_path / f"mask{ending}"
-        if dtype == "bfloat16" and ending not in (".safetensors", ".pt"):
-            with pytest.raises(UsageError, match="has no bfloat16"):
-                write_values(path, values, dtype)
-            continue
-        write_values(path, values, dtype)
-        assert read_values(path).dtype in (dtype, None)
-        np.testing.assert_array_equal(read_values(path).values, values)
+        for written in (values, values[None, None]):
+            path = tmp_path / f"mask{ending}"
+            if ending == ".csv" and written.ndim > 2:
+                with pytest.raises(UsageError, match="holds one matrix"):
+                    write_values(path, written)
+                continue
+            write_values(path, written)
+            assert read_values(path).dtype in (dtype, None)
+            np.testing.assert_array_equal(read_values(path).values, written)
     theirs = load_file(tmp_path / "mask.safetensors")["mask"]
     assert torch.equal(theirs, torch.load(tmp_path / "mask.pt", weights_only=True))
     assert theirs.dtype == getattr(torch, dtype)
 
 
-def test_axes_survive_too(tmp_path: Path) -> None:
-    values = np.arange(24).reshape(2, 1, 3, 4) % 3 == 0
-    for ending in (".npy", ".safetensors", ".pt"):
-        write_values(tmp_path / f"m{ending}", values, "bool")
-        np.testing.assert_array_equal(read_values(tmp_path / f"m{ending}").values, values)
-    with pytest.raises(UsageError, match="holds one matrix"):
-        write_values(tmp_path / "m.csv", values, "bool")
+def test_the_least_bfloat16_is_written_and_read(tmp_path: Path) -> None:
+    values = encode_mask(np.tri(3, dtype=bool), "additive", "bfloat16")
+    assert values.min() == torch.finfo(torch.bfloat16).min
+    torch.save(torch.from_numpy(values).bfloat16(), tmp_path / "mask.pt")
+    assert read_values(tmp_path / "mask.pt").dtype == "bfloat16"
+    np.testing.assert_array_equal(read_values(tmp_path / "mask.pt").values, values)
 
 
 # --- the other ways to name a file ------------------------------------------------------------------------------
@@ -233,14 +189,3 @@ def test_the_bare_name_of_a_file_states_nothing_and_an_expression_does(tmp_path:
     np.testing.assert_array_equal(first.allowed, second.allowed)
     with pytest.raises(UsageError, match=r"padding\.npy: nothing .*; say it with --for sdpa or --for mha"):
         open_pair(bare, "pad(right=1)", GridOptions())
-
-
-def test_zeros_of_a_table_are_numbers_only_where_they_are_written_so(tmp_path: Path) -> None:
-    for text, is_ambiguous in (
-        ("0,0\n0,0\n", True),
-        ("false,False\n", True),
-        ("0.0,0.0\n", False),
-        ("0,-0.0\n", False),
-    ):
-        (tmp_path / "mask.csv").write_text(text)
-        assert read_convention(read_values(tmp_path / "mask.csv").values, "m").is_ambiguous == is_ambiguous

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncli.errors import AttnError, InputError, UsageError
-from attncli.masks.conventions import read_convention
-from attncli.masks.expressions import ArrayMask, RuleMask, batch_rows, smallest, with_lengths
-from attncli.masks.files import read_values
+from attncli.errors import InputError, UsageError
+from attncli.masks.expressions import RuleMask, batch_rows, smallest, with_lengths
 from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.parser import MaskError, mistake_in, parse
 
@@ -37,14 +35,10 @@ def refusal(text: str) -> str:
 # --- the atoms (each against torch and transformers: tests/oracles/test_mask_atoms.py) ------------------------
 
 
-@pytest.mark.parametrize("text", ["docs(2,2)", "docs(6)", "docs(1,1,1,1,2)", "docs(999999999)", "causal & ~docs(4)"])
+@pytest.mark.parametrize("text", ["docs(2,2)", "docs(999999999)", "causal & ~docs(4)"])
 def test_documents_that_do_not_add_up_are_refused_with_both_lengths(text: str) -> None:
     with pytest.raises(InputError, match=r"docs\([\d,]+\) covers \d+ positions, the sequence has 5; make the lengths"):
         cells(text, 5, 5)
-
-
-def test_window_counts_the_query_itself() -> None:
-    assert cells("window(2)", 3, 3) == [[True, False, False], [True, True, False], [False, True, True]]
 
 
 # --- combinations --------------------------------------------------------------------------------------------
@@ -83,11 +77,7 @@ def test_and_or_and_not_bind_as_in_python_and_are_written_back(template: str, si
 @pytest.mark.parametrize(
     ("text", "written"),
     [
-        ("causal&window(4)|full", "causal & window(4) | full"),
-        ("causal & (window(4)|full)", "causal & (window(4) | full)"),
         ("~(causal|full)", "~(causal | full)"),
-        ("~~causal", "~~causal"),
-        ("((causal))", "causal"),
         ("none", "full"),
         ("pad(right=2,left=1)", "pad(left=1,right=2)"),
         ("global( 0 , 05)", "global(0,5)"),
@@ -99,43 +89,9 @@ def test_masks_are_written_in_one_spelling(text: str, written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "written"),
-    [
-        ("mask.npy", 'file("mask.npy")'),
-        ("file('mask.npy') & causal", 'file("mask.npy") & causal'),
-        ("file('a\"b.npy')", "file('a\"b.npy')"),
-        ('a"b.npy', "file('a\"b.npy')"),
-    ],
+    ("text", "queries", "keys"),
+    [("full", 5, 5), ("causal", 2, 5), ("causal", 5, 5), ("window(3)", 5, 5), ("chunk(2)", 5, 5), ("full", 1, 1)],
 )
-def test_masks_in_files_are_written_back_too(
-    text: str, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("mask.npy", 'a"b.npy'):
-        np.save(name, np.tri(3, dtype=bool))
-    assert str(parse(text)) == written
-    assert str(parse(written)) == written
-
-
-@given(template=templates, rows=st.lists(st.integers(0, 6), max_size=5))
-@quickly
-def test_some_rows_are_those_rows_of_the_whole(template: str, rows: list[int]) -> None:
-    mask = RuleMask(parse(template.format(*LEAVES)), 7, 7, heads=3)
-    whole = mask.rows([0], np.arange(7))
-    some_rows = mask.rows([2, 0], np.array(rows, dtype=int))
-    np.testing.assert_array_equal(some_rows, whole[:, rows])
-
-
-def test_an_array_mask_is_shared_or_one_per_head() -> None:
-    per_head = np.arange(3 * 2 * 4).reshape(3, 2, 4) % 3 == 0
-    np.testing.assert_array_equal(ArrayMask(per_head).rows([2, 0], np.array([1])), per_head[[2, 0]][:, [1]])
-    shared = ArrayMask(per_head[:1])
-    np.testing.assert_array_equal(shared.rows([2, 0], np.array([1, 0])), per_head[:1, ::-1])
-    assert str(shared) == "cell by cell"
-
-
-@pytest.mark.parametrize("text", ["full", "causal", "window(3)", "chunk(2)", "causal & ~keys(1,2)"])
-@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (2, 5), (1, 1)])
 def test_the_smallest_form_of_a_mask_says_the_same(text: str, queries: int, keys: int) -> None:
     rows = np.arange(queries)
     allowed = RuleMask(parse(text), queries, keys, heads=1, past=keys - queries).rows([0], rows)
@@ -149,42 +105,44 @@ def test_the_smallest_form_of_a_mask_says_the_same(text: str, queries: int, keys
 
 
 @pytest.mark.parametrize(
-    ("text", "character", "message"),
+    ("text", "wrong", "reason"),
     [
-        ("caussal", 1, "unknown mask 'caussal'; did you mean 'causal'?"),
-        ("causal & windw(4)", 10, "unknown mask 'windw'; did you mean 'window'?"),
-        ("  ~(causal | prefx(2))", 14, "unknown mask 'prefx'; did you mean 'prefix'?"),
-        ("CAUSAL", 1, "unknown mask 'CAUSAL'"),
-        ("xyz", 1, "unknown mask 'xyz'; the masks are: full, causal, window, band, prefix, docs, chunk, dilated"),
-        ("causal window(4)", 8, "expected & or | here"),
-        ("causal)", 7, "expected & or | here"),
-        ("causal && full", 9, "expected a mask such as causal or window(4)"),
-        ("causal & 4", 10, "expected a mask such as causal or window(4)"),
-        ("causal ^ full", 8, "expected & or | here"),
-        ("window", 1, "window is written window(w)"),
-        ("window(1,2)", 1, "window is written window(w)"),
-        ("causal(3)", 1, "causal takes no number"),
-        ("band(1)", 1, "band is written band(left,right)"),
-        ("global", 1, "global is written global(a,…)"),
-        ("pad", 1, "pad is written pad(left=n) or pad(right=n)"),
-        ("pad(3)", 1, "pad is written pad(left=n) or pad(right=n)"),
-        ("pad(left=1,left=2)", 12, "expected a number: pad(left=n) or pad(right=n)"),
-        ("window(four)", 8, "expected a number: window(w)"),
-        ("window(4,)", 10, "expected a number: window(w)"),
-        ("window(1.5)", 9, "expected ','"),
-        ("band(1 2)", 8, "expected ','"),
-        ("window(0)", 8, "expected a number from 1 to 999999999, got 0"),
-        ("dilated(2, 0)", 12, "expected a number from 1 to 999999999, got 0"),
-        ("global(-1)", 8, "expected a number from 0 to 999999999, got -1"),
-        ("window(99999999999)", 8, "expected a number from 1 to 999999999, got 99999999999"),
-        ("file(mask.npy)", 1, 'file is written file("mask.npy")'),
-        ("file", 1, 'file is written file("mask.npy")'),
+        ("caussal", "caussal", "unknown mask 'caussal'; did you mean 'causal'?"),
+        ("causal & windw(4)", "windw", "unknown mask 'windw'; did you mean 'window'?"),
+        ("causal window(4)", "window", "expected & or | here"),
+        ("causal && full", "&", "expected a mask such as causal or window(4)"),
+        ("causal ^ full", "^", "expected & or | here"),
+        ("window(1,2)", "window(1,2)", "window is written window(w)"),
+        ("causal(3)", "causal(3)", "causal takes no number"),
+        ("pad", "pad", "pad is written pad(left=n) or pad(right=n)"),
+        ("pad(left=1,left=2)", "left", "expected a number: pad(left=n) or pad(right=n)"),
+        ("window(four)", "four", "expected a number: window(w)"),
+        ("band(1 2)", "2", "expected ','"),
+        ("window( 0 )", "0", "expected a number from 1 to 999999999, got 0"),
+        ("global(-1)", "-1", "expected a number from 0 to 999999999, got -1"),
+        ("window(99999999999)", "99999999999", "expected a number from 1 to 999999999, got 99999999999"),
+        ("file(mask.npy)", "file(", 'file is written file("mask.npy")'),
+        ("~alibi", "alibi", "alibi is a bias; attn run --expect takes it, once"),
+        ("causal & ", "", "expected a mask such as causal or window(4)"),
+        ("(causal", "", "expected ')'"),
+        ("window(4", "", "expected ','"),
     ],
 )
-def test_a_mistake_is_pointed_at(text: str, character: int, message: str) -> None:
-    said = refusal(text)
-    assert said.startswith(f"mask '{text}', at character {character}: ")
-    assert message in said
+def test_a_mistake_is_pointed_at(text: str, wrong: str, reason: str) -> None:
+    at = text.rindex(wrong) if wrong else len(text)
+    place = f"at character {at + 1}" if wrong else "at the end"
+    assert refusal(text) == f"mask '{text}', {place}: {reason}"
+    assert mistake_in(text) == (reason, at, at + len(wrong))
+
+
+def test_a_mistake_may_be_a_file_and_comes_whole_from_another_process() -> None:
+    assert mistake_in("causal & ~window(4)") is None
+    assert mistake_in("missing.npy") == ("mask file missing.npy does not exist", 0, 11)
+    assert "unknown mask 'xyz'; the masks are: full, causal, window" in refusal("xyz")
+    with pytest.raises(MaskError) as raised:
+        parse("causal(")
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (str(again), again.mistake) == (str(raised.value), raised.value.mistake)
 
 
 @pytest.mark.parametrize("text", ["pad", "causal & pad(left) | pad", "~pad(left)", "pad & pad(right=2)"])
@@ -226,55 +184,10 @@ def test_padding_of_rows_needs_lengths_that_fit() -> None:
     assert batch_rows(parse("causal & pad(left=1)")) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "expected a mask such as causal or window(4)"),
-        ("   ", "expected a mask such as causal or window(4)"),
-        ("causal &", "expected a mask such as causal or window(4)"),
-        ("causal | ~", "expected a mask such as causal or window(4)"),
-        ("(causal | full", "expected ')'"),
-        ("window(4", "expected ','"),
-        ("window(", "expected a number: window(w)"),
-    ],
-)
-def test_what_is_missing_at_the_end_is_said(text: str, message: str) -> None:
-    assert refusal(text) == f"mask '{text}', at the end: {message}"
-
-
-@pytest.mark.parametrize(
-    ("text", "wrong", "reason"),
-    [
-        ("causal & windw(4)", "windw", "unknown mask 'windw'; did you mean 'window'?"),
-        ("window(1,2) & full", "window(1,2)", "window is written window(w)"),
-        ("pad(left=1,left=2)", "left", "expected a number: pad(left=n) or pad(right=n)"),
-        ("window( 0 )", "0", "expected a number from 1 to 999999999, got 0"),
-        ("causal  full", "full", "expected & or | here"),
-        ("causal ^ full", "^", "expected & or | here"),
-        ("~alibi", "alibi", "alibi is a bias; attn run --expect takes it, once"),
-        ("causal & ", "", "expected a mask such as causal or window(4)"),
-        ("missing.npy", "missing.npy", "mask file missing.npy does not exist"),
-    ],
-)
-def test_what_is_wrong_with_a_mask_as_one_types_has_its_place(text: str, wrong: str, reason: str) -> None:
-    mistake = mistake_in(text)
-    assert mistake is not None
-    assert (text[mistake.start : mistake.end], mistake.reason) == (wrong, reason)
-    assert mistake.start == (text.rindex(wrong) if wrong else len(text))
-
-
-def test_nothing_is_wrong_with_a_mask_and_its_error_comes_whole_from_another_process() -> None:
-    assert mistake_in("causal & ~window(4)") is None
-    with pytest.raises(MaskError) as raised:
-        parse("causal(")
-    again = pickle.loads(pickle.dumps(raised.value))
-    assert (str(again), again.mistake) == (str(raised.value), raised.value.mistake)
-
-
 # --- hostile text --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("depth", [1, 50, 98])
+@pytest.mark.parametrize("depth", [1, 98])
 def test_sensible_nesting_works(depth: int) -> None:
     lower = [[True, False], [True, True]]
     upper = [[False, True], [False, False]]
@@ -283,15 +196,14 @@ def test_sensible_nesting_works(depth: int) -> None:
     assert str(parse("(" * depth + "causal" + ")" * depth)) == "causal"
 
 
-@pytest.mark.parametrize("opening", ["(", "~", "~(", "(~", "causal&(", "~(full|"])
-@pytest.mark.parametrize("depth", [101, 20_000])
-def test_nesting_without_end_is_refused(opening: str, depth: int) -> None:
-    closing = ")" * depth * opening.count("(")
-    assert "more than 100 nested parentheses" in refusal(opening * depth + "causal" + closing)
-    assert "more than 100 nested parentheses" in refusal(opening * depth)
+@pytest.mark.parametrize("opening", ["(", "~", "~(full|"])
+def test_nesting_without_end_is_refused(opening: str) -> None:
+    for depth in (101, 20_000):
+        closing = ")" * depth * opening.count("(")
+        assert "more than 100 nested parentheses" in refusal(opening * depth + "causal" + closing)
 
 
-@pytest.mark.parametrize("sign", ["&", "|", "&~", "|~", "&full|"])
+@pytest.mark.parametrize("sign", ["&", "|~"])
 def test_a_very_long_chain_works(sign: str) -> None:
     mask = parse(sign.join(["causal"] * 3_000))
     (allowed,) = RuleMask(mask, 2, 2, heads=1).rows([0], np.arange(2))
@@ -301,24 +213,14 @@ def test_a_very_long_chain_works(sign: str) -> None:
     assert parse(str(mask)) == mask
 
 
-def test_very_many_arguments_work() -> None:
-    assert cells(f"global({','.join(map(str, range(1, 5_000)))})", 1, 3) == [[False, True, True]]
-
-
-@pytest.mark.parametrize("text", ["window({})", "window(-{})", "docs(1,{})", "pad(left={})", "global({},1)"])
-def test_huge_numbers_are_refused(text: str) -> None:
-    for digits in (10, 5_000, 50_000):
+@pytest.mark.parametrize("text", ["window({})", "window(-{})", "pad(left={})"])
+def test_huge_numbers_are_refused_and_the_largest_do_not_overflow(text: str) -> None:
+    for digits in (10, 50_000):
         assert "expected a number from" in refusal(text.format("9" * digits))
-
-
-def test_the_largest_numbers_do_not_overflow() -> None:
     largest = 999_999_999
-    everything = [[True, False], [True, True]]
-    assert cells(f"window({largest})", 2, 2) == everything
-    assert cells(f"dilated({largest},1)", 2, 2) == everything
     assert cells(f"dilated({largest},{largest})", 2, 2) == [[True, False], [False, True]]
     assert cells(f"band({largest},{largest}) & prefix({largest}) & chunk({largest})", 2, 2) == [[True, True]] * 2
-    assert cells(f"pad(left={largest}) | pad(right={largest}) | keys({largest},{largest})", 2, 2) == [[False] * 2] * 2
+    assert cells(f"pad(left={largest}) | keys({largest},{largest})", 2, 2) == [[False] * 2] * 2
 
 
 # --- masks in files ------------------------------------------------------------------------------------------
@@ -335,38 +237,26 @@ def written(path: Path, values: Any) -> Path:
     return path
 
 
-def read(path: Path) -> np.ndarray:
-    """Which cells `file("…")` allows."""
-    return read_convention(read_values(path).values, "m", "sdpa").allowed
-
-
 ENCODINGS: dict[str, Callable[[], np.ndarray]] = {
     "booleans": lambda: np.array(ALLOWED),
     "zero and one": lambda: np.array(ALLOWED).astype(int),
     "zero and one as floats": lambda: np.array(ALLOWED).astype(np.float32),
-    "minus infinity": lambda: np.where(ALLOWED, 0, -np.inf),
-    "the smallest float32": lambda: np.where(ALLOWED, 0, np.finfo(np.float32).min).astype(np.float32),
+    "minus infinity, big-endian": lambda: np.where(ALLOWED, 0, -np.inf).astype(">f8"),
+    "columns first": lambda: np.asfortranarray(ALLOWED),
     "the smallest float16": lambda: np.where(ALLOWED, 0, np.finfo(np.float16).min).astype(np.float16),
-    "minus ten thousand": lambda: np.where(ALLOWED, 0, -1e4),
     "minus ten thousand in integers": lambda: np.where(ALLOWED, 0, -10_000),
-    "minus a billion": lambda: np.where(ALLOWED, 0, -1e9).astype(np.float32),
     "two fills at once": lambda: np.array([[-0.0, -1e9, 0], [-np.inf, 0, 0]]),
 }
 
 
-@pytest.mark.parametrize("ending", [".npy", ".csv", ".NPY"])
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_mask_file_is_read_whichever_way_it_says_forbidden(tmp_path: Path, ending: str, encoding: str) -> None:
-    path = written(tmp_path / f"mask{ending.lower()}", ENCODINGS[encoding]()).rename(tmp_path / f"mask{ending}")
-    assert cells(f'file("{path}")', 2, 3) == ALLOWED
-    assert cells(f'file("{path}") & causal', 2, 3) == [[True, False, False], [False, True, False]]
-
-
-def test_files_of_other_byte_orders_and_layouts_are_read(tmp_path: Path) -> None:
-    big_endian = np.where(ALLOWED, 0, -np.inf).astype(">f8")
-    assert read(written(tmp_path / "big.npy", big_endian)).tolist() == ALLOWED
-    assert read(written(tmp_path / "fortran.npy", np.asfortranarray(ALLOWED))).tolist() == ALLOWED
-    assert read(written(tmp_path / "bytes.npy", np.array(ALLOWED, np.uint8))).tolist() == ALLOWED
+def test_a_mask_file_is_read_whichever_way_it_says_forbidden(tmp_path: Path, encoding: str) -> None:
+    for ending in (".npy", ".csv", ".NPY"):
+        path = written(tmp_path / f"mask{ending.lower()}", ENCODINGS[encoding]()).rename(tmp_path / f"mask{ending}")
+        assert cells(f'file("{path}")', 2, 3) == ALLOWED
+        assert cells(f'file("{path}") & causal', 2, 3) == [[True, False, False], [False, True, False]]
+    (tmp_path / "mask.csv").write_text("\ufeffTrue, False,1\n0,True,true\n", encoding="utf-8")  # of other programs
+    assert cells(f'file("{tmp_path / "mask.csv"}")', 2, 3) == ALLOWED
 
 
 def test_a_mask_file_may_hold_a_mask_for_each_head(tmp_path: Path) -> None:
@@ -391,22 +281,3 @@ def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "mask.txt").write_text("1")
     with pytest.raises(InputError, match=r"mask.txt cannot be read: its ending is none of .npy, .safetensors"):
         cells(f'file("{tmp_path}/mask.txt")', 2, 2)
-
-
-@pytest.mark.parametrize("name", ["no\0such.npy", "\ud800.npy", "x" * 5_000 + ".csv"])
-def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
-    with pytest.raises(AttnError):
-        cells(name, 2, 2)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param("1, 0\n0, 1\n", id="a space after the comma"),
-        pytest.param("True,False\nFalse,True\n", id="booleans"),
-        pytest.param("\ufeff1,0\n0,1\n", id="a byte order mark"),
-    ],
-)
-def test_csv_as_other_programs_write_it_is_read(tmp_path: Path, content: str) -> None:
-    (tmp_path / "mask.csv").write_text(content, encoding="utf-8")
-    assert read(tmp_path / "mask.csv").tolist() == [[True, False], [False, True]]

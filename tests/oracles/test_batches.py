@@ -3,8 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise, product
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import tiny_model
-from conformance import calmed, opened, save, save_for_auto, stacked
+from conformance import calmed, opened, save, stacked
 from rounding import of_weights
 
 from attncli.engines import open_source
@@ -108,22 +107,6 @@ def check_batch(source: Checkpoint, side: str, texts: Sequence[str], *more: str 
     return together
 
 
-# Absolute positions, rotary ones, an encoder, softcap and windows, a recurrence beside attention, a watched softmax.
-# On the left: rotary positions do not mind padding, and GPT-2 and BERT are told where their tokens stand. The others
-# are not, count from the left end, or read the padding first.
-PADDED = [
-    *((name, "right") for name in ("gpt2", "bert", "gemma2", "jamba", "bloom")),
-    *((name, "left") for name in ("gpt2", "llama", "bert")),
-]
-
-
-@pytest.mark.parametrize(("name", "side"), PADDED)
-def test_a_padded_batch_shows_what_each_sentence_shows_alone(
-    name: str, side: str, checkpoint: Callable[[str], Checkpoint]
-) -> None:
-    check_batch(checkpoint(name), side, TEXTS)
-
-
 # ConvBERT and Nystromformer have a convolution beside their attention, MobileBERT puts three embeddings side by side:
 # no mask would keep padding out of a sentence's last tokens.
 MIXES_NEIGHBOURS = ["convbert", "mobilebert", "nystromformer"]
@@ -151,15 +134,6 @@ def test_a_batch_of_an_encoder_decoder_shows_all_kinds_of_each_sentence(
     assert first.layer(0, "cross").shapes["weights"][1:] == [4, 7]
     (first, *_) = check_batch(source, "right", TEXTS)
     assert {layer.kind for layer in first.layers} == {"encoder"}
-
-
-def test_a_real_encoder_with_segments_and_special_tokens_is_the_same_in_a_batch(minilm: str) -> None:
-    source = open_source(model=minilm, layers="all")
-    assert isinstance(source, Checkpoint)
-    texts = ["time flies like an arrow", "time flies like bananas too often", "the quick brown fox jumps over"]
-    for pair, side in product((None, "fruit flies like a banana"), ("right", "left")):
-        for trace in check_batch(source, side, texts, pair):
-            assert (trace.key_tokens[0].text, trace.key_tokens[-1].text) == ("[CLS]", "[SEP]")
 
 
 @pytest.mark.parametrize(("name", "side"), [("gpt2", "left"), ("bert", "right"), ("llama", "left")])
@@ -322,11 +296,3 @@ def test_sentences_that_fit_one_at_a_time_are_not_refused_for_their_number(
     ran = attn("inspect", "-m", tiny_llama, "-F", "jsonl", "--show", "tokens", *texts)
     assert (ran.code, ran.err) == (0, "")
     assert [json.loads(line)["text"] for line in ran.out.splitlines()] == texts
-
-
-def test_a_batch_warns_of_each_sentence_in_its_turn(tmp_path: Path, attn: Run) -> None:
-    save_for_auto(tiny_model("bloom"), tmp_path)
-    ran = attn("inspect", "-m", tmp_path, "-F", "jsonl", "--show", "tokens", "w7", "first w8", "w9 w9 w9", "w7 second")
-    assert ran.code == 0
-    assert len(ran.out.splitlines()) == 4
-    assert [line.partition("lacks '")[2].partition("'")[0] for line in ran.err.splitlines()] == ["first", "second"]

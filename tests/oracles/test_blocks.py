@@ -123,19 +123,3 @@ def test_the_two_values_of_diffllama_stand_side_by_side(tmp_path: Path) -> None:
     width = values.shape[-1]
     np.testing.assert_allclose(layer.v[:, :, :width], values[[0, 0]], atol=1e-6)
     np.testing.assert_allclose(layer.v[:, :, width:], values[[1, 1]], atol=1e-6)
-
-
-def test_the_layout_of_a_lilt_has_its_values_beside_those_of_the_text(tmp_path: Path) -> None:
-    model = tiny_model("lilt")
-    save(model, tmp_path)
-    layer = opened(tmp_path, "0").trace("w7 w8 w9").layers[0]
-    found: dict[str, torch.Tensor] = {}
-    attention = model.encoder.layer[0].attention.self
-    for name in ("value", "layout_value"):
-        part = getattr(attention, name)
-        part.register_forward_hook(lambda _, __, output, name=name: found.update({name: output}))
-    returned(model, [7, 8, 9])
-    sides = [found[name][0].unflatten(-1, (4, -1)).transpose(0, 1).numpy() for name in ("value", "layout_value")]
-    assert layer.v is not None
-    np.testing.assert_allclose(layer.v, np.concatenate(sides, axis=-1), atol=1e-6)
-    assert layer.scale is None

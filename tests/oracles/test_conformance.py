@@ -20,6 +20,7 @@ from conformance import (
 from readme import pages
 from safetensors import safe_open
 
+from attncli.encoding.auto_tokenizer import limit_by
 from attncli.engines.torch.expected_masks import selected_keys
 from attncli.errors import NotExposedError
 
@@ -64,6 +65,8 @@ def test_an_architecture_is_exact_or_refused_for_a_known_reason(name: str, tmp_p
         assert layer.proof.max_abs_error <= 1e-4  # outputs of these random models go up to a hundred
         watched = {"the model's own product", "what its attention module gave"}
         assert layer.proof.against in (watched if name in WATCHED else {"the unmodified model's (eager)"})
+    assert row.checkpoint is not None
+    assert row.checkpoint.encoder.limit == limit_by(row.checkpoint.part.whole)  # which `attn tokens` says without it
     check_budgets(name, row)
     check_masks(row, tmp_path)
     check_cut(row, tmp_path)

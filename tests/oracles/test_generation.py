@@ -57,7 +57,7 @@ def plainly(path: Path, count: int) -> tuple[list[int], list[np.ndarray[Any, Any
     return written[0].tolist(), [layer[0].numpy() for layer in attentions]
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral", "gemma2", "qwen3_moe", "opt", "bloom", "phi"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "bloom"])
 def test_what_is_written_and_its_rows_are_those_of_transformers(attn: Run, folder: Folder, name: str) -> None:
     path = folder(name)
     ids, expected = plainly(path, COUNT)
@@ -112,21 +112,6 @@ def test_a_saved_trace_still_knows_what_was_predicted(attn: Run, folder: Folder,
     again = attn("inspect", "--from", saved, "-F", "json").json
     assert again["query_tokens"] == first["query_tokens"]
     assert attncli.load(saved).generated == 2
-
-
-def test_a_rollout_has_the_rows_that_predicted_and_words_have_none(attn: Run, folder: Folder, tmp_path: Path) -> None:
-    path, saved = folder("llama"), tmp_path / "written.safetensors"
-    written, attentions = plainly(path, COUNT)
-    rollout = np.eye(len(written))
-    for weights in attentions:
-        rollout = (weights.mean(axis=0) + np.eye(len(written))) / 2 @ rollout
-    made = attn("inspect", "-m", path, TEXT, "--generate", COUNT, "--rollout", "-F", "json", "--save", saved).json
-    predicted = [token["predicted"]["id"] for token in made["query_tokens"]]
-    assert predicted == written[len(IDS) :]
-    found = np.array(made["layers"][0]["heads"][0]["weights"])
-    np.testing.assert_allclose(found, rollout[len(IDS) - 1 : -1], atol=EXACT)
-    for options in (["-m", path, TEXT, "--generate", COUNT], ["--from", saved]):
-        refused(attn("inspect", *options, "--words"), USAGE, "--words merges pieces by their places in the text")
 
 
 def test_several_sentences_each_go_on_by_themselves(attn: Run, folder: Folder) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-import sentencepiece
 import torch
 import transformers
 from conformance import stacked
@@ -40,19 +39,10 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "qwen2": ("qwen2", "Qwen2Config", SIZES, ROTATED | {"rope.freq_base": 10000.0}),
     "qwen3": ("qwen3", "Qwen3Config", SIZES | {"head_dim": 32},
               ROTATED | {"attention.key_length": 32, "attention.value_length": 32}),
-    "gemma": ("gemma", "GemmaConfig", SIZES | {"head_dim": 32},
-              ROTATED | {"attention.key_length": 32, "attention.value_length": 32}),
-    "gemma2": ("gemma2", "Gemma2Config", SIZES | {"head_dim": 32, "sliding_window": 3, "query_pre_attn_scalar": 32},
-               ROTATED | {"attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 3,
-                          "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}),
-    "gemma3": ("gemma3", "Gemma3TextConfig",
-               SIZES | {"head_dim": 32, "sliding_window": 3, "query_pre_attn_scalar": 32, "num_hidden_layers": 7},
-               ROTATED | {"attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 3,
-                          "block_count": 7, "rope.freq_base": 1000000.0}),
 }  # fmt: skip
 
 
-def by_bytes(folder: Path, family: str, words: str) -> Callable[[gguf.GGUFWriter], None]:
+def by_bytes(folder: Path, words: str) -> Callable[[gguf.GGUFWriter], None]:
     """Return what writes a byte-level tokenizer of a folder into a file."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
@@ -86,7 +76,7 @@ def model_of(name: str, folder: Path, **more: Any) -> tuple[Any, dict[str, np.nd
     model = AutoModelForCausalLM.from_config(made, attn_implementation="eager").eval()
     for parameter in model.parameters():
         if parameter.ndim == 1:
-            torch.nn.init.normal_(parameter, mean=0.0 if "gemma" in name else 0.5, std=0.2)
+            torch.nn.init.normal_(parameter, mean=0.5, std=0.2)
     tied = {key for key in model.all_tied_weights_keys if key == "lm_head.weight"}
     return model, {key: each.numpy() for key, each in model.state_dict().items() if key not in tied}
 
@@ -112,24 +102,24 @@ def test_a_model_is_that_of_transformers(name: str, qwen2: Path, tmp_path: Path)
     architecture, _, _, fields = MODELS[name]
     model, tensors = model_of(name, qwen2)
     path = tmp_path / "model.gguf"
-    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, name, "qwen2"))
+    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, "qwen2"))
     trace = same(path, model, numbers)
     assert trace.source.details == {"engine": "native"}  # its weights are plain numbers
     assert (trace.source.model, trace.source.layers) == (str(path), fields["block_count"])
 
 
-@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1"])
+@pytest.mark.parametrize("kind", ["BF16", "Q4_0"])
 def test_quantized_tensors_are_what_the_gguf_package_makes_of_them(kind: str, qwen2: Path, tmp_path: Path) -> None:
     architecture, _, _, fields = MODELS["llama"]
     model, tensors = model_of("llama", qwen2)
     path = tmp_path / "model.gguf"
-    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, "", "qwen2"), Kind[kind])
+    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, "qwen2"), Kind[kind])
     trace = same(path, model, numbers)
     assert trace.source.details.get("weights") == (None if kind.endswith("F16") else "GGUF, dequantized")
 
 
 # Where a block of 256 numbers has its scales, in float16.
-SCALES = {"Q3_K": (108,), "Q4_K": (0, 2), "Q6_K": (208,), "IQ4_XS": (0,)}
+SCALES = {"Q4_K": (0, 2), "Q6_K": (208,)}
 
 
 @pytest.mark.parametrize("kind", SCALES)
@@ -147,7 +137,7 @@ def test_blocks_of_256_are_what_the_gguf_package_makes_of_them(kind: str, qwen2:
     architecture, _, _, fields = MODELS["llama"]
     model, tensors = model_of("llama", qwen2)
     path = tmp_path / "model.gguf"
-    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, "", "qwen2"), Kind[kind], blocks)
+    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, "qwen2"), Kind[kind], blocks)
     same(path, model, numbers)
 
 
@@ -161,7 +151,7 @@ def test_the_frequencies_of_llama_3_are_found_in_the_file(qwen2: Path, tmp_path:
 
     def written(path: Path, divisors: np.ndarray) -> dict[str, np.ndarray]:
         def tokenizer(writer: gguf.GGUFWriter) -> None:
-            by_bytes(qwen2, "", "qwen2")(writer)
+            by_bytes(qwen2, "qwen2")(writer)
             writer.add_tensor("rope_freqs.weight", divisors)
 
         return write_gguf(path, "llama", tensors, fields, tokenizer)
@@ -186,44 +176,21 @@ def file_with(path: Path, tokenizer: Callable[[gguf.GGUFWriter], None], size: in
 def test_a_byte_level_tokenizer_is_that_of_transformers(family: str, words: str, tmp_path: Path) -> None:
     save_tokenizer(tmp_path, family)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    path = file_with(tmp_path / "model.gguf", by_bytes(tmp_path, family, words), len(tokenizer))
+    path = file_with(tmp_path / "model.gguf", by_bytes(tmp_path, words), len(tokenizer))
     opened = open_tokenizer(model=path)
     for text in STRINGS:
         if text.strip():
             assert [token.id for token in opened.tokenize(text).tokens] == tokenizer(text)["input_ids"], text
 
 
-def test_a_sentencepiece_tokenizer_is_that_of_sentencepiece(tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.txt"
-    simple = [text.replace("\n", " ") for text in STRINGS if max(text) < "\u0200"]
-    corpus.write_text("\n".join([*simple, *[TEXT] * 20]), encoding="utf-8")
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(corpus), model_prefix=str(tmp_path / "spm"), vocab_size=700, model_type="bpe", byte_fallback=True,
-        normalization_rule_name="identity", remove_extra_whitespaces=False, character_coverage=0.98,
-        minloglevel=2, num_threads=1,
-    )  # fmt: skip
-    trained = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
-    size = trained.get_piece_size()
-
+def test_a_sentencepiece_vocabulary_is_refused(attn: Run, qwen2: Path, tmp_path: Path) -> None:
     def write(writer: gguf.GGUFWriter) -> None:
-        kinds = [
-            2 if trained.is_unknown(id_) else 3 if trained.is_control(id_) else 6 if trained.is_byte(id_) else 1
-            for id_ in range(size)
-        ]
         writer.add_tokenizer_model("llama")
-        writer.add_token_list([trained.id_to_piece(id_) for id_ in range(size)])
-        writer.add_token_scores([trained.get_score(id_) for id_ in range(size)])
-        writer.add_token_types(kinds)
-        for name in ("bos", "eos", "unk"):
-            getattr(writer, f"add_{name}_token_id")(getattr(trained, f"{name}_id")())
+        writer.add_token_list(["<unk>", "a"])
+        writer.add_token_scores([0.0, -1.0])
 
-    path = file_with(tmp_path / "model.gguf", write, size)
-    opened = open_tokenizer(model=path)
-    apart = 0
-    for text in STRINGS:
-        if text.strip() and not any(name in text for name in ("<s>", "</s>", "<unk>", "\0", "▁")):
-            apart += [token.id for token in opened.tokenize(text).tokens] != [trained.bos_id(), *trained.encode(text)]
-    assert apart == 0
+    path = file_with(tmp_path / "model.gguf", write, 2)
+    one_line(attn("tokens", TEXT, "-m", path), 3, "'llama' of a GGUF file is none whose alphabet is bytes; give the")
 
 
 # --- what is not read ----------------------------------------------------------------------------------------
@@ -249,29 +216,28 @@ def one_line(ran: Ran, code: int, *words: str) -> None:
 def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_path: Path) -> None:
     tensors = {"model.embed_tokens.weight": np.zeros((700, 256), np.float32)}
     for architecture, more, word in (
-        ("falcon", {}, "falcon"),
-        ("gpt2", {}, "gpt2"),
+        ("gemma3", {}, "gemma3"),
         ("llama", {"new_field": 3}, "new_field"),
         ("llama", {"expert_count": 8}, "expert_count"),
         ("llama", {"rope.dimension_count": 32}, "rope.dimension_count"),
     ):
-        write_gguf(tmp_path / "odd.gguf", architecture, tensors, ROTATED | more, by_bytes(qwen2, "", "qwen2"))
+        write_gguf(tmp_path / "odd.gguf", architecture, tensors, ROTATED | more, by_bytes(qwen2, "qwen2"))
         one_line(attn("inspect", TEXT, "-m", tmp_path / "odd.gguf"), 4, "GGUF", word)
     for tensor, code in (("blk.0.ffn_gate_inp.weight", 3), ("rope_factors_long.weight", 3), ("blk.0.attn_q.bias", 4)):
 
         def tokenizer(writer: gguf.GGUFWriter, tensor: str = tensor) -> None:
-            by_bytes(qwen2, "", "qwen2")(writer)
+            by_bytes(qwen2, "qwen2")(writer)
             writer.add_tensor(tensor, np.zeros(256, np.float32))
 
         whole = tensors_of_no_numbers(2)
         write_gguf(tmp_path / "tensor.gguf", "llama", whole, ROTATED | {"block_count": 2}, tokenizer)
         one_line(attn("inspect", TEXT, "-m", tmp_path / "tensor.gguf"), code, tensor if code == 3 else "_proj.bias")
-    path = file_with(tmp_path / "words.gguf", by_bytes(qwen2, "", "unheard-of"), 700)
+    path = file_with(tmp_path / "words.gguf", by_bytes(qwen2, "unheard-of"), 700)
     one_line(attn("tokens", TEXT, "-m", path), 3, "unheard-of")
 
 
 def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, qwen2: Path, tmp_path: Path) -> None:
-    path = file_with(tmp_path / "model.gguf", by_bytes(qwen2, "", "qwen2"), 700)
+    path = file_with(tmp_path / "model.gguf", by_bytes(qwen2, "qwen2"), 700)
     one_line(attn("inspect", TEXT, "-m", tmp_path), 3, str(path), "give the file itself")
     for more in (["--engine", "transformers"], ["--engine", "verify"], ["--dtype", "bfloat16"], ["--generate", "2"]):
         one_line(attn("inspect", TEXT, "-m", path, *more), 4, "is a GGUF file")
@@ -283,7 +249,7 @@ def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, 
 
 
 def test_a_chat_goes_through_the_template_in_the_file(attn: Run, qwen2: Path, tmp_path: Path) -> None:
-    tokenizer = by_bytes(qwen2, "", "qwen2")
+    tokenizer = by_bytes(qwen2, "qwen2")
 
     def with_template(writer: gguf.GGUFWriter) -> None:
         tokenizer(writer)
@@ -294,8 +260,7 @@ def test_a_chat_goes_through_the_template_in_the_file(attn: Run, qwen2: Path, tm
     path = file_with(tmp_path / "model.gguf", with_template, 700)
     tokens = attn("tokens", TEXT, "-m", path, "--chat", "-F", "json").json
     assert tokens["text"] == f"<user>{TEXT}<|endoftext|>"
-    words = [token for token in tokens["tokens"] if not token["special"]]
-    assert (words[0]["start"], words[-1]["end"]) == (len("<user>"), len("<user>" + TEXT))
+    assert [token["text"] for token in tokens["tokens"] if token["special"]] == ["<|endoftext|>"]
 
 
 def test_only_the_rows_of_the_sentence_are_made_of_their_blocks(
@@ -303,7 +268,7 @@ def test_only_the_rows_of_the_sentence_are_made_of_their_blocks(
 ) -> None:
     _, tensors = model_of("llama", qwen2)
     path = tmp_path / "model.gguf"
-    write_gguf(path, "llama", tensors, MODELS["llama"][3], by_bytes(qwen2, "", "qwen2"), Kind.Q8_0)
+    write_gguf(path, "llama", tensors, MODELS["llama"][3], by_bytes(qwen2, "qwen2"), Kind.Q8_0)
     made: list[int] = []
     whole = gguf.quants.dequantize
 
@@ -323,7 +288,7 @@ def test_the_package_is_named_where_it_is_missing(
 ) -> None:
     _, tensors = model_of("llama", qwen2)
     for kind in (Kind.F16, Kind.Q8_0):
-        write = (tensors, MODELS["llama"][3], by_bytes(qwen2, "", "qwen2"))
+        write = (tensors, MODELS["llama"][3], by_bytes(qwen2, "qwen2"))
         write_gguf(tmp_path / f"{kind.name}.gguf", "llama", *write, kind)
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert attn("inspect", TEXT, "-m", tmp_path / "F16.gguf").code == 0

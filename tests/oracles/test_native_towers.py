@@ -19,11 +19,10 @@ from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
 from attncli.encoding.fast_tokenizer import load_tokenizer
 from attncli.engines import open_source
 from attncli.engines.numpy.families import TOWERS, model_spec
-from attncli.engines.numpy.families.text_towers import TOWER_MODELS
 from attncli.errors import LoadError, NotExposedError
 
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
-EVERY = [(name, text) for name, tower in TOWER_MODELS.items() for text in tower.texts]
+EVERY = [(name, text) for name, tower in TOWERS.items() for text in tower.texts]
 
 
 def saved(name: str, folder: Path) -> Path:
@@ -72,11 +71,8 @@ SECTIONS = {"mrope_section": [2, 1, 1], "type": "mrope"}
         ("qwen2_5_vl", {"rope_parameters": {"mrope_section": [1, 1, 2], "rope_type": "default"}}),
         ("qwen2_vl", {"use_sliding_window": False, "layer_types": None}),
         ("qwen2_vl", {"layer_types": None, "max_window_layers": 2}),
-        ("qwen2_vl", {"hidden_act": "gelu", "rms_norm_eps": 1e-2}),
         ("qwen3_vl", {"rope_parameters": {"mrope_interleaved": True, "mrope_section": [2, 1, 1], "rope_theta": 90.0}}),
-        ("qwen3_vl", {"hidden_act": "gelu", "rms_norm_eps": 1e-2}),
         ("mistral3", {"sliding_window": None}),
-        ("mistral3", {"rope_parameters": {"rope_theta": 90.0, "rope_type": "default"}}),
         ("gemma3", {"query_pre_attn_scalar": 13, "sliding_window": 2}),
         ("llava", {"rope_parameters": {"rope_theta": 90.0, "rope_type": "linear", "factor": 3.0}}),
     ],
@@ -129,27 +125,23 @@ def test_what_a_configuration_does_not_say_is_what_transformers_takes(name: str,
 
 
 @pytest.mark.parametrize(("name", "text"), EVERY)
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_what_is_not_known_declines(name: str, text: str) -> None:
+    config = {"model_type": name, "text_config": {"model_type": text}}
+    model_spec(ConfigReader(config))
+    for changes in (
         {"a_field_of_tomorrow": 1},
         {"quantization_config": {"bits": 4}},
         {"text_config": None, "hidden_size": "wide"},
         {"text_config": {"model_type": "bloom"}},
         {"text_config": {}},
-    ],
-)
-def test_what_is_not_known_declines(name: str, text: str, changes: dict[str, Any]) -> None:
-    config = {"model_type": name, "text_config": {"model_type": text}}
-    model_spec(ConfigReader(config))
-    with pytest.raises(UnsupportedError):
-        model_spec(ConfigReader(config | changes))
+    ):
+        with pytest.raises(UnsupportedError):
+            model_spec(ConfigReader(config | changes))
     for inner in ({"a_field_of_tomorrow": 1}, {"quantization_config": {"bits": 4}}, {"is_decoder": True}):
         with pytest.raises(UnsupportedError):
             model_spec(ConfigReader({"model_type": name, "text_config": {"model_type": text, **inner}}))
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
 @pytest.mark.parametrize(
     "rope",
     [
@@ -160,10 +152,10 @@ def test_what_is_not_known_declines(name: str, text: str, changes: dict[str, Any
         {"of_tomorrow": 1},
     ],
 )
-def test_a_rotation_that_is_not_known_declines(name: str, rope: dict[str, Any]) -> None:
-    inner = {"model_type": name + "_text", "rope_parameters": {"rope_theta": 1e4, **rope}}
+def test_a_rotation_that_is_not_known_declines(rope: dict[str, Any]) -> None:
+    inner = {"model_type": "qwen2_vl_text", "rope_parameters": {"rope_theta": 1e4, **rope}}
     with pytest.raises(UnsupportedError):
-        model_spec(ConfigReader({"model_type": name, "text_config": inner}))
+        model_spec(ConfigReader({"model_type": "qwen2_vl", "text_config": inner}))
 
 
 def test_scales_beside_the_weights_of_the_tower_are_found_and_of_other_parts_are_not(tmp_path: Path) -> None:
@@ -186,15 +178,15 @@ def test_a_tower_of_another_family_is_left_to_transformers(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", TOWERS)
-@pytest.mark.parametrize("said", ["LlamaTokenizer", "Qwen2TokenizerFast", "GemmaTokenizer", "TokenizersBackend", None])
-def test_a_tokenizer_is_what_transformers_makes_of_it_or_declined(name: str, said: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["LlamaTokenizer", "Qwen2TokenizerFast", None])
+def test_a_tokenizer_is_what_transformers_makes_of_it_or_declined(name: str, named: str | None, tmp_path: Path) -> None:
     family = {"gemma3": "gemma3_text", "qwen": "qwen2", "internvl": "qwen2"}
     kind = next((own for start, own in family.items() if name.startswith(start)), "llama")
     save_tokenizer(tmp_path, kind)
     tiny_config(name).save_pretrained(tmp_path)
     path = tmp_path / "tokenizer_config.json"
     fields = {key: value for key, value in json.loads(path.read_text()).items() if key != "tokenizer_class"}
-    path.write_text(json.dumps(fields if said is None else fields | {"tokenizer_class": said}))
+    path.write_text(json.dumps(fields if named is None else fields | {"tokenizer_class": named}))
     try:
         ours = load_tokenizer(str(tmp_path), CheckpointFolder(tmp_path), {"model_type": name})
     except UnsupportedError:

@@ -39,12 +39,9 @@ def without(*names: str) -> Callable[..., Arguments]:
 
 LEFT_OUT = [
     ("llama", "mask"),
-    ("gemma3_text", "mask"),
-    ("llama4_text", "mask"),
     ("t5", "position_bias"),
     ("gpt_oss", "s_aux"),
     ("deepseek_v32", "indices"),
-    ("dots3_note_text", "indices"),
     ("minimax_m3_vl_text", "block_indices"),
 ]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from tokenizer_folders import IN_PYTHON, PLACED, custom, ranks
 from transformers import AutoTokenizer, MarianConfig, MarianModel, TokenizersBackend
 
@@ -79,13 +78,6 @@ def test_the_tokens_that_a_tokenizer_adds_are_special_and_the_others_know_their_
     assert "does not say which of two texts a token is of; drop --pair" in ran.err
     cut = attn("tokens", text * 600, "--truncate", "-m", folder, "-F", "json").json
     assert cut["limit"] is None or cut["length"] == cut["limit"]
-
-
-@pytest.mark.parametrize("kind", ["tekken", "tekken of a Llama", "tekken of mistral-common"])
-def test_a_tekken_file_reads_as_mistral_common_does(attn: Run, folder_of: Callable[[str], Path], kind: str) -> None:
-    expected = Tekkenizer.from_file(folder_of(kind) / "tekken.json").encode(TEXTS[0], bos=False, eos=False)
-    tokens = attn("tokens", TEXTS[0], "-m", folder_of(kind), "-F", "json").json["tokens"]
-    assert [token["id"] for token in tokens] == expected
 
 
 def test_a_vocabulary_of_tiktoken_is_refused(attn: Run, tmp_path: Path) -> None:

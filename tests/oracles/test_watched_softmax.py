@@ -105,13 +105,6 @@ def test_a_layer_may_have_its_weights_alone(trace: Trace, saved: Path, attn: Cal
     np.testing.assert_allclose(layer["heads"][0]["weights"], trace.layer(0).head(0).weights)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--show", "shapes,weights"), ("-q", "1"), ("--show", "q,metrics,proof")])
-def test_the_table_shows_what_there_is(saved: Path, attn: Callable[..., Any], arguments: tuple[str, ...]) -> None:
-    ran = attn("inspect", "--from", saved, *arguments)
-    assert ran.code == 0
-    assert "weights-only" in ran.out
-
-
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_nothing_left_to_show_is_an_error(form: str, saved: Path, attn: Callable[..., Any]) -> None:
     ran = attn("inspect", "--from", saved, "--show", "q,output", "-F", form)

@@ -8,18 +8,55 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from running import Ran, program
 from safetensors.torch import load_file, save_file
 
+from attncli.checkpoints.weight_checks import check_unread
+from attncli.errors import LoadError
+
 Run = Callable[..., Ran]
 Made = Callable[..., Path]
 LOAD = 3
 TEXT = "time flies like an arrow"
-LINEAR = "model.layers.{}.self_attn.q_proj.weight"
+QUERY = "model.layers.0.self_attn.q_proj"
 ENGINES = ("native", "transformers")
+
+
+# --- tensors that nobody reads -------------------------------------------------------------------------------
+
+# The parts of a decoder that run, where the first of three layers was asked for.
+RUNNING = ["model", "model.layers", "model.layers.0", QUERY, "model.layers.0.mlp", "model.embed_tokens"]
+REFUSED = """
+    model.layers.0.self_attn.q_proj.qweight model.layers.0.mlp.w_zeros model.embed_tokens.g_idx
+    model.layers.0.self_attn.q_proj.k_scale model.layers.0.mlp.SCB model.embed_tokens.weight.absmax
+    model.layers.0.self_attn.q_proj.weight_packed model.layers.0.mlp.weight_quantizer._amax
+    model.embed_tokens.weight:qdata model.layers.0.mlp.codebooks model.layers.0.self_attn.q_proj.lora_A.default.weight
+    layers.0.self_attn.q_proj.weight_scale base_model.model.model.layers.0.self_attn.q_proj.weight_scale
+    transformer.layers.0.self_attn.q_proj.weight_scale
+"""
+USUAL = """
+    score.weight model.pooler.dense.weight model.layers.0.self_attn.rotary_emb.inv_freq model.layers.0.self_attn.bias
+    model.layers.0.self_attn.masked_bias model.position_ids model.layers.1.self_attn.q_proj.weight_scale
+    model.layers.3.self_attn.q_proj.weight model.mtp.0.weight lm_head.weight_scale
+    vision_tower.layers.0.self_attn.q_proj.weight vision_tower.layers.0.self_attn.q_proj.weight_scale
+"""
+
+
+@pytest.mark.parametrize("tensor", REFUSED.split())
+def test_what_tells_of_a_quantization_or_an_adapter_is_named_wherever_it_is_in_what_runs(tensor: str) -> None:
+    with pytest.raises(LoadError, match=f"are quantized, or hold an adapter, and nobody reads how \\({tensor}\\)"):
+        check_unread("it", [tensor], RUNNING, "model.", is_undone=False)
+
+
+def test_heads_towers_buffers_and_layers_that_do_not_run_are_usual() -> None:
+    assert check_unread("it", USUAL.split(), RUNNING, "model.", is_undone=False) == ()
+    # Beside weights that are undone, the scale of the hidden states is no reason to refuse them.
+    assert len(check_unread("it", [f"{QUERY}.input_scale"], RUNNING, "model.", is_undone=True)) == 1
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -30,135 +67,60 @@ def made(tiny_llama: str, tmp_path: Path) -> Made:
         folder = Path(shutil.copytree(tiny_llama, tmp_path / "checkpoint", dirs_exist_ok=True))
         whole = load_file(folder / "model.safetensors") | (tensors or {})
         save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
-        said = json.loads((folder / "config.json").read_text()) | fields
-        (folder / "config.json").write_text(json.dumps(said))
+        config = json.loads((folder / "config.json").read_text()) | fields
+        (folder / "config.json").write_text(json.dumps(config))
         return folder
 
     return make
 
 
-def in_fp8(tiny_llama: str, scale: str) -> dict[str, torch.Tensor]:
-    """The tensors of the tiny Llama, all its projections in eight bits with a scale beside them."""
-    found = {}
-    for name, tensor in load_file(f"{tiny_llama}/model.safetensors").items():
-        if name.endswith("_proj.weight"):
-            step = tensor.abs().max() / 448
-            found[name] = (tensor / step).to(torch.float8_e4m3fn)
-            found[name.replace("weight", scale)] = step.reshape(1, 1) if scale.endswith("inv") else step
-    return found
-
-
-def refused(attn: Run, folder: Path, *words: str, engines: tuple[str, ...] = ENGINES) -> None:
+def refused(attn: Run, folder: Path, *words: str) -> None:
     """Check that no command reads the weights of a checkpoint, in either engine, and that it is said why."""
-    for engine in engines:
-        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
-        one_refusal(ran, folder, *words)
-    one_refusal(attn("check", TEXT, "-m", folder), folder, *words)
+    for line in (["inspect", "--engine", "native"], ["inspect", "--engine", "transformers"], ["check"]):
+        ran = attn(*line, TEXT, "-m", folder)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (LOAD, "", 1), ran
+        for word in (str(folder), *words):
+            assert word in ran.err
     assert attn("tokens", TEXT, "-m", folder).code == 0  # they are read from other files
 
 
-def one_refusal(ran: Ran, folder: Path, *words: str) -> None:
-    assert (ran.code, ran.out) == (LOAD, ""), ran
-    assert ran.err.startswith("attn: ")
-    assert ran.err.count("\n") == 1
-    for word in (str(folder), *words):
-        assert word in ran.err
+def test_a_quantization_that_is_not_undone_is_named(attn: Run, made: Made) -> None:
+    refused(attn, made(quantization_config={"quant_algo": "FP8", "quant_method": "new"}), "quantized", "'new'")
+    for config in ({"quant_algo": "FP8"}, "fp8"):
+        refused(attn, made(quantization_config=config), "quantized, and its config.json does not say how")
 
 
-# --- quantized ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["of_tomorrow", None])
-def test_a_quantization_that_is_not_undone_is_named(method: str | None, attn: Run, made: Made, tiny_llama: str) -> None:
-    said = {"quant_algo": "FP8"} | ({} if method is None else {"quant_method": method})
-    folder = made(in_fp8(tiny_llama, "weight_scale"), quantization_config=said)
-    refused(attn, folder, "quantized", method or "config.json does not say how")
-
-
-@pytest.mark.parametrize("scale", ["weight_scale", "weight_scale_inv"])
-def test_scales_that_nobody_reads_are_named(scale: str, attn: Run, made: Made, tiny_llama: str) -> None:
-    refused(attn, made(in_fp8(tiny_llama, scale)), "quantized", f"layers.0.mlp.down_proj.{scale} and ")
-
-
-NAMES = "qweight w_zeros g_idx k_scale SCB weight.absmax weight_packed weight_quantizer._amax weight:qdata codebooks"
-PLACES = ("model.layers.0.self_attn.q_proj", "model.layers.0.mlp", "model.embed_tokens")
-
-
-@pytest.mark.parametrize(("index", "name"), list(enumerate([*NAMES.split(), "lora_A.default.weight"])))
-def test_a_tensor_that_tells_of_a_quantization_or_an_adapter_is_named_wherever_it_is_in_what_runs(
-    index: int, name: str, attn: Run, made: Made
-) -> None:
-    tensor = f"{PLACES[index % 3]}.{name}"
-    folder = made({tensor: torch.ones(2)})
-    for engine in ENGINES:
-        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
-        one_refusal(ran, folder, "are quantized, or hold an adapter, and nobody reads how", tensor)
+def test_scales_that_nobody_reads_and_codes_without_a_scale_are_named(attn: Run, made: Made) -> None:
+    refused(attn, made({f"{QUERY}.weight_scale_inv": torch.ones(1)}), "quantized", f"{QUERY}.weight_scale_inv")
+    for name, kind in ((f"{QUERY}.weight", torch.int8), ("model.embed_tokens.weight", torch.float8_e4m3fn)):
+        tensor = load_file(made() / "model.safetensors")[name]
+        refused(attn, made({name: (tensor * 8).to(kind)}), "quantized", name, "its scale is missing")
+        shutil.rmtree(made())
 
 
 def test_a_quantized_layer_that_does_not_run_is_not_complained_of(attn: Run, made: Made) -> None:
-    folder = made({LINEAR.format(1) + "_scale": torch.ones(1)})
+    name = QUERY.replace(".0.", ".1.")
+    folder = made({f"{name}.weight": torch.ones(24, 24, dtype=torch.int8), f"{name}.weight_scale": torch.ones(1)})
     for engine in ENGINES:
-        assert attn("inspect", TEXT, "-m", folder, "--engine", engine).code == 0
+        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
+        assert (ran.code, ran.err) == (0, "")
         assert attn("inspect", TEXT, "-m", folder, "--engine", engine, "-l", "1").code == LOAD
 
 
-STORED = {"int8": torch.int8, "float8": torch.float8_e4m3fn}
-
-
-@pytest.mark.parametrize("stored", STORED)
-def test_codes_without_a_scale_are_no_numbers(stored: str, attn: Run, made: Made, tiny_llama: str) -> None:
-    for name in (LINEAR.format(0), "model.embed_tokens.weight"):
-        tensor = load_file(f"{tiny_llama}/model.safetensors")[name]
-        refused(attn, made({name: (tensor * 8).to(STORED[stored])}), "quantized", name, "its scale is missing")
-
-
-def test_codes_in_a_layer_that_does_not_run_and_counters_are_not_complained_of(attn: Run, made: Made) -> None:
-    codes = {LINEAR.format(1): torch.ones(24, 24, dtype=torch.int8), "model.position_ids": torch.arange(9)}
-    for engine in ENGINES:
-        ran = attn("inspect", TEXT, "-m", made(codes), "--engine", engine)
-        assert (ran.code, ran.err) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("weights", "scales"), [("", "model."), ("model.", ""), ("model.", "base_model.model.model."), ("", "transformer.")]
-)
-def test_a_scale_is_found_whatever_its_name_begins_with(
-    weights: str, scales: str, attn: Run, made: Made, tiny_llama: str
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_tensor_of_a_layer_that_runs_which_the_model_does_not_read_is_warned_of(
+    engine: str, attn: Run, made: Made, tiny_llama: str
 ) -> None:
-    folder = made()
-    whole = load_file(folder / "model.safetensors")
-    whole = {name.replace("model.", weights, 1): tensor for name, tensor in whole.items()}
-    name = f"{scales}layers.0.self_attn.q_proj.weight_scale"
-    save_file(whole | {name: torch.ones(1)}, folder / "model.safetensors", metadata={"format": "pt"})
-    for engine in ENGINES:
-        one_refusal(attn("inspect", TEXT, "-m", folder, "--engine", engine), folder, "quantized", name)
-
-
-def test_what_is_undone_is_shown_as_it_is(attn: Run, made: Made, tiny_llama: str) -> None:
-    quantized = in_fp8(tiny_llama, "weight_scale_inv")
-    # What they stand for, by hand: each number times its block's scale.
-    undone = {
-        name: tensor.float() * quantized[name + "_scale_inv"]
-        for name, tensor in quantized.items()
-        if name.endswith("weight")
-    }
-    whole = load_file(f"{tiny_llama}/model.safetensors") | undone
-    whole = {name: tensor.bfloat16() for name, tensor in whole.items()}
-    arguments = ("--dtype", "bfloat16", "-l", "all", "-F", "json", "--show", "weights")
-    plain = attn("inspect", TEXT, "-m", made(whole), *arguments)
-    assert (plain.code, plain.err) == (0, "")
-    said = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    ran = attn("inspect", TEXT, "-m", made(whole | quantized, quantization_config=said), *arguments)
-    assert ran.code == 0, ran.err
-    weights = [[head["weights"] for layer in each.json["layers"] for head in layer["heads"]] for each in (plain, ran)]
-    np.testing.assert_array_equal(*weights)
-
-
-def test_a_quantization_that_is_a_text_is_said_alike_by_both_engines(attn: Run, made: Made) -> None:
-    folder = made(quantization_config="fp8")
-    for engine in ENGINES:
-        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
-        one_refusal(ran, folder, "quantized, and its config.json does not say how")
+    folder = made({f"{QUERY.replace('0', layer)}.bias": torch.ones(24) for layer in "012"})
+    for arguments, more in ((("-l", "0"), ""), (("-l", "all", "-F", "tsv"), " and 2 more")):
+        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine, *arguments)
+        plain = attn("inspect", TEXT, "-m", tiny_llama, "--engine", engine, *arguments)
+        assert ran.code == 0
+        assert ran.out.replace(str(folder), tiny_llama) == plain.out
+        assert ran.err == (
+            f"attn: warning: the weights of {folder} have tensors in layers that run which its model does not read "
+            f"({QUERY}.bias{more}); check that the files belong to this config.json\n"
+        )
 
 
 @pytest.mark.parametrize("count", [0, 100_000])
@@ -171,54 +133,6 @@ def test_layers_that_no_model_has_are_refused_before_they_are_built(count: int, 
     assert attn("inspect", TEXT, "-m", folder, "--engine", "native").code == 4
 
 
-# --- other tensors that the model does not read -------------------------------------------------------------
-
-
-USUAL = {
-    "score.weight": (2, 24),
-    "model.pooler.dense.weight": (24, 24),
-    "model.layers.0.self_attn.rotary_emb.inv_freq": (2,),
-    "model.layers.0.self_attn.bias": (1, 1, 32, 32),
-    "model.layers.0.self_attn.masked_bias": (),
-    "model.layers.3.self_attn.q_proj.weight": (24, 24),  # a layer that predicts several tokens stands after the last
-    "model.layers.3.self_attn.q_proj.weight_scale": (),
-    "model.mtp.0.weight": (24,),
-    "vision_tower.layers.0.self_attn.q_proj.weight": (24, 24),
-    "vision_tower.layers.0.self_attn.q_proj.weight_scale": (),
-    "lm_head.weight_scale": (),
-}
-
-
-@pytest.mark.parametrize("layers", ["0", "all"])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_heads_towers_buffers_and_layers_that_do_not_run_are_usual(
-    engine: str, layers: str, attn: Run, made: Made
-) -> None:
-    folder = made({name: torch.ones(shape) for name, shape in USUAL.items()})
-    ran = attn("inspect", TEXT, "-m", folder, "-l", layers, "--engine", engine)
-    assert (ran.code, ran.err) == (0, "")
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_tensor_of_a_layer_that_runs_which_the_model_does_not_read_is_warned_of(
-    engine: str, attn: Run, made: Made, tiny_llama: str
-) -> None:
-    biases = {LINEAR.format(layer).replace("weight", "bias"): torch.ones(24) for layer in (0, 1, 2)}
-    folder = made(biases)
-    for arguments, more in ((("-l", "0"), ""), (("-l", "all", "-F", "tsv"), " and 2 more")):
-        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine, *arguments)
-        plain = attn("inspect", TEXT, "-m", tiny_llama, "--engine", engine, *arguments)
-        assert ran.code == 0
-        assert ran.out.replace(str(folder), tiny_llama) == plain.out
-        assert ran.err == (
-            f"attn: warning: the weights of {folder} have tensors in layers that run which its model does not read "
-            f"(model.layers.0.self_attn.q_proj.bias{more}); check that the files belong to this config.json\n"
-        )
-
-
-# --- files that may not be opened ---------------------------------------------------------------------------
-
-
 def without_the_rights_of_root() -> None:
     """Let the program that is started read what its files' modes say, whoever runs the tests."""
     override, search, drop_from_bounds = 1, 2, 24
@@ -226,11 +140,10 @@ def without_the_rights_of_root() -> None:
         ctypes.CDLL(None).prctl(drop_from_bounds, capability, 0, 0, 0)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_weights_that_may_not_be_read_are_not_said_to_be_missing(engine: str, made: Made) -> None:
+def test_weights_that_may_not_be_read_are_not_said_to_be_missing(made: Made) -> None:
     folder = made()
     (folder / "model.safetensors").chmod(0)
-    ran = program("inspect", TEXT, "-m", folder, "--engine", engine, preexec_fn=without_the_rights_of_root)
+    ran = program("inspect", TEXT, "-m", folder, preexec_fn=without_the_rights_of_root)
     assert (ran.returncode, ran.stdout) == (LOAD, "")
     assert ran.stderr == f"attn: the weights {folder / 'model.safetensors'} cannot be read: Permission denied\n"
     os.chmod(folder / "model.safetensors", 0o600)

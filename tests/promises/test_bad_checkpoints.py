@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from attncli.engines.torch.refused import _REFUSED
+from attncli.engines.torch import _REFUSED
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
@@ -74,8 +74,8 @@ def test_transformers_cannot_run_without_docstrings(checkpoint: Made) -> None:
     command = ("inspect", TEXT, "-m", checkpoint(), "--engine", "transformers")
     ran = program(*command, env=os.environ | {"PYTHONOPTIMIZE": "2"})
     assert ran.returncode == LOAD
-    said = "attn: transformers needs the docstrings that python -OO leaves out; run with PYTHONOPTIMIZE=1\n"
-    assert ran.stderr == said
+    message = "attn: transformers needs the docstrings that python -OO leaves out; run with PYTHONOPTIMIZE=1\n"
+    assert ran.stderr == message
 
 
 # --- files that are missing or do not fit ------------------------------------------------------------------

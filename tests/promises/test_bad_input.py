@@ -112,9 +112,8 @@ ALL_BAD |= {f"checkpoint: {name}": ([TEXT, *arguments], *rest) for name, (argume
 @pytest.mark.parametrize("name", ALL_BAD)
 def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, folder: Path, name: str) -> None:
     arguments, code, *words = ALL_BAD[name]
-    refused(attn("inspect", *arguments), code, *words)
-    if not {"-o", "-F"} & {*arguments}:
-        refused(attn("inspect", *arguments, "-o", "out.jsonl"), code, *words)
+    more = () if {"-o", "-F"} & {*arguments} else ("-o", "out.jsonl")
+    refused(attn("inspect", *arguments, *more), code, *words)
     assert left_in(folder) == []
 
 

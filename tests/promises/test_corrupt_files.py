@@ -294,11 +294,10 @@ CLAIMS += ("vocab_size", "max_position_embeddings", "head_dim")
 def test_a_configuration_that_claims_much_is_refused_in_little_memory(tiny_llama: str, tmp_path: Path) -> None:
     reading = {"a whole one": ["inspect", TEXT, "-m", tiny_llama]}
     for name in CLAIMS:
-        for size in (10**9, 10**30):
-            folder = Path(shutil.copytree(tiny_llama, tmp_path / f"{name}-{len(str(size))}"))
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            (folder / "config.json").write_text(json.dumps(config | {name: size}), encoding="utf-8")
-            reading[folder.name] = ["inspect", TEXT, "-m", str(folder), "-l", "all"]
+        folder = Path(shutil.copytree(tiny_llama, tmp_path / name))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps(config | {name: 10**9}), encoding="utf-8")
+        reading[name] = ["inspect", TEXT, "-m", str(folder), "-l", "all"]
     folder = Path(shutil.copytree(tiny_llama, tmp_path / "deep"))
     (folder / "config.json").write_text("[" * 100_000, encoding="utf-8")
     reading["deep"] = ["inspect", TEXT, "-m", str(folder)]

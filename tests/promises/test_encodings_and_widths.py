@@ -75,9 +75,9 @@ def test_a_masked_cell_is_no_low_one_and_a_glyph_is_no_token(encoding: str) -> N
         assert len(re.findall(re.escape(masked), cells)) == len(lines) - min(query + 1, 2), out
     with whole_program() as attn:
         texts = ("a × b", "a x b", "a -> b")
-        said = [attn("inspect", text, "--show", "tokens", encoding="ascii").out for text in texts]
-    assert len(set(said)) == 3
-    assert "\\xd7" in said[0]
+        outputs = [attn("inspect", text, "--show", "tokens", encoding="ascii").out for text in texts]
+    assert len(set(outputs)) == 3
+    assert "\\xd7" in outputs[0]
 
 
 def test_a_locale_of_ascii_alone_reads_utf_8_from_a_pipe_and_writes_files_of_any_name(tmp_path: Any) -> None:
@@ -123,9 +123,9 @@ def test_colour_takes_no_number_away(environment: dict[str, str]) -> None:
 def test_a_width_that_is_none_leaves_the_help_readable(width: str) -> None:
     done = program("mask", "diff", "--help", env=os.environ | {"COLUMNS": width, "TERMINAL_WIDTH": width})
     assert (done.returncode, done.stderr) == (0, "")
-    said = "".join(re.findall(r"\w+", done.stdout))
-    assert "Showwheretwomasksdiffer" in said
-    assert "Writetoafile" in said
+    help_text = "".join(re.findall(r"\w+", done.stdout))
+    assert "Showwheretwomasksdiffer" in help_text
+    assert "Writetoafile" in help_text
     assert max(map(len, done.stdout.splitlines())) <= 1000
 
 
@@ -138,7 +138,7 @@ def test_no_width_of_the_environment_changes_what_a_pipe_gets() -> None:
 def test_a_console_of_windows_that_writes_escapes_out_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     import rich.console
 
-    from attncli.cli.environment import Terminal
+    from attncli.cli.terminal import Terminal
 
     class Console:
         encoding = "cp437"

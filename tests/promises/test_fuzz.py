@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 from fuzzing import Line, commands, examples, lines, texts
@@ -51,14 +50,6 @@ def time_limit() -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _shapes_are_checked_elsewhere() -> Iterator[None]:
-    """Leave shapes alone here: they would take a third of the time, and other tests execute all of them."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
@@ -153,21 +144,21 @@ def test_any_sentence_is_shown_or_refused(sentences: list[str], form: str, more:
         ran = attn("inspect", "-F", form, *more, "-", stdin=content)
     hold(ran.code, ran.out, ran.err, form, "always" in more)
     lines = [line.rstrip(b"\r") for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
-    given = {number: line for number, line in enumerate(lines, start=1) if line}
-    bad = [number for number, line in given.items() if not is_sentence(line)]
-    if form == "html" and len(given) > 1:  # a page shows one trace
+    filled = {number: line for number, line in enumerate(lines, start=1) if line}
+    bad = [number for number, line in filled.items() if not is_sentence(line)]
+    if form == "html" and len(filled) > 1:  # a page shows one trace
         assert ran.code == USAGE
         return
-    assert ran.code == (INPUT if bad or not given else OK)
+    assert ran.code == (INPUT if bad or not filled else OK)
     assert [int(number) for number in re.findall(r"^attn: sentence (\d+): ", ran.err, re.MULTILINE)] == bad
-    if form == "tsv" and given:
+    if form == "tsv" and filled:
         rows = [line.split("\t")[0] for line in ran.out.splitlines()[1:]]
-        assert list(map(int, dict.fromkeys(rows))) == [number for number in given if number not in bad]
+        assert list(map(int, dict.fromkeys(rows))) == [number for number in filled if number not in bad]
     if form == "jsonl":
         documents = [strict_json(line) for line in ran.out.splitlines()]
-        assert [one["sentence"] for one in documents] == [number for number in given if number not in bad]
+        assert [one["sentence"] for one in documents] == [number for number in filled if number not in bad]
         for one in documents:
-            assert one["text"].encode() == given[one["sentence"]]
+            assert one["text"].encode() == filled[one["sentence"]]
             for token in one["key_tokens"]:
                 of = one["pair"] if token["segment"] else one["text"]
                 assert of[token["start"] : token["end"]] == token["text"]

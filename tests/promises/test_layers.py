@@ -176,17 +176,17 @@ def private(modules: dict[str, str]) -> list[str]:
     found = set()
     for module, source in modules.items():
         tree = parsed(source)
-        known: set[str] = set()  # names that stand for modules of ours
+        own_modules: set[str] = set()  # names that stand for modules of ours
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
-                known |= {one.asname or one.name for one in node.names if f"{node.module}.{one.name}" in modules}
+                own_modules |= {one.asname or one.name for one in node.names if f"{node.module}.{one.name}" in modules}
         for imported, name in imports(source, modules):
             if imported in modules and re.match(r"_(?!_)", name):
                 found.add(f"{module} -> {imported}.{name}")
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 is_private = re.match(r"_(?!_)", node.attr) is not None
-                if is_private and node.value.id in known:
+                if is_private and node.value.id in own_modules:
                     found.add(f"{module} -> {node.value.id}.{node.attr}")
     return sorted(found)
 

@@ -124,8 +124,8 @@ def test_an_adapter_on_the_hub_is_computed(
     assert ran.code == 0, ran.err
     expected = attn(*run, "-m", lora, "--base", tiny_llama, "--engine", "transformers").json
     for one, other in zip(ran.json["layers"], expected["layers"], strict=True):
-        found, known = (np.array([head["weights"] for head in each["heads"]]) for each in (one, other))
-        np.testing.assert_allclose(found, known, atol=1e-5)
+        found, reference = (np.array([head["weights"] for head in each["heads"]]) for each in (one, other))
+        np.testing.assert_allclose(found, reference, atol=1e-5)
 
 
 # What it takes, and what is said to take it; LLAMA and T5 are checkpoints.
@@ -173,8 +173,8 @@ def test_a_chat_takes_what_runs_templates(light: Light, tiny_llama: str, tmp_pat
     assert "has no chat template" in light(*run).err
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
     ran = light(*run)
-    said = "attn: --chat takes jinja2, which is not installed: pip install 'attncli[chat]'\n"
-    assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
+    message = "attn: --chat takes jinja2, which is not installed: pip install 'attncli[chat]'\n"
+    assert (ran.code, ran.out, ran.err) == (LOAD, "", message)
 
 
 def test_files_of_sentences_are_read_and_what_takes_more_says_so(light: Light, tmp_path: Path) -> None:
@@ -190,16 +190,16 @@ def test_files_of_sentences_are_read_and_what_takes_more_says_so(light: Light, t
     }.items():
         (tmp_path / Path(name).name).touch()
         ran = light("tokens", "--file", name)
-        said = f"attn: {what} takes pyarrow, which is not installed: pip install 'attncli[parquet]'\n"
-        assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
+        message = f"attn: {what} takes pyarrow, which is not installed: pip install 'attncli[parquet]'\n"
+        assert (ran.code, ran.out, ran.err) == (LOAD, "", message)
 
 
 def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llama: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "it has no config.json" in light("inspect", TEXT, "-m", "empty").err
     ran = light("tokens", TEXT, "-m", "/nowhere/x")
-    said = "attn: the checkpoint '/nowhere/x' was not found: there is no such folder; check the path\n"
-    assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
+    message = "attn: the checkpoint '/nowhere/x' was not found: there is no such folder; check the path\n"
+    assert (ran.code, ran.out, ran.err) == (LOAD, "", message)
     folder = shutil.copytree(tiny_llama, tmp_path / "quantized")
     config = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "torchao"}}
     (folder / "config.json").write_text(json.dumps(config))

@@ -45,7 +45,7 @@ def taken(*arguments: str | Path) -> tuple[int, float]:
         # The first ones fill what is computed at once, twice: the last trace may hold the arrays of those before it.
         (["heads", "-F", "tsv", "-m", minilm_folder(), "--engine", "native"], 255, 400, 24),
     ],
-    ids=lambda given: " ".join(given[:4]) if isinstance(given, list) else "",
+    ids=lambda value: " ".join(value[:4]) if isinstance(value, list) else "",
 )
 def test_memory_is_flat(arguments: list[str], few: int, many: int, words: int, tmp_path: Path) -> None:
     peaks = []

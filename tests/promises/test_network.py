@@ -160,6 +160,6 @@ def test_the_libraries_below_report_nothing_and_convert_nothing_unless_they_are_
         "print(constants.HF_HUB_DISABLE_TELEMETRY, is_env_variable_true('DISABLE_SAFETENSORS_CONVERSION'))"
     )
     plain = {name: value for name, value in os.environ.items() if name not in KEEPERS}
-    for more, said in (({}, "True True"), ({"HF_HUB_DISABLE_TELEMETRY": "0"}, "False True")):
+    for more, printed in (({}, "True True"), ({"HF_HUB_DISABLE_TELEMETRY": "0"}, "False True")):
         ran = subprocess.run([sys.executable, "-c", script], env=plain | more, capture_output=True, check=True)
-        assert ran.stdout.decode().strip() == said
+        assert ran.stdout.decode().strip() == printed

@@ -120,10 +120,10 @@ def test_a_picture_is_what_its_command_draws(path: str, tmp_path: Path, in_cache
 def test_every_picture_is_shown_and_a_page_says_what_draws_it() -> None:
     links = {page: re.findall(r"^!\[[^\]]+\]\((\S+)\)$", text, re.MULTILINE) for page, text in PAGES.items()}
     shown = {(ROOT / page).parent / link for page, of_page in links.items() for link in of_page}
-    kept = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.svg")} - {recording.PATH}
+    stored = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.svg")} - {recording.PATH}
     named = {path.resolve().relative_to(ROOT).as_posix() for path in shown}
-    assert named == {recording.PATH, *kept}
-    assert kept == {*pictures(), *screens()}
+    assert named == {recording.PATH, *stored}
+    assert stored == {*pictures(), *screens()}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -190,10 +190,10 @@ def test_the_reference_has_every_command_with_the_options_of_its_help(
     waiting = ["attn"]
     while waiting:
         path = waiting.pop()
-        said = attn(*path.split()[1:], "--help").out
-        section = sections.pop(path) if path != "attn" else said
-        assert set(re.findall(r"--[a-z][\w-]+", said)) <= set(re.findall(r"--[a-z][\w-]+", section)), path
-        listed = said.partition("╭─ Commands ")[2].partition("╰")[0]
+        help_text = attn(*path.split()[1:], "--help").out
+        section = sections.pop(path) if path != "attn" else help_text
+        assert set(re.findall(r"--[a-z][\w-]+", help_text)) <= set(re.findall(r"--[a-z][\w-]+", section)), path
+        listed = help_text.partition("╭─ Commands ")[2].partition("╰")[0]
         waiting += [f"{path} {name}" for name in re.findall(r"^│ (\w+) ", listed, re.MULTILINE)]
     assert not sections
 

@@ -1,7 +1,9 @@
-"""The shapes that functions state are executed: everywhere in the package, in every test that runs in this process."""
+"""The shapes that functions state are executed: in the whole package, by one process that runs every command."""
 
 import importlib
-import pkgutil
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,7 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
-from shapes import UNCHECKED
-
-import attncli
+import shapes
 
 PLANTED = """
 from __future__ import annotations
@@ -45,20 +45,16 @@ def unstated(q: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture
-def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any]:
-    """Import a module with this source as those of the package are."""
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module that states shapes, imported as those of the package are."""
     monkeypatch.syspath_prepend(tmp_path)
-
-    def imported(name: str, source: str) -> Any:
-        (tmp_path / f"{name}.py").write_text(source)
-        with jaxtyping.install_import_hook(name, "shapes.checked"):
-            return importlib.import_module(name)
-
-    return imported
+    monkeypatch.setattr(jaxtyping, "jaxtyped", jaxtyping.jaxtyped)
+    (tmp_path / "wrong_shapes.py").write_text(PLANTED)
+    with shapes.executed("wrong_shapes"):
+        return importlib.import_module("wrong_shapes")
 
 
-def test_a_planted_wrong_shape_is_found(imported: Callable[[str, str], Any]) -> None:
-    planted = imported("wrong_shapes", PLANTED)
+def test_a_planted_wrong_shape_is_found(planted: Any) -> None:
     q, k = np.ones((2, 3, 5), np.float32), np.ones((2, 7, 5), np.float32)
     planted.of_argument(q, k)
     planted.of_values(q[0, 0])
@@ -79,13 +75,52 @@ def test_a_planted_wrong_shape_is_found(imported: Callable[[str, str], Any]) -> 
             wrong()
 
 
-def test_every_module_of_the_package_is_imported_so() -> None:
-    for module in pkgutil.walk_packages(attncli.__path__, "attncli."):
-        if module.name != "attncli.__main__":  # which is the program
-            loader = importlib.import_module(module.name).__spec__.loader
-            assert type(loader).__module__.startswith("jaxtyping."), module.name
+def test_every_command_keeps_the_shapes_that_functions_state(
+    attn: Callable[..., Any], tiny_llama: str, minilm: str, tmp_path: Path
+) -> None:
+    text = "time flies like an arrow"
+    (tmp_path / "text.txt").write_text(f"{text}\nfruit flies\n")
+    (tmp_path / "program.py").write_text(
+        "import torch\nx = torch.ones(1, 2, 3, 4)\ntorch.nn.functional.scaled_dot_product_attention(x, x, x)\n"
+    )
+    models = ("-m", tiny_llama), ("-m", minilm), ("-m", tiny_llama, "--engine", "transformers"), ("-m", "demo"), ()
+    lines = [
+        *(["inspect", text, "--all", "--show", "shapes,q,scores,weights,output,metrics", *model] for model in models),
+        *(["heads", text, *model] for model in models),
+        *(["why", text, "-q", "1", *model] for model in models),
+    ]
+    lines += [
+        ["inspect", "time", "--pair", "fruit flies", "--mask", "window(3)", "--save", "trace.safetensors"],
+        ["inspect", text, "--target", "die zeit", "-F", "json"],
+        ["inspect", "--file", "text.txt", "-m", minilm, "-o", "folder/"],
+        ["inspect", "--from", "trace.safetensors", "-o", "page.html"],
+        ["inspect", text, "-m", minilm, "--mean", "heads", "-F", "csv"],
+        ["inspect", text, "-m", minilm, "-o", "figure.svg"],
+        ["inspect", text, "-m", minilm, "--mean", "all"],
+        ["heads", "--file", "text.txt", "-m", minilm, "-F", "csv"],
+        ["diff", text, "fruit flies like a banana", "-m", minilm],
+        ["diff", text, "-m", tiny_llama, "-m", tiny_llama, "-F", "json"],
+        ["learn", text],
+        ["tokens", text, "-m", minilm],
+        ["check", text, "-m", tiny_llama],
+        ["mask", "show", "causal & window(2) | prefix(1)", "--size", "6"],
+        ["mask", "check", "window(2)", "--expect", "causal", "--size", "4"],
+        ["mask", "diff", "causal", "window(2)", "--size", "4"],
+        ["mask", "convert", "causal", "--size", "4", "--to", "additive", "-o", "mask.npy"],
+        ["mask", "model", tiny_llama, text, "time"],
+        ["run", "program.py"],  # the last one: what a program starts is its own
+    ]
+    ran = subprocess.run(
+        [sys.executable, shapes.__file__, *("\t".join(line) for line in lines)],
+        cwd=tmp_path, env=os.environ, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    ended = dict(zip(map(" ".join, lines), ran.stdout.splitlines()[-len(lines) :], strict=True))
+    assert set(ended.values()) <= {"0", "1"}, ended
 
 
-@pytest.mark.parametrize("name", sorted(UNCHECKED))
+@pytest.mark.parametrize("name", sorted(shapes.UNCHECKED))
 def test_what_is_left_unchecked_is_still_there(name: str) -> None:
+    import pkgutil
+
     assert pkgutil.resolve_name(name)

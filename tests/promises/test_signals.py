@@ -51,9 +51,9 @@ def test_a_signal_at_any_moment_ends_quietly_and_leaves_nothing_half_written(tmp
     arguments = {ending: ["inspect", "--file", str(sentences), "-o", str(folder / f"x.{ending}")] for ending in WRITTEN}
     arguments["table"] = ["inspect", "--file", str(sentences)]
     seconds, whole = {}, {}
-    for ending, given in arguments.items():
+    for ending, line in arguments.items():
         began = time.monotonic()
-        assert program(*given).returncode == 0
+        assert program(*line).returncode == 0
         seconds[ending] = time.monotonic() - began
         whole |= {file.name: file.read_bytes() for file in folder.iterdir()}
     drawn = random.Random(0)
@@ -116,8 +116,8 @@ def test_a_signal_while_a_file_grows(ending: str, number: signal.Signals, tmp_pa
 def test_a_signal_while_the_first_part_of_a_folder_grows_leaves_none(tmp_path: Path) -> None:
     sentences, folder = tmp_path / "sentences.txt", tmp_path / "out"
     sentences.write_text("time flies like an arrow\n" * 4000)
-    given = ["inspect", "--file", str(sentences), "-j", "2", "-o", f"{folder}/"]
-    with subprocess.Popen([*ATTN, *given], stderr=subprocess.PIPE) as running:
+    line = ["inspect", "--file", str(sentences), "-j", "2", "-o", f"{folder}/"]
+    with subprocess.Popen([*ATTN, *line], stderr=subprocess.PIPE) as running:
         _await(lambda: any(folder.glob(".attn-*")))
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=60) == 128 + signal.SIGTERM
@@ -158,10 +158,10 @@ def test_what_a_shell_had_us_ignore_is_ignored(tmp_path: Path) -> None:
 def test_a_reader_that_has_enough_ends_every_command_silently(arguments: Sequence[str], tmp_path: Path) -> None:
     sentences = tmp_path / "sentences.txt"
     sentences.write_text("time flies like an arrow\n" * 50)
-    given = [str(sentences) if argument == "SENTENCES" else argument for argument in arguments]
+    line = [str(sentences) if argument == "SENTENCES" else argument for argument in arguments]
     reader, writer = os.pipe()
     os.close(reader)
-    ran = subprocess.run([*ATTN, *given], stdout=writer, stderr=subprocess.PIPE, check=False)
+    ran = subprocess.run([*ATTN, *line], stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (ran.returncode, ran.stderr) == (141, b"")
 

@@ -62,7 +62,7 @@ def test_a_message_does_not_quote_more_than_anyone_reads(attn: Run, tiny_llama: 
     vectors = np.ones((2, 3), np.float32)
     save_file({"q": vectors, "k": vectors}, tmp_path / "dump.safetensors", metadata={"scale": LONG})
     save_file({}, tmp_path / "trace.safetensors", metadata={"attncli": json.dumps({"schema": LONG})})
-    said = {
+    messages = {
         ("inspect", "-", "-m", tiny_llama): ("vocabulary lacks 'aaa", "attention there is to the unknown token"),
         ("inspect", "-", "-m", tiny_llama, "--engine", "transformers"): ("lacks 'aaa", "to the unknown token"),
         ("tokens", "-", "-m", tiny_llama): ("vocabulary lacks 'aaa", "attention there is to the unknown token"),
@@ -70,7 +70,7 @@ def test_a_message_does_not_quote_more_than_anyone_reads(attn: Run, tiny_llama: 
         ("inspect", "--from", tmp_path / "dump.safetensors"): ("scale 'aaa", "expected a number"),
         ("inspect", "--from", tmp_path / "trace.safetensors"): ("schema aaa", "reads attncli.trace/1"),
     }
-    for arguments, (first, last) in said.items():
+    for arguments, (first, last) in messages.items():
         ran = attn(*arguments, stdin=LONG)
         assert ran.code in (0, 2, 5)
         assert ran.err.count("\n") == 1

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.readers import flash_xformers
-from attncli.recording.readers.flash_xformers import Fused
 from attncli.recording.readers.origins import Origins
 from attncli.recording.to_trace import traces
 from attncli.recording.watch import watching
@@ -28,7 +27,7 @@ def seen() -> Iterator[list[AttentionCall]]:
 
 
 class Recorder:
-    """A scene without a program."""
+    """The thread of no program."""
 
     def __init__(self, calls: list[AttentionCall]) -> None:
         self.emit = calls.append
@@ -39,9 +38,6 @@ class Recorder:
 
     def is_training(self) -> None:
         return None
-
-    def note(self, text: str) -> None:
-        raise AssertionError(text)
 
 
 def drawn(*shape: int) -> Tensor:
@@ -108,7 +104,8 @@ def test_xformers_lower_triangles_begin_top_left_or_end_bottom_right(
     named: dict[str, Any] = {"query": q, "key": k, "value": k, "bias": bias, "cu_seqlens_q": None, "cu_seqlens_k": None}
     named |= {"max_seqlen_q": None, "max_seqlen_k": None, "dropout_p": 0.0, "custom_mask_type": kind, "scale": SCALE}
     # torch has the operator, and no kernel of it for this processor.
-    Fused(Recorder(seen)).operators(torch.ops.aten._efficient_attention_forward, (), named, (output, None))
+    operator = torch.ops.aten._efficient_attention_forward
+    flash_xformers.read(Recorder(seen), operator, (), named, (output, None))
     (call,) = seen
     assert call.api == "xformers"
     is_proven(call)
@@ -118,14 +115,3 @@ def test_other_operators_are_none_of_theirs() -> None:
     assert flash_xformers.api_of(torch.ops.aten.add) is None
     assert flash_xformers.api_of(torch.ops.aten._efficient_attention_backward) is None
     assert flash_xformers.api_of(torch.add) is None
-
-
-def test_queries_that_were_scaled_before(seen: list[AttentionCall]) -> None:
-    x, root = drawn(BATCH, LENGTH, HEADS, WIDTH), WIDTH**-0.5
-    for queries, scale in ((x * root, root), (x * root, 1.0), (x, 1.0)):
-        torch.ops.flash_attn._flash_attn_forward(queries, x, x, 0.0, scale, False, -1, -1, 0.0, None, False)
-    assert [[(one.code, one.severity) for one in call.findings] for call in seen] == [
-        [("unscaled", "note")],
-        [],
-        [("unscaled", "note")],
-    ]

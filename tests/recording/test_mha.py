@@ -82,13 +82,6 @@ def test_keys_that_are_no_tokens_are_named_and_not_read() -> None:
     assert [(call.unsupported, call.project) for call in calls] == [("bias_k, bias_v, add_zero_attn", None)]
 
 
-def test_no_batch() -> None:
-    module = attention()
-    (call,), _, (_, weights) = seen(lambda: module(X[1], X[1], X[1], key_padding_mask=PADDING[1]))
-    assert call.shape == (1, HEADS, QUERIES, KEYS)
-    torch.testing.assert_close(recomputed(call).mean(1)[0].to(weights), weights)
-
-
 def test_the_function_alone() -> None:
     module = attention()
     x = X.transpose(0, 1)
@@ -134,7 +127,7 @@ def encoder(**options: Any) -> nn.TransformerEncoder:
 
 
 def by_hand(encoder: nn.TransformerEncoder, attended: list[Tensor]) -> Tensor:
-    """Return the output of layers whose attention is known."""
+    """Return the output of layers whose attention is real."""
     x = X
     for layer, each in zip(encoder.layers, attended, strict=True):
         assert isinstance(layer, nn.TransformerEncoderLayer)
@@ -160,8 +153,8 @@ def test_every_path_of_an_encoder_is_read_whole(is_norm_first: bool, has_grad: b
     with torch.set_grad_enabled(has_grad):
         calls, attended, output = seen(lambda: layers(X, **masks))
         expected = by_hand(layers, attended)
-    known = ~PADDING if "src_key_padding_mask" in masks else torch.ones_like(PADDING)
-    torch.testing.assert_close(output[known], expected[known])
+    real = ~PADDING if "src_key_padding_mask" in masks else torch.ones_like(PADDING)
+    torch.testing.assert_close(output[real], expected[real])
     assert [call.place.module for call in calls] == ["layers.0.self_attn", "layers.1.self_attn"]
 
 
@@ -172,20 +165,6 @@ def test_a_bias_in_the_fast_path_of_a_layer_is_named_and_not_read() -> None:
     with torch.no_grad(), watching(calls.append):
         layers(X, mask=torch.full((QUERIES, KEYS), 0.5))
     assert {call.unsupported for call in calls} == {"the numbers of src_mask in the fast path"}
-
-
-def test_a_transformer_has_three_kinds_of_attention() -> None:
-    torch.manual_seed(4)
-    model = nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True)
-    calls, _, _ = seen(lambda: model(X, X[:, :4], tgt_mask=LATER[:4, :4], memory_key_padding_mask=PADDING))
-    assert [
-        (call.place.module, call.shape[2:], [mask.name for mask in (*call.masks, *call.ignored_masks)])
-        for call in calls
-    ] == [
-        ("encoder.layers.0.self_attn", (6, 6), []),
-        ("decoder.layers.0.self_attn", (4, 4), ["attn_mask"]),
-        ("decoder.layers.0.multihead_attn", (4, 6), ["key_padding_mask"]),
-    ]
 
 
 def test_a_layer_with_an_attention_of_its_own_is_seen() -> None:

@@ -98,23 +98,6 @@ def test_heads_that_transformers_lays_along_the_queries_are_heads(mask_heads: in
     assert torch.equal(call.output, output.transpose(1, 2))
 
 
-def test_queries_of_a_model_with_grouped_heads_stay_queries() -> None:
-    q, k = heads(2, 4, 2, 8), heads(2, 2, 7, 8)
-    calls: list[AttentionCall] = []
-    with watching(calls.append):
-        Grouped()(q, k, heads(2, 1, 2, 7) > 0)
-    assert calls[0].shape == (2, 4, 2, 7)
-
-
-def test_a_mask_is_the_programs_own_tensor() -> None:
-    x, mask = heads(2, 4, 5, 8), torch.ones(2, 1, 5, 5, dtype=torch.bool)
-    call, _ = seen(x, x, x, attn_mask=mask)
-    (given,) = call.masks
-    assert given.source_tensor is mask
-    assert given.values.data_ptr() == mask.data_ptr()
-    assert given.convention == "attend"
-
-
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
 def test_nested_tensors_attend_to_their_own_tokens() -> None:
     x = torch.nested.nested_tensor([heads(3, 8), heads(5, 8)], layout=torch.jagged)

@@ -59,8 +59,8 @@ def test_without_a_mask_and_with_the_apis_own_causal_one() -> None:
 def test_padding_of_each_row_in_each_convention(convention: str) -> None:
     allowed = torch.arange(KEYS)[None, :] < torch.tensor([KEYS, 4])[:, None]
     spelled = {"attend": allowed, "masked": ~allowed, "additive": hidden(allowed).float()}[convention]
-    given = MaskArgument("attn_mask", spelled[:, None, None, :], convention)  # type: ignore[arg-type]
-    agrees(call(masks=(given,)), weights_of(call(), hidden(allowed)[:, None, None, :]))
+    argument = MaskArgument("attn_mask", spelled[:, None, None, :], convention)  # type: ignore[arg-type]
+    agrees(call(masks=(argument,)), weights_of(call(), hidden(allowed)[:, None, None, :]))
 
 
 def test_masks_are_combined_and_a_bias_is_kept() -> None:
@@ -68,9 +68,9 @@ def test_masks_are_combined_and_a_bias_is_kept() -> None:
     allowed = torch.ones(QUERIES, KEYS, dtype=torch.bool).tril(2)
     seen = call(masks=(MaskArgument("added", bias, "additive"), MaskArgument("masked_fill", ~allowed, "masked")))
     made = agrees(seen, weights_of(seen, bias.double() + hidden(allowed)))
-    kept = made[1].layer(0).bias
-    assert kept is not None
-    np.testing.assert_array_equal(kept[:, :1], bias.numpy())
+    bias_of_row = made[1].layer(0).bias
+    assert bias_of_row is not None
+    np.testing.assert_array_equal(bias_of_row[:, :1], bias.numpy())
 
 
 def test_the_proof_compares_with_what_the_call_returned_and_a_dead_row_is_torchs_zeros() -> None:
@@ -106,14 +106,6 @@ def test_a_row_without_keys_is_what_torch_makes_of_its_fill(fill: float, convent
         assert layer.proof is not None
         assert layer.proof.max_abs_error < 1e-5
         assert layer.head(0).weights[2].sum() == pytest.approx(float(convention == "additive" and fill > -torch.inf))
-
-
-def test_weights_that_the_program_made_are_taken_as_they_are() -> None:
-    scores, weights = drawn(BATCH, HEADS, QUERIES, KEYS), drawn(BATCH, HEADS, QUERIES, KEYS).softmax(-1)
-    seen = call(q=None, k=None, v=None, scale=None, scores=scores, weights=weights)
-    made = agrees(seen, weights)
-    np.testing.assert_array_equal(made[0].layer(0).head(1).scores, scores[0, 1].numpy())
-    assert made[0].layer(0).capture == "weights-only"
 
 
 def test_what_cannot_be_known_has_no_trace() -> None:

@@ -65,9 +65,9 @@ def test_a_model_is_seen_whole(name: str, implementation: str, tmp_path: Path) -
             np.testing.assert_allclose(stacked(ours), stacked(theirs), atol=1e-6)
 
 
-def _kind(module: str, asked: str) -> str:
+def _kind(module: str, kind: str) -> str:
     """The kind of layer that the name of one of T5's modules says."""
-    if asked == "self":
+    if kind == "self":
         return "self"
     if "EncDec" in module:
         return "cross"

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
 from attncli import watch
 from attncli.recording.call import AttentionCall
@@ -83,11 +82,6 @@ def evaluated() -> list[Tensor]:
 
 def without_gradients() -> list[Tensor]:
     with torch.no_grad():
-        return evaluated()
-
-
-def in_inference_mode() -> list[Tensor]:
-    with torch.inference_mode():
         return evaluated()
 
 
@@ -157,13 +151,6 @@ def under_a_mode_of_its_own() -> list[Tensor]:
     return [output, torch.tensor(list("\n".join(mode.names).encode()))]
 
 
-def with_counted_operations() -> list[Tensor]:
-    model, x = made()
-    with FlopCounterMode(display=False) as counter:
-        output = model(x)
-    return [output, torch.tensor(counter.get_total_flops())]
-
-
 class Own(Tensor):
     """A tensor of the program's own."""
 
@@ -178,7 +165,6 @@ def of_its_own_tensors() -> list[Tensor]:
 PROGRAMS: dict[str, tuple[Callable[[], list[Tensor]], int]] = {
     "trained": (trained, 3 * CALLS),
     "evaluated": (evaluated, CALLS),
-    "in inference mode": (in_inference_mode, CALLS),
     "under autocast": (under_autocast, 2 * CALLS),
     "checkpointed": (lambda: checkpointed(True), CALLS),
     "checkpointed anew": (lambda: checkpointed(False), CALLS),
@@ -186,7 +172,6 @@ PROGRAMS: dict[str, tuple[Callable[[], list[Tensor]], int]] = {
     "in another thread": (in_another_thread, CALLS),
     "with hooks of its own": (with_hooks_of_its_own, CALLS),
     "under a mode of its own": (under_a_mode_of_its_own, CALLS),
-    "with counted operations": (with_counted_operations, CALLS),
     "of its own tensors": (of_its_own_tensors, CALLS),
 }
 
@@ -280,23 +265,6 @@ def test_a_module_that_is_left_by_an_error_is_left(kind: type[BaseException]) ->
         model(x)
     assert len(calls) == CALLS
     assert calls[0].place.module == "blocks.0"
-
-
-def test_what_the_taker_raises_is_one_note(faults: list[Exception]) -> None:
-    model, x = made()
-    alone = model.eval()(x)
-
-    def take(call: AttentionCall) -> None:
-        raise ArithmeticError("of ours")
-
-    notes = Notes()
-    with watching(take, notes=notes):
-        assert torch.equal(model(x), alone)
-    (note,) = notes
-    assert "bug in attn, please report it: ArithmeticError: of ours" in note
-    assert isinstance(notes.fault, ArithmeticError)
-    assert notes.fault.__traceback__ is None  # which would keep the program's tensors alive
-    faults.clear()
 
 
 @pytest.mark.parametrize("where", ["enter_module", "leave_module", "_quietly", "place"])

@@ -1,7 +1,7 @@
 """The table of calls: it fits every width, and never cuts the line that it is about."""
 
 import pytest
-from live_calls import CAUSAL, B, H, T, given, sdpa
+from live_calls import CAUSAL, B, H, T, mask_argument, sdpa
 from rich.cells import cell_len
 from running import plain, printed
 from views import TIERS
@@ -28,7 +28,7 @@ PLAIN, COLORED = Palette("ascii", "ascii"), Palette("truecolor")
 def test_a_place_keeps_its_line_at_every_width(width: int, palette: Palette) -> None:
     calls = Calls()
     for place in PLACES:
-        calls.take(sdpa(given(CAUSAL), at=place))
+        calls.take(sdpa(mask_argument(CAUSAL), at=place))
         calls.take(sdpa(is_causal=True, size=(B, 1, T), at=place))
     calls.finish()
     (table,) = calls_parts(calls, palette, width)
@@ -44,7 +44,7 @@ def test_a_place_keeps_its_line_at_every_width(width: int, palette: Palette) -> 
 def test_where_a_line_is_too_short_for_a_place_each_has_a_block_with_its_findings() -> None:
     calls = Calls()
     for place in PLACES[:2]:
-        calls.take(sdpa(given(CAUSAL), at=place))
+        calls.take(sdpa(mask_argument(CAUSAL), at=place))
     calls.take(sdpa(is_causal=True, size=(B, 1, T), at=PLACES[0]))
     calls.finish()
     (table,) = calls_parts(calls, PLAIN, 110)
@@ -64,7 +64,7 @@ def test_where_a_line_is_too_short_for_a_place_each_has_a_block_with_its_finding
 def test_twelve_layers_are_a_line_or_a_block() -> None:
     calls = Calls()
     for layer in range(12):
-        calls.take(sdpa(given(CAUSAL), at=CallSite("gpt2.py", 6, "<module>", f"h.{layer}.attn")))
+        calls.take(sdpa(mask_argument(CAUSAL), at=CallSite("gpt2.py", 6, "<module>", f"h.{layer}.attn")))
     calls.finish()
 
     def lines(width: int) -> list[str]:

@@ -43,23 +43,13 @@ def test_whole_characters_are_themselves_and_halves_of_them_are_bytes(trim: bool
     assert tokens.find("flies", "query") == [1]
 
 
-def test_bytes_that_stand_together_are_shown_together() -> None:
-    (token,) = decode_pieces([Token(0, 0, "Ġä½", 0, 2)], " 你")
-    assert token.label == "␣<E4 BD>"
-
-
-def test_a_normalizer_may_have_changed_the_text() -> None:
-    tokens = read(byte_level(normalizer=normalizers.NFC()), "nai\u0308ve")
-    assert "".join(token.label for token in tokens).replace("<C3><AF>", "ï") == "naïve"
-
-
 def test_the_bytes_that_sentencepiece_falls_back_to_are_bytes() -> None:
     vocabulary = {"<unk>": 0, "a": 1} | {f"<0x{byte:02X}>": byte + 2 for byte in range(256)}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
     assert [token.label for token in read(tokenizer, "a你")] == ["a", "<E4>", "<BD>", "<A0>"]
 
 
-@pytest.mark.parametrize("text", ["½", "¡hola", "Ãé", "naïve 日本", "<0xE4>", "Ä ¿ µ"])
+@pytest.mark.parametrize("text", ["½", "Ãé", "naïve 日本", "<0xE4>"])
 def test_plain_vocabularies_are_never_taken_for_bytes(text: str) -> None:
     words = {word: index for index, (word, _) in enumerate(pre_tokenizers.Whitespace().pre_tokenize_str(text))}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))

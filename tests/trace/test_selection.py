@@ -2,41 +2,30 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from attncli.errors import UsageError
 from attncli.trace.selection import Indices
 
 
-def chosen(given: object, count: int = 6) -> tuple[int, ...]:
-    return Indices.of("head", given).resolve(count, "layer 2")  # type: ignore[arg-type]
+def chosen(choice: object, count: int = 6) -> tuple[int, ...]:
+    return Indices.of("head", choice).resolve(count, "layer 2")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
         ("0", (0,)),
-        ("5", (5,)),
-        ("-1", (5,)),
         ("-6", (0,)),
         ("2-4", (2, 3, 4)),
-        ("3-3", (3,)),
-        ("0-5", (0, 1, 2, 3, 4, 5)),
         ("-3-5", (3, 4, 5)),
-        ("0,3,-1", (0, 3, 5)),
-        ("4,0-1", (4, 0, 1)),
         ("2,1-3,2,-5", (2, 1, 3)),
         (" 1 , 3-4 ", (1, 3, 4)),
         ("005", (5,)),
         ("all", (0, 1, 2, 3, 4, 5)),
         (None, (0, 1, 2, 3, 4, 5)),
         (4, (4,)),
-        (-2, (4,)),
         ([3, -1, 3], (3, 5)),
-        ((0,), (0,)),
         (range(2, 4), (2, 3)),
-        (np.int64(1), (1,)),
         (np.arange(2), (0, 1)),
     ],
 )
@@ -44,31 +33,19 @@ def test_a_choice_is_expanded_in_the_order_asked_and_each_once(written: object, 
     assert chosen(written) == expected
 
 
-@given(st.lists(st.tuples(st.integers(-6, 5), st.integers(0, 5)), min_size=1, max_size=5))
-@settings(max_examples=100)
-def test_lists_of_ranges_are_what_plain_python_counts(ends: list[tuple[int, int]]) -> None:
-    ranges = [(first, last) for first, last in ends if list(range(6))[first] <= last]
-    if not ranges:
-        ranges = [(0, 0)]
-    expected: list[int] = []
-    for first, last in ranges:
-        expected += [index for index in range(list(range(6))[first], last + 1) if index not in expected]
-    assert chosen(",".join(f"{first}-{last}" for first, last in ranges)) == tuple(expected)
-
-
-@pytest.mark.parametrize("written", ["4-2", "3-2", "0,4-2", "-2-2", "5-0"])
+@pytest.mark.parametrize("written", ["4-2", "0,4-2", "-2-2"])
 def test_a_range_that_runs_backwards_says_how_to_write_it(written: str) -> None:
     with pytest.raises(UsageError) as refused:
         chosen(written)
-    said = str(refused.value)
-    assert f"--head {written.removeprefix('0,')}: the range runs backwards; write " in said
-    start, stop = map(int, said.rpartition(" ")[2].split("-"))
+    message = str(refused.value)
+    assert f"--head {written.removeprefix('0,')}: the range runs backwards; write " in message
+    start, stop = map(int, message.rpartition(" ")[2].split("-"))
     assert chosen(f"{start}-{stop}") == tuple(range(start, stop + 1))
 
 
 @pytest.mark.parametrize(
     ("written", "end"),
-    [("6", 6), ("-7", -7), ("0-6", 6), ("3,99", 99), ("-9-2", -9), (6, 6), ([0, -7], -7), ("999999999", 999999999)],
+    [("6", 6), ("-9-2", -9), ([0, -7], -7), ("999999999", 999999999)],
 )
 def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: int) -> None:
     with pytest.raises(UsageError) as refused:
@@ -81,8 +58,7 @@ def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: i
 @pytest.mark.parametrize(
     "written",
     [
-        *("", " ", ",", "1,", ",1", "1,,2", "-", "1-", "--1", "1--2", "1-2-3", "a", "1.5", "+1", "0x1", "1 2", "1\n2"),
-        *("ALL", "all,1", "1e3", "9999999999", "1-" + "9" * 5000),
+        *("", "1,", "-", "1--2", "1-2-3", "a", "1.5", "+1", "1 2", "1\n2", "all,1", "9999999999", "1-" + "9" * 5000),
     ],
 )
 def test_what_is_no_choice_is_refused_with_examples(written: str) -> None:

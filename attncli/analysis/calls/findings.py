@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.analysis.calls.masks import CallMask, Read
+from attncli.analysis.calls.masks import CallMask, MaskReading
 from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
 from attncli.masks.intrinsic_checks import intrinsic_findings
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def findings_of(
     call: AttentionCall,
     mask: CallMask,
-    reads: Sequence[Read],
-    unused: Sequence[Read],
+    masks: Sequence[MaskReading],
+    unused: Sequence[MaskReading],
     has_cache: bool = False,
     words: Bool[np.ndarray, "B Q"] | None = None,
 ) -> Iterator[Finding]:
@@ -36,28 +36,51 @@ def findings_of(
     Args:
         call: as it was seen.
         mask: what all its masks hide together.
-        reads: these masks.
-        unused: masks that it was given and that the API did not apply.
+        masks: these masks.
+        unused: masks that were handed to it and that the API did not apply.
         has_cache: whether the keys before its queries are those of the calls before.
         words: which of its queries are no padding, where that is known.
     """
     yield from call.findings
+    yield from _on_heads(mask)
     yield from _alignment(mask)
     if has_cache and mask.is_top_left and not mask.is_causal:
         yield _before_the_cache(mask)
     is_laid = False
-    for one in reads:
+    for one in masks:
         yield from one.findings
         if _is_laid_along_queries(one, mask):
             is_laid = True
             yield _broadcast(one)
-    yield from _added_up(reads, call.dtype)
+    yield from _added_up(masks, call.dtype)
     yield from _rising(mask)
     if mask.is_causal:
         yield from (_ignored(one, mask) for one in unused if not _is_causal(one))
-    yield from _by_itself(call, mask, reads, {"shape", "broadcast", "dead-row"} if is_laid else {"shape"}, words)
+    yield from _by_itself(call, mask, masks, {"shape", "broadcast", "dead-row"} if is_laid else {"shape"}, words)
     yield from _dropout(call)
     yield from _nan(call)
+
+
+def _on_heads(mask: CallMask) -> Iterator[Finding]:
+    """Yield a mask of rows that lies on the heads: they have the padding of one row after another."""
+    batch, heads, _, keys = mask.shape
+    if mask.rule.varies != "heads" or batch < 2:
+        return
+    allowed = np.any(mask.allowed, axis=2)
+    seen = np.broadcast_to(allowed, (batch, heads, keys)).reshape(batch * heads, keys)
+    if heads % batch and len(allowed) < batch:
+        return
+    rows = seen[:batch]
+    lengths = rows.sum(axis=1)
+    real = np.arange(keys) < lengths[:, None]
+    # Two rows or more have padding, all at the same end, as windows of one sequence do not have.
+    is_padding = (
+        bool(lengths.all()) and (lengths < keys).sum() > 1 and any((rows[:, ::i] == real).all() for i in (1, -1))
+    )
+    if is_padding and np.array_equal(seen, np.tile(rows, (heads, 1))):
+        message = f"heads have the padding of batch rows: head {heads - 1} of row 0 that of row {(heads - 1) % batch}"
+        advice = "a mask of keys has shape [B, 1, 1, K]; for [B·H, Q, K] repeat it by repeat_interleave(heads, 0)"
+        yield Finding("batch", "error", message, batch * heads, advice=advice)
 
 
 def _alignment(mask: CallMask) -> Iterator[Finding]:
@@ -78,7 +101,7 @@ def _before_the_cache(mask: CallMask) -> Finding:
     return Finding("shape", "error", message, queries, advice=advice)
 
 
-def _broadcast(one: Read) -> Finding:
+def _broadcast(one: MaskReading) -> Finding:
     """Return that a mask is the same for every key and differs from query to query."""
     hidden = int(np.count_nonzero(~one.allowed[:, 0, :, 0]))
     message = (
@@ -88,7 +111,7 @@ def _broadcast(one: Read) -> Finding:
     return Finding("broadcast", "error", message, hidden, advice="a mask of keys has shape [B, 1, 1, K]")
 
 
-def _is_laid_along_queries(one: Read, mask: CallMask) -> bool:
+def _is_laid_along_queries(one: MaskReading, mask: CallMask) -> bool:
     _, _, queries, keys = mask.shape
     allowed = one.allowed
     if keys == 1 or queries == 1 or allowed.shape[2] == 1:
@@ -98,9 +121,9 @@ def _is_laid_along_queries(one: Read, mask: CallMask) -> bool:
     return not allowed.all() and bool(allowed.any()) and bool((allowed == allowed[..., :1]).all())
 
 
-def _added_up(reads: Sequence[Read], dtype: str) -> Iterator[Finding]:
+def _added_up(masks: Sequence[MaskReading], dtype: str) -> Iterator[Finding]:
     """Yield masks whose numbers come to −inf where two of them forbid a key."""
-    filled = [one for one in reads if any(math.isfinite(fill) for fill in one.fills)]
+    filled = [one for one in masks if any(math.isfinite(fill) for fill in one.fills)]
     for one, other in combinations(filled, 2):
         both = ~one.allowed & ~other.allowed
         sums = [first + second for first in one.fills for second in other.fills]
@@ -118,7 +141,7 @@ def _rising(mask: CallMask) -> Iterator[Finding]:
         yield Finding("bias", "error", message, len(slopes), advice="ALiBi subtracts slope·distance")
 
 
-def _ignored(one: Read, mask: CallMask) -> Finding:
+def _ignored(one: MaskReading, mask: CallMask) -> Finding:
     queries, keys = mask.shape[2:]
     allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], queries, keys))
     count = int(np.count_nonzero((allowed != np.tri(queries, keys, dtype=bool)).any(axis=(0, 1))))
@@ -129,16 +152,20 @@ def _ignored(one: Read, mask: CallMask) -> Finding:
     return Finding("backend", "error", message, count, advice="leave is_causal out")
 
 
-def _is_causal(one: Read) -> bool:
-    """Return whether a given mask is the causal one, aligned top-left."""
+def _is_causal(one: MaskReading) -> bool:
+    """Return whether a mask is the causal one, aligned top-left."""
     queries, keys = one.allowed.shape[-2:]
     return bool((one.allowed == np.tri(queries, keys, dtype=bool)).all())
 
 
 def _by_itself(
-    call: AttentionCall, mask: CallMask, reads: Sequence[Read], said: set[str], words: Bool[np.ndarray, "B Q"] | None
+    call: AttentionCall,
+    mask: CallMask,
+    masks: Sequence[MaskReading],
+    others: set[str],
+    words: Bool[np.ndarray, "B Q"] | None,
 ) -> Iterator[Finding]:
-    """Yield what the mask shows to be wrong, besides what is said already."""
+    """Yield what the mask shows to be wrong, besides what has these codes."""
     rule, allowed = mask.rule, mask.allowed
     if rule.varies == "heads" and call.api != "softmax":  # whose second axis may hold windows or buckets
         yield Finding("varies", "note", f"heads have different masks: {rule.text}", mask.shape[1])
@@ -146,20 +173,20 @@ def _by_itself(
         return
     dead = np.argwhere(~allowed.any(axis=3))
     becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
-    found = [one for one in intrinsic_findings(allowed, rule, mask.past, becomes) if one.code not in said]
+    found = [one for one in intrinsic_findings(allowed, rule, mask.past, becomes) if one.code not in others]
     are_words = words is None or bool((words & np.any(~np.any(allowed, axis=3), axis=1)).any())
     if len(dead) and (not are_words or _sees_itself_alone(call, dead)):
         found = [one if one.code != "dead-row" else replace(one, severity="note") for one in found]
-    parts = [] if any(one.code == "leak" for one in found) else list(_swapped_parts(mask, reads))
+    parts = [] if any(one.code == "leak" for one in found) else list(_swapped_parts(mask, masks))
     yield from parts
     yield from (one for one in found if not parts or one.code != "dead-row")  # they follow from it
 
 
-def _swapped_parts(mask: CallMask, reads: Sequence[Read]) -> Iterator[Finding]:
+def _swapped_parts(mask: CallMask, masks: Sequence[MaskReading]) -> Iterator[Finding]:
     """Yield what is wrong way round in one of several masks, where together they follow no rule."""
-    if mask.rule.expression is not None or len(reads) + mask.is_causal < 2:
+    if mask.rule.expression is not None or len(masks) + mask.is_causal < 2:
         return
-    for one in reads:
+    for one in masks:
         rule = rule_of(one.allowed, mask.shape)
         leaks = (each for each in intrinsic_findings(one.allowed, rule, mask.past) if each.code == "leak")
         yield from (replace(each, message=f"{one.name} {each.message}") for each in leaks)
@@ -205,9 +232,9 @@ def _nan(call: AttentionCall) -> Iterator[Finding]:
     if not has_nan(_result(call)):
         return
     inputs = (call.q, call.k, call.v) if call.project is None else call.project()
-    came = [name for name, one in zip(("queries", "keys", "values"), inputs, strict=True) if has_nan(one)]
-    if came:
-        yield Finding("nan", "note", f"NaN comes in with its {' and '.join(came)}, and goes out again")
+    sources = [name for name, one in zip(("queries", "keys", "values"), inputs, strict=True) if has_nan(one)]
+    if sources:
+        yield Finding("nan", "note", f"NaN comes in with its {' and '.join(sources)}, and goes out again")
         return
     module = call.place.module
     where = "" if module is None else f", the first module whose output has it: {module or 'the model itself'}"

@@ -20,7 +20,7 @@ from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import Rule, rule_of
 from attncli.recording.call import MaskArgument
-from attncli.recording.detach import copied
+from attncli.recording.detach import mask_values
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -29,8 +29,8 @@ _SIDE = re.compile(r"\bpad\([^)]*\)")  # how much padding there is belongs to a 
 UNKNOWN = "a mask of its own"  # which follows no simple rule
 
 
-class Read(NamedTuple):
-    """A mask that a call was given, understood.
+class MaskReading(NamedTuple):
+    """A mask that was handed to a call, understood.
 
     Attributes:
         name: what the API calls it.
@@ -57,18 +57,19 @@ class Read(NamedTuple):
     made_at: str | None = None
 
 
-def read(given: MaskArgument, dtype: str) -> Read:
-    """Return what a given mask says, while the program waits; its convention is that of the API that reads it.
+def read_mask(argument: MaskArgument, dtype: str) -> MaskReading:
+    """Return what a mask says, while the program waits; its convention is that of the API that reads it.
 
     Args:
-        given: the mask.
+        argument: the mask.
         dtype: of the call, in which its numbers have to stay what they are.
     """
-    values, kind = copied(given), str(given.values.dtype).removeprefix("torch.")
+    values, kind = mask_values(argument), str(argument.values.dtype).removeprefix("torch.")
     digest = hash((values.shape, kind, values.tobytes()))
-    allowed = values if given.convention == "additive" else values.astype(bool) == (given.convention == "attend")
-    own = Read(given.name, values.shape, kind, given.convention, allowed, digest)
-    if given.convention != "additive":
+    convention = argument.convention
+    allowed = values if convention == "additive" else values.astype(bool) == (convention == "attend")
+    own = MaskReading(argument.name, values.shape, kind, convention, allowed, digest)
+    if convention != "additive":
         return own
     reading = read_added(values)
     has_bias = bool((values[reading.allowed] != 0).any())
@@ -76,7 +77,7 @@ def read(given: MaskArgument, dtype: str) -> Read:
     return own._replace(findings=tuple(_numbers(own, values, reading, dtype)))
 
 
-def _numbers(own: Read, values: np.ndarray[Any, Any], reading: Reading, dtype: str) -> Iterator[Finding]:
+def _numbers(own: MaskReading, values: np.ndarray[Any, Any], reading: Reading, dtype: str) -> Iterator[Finding]:
     """Yield what is wrong with the numbers of an additive mask."""
     least, most = float(values.min()), float(values.max())
     other = most if least == 0 else least
@@ -100,7 +101,7 @@ class CallMask(NamedTuple):
     """The mask of a call, all that hides keys taken together.
 
     Attributes:
-        given: the masks that it was given, True = attend.
+        planes: the masks that were handed to it, True = attend.
         is_causal: whether the API hides later keys, aligned top-left.
         shape: `(B, H, Q, K)`.
         rule: what they follow together.
@@ -109,7 +110,7 @@ class CallMask(NamedTuple):
             query sees two keys at different distances.
     """
 
-    given: tuple[Bool[np.ndarray, "#B #H #Q #K"], ...]
+    planes: tuple[Bool[np.ndarray, "#B #H #Q #K"], ...]
     is_causal: bool
     shape: tuple[int, int, int, int]
     rule: Rule
@@ -118,8 +119,8 @@ class CallMask(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes what it was given takes."""
-        return sum(one.nbytes for one in self.given)
+        """How many bytes the masks take."""
+        return sum(one.nbytes for one in self.planes)
 
     @property
     def past(self) -> int:
@@ -129,7 +130,7 @@ class CallMask(NamedTuple):
     @property
     def allowed(self) -> Bool[np.ndarray, "#B #H #Q #K"]:
         """True = attend, in the smallest shape that says it."""
-        return together(self.given, self.is_causal, self.shape)
+        return together(self.planes, self.is_causal, self.shape)
 
     @property
     def is_top_left(self) -> bool:
@@ -146,18 +147,16 @@ class CallMask(NamedTuple):
     def name(self) -> str:
         """The rule without what belongs to this batch alone."""
         if self.rule.varies is not None:
-            said = self.rule.text
-        else:
-            said = UNKNOWN if self.rule.expression is None else _SIDE.sub("pad", str(self.rule.expression))
-            said += ", aligned top-left" if self.is_top_left else ""
-        return said + self._added
+            return self.rule.text + self._bias
+        name = UNKNOWN if self.rule.expression is None else _SIDE.sub("pad", str(self.rule.expression))
+        return name + ", aligned top-left" * self.is_top_left + self._bias
 
     def __str__(self) -> str:
         """The rule, with which batch rows are padded."""
-        return self.rule.text + self._added
+        return self.rule.text + self._bias
 
     @property
-    def _added(self) -> str:
+    def _bias(self) -> str:
         if not self.has_bias:
             return ""
         heads = self.shape[1]
@@ -176,7 +175,7 @@ class CallMask(NamedTuple):
 
 
 def mask_of(
-    reads: tuple[Read, ...],
+    masks: tuple[MaskReading, ...],
     is_causal: bool,
     shape: tuple[int, int, int, int],
     biases: Callable[[], Iterable[Float[np.ndarray, "_ _ _ _"]]],
@@ -186,17 +185,17 @@ def mask_of(
     """Return what masks hide together.
 
     Args:
-        reads: the masks.
+        masks: they.
         is_causal: whether later keys are hidden besides.
         shape: `(B, H, Q, K)`.
         biases: gives the numbers of those masks that have a bias; they are looked at and not kept.
         tokens: which keys are no padding, where that is known.
         is_cut: whether slots behind the last query were cut away, as nothing is written to them.
     """
-    given = tuple(one.allowed for one in reads)
-    rule = rule_of(together(given, is_causal, shape), shape, tokens=tokens)
+    planes = tuple(one.allowed for one in masks)
+    rule = rule_of(together(planes, is_causal, shape), shape, tokens=tokens)
     rule = _of_one_query(rule) if is_cut and shape[2] == 1 else rule
-    mask = CallMask(given, is_causal, shape, rule, any(one.has_bias for one in reads))
+    mask = CallMask(planes, is_causal, shape, rule, any(one.has_bias for one in masks))
     return mask._replace(slopes=mask.slopes_of(reduce(np.add, biases()))) if mask.has_bias else mask
 
 
@@ -213,8 +212,8 @@ def _of_one_query(rule: Rule) -> Rule:
 
 
 def together(
-    given: Iterable[Bool[np.ndarray, "_ _ _ _"]], is_causal: bool, shape: tuple[int, int, int, int]
+    masks: Iterable[Bool[np.ndarray, "_ _ _ _"]], is_causal: bool, shape: tuple[int, int, int, int]
 ) -> Bool[np.ndarray, "_ _ _ _"]:
     """Return which keys are seen under several masks; axes along which nothing changes are 1."""
-    planes = [*given, *([np.tri(*shape[2:], dtype=bool)[None, None]] if is_causal else [])]
+    planes = [*masks, *([np.tri(*shape[2:], dtype=bool)[None, None]] if is_causal else [])]
     return reduce(np.logical_and, planes) if planes else np.ones((1, 1, 1, 1), bool)

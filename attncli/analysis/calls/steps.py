@@ -1,20 +1,18 @@
-"""What the calls of one step of a program say of each other: padding that one knows of and another does not hide.
+"""The calls of one step of a program as they come, and what inputs of modules say of their batches.
 
 A step is the calls until a place comes again: one pass through a model, as far as its attention is concerned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import zip_longest
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.calls.masks import CallMask, Read
-from attncli.analysis.calls.objective import findings_of_answers
-from attncli.masks.findings import MOST_CELLS, Finding, in_batch
+from attncli.analysis.calls.groups import ModuleCalls
+from attncli.analysis.calls.masks import CallMask, MaskReading
+from attncli.masks.findings import Finding
 from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
 
@@ -22,22 +20,23 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 
+_BYTES_OF_A_CALL = 2048
+_MOST_PENDING = 64  # hints that are kept where no call comes
+_OF_ROWS = ("documents", "positions")  # what may be said once for all rows of a batch
 # What is said of which cells a mask hides, or of its numbers.
 _OF_MASKS = (
     "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "mixed-fill",
     "double-fill", "overflow", "no-mask", "batch", "backend", "padding-side", "broadcast", "added-bool", "bias",
 )  # fmt: skip
-_LAID_WRONGLY = ("batch", "padding-side")
-_OF_ROWS = ("documents", "positions")  # what may be said once for all rows of a batch
 
 
-class Taken(NamedTuple):
+class RecordedCall(NamedTuple):
     """A call as it is remembered.
 
     Attributes:
         place: where it was.
         mask: what its masks hide together; None where that cannot be read.
-        reads: these masks.
+        masks: these masks.
         findings: what is wrong with it by itself.
         unread: what of it cannot be read, in words.
         unused: masks that the API does not apply.
@@ -45,237 +44,163 @@ class Taken(NamedTuple):
 
     place: CallSite
     mask: CallMask | None
-    reads: tuple[Read, ...]
+    masks: tuple[MaskReading, ...]
     findings: tuple[Finding, ...]
     unread: str | None = None
-    unused: tuple[Read, ...] = ()
+    unused: tuple[MaskReading, ...] = ()
 
     @property
     def size(self) -> int:
         """How many bytes its masks take."""
         return 0 if self.mask is None else self.mask.size
 
-    def with_makers(self, finding: Finding) -> Finding:
+    def with_lines(self, finding: Finding) -> Finding:
         """Return a finding about masks with the lines of the program that made them, if all of these are known.
 
         It is about the mask that its message begins with, or else about all that hide keys.
         """
         if finding.code not in _OF_MASKS:
             return finding
-        masks = [one for one in (*self.reads, *self.unused) if finding.message.startswith(f"{one.name} ")]
+        masks = [one for one in (*self.masks, *self.unused) if finding.message.startswith(f"{one.name} ")]
         if not masks and self.mask is not None and not self.mask.is_causal:
-            masks = [one for one in self.reads if not one.allowed.all()] or [*(self.reads or self.unused)]
+            masks = [one for one in self.masks if not one.allowed.all()] or [*(self.masks or self.unused)]
         lines = tuple(dict.fromkeys(one.made_at or "" for one in masks))
         return finding if "" in lines else replace(finding, made_at=lines)
 
 
 class CallContext(NamedTuple):
-    """A call, and what inputs of modules say of its batch.
+    """A call, and what inputs of modules say of its batch, before it and around it."""
 
-    Attributes:
-        call: the call.
-        told: what was said before it and by modules around it.
-    """
+    call: RecordedCall
+    hints: tuple[InputHint, ...] = ()
 
-    call: Taken
-    told: tuple[InputHint, ...] = ()
-
-    def with_told(self, told: InputHint) -> CallContext:
-        """Return the call with one more thing that is said of it."""
-        return self._replace(told=(*self.told, told))
-
-    def said(self, kind: str) -> list[InputHint]:
-        """Return what is said of as many positions as the call has keys."""
+    def hints_of(self, kind: str) -> list[InputHint]:
+        """Return the hints about as many positions as the call has keys."""
         if self.call.mask is None:
             return []
         batch, _, _, keys = self.call.mask.shape
-        fits = [one for one in self.told if one.kind == kind and one.size == keys]
+        fits = [one for one in self.hints if one.kind == kind and one.size == keys]
         return [one for one in fits if len(one.values) in ({1, batch} if kind in _OF_ROWS else {batch})]
 
-    def encoded(self) -> Bool[np.ndarray, "B K"] | None:
-        """Return which keys are tokens, where its queries are its keys and it hides padding."""
-        mask = self.call.mask
-        if mask is None or mask.shape[2] != mask.shape[3] or any(one.kind == "encoded" for one in self.told):
-            return None
-        return mask.rule.tokens if mask.rule.padded else None
+
+class ForwardPass(NamedTuple):
+    """The calls of a step, and the modules that made them."""
+
+    tracks: tuple[ModuleCalls, ...]
+    calls: tuple[CallContext, ...]
+
+    @property
+    def key(self) -> tuple[tuple[int, ...], ...]:
+        """What tells it from other steps, as long as it is kept: calls that are equal are one object."""
+        pairs = zip(self.tracks, self.calls, strict=True)
+        return tuple((id(track), id(call), *(one.digest for one in hints)) for track, (call, hints) in pairs)
+
+    @property
+    def size(self) -> int:
+        """How many bytes its masks take, and what else is known of its calls, about."""
+        masks = [context.call.mask for context in self.calls if context.call.mask is not None]
+        planes = {id(one): one.nbytes for mask in masks for one in mask.planes}
+        return sum(planes.values()) + _BYTES_OF_A_CALL * len(self.calls)
 
 
-class Padding(NamedTuple):
-    """Which keys of each batch row are tokens, and who says so.
+class _PendingHint(NamedTuple):
+    """What was said of the calls to come: how many calls and hints there had been then, and it."""
+
+    calls: int
+    order: int
+    hint: InputHint
+
+
+@dataclass(eq=False)
+class ThreadState:
+    """What a thread is in the middle of: the step of which calls are still to come; see `Hints`.
 
     Attributes:
-        tokens: True = token.
-        who: the place whose mask says it; None where it is no mask.
-        told: what an input of a module says; None where a mask says it.
+        tracks: of its calls.
+        calls: with what was said of their batches.
+        calls_made: how many calls the thread has made.
+        hints_made: how many hints there were.
+        pending: the hints about the calls to come.
+        prompts: which keys of the last call of a function without a cache were tokens, by its own mask.
+        prompt: the hint of the last call with a cache.
     """
 
-    tokens: Bool[np.ndarray, "B K"]
-    who: CallSite | None
-    told: InputHint | None = None
+    tracks: list[ModuleCalls] = field(default_factory=list)
+    calls: list[CallContext] = field(default_factory=list)
+    calls_made: int = 0
+    hints_made: int = 0
+    pending: list[_PendingHint] = field(default_factory=list)
+    prompts: dict[CallSite, Bool[np.ndarray, "B K"]] = field(default_factory=dict)
+    prompt: InputHint | None = None
 
+    def add_call(self, track: ModuleCalls, call: RecordedCall) -> None:
+        """Take in a call."""
+        self.tracks.append(track)
+        prompt = None if call.mask is None else self._prompt(call.place, call.mask)
+        self.calls.append(CallContext(call, self._hints if prompt is None else (*self._hints, prompt)))
+        self.calls_made += 1
 
-def padding_of(calls: Sequence[CallContext], beside: CallContext) -> list[Padding]:
-    """Return what is known of the padding of a call, the surest first.
+    def _prompt(self, place: CallSite, mask: CallMask) -> InputHint | None:
+        """Return which keys of a call with a cache are tokens: those of the prompt, and all that came since."""
+        place = place._replace(line=0)  # what has a mask and what has none may be two lines of a function
+        batch, _, queries, keys = mask.shape
+        if queries == keys:
+            self.prompts[place] = mask.rule.tokens
+        tokens = self.prompts.get(place)
+        if tokens is None or len(tokens) != batch or tokens.shape[1] > keys or queries == keys > 1:
+            return None
+        tokens = np.pad(tokens, ((0, 0), (0, keys - tokens.shape[1])), constant_values=True)
+        digest = hash(("prompt", tokens.shape, tokens.tobytes()))
+        if self.prompt is None or self.prompt.digest != digest:  # layers share it, as it may be kept
+            self.prompt = InputHint("prompt", tokens.astype(np.int8), keys, digest)
+        return self.prompt
 
-    It is known from the encoder whose output it attends to, else from numbers of words, else from the first mask of
-    its step.
-    """
-    mask = beside.call.mask
-    # Of a decoder's own layers one may be given what the one before it gave, to be added to its output.
-    is_other = mask is not None and (mask.shape[2] != mask.shape[3] or mask.sees_later)
-    encoded = [one for one in beside.said("encoded") if one.is_sure or is_other]
-    tokens = [Padding(one.values.astype(bool), None, one) for one in encoded[-1:] or beside.said("tokens")]
-    if tokens or mask is None:
-        return tokens
-    for call, _ in calls:
-        other = call.mask
-        if other is not None and other.rule.padded and other.rule.tokens.shape == (mask.shape[0], mask.shape[3]):
-            return [Padding(other.rule.tokens, call.place)]
-    return []
+    @property
+    def _hints(self) -> tuple[InputHint, ...]:
+        return tuple({one.hint.digest: one.hint for one in self.pending}.values())
 
+    def add(self, hint: InputHint) -> None:
+        """See `Hints`."""
+        self.hints_made += 1
+        self.pending = [*self.pending[-_MOST_PENDING:], _PendingHint(self.calls_made, self.hints_made, hint)]
 
-def findings_of_step(calls: Sequence[CallContext]) -> list[tuple[Finding, ...]]:
-    """Return what is wrong with each of the calls beside the others."""
-    return [() if each.call.mask is None else tuple(_of_call(calls, each, each.call.mask)) for each in calls]
+    def begin_module(self) -> tuple[int, int]:
+        """See `Hints`."""
+        return self.calls_made, self.hints_made
 
+    def end_module(self, begun: tuple[int, int]) -> int:
+        """See `Hints`."""
+        calls, hints = begun
+        if self.calls_made > calls and self.hints_made > hints:
+            self.pending = [one for one in self.pending if one.order <= hints]
+        return self.calls_made - calls
 
-def _of_call(calls: Sequence[CallContext], beside: CallContext, mask: CallMask) -> Iterator[Finding]:
-    yield from _padding(calls, beside, mask)
-    yield from _documents(mask, beside.said("documents"))
-    yield from findings_of_answers(beside.said("answers"))
-    yield from _positions(mask, beside.said("positions"))
+    def encoded_tokens(self) -> Bool[np.ndarray, "B K"] | None:
+        """See `Hints`; the queries of the call are its keys."""
+        last = self.calls[-1] if self.calls else None
+        mask = None if last is None or any(one.kind == "encoded" for one in last.hints) else last.call.mask
+        return mask.rule.tokens if mask is not None and mask.rule.padded and mask.shape[2] == mask.shape[3] else None
 
+    def add_to_last_call(self, hint: InputHint) -> None:
+        """See `Hints`."""
+        if self.calls:
+            call, hints = self.calls[-1]
+            self.calls[-1] = CallContext(call, (*hints, hint))
 
-def _padding(calls: Sequence[CallContext], beside: CallContext, mask: CallMask) -> Iterator[Finding]:
-    """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
-    own, place, known = mask.rule.tokens, beside.call.place, padding_of(calls, beside)
-    if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in beside.call.findings):
-        return  # what is seen follows from it
-    if not known or any(one.who == place or np.array_equal(one.tokens, own) for one in known):
-        return
-    padding = known[0]
-    who = _who(padding, place)
-    is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
-    if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
-        if padding.who is None and is_reversed:
-            message = f"hides the padding that {who} at one end of the rows at their other end"
-            yield Finding("padding-side", "error", message, len(mask.rule.padded))
-        elif padding.who is None:
-            message = f"hides the padding that {who}, in another batch order"
-            count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
-            yield Finding("batch", "error", message, count, advice="sort the mask with the words")
-        return
-    is_sure = _is_sure(calls, mask, place, padding) and not beside.said("unpadded")  # of another sequence
-    if not is_sure and padding.who is not None:
-        return
-    seen = _seen_padding(mask, padding)
-    if seen.any():
-        rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
-        cells = tuple((row, key) for row, key in np.argwhere(seen[rows[0]])[:MOST_CELLS].tolist())
-        message = f"attends to padding that {who}{in_batch(rows)}"
-        yield Finding("pad", "error" if is_sure else "note", message, int(np.count_nonzero(seen)), cells)
+    def positions(self, queries: int) -> InputHint | None:
+        """Return what was said last of where so many queries stand."""
+        hints = (one.hint for one in reversed(self.pending) if one.hint.kind == "positions")
+        return next((hint for hint in hints if hint.size in (0, queries)), None)
 
+    def tokens(self, batch: int, keys: int) -> InputHint | None:
+        """Return what was said of which keys of the call to come are padding; None where nothing was, or several."""
+        fits = [one for one in self._hints if (one.kind, one.size, len(one.values)) == ("tokens", keys, batch)]
+        return fits[0] if len(fits) == 1 else None
 
-def _who(padding: Padding, place: CallSite) -> str:
-    """Return who knows of padding, in words."""
-    if padding.who is not None:
-        return f"{_named(padding.who, place)} hides"
-    is_encoded = padding.told is not None and padding.told.kind == "encoded"
-    return "the encoder hides whose output it is given" if is_encoded else "the words have"
-
-
-def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padding: Padding) -> bool:
-    """Return whether padding that is seen is that of this very call, and nobody means to see it.
-
-    What has as many keys may be another sequence: it is that of the words in the layers of the first call after them
-    whose queries are its keys. Decoders that are padded on the left attend to it in some designs, as for
-    recommendations, and not in models of language, which take a mask for it. Encoders of language are made to attend to
-    it by models of pictures, which read all they give; a vector of padding is made to be hidden. And keys that are
-    hidden in all rows alike are not padding alone.
-    """
-    told = padding.told
-    differs = bool((padding.tokens != padding.tokens[:1]).any())
-    if told is None:
-        return differs and padding.who is not None and _are_layers(calls, padding.who, place)
-    if told.kind == "encoded":
-        return differs
-    _, _, queries, keys = mask.shape
-    who = ("embedding", "both") if mask.sees_later else ("configuration", "both")
-    if not told.is_sure or queries != keys or told.who not in who:
-        return False
-    first = next(call for call, said in calls if told in said and call.mask is not None and call.mask.shape[3] == keys)
-    return first.place.module == place.module or _are_layers(calls, first.place, place)
-
-
-def _are_layers(calls: Sequence[CallContext], one: CallSite, other: CallSite) -> bool:
-    """Return whether two modules are layers of one stack, in one pass: their names differ by one number.
-
-    Where the line that called the one called the other too, what called it elsewhere is another pass.
-    """
-    if one.module is None or other.module is None or one.module == other.module:
-        return False
-    if one[:3] != other[:3] and any(each.call.place == (*one[:3], other.module) for each in calls):
-        return False
-    pairs = [*zip_longest(one.module.split("."), other.module.split("."))]
-    different = [pair for pair in pairs if pair[0] != pair[1]]
-    return len(different) == 1 and all(part is not None and part.isdecimal() for part in different[0])
-
-
-def _positions(mask: CallMask, told: Sequence[InputHint]) -> Iterator[Finding]:
-    """Yield padding on the left that learned positions count, so that the first word is not at the first position."""
-    _, _, queries, keys = mask.shape
-    if queries != keys:
-        return
-    tokens = mask.rule.tokens
-    begins = tokens.argmax(axis=1)
-    padded = np.flatnonzero((begins > 0) & (tokens == (np.arange(keys) >= begins[:, None])).all(axis=1))
-    if not padded.size:
-        return
-    for one in told:
-        positions = np.broadcast_to(one.values, tokens.shape)[padded]
-        if one.is_sure and (positions[:, 1:] == positions[:, :-1] + 1).all():
-            message = f"positions count the padding on the left{in_batch(padded.tolist())}: the first word of row "
-            message += f"{padded[0]} has position {positions[0, begins[padded[0]]]}"
-            advice = "position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)"
-            yield Finding("positions", "error", message, int(begins[padded].sum()), advice=advice)
-            return
-
-
-def _seen_padding(mask: CallMask, padding: Padding) -> Bool[np.ndarray, "B Q K"]:
-    """Return the cells of padding that queries see which are none themselves."""
-    _, _, queries, keys = mask.shape
-    tokens = padding.tokens
-    seen: Bool[np.ndarray, "B Q K"] = np.any(mask.allowed, axis=1) & ~tokens[:, None, :]
-    is_encoded = padding.told is not None and padding.told.kind == "encoded"
-    if queries + mask.past == keys and not is_encoded:  # whose queries are of another sequence
-        seen = seen & tokens[:, mask.past :, None]
-    return np.broadcast_to(seen, (len(tokens), queries, keys))
-
-
-def _documents(mask: CallMask, told: Sequence[InputHint]) -> Iterator[Finding]:
-    """Yield documents that attend to others, in rows whose positions begin again.
-
-    Of queries that see later keys nothing is known: the columns of a picture's patches begin again in every row.
-    """
-    batch, _, queries, keys = mask.shape
-    if queries != keys or mask.sees_later:
-        return
-    for one in told:
-        document = one.values
-        apart = (
-            (document[:, :, None] != document[:, None, :]) & (document[:, :, None] >= 0) & (document[:, None, :] >= 0)
-        )
-        crossing = np.any(mask.allowed, axis=1) & apart
-        if crossing.any():
-            rows = np.flatnonzero(crossing.any(axis=(1, 2))).tolist()
-            cells = np.argwhere(crossing[rows[0]])[:MOST_CELLS].tolist()
-            where = in_batch(rows) if batch > 1 and len(crossing) > 1 else ""
-            message = f"attends to other documents, although positions begin again at each{where}"
-            count = int(np.count_nonzero(crossing)) * (batch // len(crossing))
-            yield Finding("document", "error", message, count, tuple((query, key) for query, key in cells))
-            return
-
-
-def _named(other: CallSite, place: CallSite) -> str:
-    """Return what another place is called: by its module, where it is the same line."""
-    return other.module if other.module and other[:3] == place[:3] else str(other)
+    def end(self) -> ForwardPass:
+        """Return the step, and begin another."""
+        step = ForwardPass(tuple(self.tracks), tuple(self.calls))
+        begun = self.calls_made - len(self.calls)
+        self.pending = [one for one in self.pending if one.calls > begun]  # what was said for this step is over
+        self.tracks, self.calls = [], []
+        return step

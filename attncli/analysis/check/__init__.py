@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
-from attncli.analysis.check.report import Invariance, Report
+from attncli.analysis.check.report import Report
 from attncli.checkpoints.options import LoadOptions, checked_options
 from attncli.checkpoints.signatures import Choice, LoadKeywords, spelling_out
-from attncli.errors import InputError
+from attncli.errors import InputError, UsageError
 from attncli.masks.findings import Finding
 from attncli.text import as_list, layers_named
 
@@ -26,8 +27,7 @@ DEFAULT_TEXTS = (
     "the cat sat on the mat because it was tired",
 )
 
-# Of a batch: sentences, and tokens with their padding.
-_MOST, _MOST_TOKENS = 8, 4096
+_MOST, _MOST_TOKENS = 8, 4096  # sentences of the batch, and tokens with their padding
 
 
 @spelling_out(LoadKeywords, LoadOptions)
@@ -49,16 +49,16 @@ def check(
 
     Args:
         model: a checkpoint's folder or hub name.
-        texts: a sentence, or several; none are the built-in ones. With a single length there would be no padding to be
+        texts: up to eight sentences; none are the built-in ones. With a single length there would be no padding to be
             checked, and a built-in one stands beside them.
         target: the decoder's text, for an encoder-decoder; None is each sentence itself.
         documents: whether the texts are also packed into one sequence, where none may attend to another.
         layers: which layers to look at.
         special: whether the tokenizer adds its special tokens.
-        options: fields of `attncli.checkpoints.options.LoadOptions`.
+        options: fields of `attncli.checkpoints.options.LoadOptions`; without `dtype` it is float32 on any device.
 
     Raises:
-        UsageError: an option does not exist, or the layers do not.
+        UsageError: an option does not exist, the layers do not, or there are more texts.
         LoadError: the checkpoint cannot be loaded.
         NotExposedError: its attention cannot be observed.
         InputError: a text cannot be read, or is too long.
@@ -66,7 +66,11 @@ def check(
     from attncli.checkpoints.snapshot import resolve
     from attncli.engines.torch import announce_import
 
+    texts = list(islice(as_list(texts), _MOST + 1))
+    if len(texts) > _MOST:
+        raise UsageError(f"a check runs its texts in one batch, at most {_MOST}; give it fewer")
     loading = checked_options(model, options, LoadOptions, "a checkpoint that transformers runs in several ways")
+    loading = replace(loading, dtype=loading.dtype or "float32")
     snapshot = resolve(model, loading)
     announce_import("attn check", snapshot)
     from attncli.analysis.check.invariances import findings_of, invariances
@@ -75,24 +79,17 @@ def check(
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
 
-    def opened(how: LoadOptions) -> ModelRunner:
-        chosen, heads = Indices.of("layer", layers), Indices.of("head", None)
-        return ModelRunner(Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=how))
-
-    runner = opened(loading)
-    groups = list(_groups(runner, [runner.read(text, target) for text in as_list(texts)], target))
-    sentences = [sentence for group in groups for sentence in group]
-    found = _worst(finding for group in groups for finding in _layers(runner, group, documents))
-    compared = _furthest(
-        # Another type needs the checkpoint a second time, which the first sentences have to do for.
-        each
-        for number, group in enumerate(groups)
-        for each in invariances(
-            runner, group, None if number else (lambda dtype: opened(replace(loading, dtype=dtype)))
-        )
-    )
+    chosen, heads = Indices.of("layer", layers), Indices.of("head", None)
+    runner = ModelRunner(Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=loading))
+    sentences = _with_padding(runner, [runner.read(text, target) for text in texts], target)
+    longest = max(len(sentence.tokens) for sentence in sentences)
+    room = max(min(_MOST_TOKENS // longest, runner.checkpoint.room_for(longest)), 2)
+    if len(sentences) > room:
+        raise InputError(f"{len(sentences)} texts of up to {longest} tokens are too many for a batch; give {room}")
+    found = _worst(_layers(runner, sentences, documents))
+    compared = tuple(invariances(runner, sentences))
     reported = {(finding.layer, finding.kind) for finding in found}
-    found += _unseen_windows(runner, max(len(sentence.tokens) for sentence in sentences))
+    found += _unseen_windows(runner, longest)
     found += findings_of(runner, compared, documents, reported)
     found += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, runner.known_padding)
     return Report(
@@ -102,30 +99,19 @@ def check(
         tokens=tuple(len(sentence.tokens) for sentence in sentences),
         masks=_masks(runner),
         findings=tuple(sorted(found, key=lambda finding: finding.severity == "note")),
-        invariances=tuple(compared),
+        invariances=compared,
         tower=runner.checkpoint.part.tower,
         notes=tuple(dict.fromkeys([*runner.checkpoint.notes, *(note for one in sentences for note in one.notes)])),
     )
 
 
-def _groups(runner: ModelRunner, sentences: Sequence[EncodedInput], target: str | None) -> Iterator[list[EncodedInput]]:
-    """Yield the sentences that stand in one batch; where nothing would be padded, with a built-in one beside them."""
-    group: list[EncodedInput] = []
-    for sentence in sentences:
-        longest = max(len(one.tokens) for one in (*group, sentence))
-        if len(group) >= min(_MOST, _MOST_TOKENS // longest, runner.checkpoint.room_for(longest)) and group:
-            yield _padded_in_part(runner, group, target)
-            group = []
-        group.append(sentence)
-    yield _padded_in_part(runner, group, target)
-
-
-def _padded_in_part(runner: ModelRunner, group: list[EncodedInput], target: str | None) -> list[EncodedInput]:
-    lengths = {len(sentence.tokens) for sentence in group}
+def _with_padding(runner: ModelRunner, sentences: list[EncodedInput], target: str | None) -> list[EncodedInput]:
+    """Return the sentences; where nothing would be padded, with a built-in one beside them."""
+    lengths = {len(sentence.tokens) for sentence in sentences}
     if len(lengths) > 1:
-        return group
+        return sentences
     built_in = list(_built_in(runner, target))
-    return group + [one for one in built_in if len(one.tokens) not in lengths][:1] if group else built_in
+    return sentences + [one for one in built_in if len(one.tokens) not in lengths][:1] if sentences else built_in
 
 
 def _built_in(runner: ModelRunner, target: str | None) -> Iterator[EncodedInput]:
@@ -162,16 +148,6 @@ def _worst(findings: Iterable[Finding]) -> list[Finding]:
         key = (finding.layer, finding.kind, finding.code, finding.severity)
         if key not in found or finding.count > found[key].count:
             found[key] = finding
-    return list(found.values())
-
-
-def _furthest(compared: Iterable[Invariance]) -> list[Invariance]:
-    """Return each comparison once: of the sentences whose change is largest."""
-    found: dict[str, Invariance] = {}
-    for each in compared:
-        before = found.get(each.name)
-        if before is None or each.has_failed or not (each.change or 0) <= (before.change or 0):
-            found[each.name] = each
     return list(found.values())
 
 

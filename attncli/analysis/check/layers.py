@@ -81,8 +81,7 @@ def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
     shape = len(layer.mask), trace.num_queries, trace.num_keys
     values = np.broadcast_to(layer.mask[..., : trace.num_keys], shape)[:, rows, columns]
     reading = Reading("attend", "booleans", values) if values.dtype == bool else read_added(values)
-    loaded = StoredMask(values, layer.dtypes and layer.dtypes[0])
-    return MaskGrid("mask", reading.allowed, 0, None, loaded, reading)
+    return MaskGrid("mask", reading.allowed, 0, None, StoredMask(values, None), reading)
 
 
 def _grid(subject: MaskGrid) -> Grid:
@@ -92,7 +91,7 @@ def _grid(subject: MaskGrid) -> Grid:
 
 
 def _received(layer: CapturedLayer, own: MaskGrid) -> Iterator[Finding]:
-    """Yield what is wrong with what was handed to the layer: nothing, numbers that forbid nothing, another type."""
+    """Yield what is wrong with what was handed to the layer: nothing, or numbers that forbid nothing."""
     needed = layer.implied.expression.allowed(_grid(own)).all() and layer.keys == slice(0, layer.trace.num_keys)
     if not layer.has_mask and not needed:
         yield Finding("no-mask", "error", f"no mask reached the layer; it should be {layer.implied.expression}")
@@ -102,9 +101,6 @@ def _received(layer: CapturedLayer, own: MaskGrid) -> Iterator[Finding]:
     if (values == 1).any() and ((values == 0) | (values == 1)).all():
         message = "the mask of 0 and 1 is added to the scores as it is, which forbids nothing"
         yield Finding("ambiguous", "error", message, int((values == 1).sum()))
-    if layer.dtypes is not None and layer.dtypes[0] != layer.dtypes[1]:
-        message = f"the mask is {layer.dtypes[0]} and the queries are {layer.dtypes[1]}: their sum has the wider type"
-        yield Finding("dtype", "note", message)
 
 
 def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
@@ -114,8 +110,8 @@ def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
     if not (count := int(cells.any(axis=0).sum())):
         return
     places = np.argwhere(cells.any(axis=0))[:MOST_CELLS] - (0, layer.keys.start)
-    message = f"attends to {_FOREIGN[layer.beside]} in {count} cell{'s' * (count > 1)}"
-    finding = Finding(layer.beside, "error", message, count, tuple((int(row), int(key)) for row, key in places))
+    message = f"attends to {_FOREIGN[layer.others]} in {count} cell{'s' * (count > 1)}"
+    finding = Finding(layer.others, "error", message, count, tuple((int(row), int(key)) for row, key in places))
     yield _weighed(finding, layer, cells)
 
 
@@ -179,8 +175,7 @@ def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Findi
 
 
 def _of_rows(code: str, words: str, where: Bool[np.ndarray, "H Q"]) -> Finding:
-    rows = np.flatnonzero(where.any(axis=0))
-    heads = np.flatnonzero(where.any(axis=1))
+    heads, rows = (np.flatnonzero(where.any(axis=axis)).tolist() for axis in (1, 0))
     count = int(np.count_nonzero(where))
     message = f"{count} {words}, in {len(heads)} head{'s' * (len(heads) > 1)}"
-    return Finding(code, "error", message, count, rows=tuple(rows[:MOST_CELLS].tolist()), head=int(heads[0]))
+    return Finding(code, "error", message, count, rows=tuple(rows[:MOST_CELLS]), head=heads[0])

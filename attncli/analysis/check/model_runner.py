@@ -21,7 +21,6 @@ from attncli.engines.torch.expected_masks import ExpectedMask, implied_masks
 from attncli.engines.torch.load import first_position
 from attncli.engines.torch.recorder import PaddedBatch, Recorder, Span, Sublayer
 from attncli.engines.torch.run_recorded import run
-from attncli.engines.torch.text_model import find_text_model
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
@@ -46,9 +45,8 @@ class CapturedLayer:
         keys: which columns are.
         has_mask: whether a mask reached the layer; true where the softmax was watched and nothing else is known.
         mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
-        dtypes: of that mask and of the queries.
         sums: of the weights that the model itself computed, for every row.
-        beside: what the other columns are: `pad` or `document`.
+        others: what the other columns are: `pad` or `document`.
     """
 
     trace: LayerTrace
@@ -57,9 +55,8 @@ class CapturedLayer:
     keys: slice
     has_mask: bool
     mask: Any
-    dtypes: tuple[str, str] | None
     sums: Float[np.ndarray, "H Q"]
-    beside: str = "pad"
+    others: str = "pad"
 
 
 class ModelRunner:
@@ -70,7 +67,7 @@ class ModelRunner:
         self.model = checkpoint.model
         self.first_position = first_position(self.model)
         self.implied = implied_masks(self.model)
-        self.dtype = _named(self.model.dtype)
+        self.dtype = str(self.model.dtype).removeprefix("torch.")
         self.recorded: list[Sublayer] = []  # what was audited last
         is_exchangeable = self.model._can_set_attn_implementation()
         self.backends = ("sdpa", "eager") if is_exchangeable and self.model._supports_sdpa else ("eager",)
@@ -79,14 +76,6 @@ class ModelRunner:
     def known_padding(self) -> int | None:
         """The id by which the model itself tells padding from tokens, to count their positions; None if it does not."""
         return self.first_position - 1 if self.first_position else None
-
-    @property
-    def stored_dtype(self) -> str:
-        """The type that the checkpoint was saved in, as its configuration says."""
-        checkpoint = self.checkpoint
-        part = find_text_model(checkpoint.snapshot, checkpoint.options)
-        dtypes = (getattr(config, "dtype", None) for config in (part.config, part.whole))
-        return _named(next(filter(None, dtypes), torch.float32))
 
     def read(self, text: str, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
@@ -101,12 +90,9 @@ class ModelRunner:
             yield from self._audited(self._padded(some, side))
 
     def audited_documents(self, sentences: Sequence[EncodedInput]) -> Iterator[dict[Sublayer, CapturedLayer]]:
-        """Run sentences as documents of one sequence, and yield every layer of each.
-
-        A causal model is told by positions that begin again, as in training; an encoder by a mask of the documents.
-        """
-        for found in self._audited(self._packed(sentences, has_mask=not self.looks_back)):
-            yield {place: replace(layer, beside="document") for place, layer in found.items()}
+        """Run sentences as documents of one sequence, and yield every layer of each."""
+        for found in self._audited(self._packed(sentences)):
+            yield {place: replace(layer, others="document") for place, layer in found.items()}
 
     def _audited(self, batch: PaddedBatch) -> Iterator[dict[Sublayer, CapturedLayer]]:
         """Yield the layers of each sentence; several may stand in one row of the batch."""
@@ -127,7 +113,7 @@ class ModelRunner:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
         call = recorded.calls[place]
-        mask, dtypes = None, None
+        mask = None
         if call.weight_sums is None:  # the softmax was traced: the weights are the model's own
             sums = np.stack([layer.head(head).weights.sum(axis=-1) for head in range(layer.num_heads)])
         else:
@@ -137,9 +123,8 @@ class ModelRunner:
                 if (id(values), own) not in masks:
                     masks[id(values), own] = to_numpy(values[own])
                 mask = masks[id(values), own]
-                dtypes = _named(values.dtype), call.dtype
         has_mask = call.weight_sums is None or mask is not None
-        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums)
+        return CapturedLayer(layer, self.implied[place], rows, columns, has_mask, mask, sums)
 
     # --- in one way and another ---
 
@@ -189,9 +174,9 @@ class ModelRunner:
         ahead = Grid(np.zeros((1, 1), int), 2, 0, 1, 1)  # the first of two positions
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
-    def packed(self, sentences: Sequence[EncodedInput], has_mask: bool) -> list[States]:
-        """Return the hidden states of documents packed into one sequence, told apart by a mask or by positions."""
-        batch = self._packed(sentences, has_mask)
+    def packed(self, sentences: Sequence[EncodedInput]) -> list[States]:
+        """Return the hidden states of documents packed into one sequence."""
+        batch = self._packed(sentences)
         (found,) = self._states(batch._replace(spans=[batch.whole]))
         return [{place: state[span.text] for place, state in found.items()} for span in batch.spans]
 
@@ -219,32 +204,18 @@ class ModelRunner:
         inputs = [sentence.inputs for sentence in sentences]
         return padded(inputs, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
 
-    def _packed(self, sentences: Sequence[EncodedInput], has_mask: bool) -> PaddedBatch:
-        """Return one sequence of several sentences, where each stands, and the whole of it."""
-        if self.checkpoint.is_encoder_decoder:
-            raise NotExposedError("documents of an encoder-decoder are not packed")
+    def _packed(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
+        """Return one sequence of several sentences, where each stands, and the whole of it.
+
+        A model that looks back is told by positions that begin again, as in training.
+        """
+        if self.checkpoint.is_encoder_decoder or not self.looks_back:
+            raise NotExposedError("its documents are told apart by a mask alone")
         if "position_ids" not in self.checkpoint.parameters:
             raise NotExposedError("it takes no position ids, which tell packed documents apart")
         ids = [token for sentence in sentences for token in sentence.inputs["input_ids"]]
         positions = [self.first_position + i for sentence in sentences for i in range(len(sentence.tokens))]
         inputs = {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
         ends = list(accumulate(len(sentence.tokens) for sentence in sentences))
-        if has_mask:
-            inputs["attention_mask"] = self._document_mask(ends)
         own, whole = [slice(*both) for both in pairwise([0, *ends])], slice(0, ends[-1])
         return PaddedBatch(inputs, [Span(one, one) for one in own], Span(whole, whole))
-
-    def _document_mask(self, ends: Sequence[int]) -> Any:
-        """Return an additive mask `[1, 1, T, T]` of documents, causal if the model is."""
-        if any(implied.window for implied in self.implied.values()):
-            raise NotExposedError("one mask would replace those of all its kinds of layers")
-        document = torch.bucketize(torch.arange(ends[-1]), torch.tensor(ends), right=True)
-        allowed = document[:, None] == document
-        if self.looks_back:
-            allowed = allowed.tril()
-        mask = torch.zeros(allowed.shape, dtype=self.model.dtype)
-        return mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)[None, None]
-
-
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -21,28 +21,30 @@ def tokenizer_findings(reader: InputEncoder, tokens: Tokens, known_padding: int 
         tokens: of a sentence that it read.
         known_padding: the id by which the model itself finds its padding; None if it does not.
     """
-    tokenizer = reader.tokenizer
-    pad, eos, bos = tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token
-    if pad is None:
-        yield _note(
-            f"it has no pad token; a batch is padded with id {reader.padding_id} here, and the attention mask alone "
-            "says where"
-        )
-    elif pad == eos:
-        yield _note(
-            f"its pad token is its end token {visible(pad)}: a mask made from the ids hides the end of a sentence; "
-            "use the attention mask that the tokenizer returns"
-        )
-    if known_padding not in (None, reader.padding_id):
-        yield _note(
-            f"it pads with id {reader.padding_id}, and the model counts positions by its padding's id, "
-            f"{known_padding}: a batch moves its tokens"
-        )
-    if tokenizer.padding_side == "left":
-        yield _note("it pads on the left: positions have to follow from the attention mask, cumsum − 1")
-    if reader.special and bos is not None and tokens[0].id != tokenizer.bos_token_id:
-        yield _note(f"it has a token {visible(bos)} for the beginning and does not add it")
-
-
-def _note(message: str) -> Finding:
-    return Finding("tokenizer", "note", message)
+    tokenizer, padding = reader.tokenizer, reader.padding_id
+    pad, bos = tokenizer.pad_token, tokenizer.bos_token
+    notes = [
+        (
+            pad is None,
+            f"it has no pad token; a batch is padded with id {padding} here, and the attention mask alone says where",
+        ),
+        (
+            pad is not None and pad == tokenizer.eos_token,
+            f"its pad token is its end token {visible(str(pad))}: a mask made from the ids hides the end of a "
+            "sentence; use the attention mask that the tokenizer returns",
+        ),
+        (
+            known_padding not in (None, padding),
+            f"it pads with id {padding}, and the model counts positions by its padding's id, {known_padding}: a batch "
+            "moves its tokens",
+        ),
+        (
+            tokenizer.padding_side == "left",
+            "it pads on the left: positions have to follow from the attention mask, cumsum − 1",
+        ),
+        (
+            reader.special and bos is not None and tokens[0].id != tokenizer.bos_token_id,
+            f"it has a token {visible(str(bos))} for the beginning and does not add it",
+        ),
+    ]
+    yield from (Finding("tokenizer", "note", message) for is_so, message in notes if is_so)

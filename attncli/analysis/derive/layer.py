@@ -1,11 +1,10 @@
-"""A layer whose numbers are made of recorded ones: merged, multiplied through the layers, or weighted by values."""
+"""A layer whose numbers are made of recorded ones: averaged, multiplied through the layers, or weighted by values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
-@dataclass(frozen=True)
-class DerivedRows:
-    """Rows that are made when they are asked for.
+class DerivedRows(NamedTuple):
+    """Rows that are made when they are asked for; see `RowSource`.
 
     Attributes:
         shape: `(H, Q, K)`.
@@ -29,15 +27,14 @@ class DerivedRows:
     shape: tuple[int, int, int]
     make: Callable[[int, Int[np.ndarray, " Q"]], Float[np.ndarray, "Q K"]]
 
-    def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]], /) -> Float[np.ndarray, "Q K"]:
-        """See `Rows`."""
+    def __getitem__(self, place: Any, /) -> Any:
         return self.make(*place)
 
 
 def derived_from(layer: LayerTrace, weights: RowSource, derived: Derived, **changed: Any) -> LayerTrace:
     """Return the layer with other numbers in place of its weights, and without what gave these.
 
-    Its mask, heads and proof are those of the layer, unless they are given too.
+    Its mask, heads and proof are those of the layer, unless others are passed.
     """
     shared = {name: getattr(layer, name) for name in ("mask", "heads", "proof")}
     return LayerTrace(
@@ -50,8 +47,7 @@ def worst(proofs: Sequence[Proof | None]) -> Proof | None:
     measured = [proof for proof in proofs if proof is not None]
     if not measured or len(measured) < len(proofs):
         return None
-    errors = np.array([proof.max_abs_error for proof in measured])
-    return measured[int(errors.argmax())]  # a NaN is the largest
+    return measured[int(np.argmax([proof.max_abs_error for proof in measured]))]  # a NaN is the largest
 
 
 def any_mask(layers: Sequence[LayerTrace], is_merged: bool) -> Mask:
@@ -60,11 +56,14 @@ def any_mask(layers: Sequence[LayerTrace], is_merged: bool) -> Mask:
     if all(is_same_rule(first, layer.mask) for layer in layers):
         return first
     heads, queries, keys = layers[0].cells
-    return collected(
-        lambda rows: reduce(np.logical_or, (_allowed(layer, rows, is_merged) for layer in layers)),
-        1 if is_merged else heads,
-        row_blocks(np.arange(queries), keys * heads),
-    )
+
+    def allowed(rows: Int[np.ndarray, " Q"]) -> Iterator[Bool[np.ndarray, "#H Q K"]]:
+        for layer in layers:
+            own = layer.mask.rows(list(layer.heads if is_merged else range(heads)), rows)
+            yield np.asarray(own.any(axis=0, keepdims=True)) if is_merged else own
+
+    blocks = row_blocks(np.arange(queries), keys * heads)
+    return collected((reduce(np.logical_or, allowed(rows)) for rows in blocks), 1 if is_merged else heads)
 
 
 def is_same_rule(first: Mask, second: Mask) -> bool:
@@ -72,16 +71,6 @@ def is_same_rule(first: Mask, second: Mask) -> bool:
     return isinstance(first, RuleMask) and isinstance(second, RuleMask) and first == second
 
 
-def collected(
-    allowed: Callable[[Int[np.ndarray, " Q"]], Bool[np.ndarray, "#H Q K"]],
-    heads: int,
-    blocks: Sequence[Int[np.ndarray, " Q"]],
-) -> Mask:
-    """Return the mask whose rows `allowed` gives, block by block, in its smallest exact form."""
-    return smallest(np.concatenate([allowed(rows) for rows in blocks], axis=1), heads)
-
-
-def _allowed(layer: LayerTrace, rows: Int[np.ndarray, " Q"], is_merged: bool) -> Bool[np.ndarray, "#H Q K"]:
-    if is_merged:
-        return np.asarray(layer.mask.rows(list(layer.heads), rows).any(axis=0, keepdims=True))
-    return layer.mask.rows(list(range(layer.num_heads)), rows)
+def collected(blocks: Iterator[Bool[np.ndarray, "#H Q K"]], heads: int) -> Mask:
+    """Return the mask of blocks of rows in its smallest exact form."""
+    return smallest(np.concatenate([*blocks], axis=1), heads)

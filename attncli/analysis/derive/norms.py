@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,11 +28,20 @@ def with_norms(layer: LayerTrace) -> LayerTrace:
     """
     if layer.v is None or not layer.v.shape[-1]:
         raise NotExposedError(f"--norms needs the values V, which layer {layer.layer} does not show")
-    factors = {head: _value_norms(layer, head) for head in range(layer.num_heads)}
+
+    @cache
+    def value_norms(head: int) -> Float[np.ndarray, " K"]:
+        """Return the length of each key's value as one head hands it over."""
+        value = layer.head(head).v
+        if layer.out_projection is not None:
+            width = value.shape[1]
+            with np.errstate(invalid="ignore", over="ignore"):
+                value = value @ layer.out_projection[head * width : (head + 1) * width]
+        return vector_norms(value)
 
     def rows(head: int, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "Q K"]:
         with np.errstate(invalid="ignore", over="ignore"):
-            return HeadTrace(layer, head, queries).weights * factors[head]
+            return HeadTrace(layer, head, queries).weights * value_norms(head)
 
     return derived_from(layer, DerivedRows(layer.cells, rows), Derived("norms", is_distribution=False))
 
@@ -41,13 +51,3 @@ def rule_of(layers: tuple[LayerTrace, ...]) -> str:
     if all(layer.out_projection is not None for layer in layers):
         return "norms: ‖weight·v·W_o‖, the length of what each key adds to the output (Kobayashi et al. 2020)"
     return "norms: ‖weight·v‖, before the output projection W_o, which is not recorded (after Kobayashi et al. 2020)"
-
-
-def _value_norms(layer: LayerTrace, head: int) -> Float[np.ndarray, " K"]:
-    """Return the length of each key's value as one head hands it over."""
-    value = layer.head(head).v
-    if layer.out_projection is not None:
-        width = value.shape[1]
-        with np.errstate(invalid="ignore", over="ignore"):
-            value = value @ layer.out_projection[head * width : (head + 1) * width]
-    return vector_norms(value)

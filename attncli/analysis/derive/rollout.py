@@ -39,7 +39,9 @@ def rolled_out(layers: tuple[LayerTrace, ...], wanted: tuple[int, ...]) -> tuple
     rollout: Float[np.ndarray, "Q K"] | None = None
     mask: Mask | None = None
     for layer in layers[: max(wanted) + 1]:
-        rollout = _multiplied(layer, rollout)
+        blocks = (_mixed(layer, queries) for queries in row_blocks(np.arange(layer.num_queries), layer.num_keys))
+        with np.errstate(invalid="ignore"):
+            rollout = np.concatenate([mixed if rollout is None else mixed @ rollout for mixed in blocks])
         mask = _reached(layer, mask)
         if layer.layer in wanted:
             proof = worst([below.proof for below in layers[: layer.layer + 1]])
@@ -72,16 +74,6 @@ def _check(layers: tuple[LayerTrace, ...], last: int) -> None:
         )
 
 
-def _multiplied(layer: LayerTrace, below: Float[np.ndarray, "Q K"] | None) -> Float[np.ndarray, "Q K"]:
-    """Return Â of a layer times the rollout of the layer below, a block of rows at a time."""
-    blocks = []
-    for queries in row_blocks(np.arange(layer.num_queries), layer.num_keys):
-        mixed = _mixed(layer, queries)
-        with np.errstate(invalid="ignore"):
-            blocks.append(mixed if below is None else mixed @ below)
-    return np.concatenate(blocks)
-
-
 def _mixed(layer: LayerTrace, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "Q K"]:
     """Return rows of Â = 0.5·A + 0.5·I, renormalised: rows of a model with sinks sum to less than 1."""
     total = HeadTrace(layer, 0, queries).weights
@@ -98,12 +90,11 @@ def _reached(layer: LayerTrace, below: Mask | None) -> Mask:
     if is_closed and (below is None or is_same_rule(below, layer.mask)):
         return layer.mask
     blocks = row_blocks(np.arange(layer.num_queries), layer.num_keys * layer.num_heads)
-    lower = None if below is None else np.concatenate([below.rows([0], rows)[0] for rows in blocks])
-    through = None if lower is None else lower.astype(np.float32)
+    lower = None if below is None else np.concatenate([below.rows([0], rows)[0] for rows in blocks]).astype(np.float32)
 
     def allowed(queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "1 Q K"]:
         own = np.asarray(layer.mask.rows(list(range(layer.num_heads)), queries).any(axis=0))
         own[np.arange(len(queries)), queries] = True
-        return (own if through is None else own.astype(np.float32) @ through > 0)[None]
+        return (own if lower is None else own.astype(np.float32) @ lower > 0)[None]
 
-    return collected(allowed, 1, blocks)
+    return collected(map(allowed, blocks), 1)

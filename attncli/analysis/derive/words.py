@@ -26,23 +26,27 @@ def with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> LayerTrace:
     Merged so, the rows of a softmax still sum to 1 (Clark et al. 2019, "What Does BERT Look At?"). A cell is masked
     where each of its pieces is. The words of the queries are the rows, those of the keys the columns.
     """
-    (starts, sizes), (key_starts, _) = _spans(rows), _spans(columns)
+    sizes, key_sizes = (np.array([len(word.pieces) for word in words]) for words in (rows, columns))
+    starts, key_starts = _boundaries(sizes), _boundaries(key_sizes)
+
+    def pieces(words: Int[np.ndarray, " N"]) -> Int[np.ndarray, " Q"]:
+        return np.concatenate([np.arange(starts[word], starts[word] + sizes[word]) for word in words])
 
     def merged(head: int, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "Q K"]:
-        whole = HeadTrace(layer, head, _pieces(queries, starts, sizes))
+        whole = HeadTrace(layer, head, pieces(queries))
         with np.errstate(invalid="ignore"):
             summed = np.concatenate([np.add.reduceat(part.weights, key_starts, axis=1) for part in whole.blocks()])
             total = np.add.reduceat(summed, _boundaries(sizes[queries]), axis=0)
             return total / sizes[queries, None].astype(total.dtype)
 
     def allowed(queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "#H Q K"]:
-        pieces = layer.mask.rows(list(range(layer.num_heads)), _pieces(queries, starts, sizes))
-        columns_merged = np.logical_or.reduceat(pieces, key_starts, axis=2)
+        cells = layer.mask.rows(list(range(layer.num_heads)), pieces(queries))
+        columns_merged = np.logical_or.reduceat(cells, key_starts, axis=2)
         return np.logical_or.reduceat(columns_merged, _boundaries(sizes[queries]), axis=1)
 
     shape = (layer.num_heads, len(rows), len(columns))
     longest = int(sizes.max()) * layer.num_keys  # cells that one word's rows may have
-    mask = collected(allowed, layer.num_heads, row_blocks(np.arange(len(rows)), longest))
+    mask = collected(map(allowed, row_blocks(np.arange(len(rows)), longest)), layer.num_heads)
     return derived_from(layer, DerivedRows(shape, merged), layer.derived or Derived(), mask=mask)
 
 
@@ -63,19 +67,6 @@ def sides_of(trace: Trace) -> tuple[Tokens, Tokens, str]:
     return queries, keys, RULE if is_own else RULE + "; a word is what no space divides"
 
 
-def _spans(words: Tokens) -> tuple[Int[np.ndarray, " W"], Int[np.ndarray, " W"]]:
-    """Return the first piece of every word, and how many it has."""
-    sizes = np.array([len(word.pieces) for word in words])
-    return _boundaries(sizes), sizes
-
-
 def _boundaries(sizes: Int[np.ndarray, " W"]) -> Int[np.ndarray, " W"]:
     """Return where each part begins, given the sizes of parts that follow each other."""
     return np.cumsum(sizes) - sizes
-
-
-def _pieces(
-    words: Int[np.ndarray, " N"], starts: Int[np.ndarray, " W"], sizes: Int[np.ndarray, " W"]
-) -> Int[np.ndarray, " Q"]:
-    """Return the pieces of some words, in order."""
-    return np.concatenate([np.arange(starts[word], starts[word] + sizes[word]) for word in words])

@@ -5,44 +5,45 @@ Whoever computes asks for a tensor by its name, and does not know whether it is 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
 
+    Array = np.ndarray[Any, Any]
+
 
 class Stored(NamedTuple):
-    """What is known of a tensor before it is read.
+    """What is known of a tensor before it is read."""
+
+    type: str  # of its numbers, as safetensors calls it
+    shape: tuple[int, ...]  # as it is read
+
+
+class Store(ABC):
+    """The tensors of one checkpoint, by the names that they have in it.
 
     Attributes:
-        type: of its numbers, as safetensors calls it.
-        shape: as it is read.
+        form: how they are stored, for the headline; empty for plain numbers.
+        names: of all its tensors.
     """
 
-    type: str
-    shape: tuple[int, ...]
+    form = ""
+    names: Collection[str]
 
-
-class Store(Protocol):
-    """The tensors of one checkpoint, by the names that they have in it."""
-
-    @property
-    def form(self) -> str:
-        """How they are stored, for the headline; empty for plain numbers."""
-
-    @property
-    def names(self) -> Collection[str]:
-        """Of all its tensors."""
-
+    @abstractmethod
     def stored(self, name: str) -> Stored:
         """Return what is known of a tensor."""
 
-    def prepare(self, names: Collection[str]) -> None:
+    def prepare(self, names: Collection[str]) -> None:  # noqa: B027  most have all of it here
         """Get what is about to be read, if it has to come from somewhere; names that there are not are passed over."""
 
-    def read(self, name: str) -> np.ndarray[Any, Any]:
+    @abstractmethod
+    def read(self, name: str) -> Array:
         """Return a tensor as it is stored: 16 bits that are no float are a bfloat16; see `attncli.files.to_float32`."""
 
-    def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
-        """Return some rows of a table as they are stored, without reading the others."""
+    def rows(self, name: str, indices: Sequence[int]) -> Array:
+        """Return some rows of a table as they are stored, where it can be without reading the others."""
+        return self.read(name)[list(indices)]

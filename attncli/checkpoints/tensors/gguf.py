@@ -11,8 +11,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.checkpoint_folder import check_utf8
-from attncli.checkpoints.tensors import Stored
+from attncli.checkpoints.tensors import Store, Stored
 from attncli.errors import LoadError, require
-from attncli.files import check_file, to_float32
+from attncli.files import check_file
 from attncli.text import visible
 
 _Array = np.ndarray[Any, Any]
@@ -190,8 +189,7 @@ class GgufFile:
 # --- as transformers has them ---------------------------------------------------------------------------------------
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
-
-_OF_DECODERS = {
+_NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
@@ -207,95 +205,58 @@ _OF_DECODERS = {
     "ffn_up": "model.layers.{}.mlp.up_proj",
     "ffn_down": "model.layers.{}.mlp.down_proj",
 }
-_OF_LATER_GEMMAS = _OF_DECODERS | {
-    "post_attention_norm": "model.layers.{}.post_attention_layernorm",
-    "ffn_norm": "model.layers.{}.pre_feedforward_layernorm",
-    "post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
-}
-NAMES: dict[str, Mapping[str, str]] = {
-    "llama": _OF_DECODERS,
-    "qwen2": _OF_DECODERS,
-    "qwen3": _OF_DECODERS,
-    "gemma": _OF_DECODERS,
-    "gemma2": _OF_LATER_GEMMAS,
-    "gemma3": _OF_LATER_GEMMAS,
-}
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
 FREQUENCIES = "rope_freqs.weight"  # which the configuration is made of; see `attncli.engines.numpy.gguf_config`
 
 
-class _GgufTensor(NamedTuple):
-    """What a tensor of a checkpoint is read from: the tensor's name in the file, and what undoes the conversion."""
-
-    name: str
-    shape: tuple[int, ...]
-    undo: Callable[[_Array], _Array] | None = None
-
-
-class Gguf:
-    """The tensors of a GGUF file; see `attncli.checkpoints.tensors.Store`.
-
-    Args:
-        file: whose architecture is one of `NAMES`.
-    """
+class Gguf(Store):
+    """The tensors of a GGUF file, whose architecture is one of `ARCHITECTURES`."""
 
     def __init__(self, file: GgufFile) -> None:
         file.check_tensors()
         self._file = file
         self.form = "GGUF, dequantized" if file.is_quantized else ""
+        # The name in the file of each tensor, and how many heads its rows are those of, whose order is undone.
         self._sources = dict(_source(file, name) for name in file.shapes if name != FREQUENCIES)
         self.names = self._sources.keys()
 
     def stored(self, name: str) -> Stored:
-        """See `attncli.checkpoints.tensors.Store.stored`."""
-        source = self._sources[name]
-        return Stored("F32" if source.undo is _less_one else self._file.dtype(source.name), source.shape)
-
-    def prepare(self, names: Collection[str]) -> None:
-        """See `attncli.checkpoints.tensors.Store.prepare`; it is all here."""
+        """See `Store.stored`."""
+        source, _ = self._sources[name]
+        return Stored(self._file.dtype(source), self._file.shapes[source])
 
     def read(self, name: str) -> _Array:
-        """See `attncli.checkpoints.tensors.Store.read`."""
-        source = self._sources[name]
-        array = self._file.read(source.name)
-        return array if source.undo is None else source.undo(array)
+        """See `Store.read`; of queries and keys, transformers rotates a half of each head with the other.
+
+        The file has the two rows that are rotated together side by side.
+        """
+        source, heads = self._sources[name]
+        array = self._file.read(source)
+        if not heads:
+            return array
+        pairs = array.reshape(heads, -1, 2, *array.shape[1:])
+        return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
 
     def rows(self, name: str, indices: Sequence[int]) -> _Array:
-        """See `attncli.checkpoints.tensors.Store.rows`."""
-        source = self._sources[name]
-        return self._file.read(source.name, indices) if source.undo is None else self.read(name)[list(indices)]
+        """See `Store.rows`."""
+        source, heads = self._sources[name]
+        return super().rows(name, indices) if heads else self._file.read(source, indices)
 
 
-def _source(file: GgufFile, name: str) -> tuple[str, _GgufTensor]:
-    """Return what a tensor is called in a checkpoint, and how it is read."""
+def _source(file: GgufFile, name: str) -> tuple[str, tuple[str, int]]:
+    """Return what a tensor is called in a checkpoint, and how it is read: see `Gguf`."""
     architecture, shape = file.metadata["general.architecture"], file.shapes[name]
     layer = _LAYER.match(name)
     part, _, kind = name[layer.end() if layer else 0 :].rpartition(".")
-    names = NAMES[architecture].get(part)
-    if names is None or ("{}" in names) != bool(layer):
+    full_name = _NAMES.get(part)
+    if full_name is None or ("{}" in full_name) != bool(layer):
         raise file.damaged(f"it has a tensor {name}, which no {architecture} has")
-    full_name = f"{names.format(layer.group(1)) if layer else names}.{kind}"
-    undo: Callable[[_Array], _Array] | None = None
-    if architecture == "llama" and part in ("attn_q", "attn_k"):
-        heads = file.metadata.get("llama.attention.head_count")
-        if part == "attn_k":
-            heads = file.metadata.get("llama.attention.head_count_kv", heads)
-        if type(heads) is not int or heads < 1 or shape[0] % (2 * heads):
-            raise file.damaged(f"{name} has {shape[0]} rows for {heads!r} heads")
-        undo = partial(_in_halves, heads=heads)
-    elif architecture.startswith("gemma") and part.endswith("norm"):
-        undo = _less_one
-    return full_name, _GgufTensor(name, shape, undo)
-
-
-def _in_halves(array: _Array, heads: int) -> _Array:
-    """Return the rows of queries or keys as transformers rotates them: a half of each head with the other.
-
-    The file has the two rows that are rotated together side by side.
-    """
-    pairs = array.reshape(heads, -1, 2, *array.shape[1:])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
-
-
-def _less_one(array: _Array) -> _Array:
-    """Return the weights of a norm as Gemma's checkpoints have them: their distance from 1."""
-    return to_float32(array) - np.float32(1)
+    full_name = f"{full_name.format(layer.group(1)) if layer else full_name}.{kind}"
+    if architecture != "llama" or part not in ("attn_q", "attn_k"):
+        return full_name, (name, 0)
+    heads = file.metadata.get("llama.attention.head_count")
+    if part == "attn_k":
+        heads = file.metadata.get("llama.attention.head_count_kv", heads)
+    if type(heads) is not int or heads < 1 or shape[0] % (2 * heads):
+        raise file.damaged(f"{name} has {shape[0]} rows for {heads!r} heads")
+    return full_name, (name, heads)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.checkpoint_folder import WEIGHTS, map_weights
-from attncli.checkpoints.hub import Download, is_offline, silence_hub, tell, translate_hub_errors
-from attncli.checkpoints.tensors import Stored
+from attncli.checkpoints.hub import Download, silence_hub, tell, translate_hub_errors
+from attncli.checkpoints.tensors import Store, Stored
 from attncli.errors import LoadError
 from attncli.text import bytes_shown, visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.checkpoint_folder import CheckpointFolder
-    from attncli.checkpoints.snapshot import HubFolder
+    from attncli.checkpoints.hub import Repository
     from attncli.files import Tensors
 
 _log = logging.getLogger(__name__)
@@ -53,60 +53,50 @@ class _Range(NamedTuple):
 
 @dataclass
 class _File:
-    """A file of weights: in the local cache as a whole, or by ranges in a scratch file.
+    """A file of weights: in the local cache as a whole, or by ranges in a scratch file."""
 
-    Attributes:
-        tensors: of the file, mapped; those that are not fetched are zeros.
-        pages: of a scratch file; None: all of it is here.
-        ranges: those that are here.
-    """
-
-    tensors: Tensors
-    pages: np.memmap[Any, Any] | None = None
-    ranges: set[_Range] = field(default_factory=set)
+    tensors: Tensors  # of the file, mapped; those that are not fetched are zeros
+    pages: np.memmap[Any, Any] | None = None  # of a scratch file; None: all of it is here
+    ranges: set[_Range] = field(default_factory=set)  # those that are here
 
 
-class HubStore:
-    """The tensors of a repository at a commit; see `attncli.checkpoints.tensors.Store`.
+class HubStore(Store):
+    """The tensors of a repository at a commit.
 
     Args:
         name: of the checkpoint.
         files: those in the local cache.
         remote: where on the hub it is.
-        offline: whether the hub may not be asked.
 
     Raises:
         LoadError: a file is damaged, or cannot be fetched.
     """
 
-    form = ""
-
-    def __init__(self, name: str, files: CheckpointFolder, remote: HubFolder, offline: bool) -> None:
+    def __init__(self, name: str, files: CheckpointFolder, remote: Repository) -> None:
         silence_hub()
         self._name, self._files, self._remote = visible(name), files, remote
-        self._is_offline = is_offline(offline)
         self._open: dict[str, _File] = {}
         self._lock = RLock()  # transformers reads in threads of its own
         has_one = WEIGHTS in remote.sizes
         self._file_of = dict.fromkeys(self._file(WEIGHTS).tensors.types, WEIGHTS) if has_one else files.shards()
-        self.names: Collection[str] = self._file_of.keys()
+        self.names = self._file_of.keys()
 
     def stored(self, name: str) -> Stored:
-        """See `attncli.checkpoints.tensors.Store.stored`."""
+        """See `Store.stored`."""
         tensors = self._tensors(name)
         return Stored(tensors.types[name], tensors.shapes[name])
 
     def prepare(self, names: Collection[str]) -> None:
-        """See `attncli.checkpoints.tensors.Store.prepare`."""
+        """See `Store.prepare`."""
         self._fetch(self._range(name) for name in names if name in self._file_of)
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
-        """See `attncli.checkpoints.tensors.Store.read`."""
+        """See `Store.read`."""
         self._fetch([self._range(name)])
         return self._mapped(name)
 
     def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
-        """See `attncli.checkpoints.tensors.Store.rows`."""
+        """See `Store.rows`."""
         whole, table = self._range(name), self._mapped(name)
         if not self._has(whole):
             begins = [whole.begin + index * table[0].nbytes for index in indices]
@@ -149,7 +139,6 @@ class HubStore:
             return self._open[name]
 
     def _size(self, file: str) -> int:
-        """Return how many bytes a file has; LoadError if there is none."""
         if file not in self._remote.sizes:
             raise LoadError(f"the weights of {self._name} are not complete: there is no {visible(file)}")
         return self._remote.sizes[file]
@@ -161,9 +150,8 @@ class HubStore:
             from huggingface_hub import hf_hub_download
 
             self._check_online(remote.sizes[file])
-            name = remote.inside + file
             with translate_hub_errors(self._name, "model"):
-                path = Path(hf_hub_download(remote.repository, name, revision=remote.commit, tqdm_class=Download))
+                path = Path(hf_hub_download(remote.name, file, revision=remote.root.name, tqdm_class=Download))
         return _File(self._map(file, path))
 
     def _scratch(self, file: str) -> _File:
@@ -176,10 +164,10 @@ class HubStore:
             os.truncate(path, size)
             pages = np.memmap(path, np.uint8, "r+")
             end = min(size, _HEAD)
-            _write(pages, 0, self._get(_Range(file, 0, end)))
+            pages[:end] = self._get(_Range(file, 0, end))
             length = 8 + int.from_bytes(pages[:8].tobytes(), "little")
             if end < length <= min(size, _LONGEST_HEAD):
-                _write(pages, end, self._get(_Range(file, end, length)))
+                pages[end:length] = self._get(_Range(file, end, length))
             return _File(self._map(file, Path(path)), pages)
         finally:
             with suppress(OSError):  # a system may keep what is mapped
@@ -204,12 +192,14 @@ class HubStore:
             missing = [part for part in missing if not self._has(part)]
             if not missing:
                 return
-            together = list(_joined(missing))
+            together = _joined(missing)
             total, done = sum(part.end - part.begin for part in together), 0
             self._check_online(total)
             with ThreadPoolExecutor(_TOGETHER) as pool:
                 for part, content in zip(together, pool.map(self._get, together), strict=True):
-                    _write(self._open[part.file].pages, part.begin, content)
+                    pages = self._open[part.file].pages
+                    assert pages is not None
+                    pages[part.begin : part.end] = content
                     done += len(content)
                     shown = bytes_shown(done), bytes_shown(total)
                     _log.debug("fetching %s: %s of %s", self._name, *shown, extra={"share": done / total})
@@ -218,7 +208,7 @@ class HubStore:
 
     def _check_online(self, count: int) -> None:
         """Raise LoadError before bytes are fetched where nothing may be; say how many are, where it takes a while."""
-        if self._is_offline:
+        if self._remote.is_offline:
             raise LoadError(
                 f"the weights of {self._name} are not in the local cache, or not all of them, and offline nothing is "
                 "fetched; `hf download` fetches them"
@@ -226,9 +216,9 @@ class HubStore:
         if count > _WORTH_SAYING:
             tell(f"fetching {bytes_shown(count)} of the weights of {self._name} from the hub")
 
-    def _get(self, part: _Range) -> bytes:
+    def _get(self, part: _Range) -> np.ndarray[Any, Any]:
         """Return bytes of a file on the hub."""
-        path = f"{self._repository}@{self._remote.commit}/{self._remote.inside}{part.file}"
+        path = f"{self._repository}@{self._remote.root.name}/{part.file}"
         with translate_hub_errors(self._name, "model"):
             content: bytes = self._file_system.cat_file(path, start=part.begin, end=part.end, cache_type="none")
         if len(content) != part.end - part.begin:
@@ -236,7 +226,7 @@ class HubStore:
                 f"the server does not send the part of {visible(part.file)} of {self._name} that it was asked for; "
                 "`hf download` downloads it whole"
             )
-        return content
+        return np.frombuffer(content, np.uint8)
 
     @cached_property
     def _file_system(self) -> Any:
@@ -249,27 +239,18 @@ class HubStore:
         """The full name of the repository: the file system knows none of the old names, such as gpt2."""
         from huggingface_hub import HfApi
 
-        name = self._remote.repository
+        name = self._remote.name
         with translate_hub_errors(self._name, "model"):
-            return name if "/" in name else HfApi().model_info(name, revision=self._remote.commit).id
+            return name if "/" in name else HfApi().model_info(name, revision=self._remote.root.name).id
 
 
-def _write(pages: np.memmap[Any, Any] | None, begin: int, content: bytes) -> None:
-    """Put bytes where they belong."""
-    assert pages is not None
-    pages[begin : begin + len(content)] = np.frombuffer(content, np.uint8)
-
-
-def _joined(parts: Iterable[_Range]) -> Iterator[_Range]:
+def _joined(parts: Iterable[_Range]) -> list[_Range]:
     """Join ranges, in their order, that stand near each other in a file: the experts of a layer are many tensors."""
-    last: _Range | None = None
+    joined: list[_Range] = []
     for part in parts:
-        if last is None:
-            last = part
-        elif last.file == part.file and part.begin - last.end <= NEAR and part.end - last.begin <= LARGEST:
-            last = last._replace(end=max(last.end, part.end))
+        last = joined[-1] if joined else None
+        if last and last.file == part.file and part.begin - last.end <= NEAR and part.end - last.begin <= LARGEST:
+            joined[-1] = last._replace(end=max(last.end, part.end))
         else:
-            yield last
-            last = part
-    if last is not None:
-        yield last
+            joined.append(part)
+    return joined

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.checkpoint_folder import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS, LORA, map_weights
+from attncli.checkpoints.checkpoint_folder import (
+    ADAPTER,
+    ADAPTER_PICKLE,
+    ADAPTER_WEIGHTS,
+    LORA,
+    CheckpointFolder,
+    map_weights,
+)
 from attncli.checkpoints.tensors import Store, Stored
 from attncli.errors import LoadError, require
-from attncli.files import Tensors, to_float32
+from attncli.files import to_float32
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
+    from jaxtyping import Shaped
 
-    from attncli.checkpoints.checkpoint_folder import CheckpointFolder
+Array = np.ndarray[Any, Any]
 
 _LORA_TENSOR = re.compile(r"(.+)\.lora_(A|B)\.weight")
 # Settings that are read, and those that were true of the training alone or are told by the tensors themselves.
@@ -44,85 +50,16 @@ _MERGE = (
 )
 
 
-@dataclass(frozen=True)
-class LoraUpdate:
-    """What is added to one weight, s·B·A.
-
-    Attributes:
-        a: A, `[r, in]`, as it is stored.
-        b: B, `[out, r]`.
-        scale: s.
-    """
+class LoraUpdate(NamedTuple):
+    """What is added to one weight, s·B·A."""
 
     a: Shaped[np.ndarray, "R I"]
     b: Shaped[np.ndarray, "O R"]
     scale: float
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of the weight, as `[out, in]`."""
-        return len(self.b), self.a.shape[1]
-
-    def added_to(self, weight: Float[np.ndarray, "R C"], is_transposed: bool) -> Float[np.ndarray, "R C"]:
-        """Return W + s·B·A.
-
-        Args:
-            weight: W.
-            is_transposed: whether a square W is stored as `[in, out]`; of another one its shape says so.
-        """
-        # GPT-2 and its kin store [in, out].
-        is_square = self.shape[0] == self.shape[1]
-        turns = is_transposed if is_square else self.shape != weight.shape
-        added = to_float32(self.b) @ to_float32(self.a)
-        return weight + (added.T if turns else added) * np.float32(self.scale)
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """A LoRA adapter, of whose numbers nothing is read yet.
-
-    Attributes:
-        name: as the user knows it, a folder or a name on the hub.
-        is_transposed: whether the weights that it changes are stored as [in, out], where their shape does not say.
-        updates: by the name of the module.
-        whole: tensors that stand in place of the model's, by their names.
-    """
-
-    name: str
-    is_transposed: bool
-    updates: Mapping[str, LoraUpdate]
-    whole: Mapping[str, np.ndarray[Any, Any]]
-
-
-def read_adapter(name: str, files: CheckpointFolder) -> Adapter:
-    """Read an adapter's configuration and map its tensors; those of a pickle take torch's restricted unpickler.
-
-    Args:
-        name: as the user knows it.
-        files: of the adapter.
-
-    Raises:
-        LoadError: it is damaged, or no LoRA.
-    """
-    config = files.read_json(ADAPTER)  # which `check_adapter` has passed
-    pairs: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
-    whole: dict[str, np.ndarray[Any, Any]] = {}
-    for tensor, array in _tensors(name, files).items():
-        own = tensor.removeprefix("base_model.model.")
-        if match := _LORA_TENSOR.fullmatch(own):
-            pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
-        elif re.search(r"\.lora_\w+|token_adapter", own):  # a magnitude, a bias of its own, a table of embeddings
-            raise LoadError(f"the adapter {visible(name)} has {visible(own)}, which is not read; {_MERGE}")
-        else:
-            whole[own.replace(".base_layer.", ".")] = array
-    updates = {module: _update(name, module, parts, config) for module, parts in pairs.items()}
-    if not updates and not whole:
-        raise LoadError(f"the adapter {visible(name)} holds no tensors; check that its folder is complete")
-    return Adapter(name, config.get("fan_in_fan_out") is True, updates, whole)
-
 
 def check_adapter(name: str, files: CheckpointFolder) -> None:
-    """Refuse an adapter that is no LoRA, by its configuration; see `read_adapter`.
+    """Refuse an adapter that is no LoRA, by its configuration.
 
     Raises:
         LoadError: it is damaged, or of a kind that is not read.
@@ -150,10 +87,10 @@ def check_adapter(name: str, files: CheckpointFolder) -> None:
         )
 
 
-def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, np.ndarray[Any, Any]]:
+def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, Array]:
     """Return an adapter's tensors: mapped, where they are not in a pickle."""
     if ADAPTER_WEIGHTS in files:
-        file: Tensors = map_weights(files.path / ADAPTER_WEIGHTS)
+        file = map_weights(files.path / ADAPTER_WEIGHTS)
         for tensor, kind in sorted(file.types.items()):
             if kind not in _FLOATS:
                 raise LoadError(f"the adapter {visible(name)} has {visible(tensor)} as {kind}; expected floats")
@@ -170,8 +107,7 @@ def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, np.ndarray[Any,
     return {tensor: pickled.read(tensor) for tensor in pickled.names}
 
 
-def _update(name: str, module: str, parts: Mapping[str, np.ndarray[Any, Any]], config: Mapping[str, Any]) -> LoraUpdate:
-    """Return what is added to the weight of one module."""
+def _update(name: str, module: str, parts: Mapping[str, Array], config: Mapping[str, Any]) -> LoraUpdate:
     a, b = parts.get("A"), parts.get("B")
     rank = config.get("r", 8)
     if a is None or b is None or a.ndim != 2 or b.ndim != 2 or not b.shape[1] == len(a) == rank > 0:
@@ -185,47 +121,62 @@ def _update(name: str, module: str, parts: Mapping[str, np.ndarray[Any, Any]], c
     return LoraUpdate(a, b, alpha / rank**0.5 if config.get("use_rslora") is True else alpha / rank)
 
 
-class LoraStore:
-    """The tensors of a model with a LoRA adapter; see `attncli.checkpoints.tensors.Store`.
+class LoraStore(Store):
+    """The tensors of a model with a LoRA adapter, of whose numbers nothing is read before they are asked for.
 
-    Attributes:
-        form: of the model's tensors.
-        names: of the model's tensors, and of those that the adapter has for parts which the files of the model lack,
-            such as a head of its own.
+    Its names are the model's, and those that the adapter has for parts which the files of the model lack, such as a
+    head of its own.
+
+    Args:
+        base: the tensors of the model.
+        adapter: its name, as the user knows it.
+        files: of the adapter, whose configuration `check_adapter` has passed; a pickle takes torch.
 
     Raises:
-        LoadError: the adapter does not fit the model.
+        LoadError: the adapter is damaged, or does not fit the model.
     """
 
-    def __init__(self, base: Store, adapter: Adapter) -> None:
+    def __init__(self, base: Store, adapter: str, files: CheckpointFolder) -> None:
         self._base = base
         self.form = base.form
-        self._adapter = adapter
+        self._adapter = visible(adapter)
+        config = files.read_json(ADAPTER)
+        self._is_transposed = config.get("fan_in_fan_out") is True
         self._updates: dict[str, LoraUpdate] = {}
-        self._whole: dict[str, np.ndarray[Any, Any]] = {}
-        self._added: dict[str, np.ndarray[Any, Any]] = {}
+        self._own: dict[str, Array] = {}  # what stands in place of the model's, and what the model lacks
         by_end: dict[str, list[str]] = {}
         for name in base.names:
             by_end.setdefault(_end(name), []).append(name)
-        for tensor, array in adapter.whole.items():
-            found = self._name_in_base(by_end, tensor, self._whole)
+        pairs: dict[str, dict[str, Array]] = {}
+        for stored, array in _tensors(adapter, files).items():
+            tensor = stored.removeprefix("base_model.model.")
+            if match := _LORA_TENSOR.fullmatch(tensor):
+                pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
+                continue
+            if re.search(r"\.lora_\w+|token_adapter", tensor):  # a magnitude, a bias of its own, a table of embeddings
+                raise LoadError(f"the adapter {self._adapter} has {visible(tensor)}, which is not read; {_MERGE}")
+            tensor = tensor.replace(".base_layer.", ".")
+            found = self._name_in_base(by_end, tensor, self._own)
             if found and array.shape != (shape := base.stored(found).shape):
                 raise self._misfit(tensor, f"to one of shape {list(array.shape)}, where its base has {list(shape)}")
-            (self._whole if found else self._added)[found or tensor] = array
-        for module, update in adapter.updates.items():
+            self._own[found or tensor] = array
+        for module, parts in pairs.items():
+            update = _update(adapter, module, parts, config)
             if found := self._name_in_base(by_end, f"{module}.weight", self._updates):
                 self._check_fits(found, update)
                 self._updates[found] = update
             else:
-                self._added |= {f"{module}.lora_A": update.a, f"{module}.lora_B": update.b}
-        if not self._updates and not self._whole:
-            raise self._misfit(next(iter(self._added)), "which its base does not have")
-        self.names: Collection[str] = {**dict.fromkeys(base.names), **dict.fromkeys(self._added)}.keys()
+                self._own |= {f"{module}.lora_A": update.a, f"{module}.lora_B": update.b}
+        if not self._updates and self._own.keys().isdisjoint(base.names):
+            if not self._own:
+                raise LoadError(f"the adapter {self._adapter} holds no tensors; check that its folder is complete")
+            raise self._misfit(next(iter(self._own)), "which its base does not have")
+        self.names = dict.fromkeys([*base.names, *self._own]).keys()
 
     def _misfit(self, tensor: str, what: str) -> LoadError:
         return LoadError(
-            f"the adapter {visible(self._adapter.name)} changes {visible(tensor)}, {what}; --base names the model that "
-            "it was made for"
+            f"the adapter {self._adapter} changes {visible(tensor)}, {what}; --base names the model that it was made "
+            "for"
         )
 
     def _name_in_base(self, by_end: Mapping[str, list[str]], tensor: str, taken: Collection[str]) -> str | None:
@@ -251,35 +202,37 @@ class LoraStore:
         stored = self._base.stored(tensor)
         if stored.type not in _FLOATS:
             raise self._misfit(tensor, f"which its base stores as {stored.type}, quantized")
-        if stored.shape not in (update.shape, update.shape[::-1]):
+        if stored.shape not in ((shape := (len(update.b), update.a.shape[1])), shape[::-1]):
             raise self._misfit(
                 tensor, f"by tensors that do not fit the shape {list(stored.shape)} which it has in its base"
             )
 
     def stored(self, name: str) -> Stored:
-        """See `attncli.checkpoints.tensors.Store.stored`."""
-        own = self._whole if name in self._whole else self._added
-        if name in own:
-            return Stored("F32", own[name].shape)
+        """See `Store.stored`."""
+        if name in self._own:
+            return Stored("F32", self._own[name].shape)
         stored = self._base.stored(name)
         return Stored("F32", stored.shape) if name in self._updates else stored
 
     def prepare(self, names: Collection[str]) -> None:
-        """See `attncli.checkpoints.tensors.Store.prepare`."""
+        """See `Store.prepare`."""
         self._base.prepare(names)
 
-    def read(self, name: str) -> np.ndarray[Any, Any]:
-        """See `attncli.checkpoints.tensors.Store.read`."""
-        own = self._whole if name in self._whole else self._added
-        tensor = to_float32(own[name]) if name in own else self._base.read(name)
+    def read(self, name: str) -> Array:
+        """See `Store.read`."""
+        weight = to_float32(self._own[name]) if name in self._own else self._base.read(name)
         if name not in self._updates:
-            return tensor
-        return self._updates[name].added_to(to_float32(tensor), self._adapter.is_transposed)
+            return weight
+        update, weight = self._updates[name], to_float32(weight)
+        added = to_float32(update.b) @ to_float32(update.a)
+        # GPT-2 and its kin store [in, out], which the shape tells unless it is a square.
+        turns = self._is_transposed if added.shape == added.shape[::-1] else added.shape != weight.shape
+        return weight + (added.T if turns else added) * np.float32(update.scale)
 
-    def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
-        """See `attncli.checkpoints.tensors.Store.rows`."""
-        is_own = name in self._updates or name in self._whole or name in self._added
-        return self.read(name)[list(indices)] if is_own else self._base.rows(name, indices)
+    def rows(self, name: str, indices: Sequence[int]) -> Array:
+        """See `Store.rows`."""
+        is_own = name in self._updates or name in self._own
+        return super().rows(name, indices) if is_own else self._base.rows(name, indices)
 
 
 def _is_in_layer(name: str) -> bool:

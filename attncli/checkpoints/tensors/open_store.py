@@ -13,45 +13,37 @@ if TYPE_CHECKING:
     from attncli.checkpoints.tensors import Store
 
 
-def open_store(snapshot: Snapshot, offline: bool = False) -> Store:
+def open_store(snapshot: Snapshot) -> Store:
     """Return the tensors of a checkpoint, of which nothing is read yet; a codec is imported where one is needed.
-
-    Args:
-        snapshot: the checkpoint's files.
-        offline: whether nothing may be fetched from the hub.
 
     Raises:
         LoadError: a file is damaged or cannot be opened, the weights are quantized in a way that is not undone, or the
             adapter was made for another model.
     """
-    store = _as_stored(snapshot, offline)
+    store = _as_stored(snapshot)
     if (config := quantization_of(snapshot.config)) is not None:
         from attncli.checkpoints.tensors.quantization import dequantized
 
         store = dequantized(store, snapshot, config)
     if snapshot.adapter is None:
         return store
-    from attncli.checkpoints.tensors.lora_store import LoraStore, read_adapter
+    from attncli.checkpoints.tensors.lora_store import LoraStore
 
-    return LoraStore(store, read_adapter(snapshot.name, snapshot.adapter))
+    return LoraStore(store, snapshot.name, snapshot.adapter)
 
 
-def _as_stored(snapshot: Snapshot, offline: bool) -> Store:
+def _as_stored(snapshot: Snapshot) -> Store:
     remote, files = snapshot.remote, snapshot.files
     if remote is not None and not remote.sizes.keys().isdisjoint((WEIGHTS, WEIGHTS_INDEX)):
         from attncli.checkpoints.tensors.hub_store import HubStore
 
-        return HubStore(snapshot.model_name, files, remote, offline)
+        return HubStore(snapshot.model_name, files, remote)
     if not snapshot.is_pickled:
         check_has_weights(snapshot.model_name, files)
         return Shards(files)
-    sizes = files.sizes if remote is None else remote.sizes
-    names = {PICKLE} if PICKLE in sizes else set(files.shards(PICKLE_INDEX).values())
+    names = {PICKLE} if PICKLE in (remote or files).sizes else set(files.shards(PICKLE_INDEX).values())
     if remote is not None:
-        from attncli.checkpoints.hub import Repository
-
-        there = Repository(remote.repository, remote.commit, offline)
-        there.fetch([remote.inside + name for name in names], "model")
+        remote.fetch(names, "model")
     from attncli.checkpoints.tensors.pickles import Pickles
 
     return Pickles(files.path / name for name in sorted(names))

@@ -24,31 +24,21 @@ from attncli.trace.tokens import brief
 if TYPE_CHECKING:
     from attncli.checkpoints.snapshot import Snapshot
 
-Floats = np.ndarray[Any, np.dtype[np.float32]]
-Codes = np.ndarray[Any, np.dtype[np.uint8]]
+Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 Block = tuple[int, int]  # rows and columns that share a scale
 
 _FLOATS = ("F32", "F16", "BF16")  # what scales are stored as
-_FP8 = ("F8_E4M3",)
+_FP8 = "F8_E4M3"
 _BITS = (4, 8)  # of a packed number
 
 
 class QuantizedTensor(NamedTuple):
-    """A tensor of the model that is stored in parts.
+    """A tensor of the model that is stored in parts."""
 
-    Attributes:
-        shape: of its numbers.
-        parts: the tensors of the checkpoint that it is made of.
-        read: makes its numbers.
-    """
-
-    shape: Shape
-    parts: tuple[str, ...]
-    read: Callable[[], Floats]
-
-
-Recipe = Callable[["QuantizedTensors", Mapping[str, Any]], dict[str, QuantizedTensor]]
+    shape: Shape  # of its numbers
+    parts: tuple[str, ...]  # the tensors of the checkpoint that it is made of
+    read: Callable[[], Array]  # makes its numbers, in float32
 
 
 class QuantizedTensors:
@@ -61,7 +51,7 @@ class QuantizedTensors:
 
     def __init__(self, store: Store, folder: str) -> None:
         self._store = store
-        self._folder = folder
+        self._whose = f"the weights of {visible(folder)} are"
         self.read = store.read
 
     def __contains__(self, name: str) -> bool:
@@ -89,8 +79,8 @@ class QuantizedTensors:
         """
         if name not in self:
             raise self.misfit(f"{visible(name)} is missing")
-        stored = self._store.stored(name)
-        if stored.type not in (types := tuple(types)) or (axes is not None and len(stored.shape) != axes):
+        stored, types = self._store.stored(name), tuple(types)
+        if stored.type not in types or (axes is not None and len(stored.shape) != axes):
             expected = " or ".join(types) + ("" if axes is None else f" with {axes} axes")
             raise self.misfit(f"{visible(name)} is {stored.type} {list(stored.shape)}, expected {expected}")
         if shapes and stored.shape not in shapes:
@@ -98,32 +88,33 @@ class QuantizedTensors:
             raise self.misfit(f"{visible(name)} has shape {list(stored.shape)}, expected {expected}")
         return stored.shape
 
-    def floats(self, name: str) -> Floats:
+    def floats(self, name: str) -> Array:
         """Return a tensor of floats, also of small ones, or of integers of eight bits, in float32."""
         kind, array = self.type(name), self.read(name)
-        if kind in _FP8:
+        if kind == _FP8:
             return _E4M3[array]
         return array.astype(np.float32) if kind == "I8" else to_float32(array)
 
     def misfit(self, what: str) -> LoadError:
         """Return the error for tensors that are not what their form says."""
         return LoadError(
-            f"the weights of {visible(self._folder)} are not what their quantization says: {what}; check that the "
-            "files belong together"
+            f"{self._whose} not what their quantization says: {what}; check that the files belong together"
         )
 
     def unread(self, what: str) -> LoadError:
         """Return the error for a variant of a form that is not undone."""
         return LoadError(
-            f"the weights of {visible(self._folder)} are quantized, and attn does not read {visible(what)}; give the "
-            "checkpoint that it was made from"
+            f"{self._whose} quantized, and attn does not read {visible(what)}; give the checkpoint that it was made "
+            "from"
         )
 
 
-# --- bits, small floats, blocks --------------------------------------------------------------------------------------
+Recipe = Callable[[QuantizedTensors, Mapping[str, Any]], dict[str, QuantizedTensor]]
+
+# --- bits, small floats, blocks, groups ------------------------------------------------------------------------------
 
 
-def _e4m3() -> Floats:
+def _e4m3() -> Array:
     """Return the numbers of the 256 codes: a sign, four bits of exponent, three of mantissa; no infinity."""
     codes = np.arange(256)
     exponent, mantissa = codes >> 3 & 15, codes & 7
@@ -135,7 +126,7 @@ def _e4m3() -> Floats:
 _E4M3 = _e4m3()
 
 
-def unpack_bits(words: np.ndarray[Any, Any], bits: int, count: int) -> Codes:
+def unpack_bits(words: Array, bits: int, count: int) -> Array:
     """Return numbers of four or eight bits, which follow each other in the words of a row, the lowest bits first.
 
     Args:
@@ -148,14 +139,8 @@ def unpack_bits(words: np.ndarray[Any, Any], bits: int, count: int) -> Codes:
     return codes.reshape(len(words), -1)[:, :count]
 
 
-def _scale_blocks(numbers: Floats, scales: Floats, block: Block) -> Floats:
-    """Multiply numbers by a scale for each block, in place; the last blocks may be smaller.
-
-    Args:
-        numbers: `[rows, columns]`.
-        scales: `[rows of blocks, columns of blocks]`.
-        block: rows and columns of one.
-    """
+def _scale_blocks(numbers: Array, scales: Array, block: Block) -> Array:
+    """Multiply `[rows, columns]` by a scale for each block, in place; the last blocks may be smaller."""
     if scales.shape[1] == 1 and block[0] in (1, len(numbers)):  # one for all, or for each row
         numbers *= scales
         return numbers
@@ -164,8 +149,10 @@ def _scale_blocks(numbers: Floats, scales: Floats, block: Block) -> Floats:
     return numbers
 
 
-def _is_block(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(type(side) is int and side > 0 for side in value)
+def _blocks(value: Any) -> list[Block]:
+    """Return the size of blocks that a configuration names, as the only one; none where it names no such size."""
+    is_size = isinstance(value, list | tuple) and len(value) == 2
+    return [(value[0], value[1])] if is_size and all(type(side) is int and side > 0 for side in value) else []
 
 
 def _scaled(
@@ -173,7 +160,7 @@ def _scaled(
     shape: Shape,
     parts: tuple[str, str, *tuple[str, ...]],
     blocks: Iterable[Block],
-    codes: Callable[[str], Floats] | None = None,
+    codes: Callable[[str], Array] | None = None,
 ) -> QuantizedTensor:
     """Return a tensor of codes with a scale for all of it, for each row, or for each block: `code * scale`.
 
@@ -183,9 +170,6 @@ def _scaled(
         parts: the names of the codes, of the scales, and of what else is read for it.
         blocks: the sizes that blocks may have.
         codes: reads the codes by their name; None: they are not packed.
-
-    Raises:
-        LoadError: they do not fit each other.
     """
     if len(shape) != 2:
         raise tensors.unread(f"{parts[0]} with {len(shape)} axes")
@@ -194,21 +178,20 @@ def _scaled(
         (-(-rows // height), -(-columns // width)): (height, width) for height, width in blocks
     }
     grids |= {(rows, 1): (1, columns), (1, 1): (rows, columns)}
-    scale = parts[1]
-    grid = stored = tensors.expect(scale, _FLOATS)
+    grid = stored = tensors.expect(parts[1], _FLOATS)
     if math.prod(stored) == 1:
         grid = (1, 1)
     elif stored == (rows,):
         grid = (rows, 1)
     if grid not in grids:
-        tensors.expect(scale, _FLOATS, *grids)
+        tensors.expect(parts[1], _FLOATS, *grids)
     read = codes or tensors.floats
     return QuantizedTensor(
-        shape, parts, lambda: _scale_blocks(read(parts[0]), tensors.floats(scale).reshape(grid), grids[grid])
+        shape, parts, lambda: _scale_blocks(read(parts[0]), tensors.floats(parts[1]).reshape(grid), grids[grid])
     )
 
 
-def _by_group(codes: Codes, zeros: Codes, scales: Floats, index: np.ndarray[Any, Any], zero_offset: int = 0) -> Floats:
+def _by_group(codes: Array, zeros: Array, scales: Array, index: Array, zero_offset: int = 0) -> Array:
     """Return `(code - zero) * scale`, where each input belongs to a group.
 
     Args:
@@ -231,12 +214,12 @@ def _by_group(codes: Codes, zeros: Codes, scales: Floats, index: np.ndarray[Any,
 
 def fp8(tensors: QuantizedTensors, config: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
     """Return the weights that are stored as float8 with `weight_scale_inv`."""
-    block = config.get("weight_block_size")
-    if block is not None and not _is_block(block):
-        raise tensors.unread(f"weight_block_size {block!r}")
-    blocks = [] if block is None else [(block[0], block[1])]
+    size = config.get("weight_block_size")
+    blocks = _blocks(size)
+    if size is not None and not blocks:
+        raise tensors.unread(f"weight_block_size {size!r}")
     return {
-        name: _scaled(tensors, tensors.expect(name, _FP8), (name, name + "_scale_inv"), blocks)
+        name: _scaled(tensors, tensors.expect(name, (_FP8,)), (name, name + "_scale_inv"), blocks)
         for name in tensors.ending("_scale_inv")
     }
 
@@ -274,7 +257,7 @@ def _gptq_weight(tensors: QuantizedTensors, name: str, bits: int, group_size: in
     if not has_index and groups != -(-inputs // group_size):
         raise tensors.misfit(f"{name}.scales has {groups} groups for {inputs} inputs in groups of {group_size}")
 
-    def numbers() -> Floats:
+    def numbers() -> Array:
         codes = unpack_bits(tensors.read(f"{name}.qweight").T, bits, inputs)
         zeros = unpack_bits(tensors.read(f"{name}.qzeros"), bits, columns)
         index = tensors.read(f"{name}.g_idx") if has_index else np.arange(inputs) // group_size
@@ -311,18 +294,16 @@ def _awq_weight(tensors: QuantizedTensors, name: str) -> QuantizedTensor:
     if not groups or inputs % groups:
         raise tensors.misfit(f"{name}.qzeros has {groups} groups for {inputs} inputs")
 
-    def numbers() -> Floats:
-        codes, zeros = (_awq_codes(tensors.read(f"{name}.{part}")) for part in ("qweight", "qzeros"))
+    def unpacked(part: str) -> Array:
+        codes = unpack_bits(tensors.read(f"{name}.{part}"), _AWQ_BITS, words * _AWQ_IN_WORD)
+        return codes.reshape(len(codes), -1, _AWQ_IN_WORD)[:, :, _AWQ_ORDER].reshape(len(codes), -1)
+
+    def numbers() -> Array:
         index = np.repeat(np.arange(groups), inputs // groups)
-        return _by_group(codes.T, zeros, tensors.floats(f"{name}.scales"), index)
+        return _by_group(unpacked("qweight").T, unpacked("qzeros"), tensors.floats(f"{name}.scales"), index)
 
     parts = tuple(f"{name}.{part}" for part in ("qweight", "qzeros", "scales"))
     return QuantizedTensor((words * _AWQ_IN_WORD, inputs), parts, numbers)
-
-
-def _awq_codes(words: np.ndarray[Any, Any]) -> Codes:
-    codes = unpack_bits(words, _AWQ_BITS, words.shape[1] * _AWQ_IN_WORD)
-    return codes.reshape(len(words), -1, _AWQ_IN_WORD)[:, :, _AWQ_ORDER].reshape(len(words), -1)
 
 
 # --- bitsandbytes: eight bits with a scale for each row, or four (NF4, FP4) with one for each block ------------------
@@ -331,22 +312,11 @@ def _awq_codes(words: np.ndarray[Any, Any]) -> Codes:
 # `quant_map`, times the `absmax` of its block; these may be codes of eight bits themselves, with a table, blocks and
 # an offset of their own (`nested_…`). Shape and sizes of blocks are JSON in the bytes of `quant_state`.
 
-_QUANT_STATES = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4")
-
-
-class _QuantState(NamedTuple):
-    """What the JSON says: the shape, the size of a block, and that of a block of scales with what is added to them."""
-
-    shape: Shape
-    block: int
-    nested_block: int
-    offset: float
-
 
 def bitsandbytes(tensors: QuantizedTensors, _: Mapping[str, Any]) -> dict[str, QuantizedTensor]:
     """Return the weights that bitsandbytes wrote, in eight bits or in four."""
     found = {f"{name}.weight": _bnb_int8(tensors, name) for name in tensors.ending(".SCB")}
-    for end in _QUANT_STATES:
+    for end in (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"):
         found |= {name: _bnb_4bit(tensors, name, name + end) for name in tensors.ending(end)}
     return found
 
@@ -360,56 +330,48 @@ def _bnb_int8(tensors: QuantizedTensors, name: str) -> QuantizedTensor:
             raise tensors.unread("bitsandbytes weights that are not row by row (weight_format)")
         parts.append(layout)
 
-    def numbers() -> Floats:
+    def numbers() -> Array:
         return tensors.read(f"{name}.weight") * (tensors.floats(f"{name}.SCB") / np.float32(127))[:, None]
 
     return QuantizedTensor(shape, tuple(parts), numbers)
 
 
 def _bnb_4bit(tensors: QuantizedTensors, name: str, state_name: str) -> QuantizedTensor:
-    state = _quant_state(tensors, state_name)
-    count = math.prod(state.shape)
-    blocks = -(-count // state.block)
-    tensors.expect(name, ("U8",), (-(-count // 2), 1))
-    tensors.expect(f"{name}.quant_map", _FLOATS, (16,))
-    tensors.expect(f"{name}.absmax", ("U8",) if state.nested_block else _FLOATS, (blocks,))
-    parts = [name, state_name, f"{name}.quant_map", f"{name}.absmax"]
-    if state.nested_block:
-        parts += [f"{name}.nested_quant_map", f"{name}.nested_absmax"]
-        tensors.expect(parts[-2], _FLOATS, (256,))
-        tensors.expect(parts[-1], _FLOATS, (-(-blocks // state.nested_block),))
-
-    def numbers() -> Floats:
-        codes = tensors.read(name).reshape(-1)
-        both = np.stack([codes >> 4, codes & 15], axis=-1).reshape(-1)[:count]
-        return _bnb_scaled(tensors, name, tensors.floats(f"{name}.quant_map")[both], state).reshape(state.shape)
-
-    return QuantizedTensor(state.shape, tuple(parts), numbers)
-
-
-def _quant_state(tensors: QuantizedTensors, name: str) -> _QuantState:
-    tensors.expect(name, ("U8",), axes=1)
+    tensors.expect(state_name, ("U8",), axes=1)
     try:
-        state = json.loads(tensors.read(name).tobytes())
+        state = json.loads(tensors.read(state_name).tobytes())
         shape, block, nested = tuple(state["shape"]), state["blocksize"], state.get("nested_blocksize", 0)
-        offset = float(state.get("nested_offset", 0))
+        offset = np.float32(float(state.get("nested_offset", 0)))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise tensors.misfit(f"{name} cannot be read") from None
+        raise tensors.misfit(f"{state_name} cannot be read") from None
     counts = [*shape, block, *[nested] * ("nested_blocksize" in state)]
     if not shape or any(type(each) is not int or each < 1 for each in counts):
-        raise tensors.misfit(f"{name} says that the shape is {shape!r}, in blocks of {block!r} and {nested!r}")
-    return _QuantState(shape, block, nested, offset)
+        raise tensors.misfit(f"{state_name} says that the shape is {shape!r}, in blocks of {block!r} and {nested!r}")
+    count = math.prod(shape)
+    blocks = -(-count // block)
+    parts = [name, state_name, f"{name}.quant_map", f"{name}.absmax"]
+    tensors.expect(name, ("U8",), (-(-count // 2), 1))
+    tensors.expect(f"{name}.quant_map", _FLOATS, (16,))
+    tensors.expect(f"{name}.absmax", ("U8",) if nested else _FLOATS, (blocks,))
+    if nested:
+        parts += [f"{name}.nested_quant_map", f"{name}.nested_absmax"]
+        tensors.expect(parts[-2], _FLOATS, (256,))
+        tensors.expect(parts[-1], _FLOATS, (-(-blocks // nested),))
 
+    def scales() -> Array:
+        if not nested:
+            return tensors.floats(f"{name}.absmax")
+        of_scales = np.repeat(tensors.floats(f"{name}.nested_absmax"), nested)[:blocks]
+        return tensors.floats(f"{name}.nested_quant_map")[tensors.read(f"{name}.absmax")] * of_scales + offset
 
-def _bnb_scaled(tensors: QuantizedTensors, name: str, numbers: Floats, state: _QuantState) -> Floats:
-    if state.nested_block:
-        codes = tensors.read(f"{name}.absmax")
-        of_scales = np.repeat(tensors.floats(f"{name}.nested_absmax"), state.nested_block)[: len(codes)]
-        scales = tensors.floats(f"{name}.nested_quant_map")[codes] * of_scales + np.float32(state.offset)
-    else:
-        scales = tensors.floats(f"{name}.absmax")
-    numbers *= np.repeat(scales, state.block)[: len(numbers)]
-    return numbers
+    def numbers() -> Array:
+        codes = tensors.read(name).reshape(-1)
+        both = np.stack([codes >> 4, codes & 15], axis=-1).reshape(-1)[:count]
+        found = tensors.floats(f"{name}.quant_map")[both]
+        found *= np.repeat(scales(), block)[:count]
+        return found.reshape(shape)
+
+    return QuantizedTensor(shape, tuple(parts), numbers)
 
 
 # --- compressed-tensors: integers in words of 32 bits, or one code for each number, with scales ----------------------
@@ -434,16 +396,15 @@ def compressed_tensors(tensors: QuantizedTensors, config: Mapping[str, Any]) -> 
     if _as_mapping(config.get("transform_config")).get("config_groups"):
         raise tensors.unread("compressed-tensors' transforms of the hidden states")
     scheme = _as_mapping(group.get("weights"))
-    size, block = scheme.get("group_size"), scheme.get("block_structure", ())
+    size = scheme.get("group_size")
     blocks = [(1, size)] if type(size) is int and size > 0 else []
-    blocks += [(block[0], block[1])] if _is_block(block) else []
+    blocks += _blocks(scheme.get("block_structure"))
     found = {
         name: _packed_integers(tensors, name, scheme.get("num_bits"), blocks) for name in tensors.ending("_packed")
     }
     for name in tensors.ending("_scale"):
-        if tensors.type(name) in (*_FP8, "I8"):
-            shape = tensors.expect(name, (*_FP8, "I8"))
-            found[name] = _scaled(tensors, shape, (name, name + "_scale"), blocks)
+        if tensors.type(name) in (_FP8, "I8"):
+            found[name] = _scaled(tensors, tensors.expect(name, (_FP8, "I8")), (name, name + "_scale"), blocks)
     return found
 
 
@@ -460,7 +421,7 @@ def _packed_integers(tensors: QuantizedTensors, name: str, bits: Any, blocks: li
     if shape[0] != rows or shape[1] < 1 or words != -(-shape[1] * bits // 32):
         raise tensors.misfit(f"{name}_packed has shape {[rows, words]} for {list(shape)} in {bits} bits")
 
-    def codes(packed: str) -> Floats:
+    def codes(packed: str) -> Array:
         """Each is stored more by half of their range than it is."""
         return unpack_bits(tensors.read(packed), bits, shape[1]).astype(np.float32) - (1 << bits - 1)
 
@@ -485,10 +446,8 @@ _TYPES = dict.fromkeys(("bits", "w_bit", "group_size"), int) | dict.fromkeys(
 _LARGEST = 2**31
 
 
-class Dequantized:
+class Dequantized(Store):
     """The tensors of a store, those that are quantized by the numbers that they stand for.
-
-    See `attncli.checkpoints.tensors.Store`.
 
     Args:
         store: with the codes and the scales.
@@ -504,24 +463,23 @@ class Dequantized:
         self.names = dict.fromkeys([*(name for name in store.names if name not in parts), *quantized]).keys()
 
     def stored(self, name: str) -> Stored:
-        """See `attncli.checkpoints.tensors.Store.stored`."""
+        """See `Store.stored`."""
         quantized = self._quantized.get(name)
         return self._store.stored(name) if quantized is None else Stored("F32", quantized.shape)
 
     def prepare(self, names: Collection[str]) -> None:
-        """See `attncli.checkpoints.tensors.Store.prepare`."""
+        """See `Store.prepare`."""
         parts = (self._quantized[name].parts if name in self._quantized else (name,) for name in names)
         self._store.prepare([part for each in parts for part in each])
 
-    def read(self, name: str) -> np.ndarray[Any, Any]:
-        """See `attncli.checkpoints.tensors.Store.read`."""
+    def read(self, name: str) -> Array:
+        """See `Store.read`."""
         quantized = self._quantized.get(name)
         return self._store.read(name) if quantized is None else quantized.read()
 
-    def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
-        """See `attncli.checkpoints.tensors.Store.rows`."""
-        quantized = self._quantized.get(name)
-        return self._store.rows(name, indices) if quantized is None else quantized.read()[list(indices)]
+    def rows(self, name: str, indices: Sequence[int]) -> Array:
+        """See `Store.rows`."""
+        return super().rows(name, indices) if name in self._quantized else self._store.rows(name, indices)
 
 
 def dequantized(store: Store, snapshot: Snapshot, config: Any) -> Store:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
+from attncli.corpus.files import SentenceFile
 from attncli.corpus.readers.jsonl import conversation_of, no_such_column
 from attncli.corpus.readers.text import MAX_BYTES, decode, read_lines
-from attncli.corpus.remote import SentenceFile
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, require
 from attncli.text import plural, visible
@@ -108,7 +108,7 @@ def _open_parquet(file: SentenceFile) -> Iterator[ParquetFile]:
     require("a Parquet file", "pyarrow")
     from pyarrow.parquet import ParquetFile
 
-    with file.open_seekable() as source, ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER) as table:
+    with file.open_raw() as source, ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER) as table:
         yield table
 
 

@@ -9,8 +9,8 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,9 +25,10 @@ from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model
 from attncli.engines.numpy.ragged_batch import TokenIds
 from attncli.engines.numpy.weights import ModelWeights
-from attncli.errors import AttnError, InputError, UsageError
+from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE, OpenModel
+from attncli.errors import AttnError, InputError, NotExposedError, UsageError, require
 from attncli.text import as_list, visible
-from attncli.trace.layer import LayerTrace
+from attncli.trace.layer import LayerTrace, Proof
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
 
@@ -44,14 +45,30 @@ __all__ = ["NativeCheckpoint", "UnsupportedError", "load_alone"]
 _log = logging.getLogger(__name__)
 
 
-class NativeCheckpoint:
-    """A model and its tokenizer, opened once.
+class NativeCheckpoint(OpenModel):
+    """A model and its tokenizer, opened once, with transformers for the sentences that this engine declines.
+
+    Which engine computes a sentence does not depend on the sentences beside it, so that a run that goes on gives the
+    same answers as one that was never interrupted.
+
+    Args:
+        snapshot: the checkpoint's files.
+        layers: which layers to record.
+        heads: which heads to show.
+        kind: the only kind of attention to record; None is every kind.
+        mask: in place of the model's own.
+        special: whether the tokenizer adds its special tokens.
+        options: how to load.
+        other: opens the checkpoint in transformers; None where it reads no such checkpoint, or was not asked for.
 
     Raises:
         UnsupportedError: this engine does not compute it.
         LoadError: its files are damaged, or do not belong together.
         UsageError: there is no such layer, head or kind.
     """
+
+    can_batch = True
+    is_incremental = True
 
     def __init__(
         self,
@@ -63,92 +80,101 @@ class NativeCheckpoint:
         mask: str | None,
         special: bool,
         options: EngineOptions,
+        other: Callable[[], OpenModel] | None = None,
     ) -> None:
         check_options(options)
         self.mask = _parse_mask(mask)
-        files = _open(snapshot, options.offline)
+        files = _open(snapshot)
         model, config = snapshot.name, files.config
         spec = model_spec(ConfigReader(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
         self.name = model
-        self.family: str = config["model_type"]
-        self.tower = spec.tower
+        self._is_gguf = snapshot.gguf is not None
+        self._other = other
+        self._verifies = options.engine == "verify"  # each layer's proof is how far it is from that of the other
+        self.parallel_from = PARALLEL_FROM_LATE if self._verifies else PARALLEL_FROM
+        self.attention_layers = range(len(spec.layers))
         self.layers = layers.resolve(len(spec.layers), visible(model))
         self.heads = heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
-        last = max(self.layers)
-        _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(spec.layers), last)
+        family, last = config["model_type"], max(self.layers)
+        _log.info("%s: %s of %d layers; layer %d is the last to run", model, family, len(spec.layers), last)
         store = files.store()
-        self._form = store.form
         weights = ModelWeights(model, store, spec.prefixes, spec.embedding.tokens.name + ".weight")
         self.model = Model(spec, weights)
         expected = set(spec.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
         head = weights.prefix or spec.prefix
-        self.notes = check_unread(model, weights.unread(expected), modules, head, is_undone=bool(store.form))
+        notes = check_unread(model, weights.unread(expected), modules, head, is_undone=bool(store.form))
         check_types(model, store, expected, head)
-        tokenizer = files.tokenizer()
-        self.encoder = InputEncoder(
-            name=model,
-            tokenizer=tokenizer,
-            special=special,
-            limit=spec.positions,
-            truncate=options.truncate,
-            rows=spec.embedding.tokens.rows,
-        ).with_chat(options)
+        tokenizer, rows = files.tokenizer(), spec.embedding.tokens.rows
+        encoder = InputEncoder(model, tokenizer, special, spec.positions, options.truncate, rows)
+        self.encoder = encoder.with_chat(options)
         weights.prepare(spec.read_whole(last))
         self._prefix_cache: PrefixCache | None = None
         self._source = Provenance(
             "pretrained",
             model=model,
-            architecture=self.family,
+            architecture=family,
             layers=len(spec.layers),
             details={
                 "engine": "native",
                 **snapshot.details,
-                **({"weights": self._form} if self._form else {}),
-                **({} if self.tower is None else {"tower": self.tower}),
+                **({"weights": store.form} if store.form else {}),
+                **({} if spec.tower is None else {"tower": spec.tower}),
             },
-            notes=self.notes,
+            notes=notes,
         )
         _log.info("native engine: float32 on cpu")
-
-    @property
-    def attention_layers(self) -> Sequence[int]:
-        """All layers of the model."""
-        return range(len(self.model.spec.layers))
 
     def recording(self, layers: Indices, mask: str | None) -> NativeCheckpoint:
         """Return the source of other layers, which goes on from what this one and others of it have computed.
 
-        See `attncli.engines.source.OpenModel.recording`.
+        See `OpenModel.recording`.
         """
         from attncli.engines.numpy.prefix_cache import PrefixCache
 
         self._prefix_cache = self._prefix_cache or PrefixCache()
-        other = copy(self)
-        other.layers = layers.resolve(len(self.attention_layers), visible(self.name))
-        other.mask = _parse_mask(mask)
-        return other
+        again = copy(self)
+        again.layers = layers.resolve(len(self.attention_layers), visible(self.name))
+        again.mask = _parse_mask(mask)
+        other = self._other
+        again._other = None if other is None else cache(lambda: other().recording(layers, mask))
+        return again
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence; see `attncli.engines.source.OpenModel.tokens`."""
+        """Return the tokens of a sentence; see `OpenModel.tokens`."""
         _check_target(target)
         tokens = self.encoder.encode(text, pair, None).tokens
         return tokens, tokens
 
-    def answers(
-        self, texts: Sequence[str], pair: str | None = None, target: str | None = None
-    ) -> Iterator[Trace | UnsupportedError]:
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        _check_target(target)
+        texts = list(as_list(texts))
+        for place, answer in enumerate(self._answers(texts, pair)):
+            other = self._other
+            if isinstance(answer, UnsupportedError):
+                if other is None or self._verifies:
+                    engine = "verify" if self._verifies else "native"
+                    raise refusal(self.name, answer, engine, self._is_gguf)
+                log_fallback(self.name, answer)
+                yield other().trace(texts[place], pair)
+            elif self._verifies and other is not None:
+                layers = zip(answer.layers, other().trace(texts[place], pair).layers, strict=True)
+                yield replace(answer, layers=tuple(compared(*both, answer.source.dtype) for both in layers))
+            else:
+                yield answer
+
+    def _answers(self, texts: Sequence[str], pair: str | None) -> Iterator[Trace | UnsupportedError]:
         """Yield the attention of each sentence, in order, or why it is declined, whatever stands beside it.
 
-        Sentences that follow each other are packed (`ragged_batch`), and nothing but the texts and the
-        model's widths says which of them together.
+        Sentences that follow each other are packed (`ragged_batch`), and nothing but the texts and the model's widths
+        says which of them together.
         """
-        _check_target(target)
         pack: list[EncodedInput] = []
         tokens = 0
-        for text in as_list(texts):
+        for text in texts:
             try:
                 sentence = self.encoder.encode(text, pair, None)
             except AttnError:
@@ -163,7 +189,6 @@ class NativeCheckpoint:
         yield from self._answered(pack)
 
     def _answered(self, pack: Sequence[EncodedInput]) -> Iterator[Trace | UnsupportedError]:
-        """Yield the attention of each sentence of a pack, or why it is declined."""
         if not pack:
             return
         begun = perf_counter()
@@ -194,16 +219,13 @@ class NativeCheckpoint:
         of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
         _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
         for sentence, layers in zip(pack, found, strict=True):
-            yield self._traced(sentence, layers)
-
-    def _traced(self, sentence: EncodedInput, layers: Sequence[LayerTrace]) -> Trace | UnsupportedError:
-        arrays = (array for each in layers for array in (each.q, each.k, each.v) if array is not None)
-        if not all(map(_is_finite, arrays)):
-            return UnsupportedError("some of its numbers are not finite")
-        found = {each.layer: each for each in layers}
-        recorded = tuple(found[index] for index in self.layers)
-        tokens = sentence.tokens
-        return Trace(self._source, tokens, tokens, recorded, sentence.text, sentence.pair, notes=sentence.notes)
+            arrays = (array for each in layers for array in (each.q, each.k, each.v) if array is not None)
+            if not all(map(_is_finite, arrays)):
+                yield UnsupportedError("some of its numbers are not finite")
+                continue
+            by_index = {each.layer: each for each in layers}
+            recorded, own = tuple(by_index[index] for index in self.layers), sentence.tokens
+            yield Trace(self._source, own, own, recorded, sentence.text, sentence.pair, notes=sentence.notes)
 
 
 # What most runs have no use for is imported where it is used: they start sooner.
@@ -228,6 +250,39 @@ def _is_finite(array: np.ndarray[Any, Any]) -> bool:
     return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
+def compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrace:
+    """Return a layer with a proof: the largest difference of its Q, K, V and weights from those of a known layer.
+
+    Where the known layer is not what the unmodified model computes, its own proof is returned, which says so.
+    """
+    if not reference.is_proven(dtype):
+        return replace(layer, proof=reference.proof)
+    apart = [np.abs(getattr(layer, name) - getattr(reference, name)).max() for name in "qkv"]
+    for head in range(layer.num_heads):
+        for block, other in zip(layer.head(head).blocks(), reference.head(head).blocks(), strict=True):
+            apart.append(np.abs(block.weights - other.weights).max())
+    worst = float(np.max(apart))  # NaN where one of them is
+    largest = max(float(np.abs(getattr(reference, name)).max()) for name in "qkv")
+    return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights", max(largest, 1.0)))
+
+
+def log_fallback(name: str, reason: UnsupportedError) -> None:
+    """Log why transformers computes a checkpoint or a sentence; LoadError if it is not installed."""
+    why = f"the native engine does not compute {visible(name)}: {visible(str(reason))}"
+    require(f"{why}. The transformers engine", "torch", "transformers")
+    _log.info("left to transformers: %s", reason)
+
+
+def refusal(name: str, reason: UnsupportedError, engine: str, is_gguf: bool) -> NotExposedError:
+    """Return the error for what this engine declines and no other computes."""
+    shown, why = visible(name), visible(str(reason))
+    if is_gguf:
+        return NotExposedError(f"{shown} is a GGUF file, and the native engine does not compute it: {why}")
+    return NotExposedError(
+        f"--engine {engine}: the native engine does not compute {shown}: {why}; leave the option out"
+    )
+
+
 class _OpenFiles(NamedTuple):
     """A checkpoint's configuration, and what opens its tensors and its tokenizer."""
 
@@ -236,25 +291,24 @@ class _OpenFiles(NamedTuple):
     tokenizer: Callable[[], NativeTokenizer]
 
 
-def _open(snapshot: Snapshot, offline: bool) -> _OpenFiles:
+def _open(snapshot: Snapshot) -> _OpenFiles:
     """Return what a checkpoint is made of, of which nothing but the configuration is read yet."""
     if snapshot.gguf is not None:
-        return _open_gguf(snapshot.gguf)
-    if snapshot.is_pickled:
-        raise UnsupportedError(f"the weights of {'its base' if snapshot.adapter else 'it'} are in a pickle")
+        # Which other checkpoints need not wait for.
+        from attncli.checkpoints.tensors.gguf import Gguf, GgufFile
+        from attncli.encoding.gguf_tokenizer import tokenizer_of
+        from attncli.engines.numpy.gguf_config import config_of
+
+        file = GgufFile(snapshot.gguf)
+        return _OpenFiles(config_of(file), partial(Gguf, file), partial(tokenizer_of, file))
     config = without_quantization(snapshot.config)  # which the store undoes
-    store = cache(partial(open_store, snapshot, offline))
+
+    def store() -> Store:
+        if snapshot.is_pickled:
+            raise UnsupportedError(f"the weights of {'its base' if snapshot.adapter else 'it'} are in a pickle")
+        return open_store(snapshot)
+
     return _OpenFiles(config, store, partial(load_tokenizer, snapshot.model_name, snapshot.tokenizer, config))
-
-
-def _open_gguf(path: Path) -> _OpenFiles:
-    # Which other checkpoints need not wait for.
-    from attncli.checkpoints.tensors.gguf import Gguf, GgufFile
-    from attncli.encoding.gguf_tokenizer import tokenizer_of
-    from attncli.engines.numpy.gguf_config import config_of
-
-    file = GgufFile(path)
-    return _OpenFiles(config_of(file), partial(Gguf, file), partial(tokenizer_of, file))
 
 
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenizer, int]:
@@ -265,12 +319,9 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenize
         LoadError: a file is damaged.
     """
     check_options(options)
-    if snapshot.gguf is not None:
-        opened = _open_gguf(snapshot.gguf)
-        return opened.tokenizer(), model_spec(ConfigReader(opened.config)).positions
-    config = snapshot.config
-    limit = model_spec(ConfigReader(without_quantization(config))).positions
-    return load_tokenizer(snapshot.model_name, snapshot.tokenizer, config), limit
+    files = _open(snapshot)
+    limit = model_spec(ConfigReader(files.config)).positions
+    return files.tokenizer(), limit
 
 
 def check_options(options: LoadOptions) -> None:

@@ -15,7 +15,7 @@ from attncli import attention
 from attncli.engines.numpy import parallel
 from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, Residual
 from attncli.engines.numpy.ops import linear, rotated
-from attncli.engines.numpy.ragged_batch import Group, GroupHeads, RaggedBatch, TokenIds
+from attncli.engines.numpy.ragged_batch import GroupHeads, RaggedBatch, TokenIds
 from attncli.engines.numpy.weights import ModelWeights
 from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.trace.layer import LayerTrace, stages_of
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     Hidden = Float[np.ndarray, "T E"]
-    Queries = Float[np.ndarray, "T H D"]
-    Keys = Float[np.ndarray, "T Hkv D"]
 
 _FILL = float(np.finfo(np.float32).min)  # what models add to a score that is masked
 
@@ -41,15 +39,10 @@ _MOST, _LEAST = 128, 32
 
 @dataclass(frozen=True)
 class Model:
-    """A model as data, with its weights.
+    """A model as data, with its weights."""
 
-    Attributes:
-        spec: how it is put together.
-        weights: its tensors.
-    """
-
-    spec: ModelSpec
-    weights: ModelWeights
+    spec: ModelSpec  # how it is put together
+    weights: ModelWeights  # its tensors
 
     @cached_property
     def batch_tokens(self) -> int:
@@ -131,19 +124,12 @@ class Model:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a model.
+    """One layer of a model."""
 
-    Attributes:
-        model: its model.
-        index: which layer it is.
-        mask: in place of the layer's own; None is that one.
-        is_wanted: whether its attention is recorded.
-    """
-
-    model: Model
-    index: int
-    mask: Expression | None
-    is_wanted: bool
+    model: Model  # its model
+    index: int  # which layer it is
+    mask: Expression | None  # in place of the layer's own; None is that one
+    is_wanted: bool  # whether its attention is recorded
 
     def project_qkv(self, x: Hidden, batch: RaggedBatch, past: int = 0) -> list[GroupHeads]:
         """Return the queries, keys and values of each group of sentences, queries and keys rotated.
@@ -153,8 +139,27 @@ class Layer:
             batch: the sentences.
             past: that row; others than 0 are for a sentence that is alone.
         """
-        query, key, value = self._queries_keys_values(self._pre_norm(self._spec.attention_residual, x))
-        return [self._heads_of(group, past, query, key, value) for group in batch.groups]
+        heads, how = self._spec.heads, self._spec.projections
+        x = self._pre_norm(self._spec.attention_residual, x)
+        if how.joint:
+            joint = self._project(how.joint, x, 3 * heads.count * heads.width, how.has_bias)
+            if how.interleaved_qkv:
+                query, key, value = joint.reshape(len(x), heads.count, 3, heads.width).transpose(2, 0, 1, 3)
+            else:
+                query, key, value = joint.reshape(len(x), 3, heads.count, heads.width).transpose(1, 0, 2, 3)
+        else:
+            query = self._project_heads(how.query, how.query_norm, x, heads.count)
+            key = self._project_heads(how.key, how.key_norm, x, heads.kv_heads)
+            value = self._project_heads(how.value, "", x, heads.kv_heads)
+        rope, found = self._spec.layers[self.index].rope, []
+        for group in batch.groups:
+            rest = group.without_prefix(past)
+            q, k = rest.split_heads(query), rest.split_heads(key)
+            if rope is not None:
+                angles = np.arange(past, group.tokens, dtype=np.float32)[:, None] * rope
+                q, k = rotated(q, angles), rotated(k, angles)
+            found.append(GroupHeads(group, q, k, rest.split_heads(value)))
+        return found
 
     def record(
         self, projected: Sequence[GroupHeads], heads: tuple[int, ...], records: Sequence[list[LayerTrace]]
@@ -201,14 +206,6 @@ class Layer:
     def _project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         return self.model.project(self._name(name), x, width, has_bias, self._spec.projections.is_transposed)
 
-    def _heads_of(self, group: Group, past: int, query: Queries, key: Keys, value: Keys) -> GroupHeads:
-        rest = group.without_prefix(past)
-        q, k = rest.split_heads(query), rest.split_heads(key)
-        if (rope := self._spec.layers[self.index].rope) is not None:
-            angles = rope.angles(group.tokens)[past:]
-            q, k = rotated(q, angles), rotated(k, angles)
-        return GroupHeads(group, q, k, rest.split_heads(value))
-
     def _trace(
         self,
         q: Float[np.ndarray, "H T D"],
@@ -217,6 +214,11 @@ class Layer:
         heads: tuple[int, ...],
     ) -> LayerTrace:
         how, (count, tokens) = self._spec.layers[self.index], q.shape[:2]
+        own = how.mask  # the simplest that is the same for so many tokens
+        if tokens == 1:
+            own = Atom("full")
+        elif own.name == "window" and own.arguments[0] >= tokens:
+            own = Atom("causal")
         return LayerTrace(
             layer=self.index,
             kind="self",
@@ -224,32 +226,16 @@ class Layer:
             k=k,
             v=v,
             scale=how.scale,
-            mask=RuleMask(self.mask or _simplest(how.mask, tokens), tokens, tokens, count),
+            mask=RuleMask(self.mask or own, tokens, tokens, count),
             heads=heads,
             softcap=self._spec.softcap,
             fill=_FILL,
         )
 
-    def _queries_keys_values(self, x: Hidden) -> tuple[Queries, Keys, Keys]:
-        heads, how = self._spec.heads, self._spec.projections
-        if how.joint:
-            joint = self._project(how.joint, x, 3 * heads.count * heads.width, how.has_bias)
-            if how.interleaved_qkv:
-                q, k, v = joint.reshape(len(x), heads.count, 3, heads.width).transpose(2, 0, 1, 3)
-            else:
-                q, k, v = joint.reshape(len(x), 3, heads.count, heads.width).transpose(1, 0, 2, 3)
-            return q, k, v
-        query = self._project_heads(how.query, how.query_norm, x, heads.count)
-        key = self._project_heads(how.key, how.key_norm, x, heads.kv_heads)
-        return query, key, self._project_heads(how.value, "", x, heads.kv_heads)
-
-    def _project_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Queries:
-        how, width = self._spec.projections, self._spec.heads.width
-        projected = self._project(name, x, heads * width, how.has_bias)
-        if norm and how.normed_whole:
-            projected = self.model.normalize(self._name(norm), projected)
-        split = projected.reshape(len(x), heads, width)
-        return self.model.normalize(self._name(norm), split) if norm and not how.normed_whole else split
+    def _project_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "T H D"]:
+        width = self._spec.heads.width
+        split = self._project(name, x, heads * width, self._spec.projections.has_bias).reshape(len(x), heads, width)
+        return self.model.normalize(self._name(norm), split) if norm else split
 
     def _mlp(self, x: Hidden) -> Hidden:
         how = self._spec.feed_forward
@@ -315,10 +301,3 @@ def _positions(ids: Sequence[int], padding_id: int | None) -> list[int]:
         return list(range(len(ids)))
     is_text = np.asarray(ids) != padding_id
     return (is_text.cumsum() * is_text + padding_id).tolist()
-
-
-def _simplest(mask: Atom, tokens: int) -> Atom:
-    """Return the simplest mask that is the same for so many tokens."""
-    if tokens == 1:
-        return Atom("full")
-    return Atom("causal") if mask.name == "window" and mask.arguments[0] >= tokens else mask

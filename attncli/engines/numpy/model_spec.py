@@ -2,73 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
-from attncli.engines.numpy.ops import ACTIVATIONS
-from attncli.engines.numpy.rope import Rope
 from attncli.masks.expressions import Atom
 
 Hidden = np.ndarray[Any, np.dtype[np.float32]]
+Frequencies = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Norm(NamedTuple):
-    """A normalization.
+    """A normalization."""
 
-    Attributes:
-        function: `layer_norm` or `rms_norm`.
-        eps: what keeps it from dividing by zero.
-        has_bias: whether it shifts too.
-        offset: what is added to its weights (Gemma's are stored as their distance from 1).
-    """
-
-    function: Callable[..., Hidden]
-    eps: float
-    has_bias: bool = False
-    offset: float = 0.0
+    function: Callable[..., Hidden]  # `layer_norm` or `rms_norm`
+    eps: float  # what keeps it from dividing by zero
+    has_bias: bool = False  # whether it shifts too
+    offset: float = 0.0  # what is added to its weights (Gemma's are stored as their distance from 1)
 
 
 class LookupTable(NamedTuple):
-    """A tensor of which a row is taken.
+    """A tensor of which a row is taken."""
 
-    Attributes:
-        name: without `.weight`.
-        rows: how many it has.
-    """
-
-    name: str
-    rows: int
+    name: str  # without `.weight`
+    rows: int  # how many it has
 
 
 class Embedding(NamedTuple):
-    """From token ids to the first hidden states.
+    """From token ids to the first hidden states."""
 
-    Attributes:
-        width: of a row.
-        tokens: a row for each id.
-        positions: a row for each position.
-        padding_id: the padding's id, after which positions begin (RoBERTa); None: positions are 0, 1, 2, ….
-        segments: a row for each of two texts.
-        segment: the text that tokens belong to where the tokenizer does not say; None adds no row.
-        norm: name of the tensors that normalize the sum.
-        projection: name of the tensors that lead from this width to that of the model.
-        scale: a number that the tokens' rows are multiplied by.
-    """
-
-    width: int
-    tokens: LookupTable
-    positions: LookupTable | None = None
+    width: int  # of a row
+    tokens: LookupTable  # a row for each id
+    positions: LookupTable | None = None  # a row for each position
+    # the padding's id, after which positions begin (RoBERTa); None: positions are 0, 1, 2, …
     padding_id: int | None = None
-    segments: LookupTable | None = None
-    segment: int | None = None
-    norm: str | None = None
-    projection: str | None = None
-    scale: float = 1.0
+    segments: LookupTable | None = None  # a row for each of two texts
+    segment: int | None = None  # the text that tokens belong to where the tokenizer does not say; None adds no row
+    norm: str | None = None  # name of the tensors that normalize the sum
+    projection: str | None = None  # name of the tensors that lead from this width to that of the model
+    scale: float = 1.0  # a number that the tokens' rows are multiplied by
 
 
 class Residual(NamedTuple):
@@ -80,123 +54,71 @@ class Residual(NamedTuple):
 
 
 class Projections(NamedTuple):
-    """From hidden states to queries, keys and values, and back.
+    """From hidden states to queries, keys and values, and back."""
 
-    Attributes:
-        output: name of the tensor that is multiplied with the concatenated heads, in its layer, without `.weight`.
-        has_bias: whether queries, keys and values have biases.
-        output_has_bias: whether the output has one.
-        query: name of the tensor that makes the queries.
-        key: name of the tensor that makes the keys.
-        value: name of the tensor that makes the values.
-        joint: name of one tensor in place of these three, a third of its rows each.
-        interleaved_qkv: whether each head has its own thirds there.
-        is_transposed: whether tensors are stored as `[in, out]` (GPT-2's Conv1D), as in the feed-forward network.
-        query_norm: name of the tensors that normalize the queries, before they are rotated.
-        key_norm: name of the tensors that normalize the keys.
-        normed_whole: whether these normalize all heads together, not each head by itself.
-    """
-
-    output: str
-    has_bias: bool
-    output_has_bias: bool
-    query: str = ""
-    key: str = ""
-    value: str = ""
-    joint: str = ""
-    interleaved_qkv: bool = False
+    output: str  # name of the tensor that is multiplied with the concatenated heads, in its layer, without `.weight`
+    has_bias: bool  # whether queries, keys and values have biases
+    output_has_bias: bool  # whether the output has one
+    query: str = ""  # name of the tensor that makes the queries
+    key: str = ""  # the same of the keys
+    value: str = ""  # the same of the values
+    joint: str = ""  # name of one tensor in place of these three, a third of its rows each
+    interleaved_qkv: bool = False  # whether each head has its own thirds there
+    # whether tensors are stored as `[in, out]` (GPT-2's Conv1D), as in the feed-forward network
     is_transposed: bool = False
-    query_norm: str = ""
-    key_norm: str = ""
-    normed_whole: bool = False
+    query_norm: str = ""  # name of the tensors that normalize the queries, each head by itself, before they are rotated
+    key_norm: str = ""  # the same of the keys
 
 
 class FeedForward(NamedTuple):
-    """`down(activation(up(x)))`, or `down(activation(gate(x)) * up(x))`.
+    """`down(activation(up(x)))`, or `down(activation(gate(x)) * up(x))`."""
 
-    Attributes:
-        width: of the hidden layer.
-        up: name of the tensor that leads there.
-        down: name of the tensor that leads back.
-        activation: a function.
-        has_bias: whether all of them have biases.
-        gate: name of the tensor whose product is multiplied with that of `up`.
-    """
-
-    width: int
-    up: str
-    down: str
-    activation: Callable[[Hidden], Hidden]
-    has_bias: bool
-    gate: str = ""
+    width: int  # of the hidden layer
+    up: str  # name of the tensor that leads there
+    down: str  # name of the tensor that leads back
+    activation: Callable[[Hidden], Hidden]  # a function
+    has_bias: bool  # whether all of them have biases
+    gate: str = ""  # name of the tensor whose product is multiplied with that of `up`
 
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """The heads of every layer.
+    """The heads of every layer."""
 
-    Attributes:
-        count: of the queries.
-        kv_heads: of the keys and values, each of which as many query heads share.
-        width: of one.
-    """
-
-    count: int
-    kv_heads: int
-    width: int
+    count: int  # of the queries
+    kv_heads: int  # of the keys and values, each of which as many query heads share
+    width: int  # of one
 
 
 class AttentionSpec(NamedTuple):
-    """The attention of one layer.
+    """The attention of one layer."""
 
-    Attributes:
-        scale: what multiplies q·k.
-        mask: which query may attend to which key.
-        rope: how queries and keys are rotated; None: they are not.
-    """
-
-    scale: float
-    mask: Atom
-    rope: Rope | None = None
+    scale: float  # what multiplies q·k
+    mask: Atom  # which query may attend to which key
+    # the frequencies by which queries and keys are rotated; None: they are not. See `rope`
+    rope: Frequencies | None = None
 
 
 class ModelSpec(NamedTuple):
-    """A model without its weights.
+    """A model without its weights."""
 
-    Attributes:
-        prefix: what the names of its tensors begin with where the checkpoint was saved with a head on top.
-        layer: what the names of a layer's tensors begin with, after that; `{}` is its index.
-        width: E, of the hidden states.
-        positions: how many tokens it reads.
-        heads: of every layer.
-        embedding: how it begins.
-        norm: the kind of all its normalizations.
-        projections: around the attention.
-        feed_forward: the other sublayer.
-        attention_residual: normalizations around the attention.
-        feed_forward_residual: normalizations around the feed-forward network.
-        layers: the attention of each layer.
-        is_parallel: both sublayers read the same hidden states (GPT-J, GPT-NeoX).
-        softcap: c in c·tanh(scores/c).
-        tower: its model type where it stands inside of a model that reads pictures too; None for a text model.
-        tower_prefixes: what the names of its tensors begin with there, by the version that saved them.
-    """
-
-    prefix: str
-    layer: str
-    width: int
-    positions: int
-    heads: HeadSpec
-    embedding: Embedding
-    norm: Norm
-    projections: Projections
-    feed_forward: FeedForward
-    attention_residual: Residual
-    feed_forward_residual: Residual
-    layers: tuple[AttentionSpec, ...]
-    is_parallel: bool = False
-    softcap: float | None = None
+    prefix: str  # what the names of its tensors begin with where the checkpoint was saved with a head on top
+    layer: str  # what the names of a layer's tensors begin with, after that; `{}` is its index
+    width: int  # E, of the hidden states
+    positions: int  # how many tokens it reads
+    heads: HeadSpec  # of every layer
+    embedding: Embedding  # how it begins
+    norm: Norm  # the kind of all its normalizations
+    projections: Projections  # around the attention
+    feed_forward: FeedForward  # the other sublayer
+    attention_residual: Residual  # normalizations around the attention
+    feed_forward_residual: Residual  # normalizations around the feed-forward network
+    layers: tuple[AttentionSpec, ...]  # the attention of each layer
+    is_parallel: bool = False  # both sublayers read the same hidden states (GPT-J, GPT-NeoX)
+    softcap: float | None = None  # c in c·tanh(scores/c)
+    # its model type where it stands inside of a model that reads pictures too; None for a text model
     tower: str | None = None
+    # what the names of its tensors begin with there, by the version that saved them
     tower_prefixes: tuple[str, ...] = ()
 
     @property
@@ -223,19 +145,19 @@ class ModelSpec(NamedTuple):
         for name, has_bias in tensors:
             yield from _tensors(name and self.layer.format(index) + name, has_bias)
 
-    def _projecting(self) -> Iterator[tuple[str | None, bool]]:
-        """Yield what the names begin with of what makes queries, keys and values, and whether there is a bias too."""
+    def _projecting(self) -> list[tuple[str | None, bool]]:
+        """Return what the names begin with of what makes queries, keys and values, and whether there is a bias too."""
         how, norm = self.projections, self.norm
-        yield from ((name, how.has_bias) for name in (how.query, how.key, how.value, how.joint))
-        yield from ((name, norm.has_bias) for name in (how.query_norm, how.key_norm, self.attention_residual.before))
+        norms = (how.query_norm, how.key_norm, self.attention_residual.before)
+        own = ((name, how.has_bias) for name in (how.query, how.key, how.value, how.joint))
+        return [*own, *((name, norm.has_bias) for name in norms)]
 
-    def _passing_on(self) -> Iterator[tuple[str | None, bool]]:
-        """Yield the same of what leads from there to the next layer."""
+    def _passing_on(self) -> list[tuple[str | None, bool]]:
+        """Return the same of what leads from there to the next layer."""
         how, fed, norm = self.projections, self.feed_forward, self.norm
-        yield how.output, how.output_has_bias
-        yield from ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
+        own = ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
         norms = (*self.attention_residual[1:], *self.feed_forward_residual)
-        yield from ((name, norm.has_bias) for name in norms)
+        return [(how.output, how.output_has_bias), *own, *((name, norm.has_bias) for name in norms)]
 
 
 def _tensors(name: str | None, has_bias: bool) -> Iterator[str]:
@@ -243,18 +165,3 @@ def _tensors(name: str | None, has_bias: bool) -> Iterator[str]:
         yield name + ".weight"
         if has_bias:
             yield name + ".bias"
-
-
-def split_width(hidden: int, heads: int) -> HeadSpec:
-    """Return heads that share a width, each with keys of its own."""
-    if hidden % heads:
-        raise UnsupportedError(f"{heads} heads share a width of {hidden}")
-    return HeadSpec(heads, heads, hidden // heads)
-
-
-def activation_of(
-    fields: ConfigReader, name: str, default: str, meant: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[Hidden], Hidden]:
-    """Return the activation that a field names; `meant` translates names that stand for another one."""
-    activation = fields.get(name, default, among=ACTIVATIONS)
-    return ACTIVATIONS[meant.get(activation, activation)]

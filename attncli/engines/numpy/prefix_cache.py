@@ -55,17 +55,11 @@ class LayerState(NamedTuple):
 
 @dataclass
 class CachedPass:
-    """The forward pass of one text, as far as it has come.
+    """The forward pass of one text, as far as it has come."""
 
-    Attributes:
-        sentence: the text.
-        mask: in place of the model's own; None is that one.
-        states: of each layer that is known, those of its first rows, or of all.
-    """
-
-    sentence: TokenIds
-    mask: Expression | None
-    states: dict[int, LayerState]
+    sentence: TokenIds  # the text
+    mask: Expression | None  # in place of the model's own; None is that one
+    states: dict[int, LayerState]  # of each layer that is known, those of its first rows, or of all
 
     @property
     def all_rows(self) -> int:

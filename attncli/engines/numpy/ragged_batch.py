@@ -17,29 +17,18 @@ if TYPE_CHECKING:
 
 
 class TokenIds(NamedTuple):
-    """What a model reads of a sentence.
+    """What a model reads of a sentence."""
 
-    Attributes:
-        ids: of its tokens.
-        segments: which of two texts each belongs to; None where the tokenizer does not say.
-    """
-
-    ids: Sequence[int]
-    segments: Sequence[int] | None = None
+    ids: Sequence[int]  # of its tokens
+    segments: Sequence[int] | None = None  # which of two texts each belongs to; None where the tokenizer does not say
 
 
 class Group(NamedTuple):
-    """Sentences of one length, which attend together: the heads of all of them are like those of one.
+    """Sentences of one length, which attend together: the heads of all of them are like those of one."""
 
-    Attributes:
-        sentences: their indices in the batch as it was given.
-        tokens: of each.
-        rows: their rows of the batch as it is laid.
-    """
-
-    sentences: Sequence[int]
-    tokens: int
-    rows: slice
+    sentences: Sequence[int]  # their indices in the batch as it was given
+    tokens: int  # of each
+    rows: slice  # their rows of the batch as it is laid
 
     def without_prefix(self, past: int) -> Group:
         """Return the group of a sentence that is alone, without its first tokens."""

@@ -1,10 +1,13 @@
-"""Rotary position embeddings as configurations describe them: their frequencies, and how these are stretched."""
+"""Rotary position embeddings as configurations describe them: their frequencies, and how these are stretched.
+
+The frequencies are the radians that a position adds, for each pair of dimensions, `[R]`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,25 +17,13 @@ from attncli.trace.selection import MOST
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-
-class Rope(NamedTuple):
-    """How queries and keys are rotated.
-
-    Attributes:
-        frequencies: radians that a position adds, for each pair of dimensions, `[R]`.
-    """
-
-    frequencies: Float[np.ndarray, " R"]
-
-    def angles(self, tokens: int) -> Float[np.ndarray, "T R"]:
-        """Return the angles of the first positions."""
-        return np.arange(tokens, dtype=np.float32)[:, None] * self.frequencies
+    Frequencies = Float[np.ndarray, " R"]
 
 
 def read_rope(
     fields: ConfigReader, width: int, positions: int, theta: float = 10_000.0, part: float | None = None
-) -> Rope:
-    """Return the rotation that a configuration describes, in the spelling of any version of transformers.
+) -> Frequencies:
+    """Return the frequencies that a configuration describes, in the spelling of any version of transformers.
 
     Args:
         fields: of the configuration.
@@ -52,34 +43,29 @@ def read_rope(
     return rope_of(parameters, defaults, width, positions)
 
 
-def rope_of(parameters: Any, defaults: Mapping[str, Any], width: int, positions: int) -> Rope:
-    """Return the rotation that parameters describe, with defaults where they do not say; see `read_rope`."""
+def rope_of(parameters: Any, defaults: Mapping[str, Any], width: int, positions: int) -> Frequencies:
+    """Return the frequencies that parameters describe, with defaults where they do not say; see `read_rope`."""
     if not isinstance(parameters, Mapping):
         raise UnsupportedError(f"its rotary parameters are {parameters!r}")
     fields = ConfigReader({**defaults, **parameters})
     kind = fields.get("rope_type", fields.get("type", "default"))
-    if kind not in _KINDS:
-        raise UnsupportedError(f"its rotary embedding is {kind!r}")
     base = fields.number("rope_theta")
     rotary_width = int(width * fields.number("partial_rotary_factor")) if "partial_rotary_factor" in defaults else width
     if rotary_width < 2 or rotary_width % 2 or rotary_width > min(width, MOST):
         raise UnsupportedError(f"it turns {rotary_width} of {width} dimensions")
-    frequencies = 1 / np.float32(base) ** (np.arange(0, rotary_width, 2, dtype=np.float32) / np.float32(rotary_width))
-    rope = _KINDS[kind](fields, frequencies.astype(np.float32), positions)
+    plain = 1 / np.float32(base) ** (np.arange(0, rotary_width, 2, dtype=np.float32) / np.float32(rotary_width))
+    frequencies = plain.astype(np.float32)
+    if kind == "linear":  # Chen et al. 2023, "Extending Context Window …"
+        frequencies = frequencies / np.float32(fields.number("factor"))
+    elif kind == "llama3":
+        frequencies = _stretched(fields, frequencies, positions)
+    elif kind != "default":
+        raise UnsupportedError(f"its rotary embedding is {kind!r}")
     fields.reject_unknown()
-    return rope
+    return frequencies
 
 
-def _default(_: ConfigReader, frequencies: Float[np.ndarray, " R"], positions: int) -> Rope:
-    return Rope(frequencies)
-
-
-def _linear(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], positions: int) -> Rope:
-    """Divide all frequencies by a factor (Chen et al. 2023, "Extending Context Window …")."""
-    return Rope(frequencies / np.float32(fields.number("factor")))
-
-
-def _llama3(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], positions: int) -> Rope:
+def _stretched(fields: ConfigReader, frequencies: Frequencies, positions: int) -> Frequencies:
     """Stretch long waves, keep short ones, and interpolate between the two (Llama 3.1, 2024)."""
     factor, low, high = (fields.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     trained = fields.count("original_max_position_embeddings", positions)
@@ -87,7 +73,4 @@ def _llama3(fields: ConfigReader, frequencies: Float[np.ndarray, " R"], position
     smooth = (trained / waves - np.float32(low)) / np.float32(high - low)
     between = (1 - smooth) * frequencies / np.float32(factor) + smooth * frequencies
     stretched = np.where(waves > trained / low, frequencies / np.float32(factor), between)
-    return Rope(np.where(waves < trained / high, frequencies, stretched).astype(np.float32))
-
-
-_KINDS = {"default": _default, "linear": _linear, "llama3": _llama3}
+    return np.where(waves < trained / high, frequencies, stretched).astype(np.float32)

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 class ModelWeights:
     """A checkpoint's tensors, by their names without a prefix.
 
+    Attributes:
+        prefix: what the names begin with.
+
     Args:
         model: the checkpoint's folder or name.
         store: that holds them.
-        prefixes: what names may begin with, by how the checkpoint was saved.
+        prefixes: what they may begin with, by how the checkpoint was saved.
         first: a tensor that every checkpoint of the family has, without the prefix.
 
     Raises:
@@ -37,26 +40,21 @@ class ModelWeights:
         found = [each for each in prefixes if each + first in store.names]
         if len(found) != 1:
             raise UnsupportedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
-        self._prefix = found[0]
-
-    @property
-    def prefix(self) -> str:
-        """What the names begin with."""
-        return self._prefix
+        self.prefix = found[0]
 
     def __len__(self) -> int:
         return len(self._store.names)
 
     def __contains__(self, name: str) -> bool:
-        return self._prefix + name in self._store.names
+        return self.prefix + name in self._store.names
 
     def unread(self, expected: Iterable[str]) -> set[str]:
         """Return the names, as in the checkpoint, of the tensors that are not expected."""
-        return set(self._store.names) - {self._prefix + name for name in expected}
+        return set(self._store.names) - {self.prefix + name for name in expected}
 
     def _expected(self, name: str, shape: tuple[int, ...]) -> str:
         """Return the name in the checkpoint of a tensor of a shape."""
-        found = self._store.stored(self._prefix + name) if name in self else None
+        found = self._store.stored(self.prefix + name) if name in self else None
         if found is None or found.type not in ("F32", "F16", "BF16"):
             raise UnsupportedError(f"its weights have no {name} that it reads")
         if found.shape != shape:
@@ -64,7 +62,7 @@ class ModelWeights:
                 f"the weights of {visible(self._model)} do not fit its config.json: {visible(name)} has shape "
                 f"{list(found.shape)}, the model expects {list(shape)}; check that the files belong together"
             )
-        return self._prefix + name
+        return self.prefix + name
 
     def vector(self, name: str, length: int) -> Float[np.ndarray, " E"]:
         """Return the weights of a norm, or a bias, in float32.
@@ -81,7 +79,7 @@ class ModelWeights:
 
     def prepare(self, names: Iterable[str]) -> None:
         """Get tensors that are about to be read; see `Store.prepare`."""
-        self._store.prepare([self._prefix + name for name in names])
+        self._store.prepare([self.prefix + name for name in names])
 
     def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
         """Return some rows of a table in float32, without reading the others; see `vector`."""

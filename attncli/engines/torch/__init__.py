@@ -1,16 +1,17 @@
 """Checkpoints that transformers runs: any text model that it loads, with the attention it really computed.
 
-Importing this package imports neither torch nor transformers; `checkpoint` does, and so do the modules that it takes.
+Importing this package imports neither torch nor transformers; `engine` does, and so do the modules that it takes.
+Architectures that are refused by their name, with the reason, are refused here, before that.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from attncli.engines.torch.refused import check_supported
-from attncli.errors import LoadError, require
+from attncli.errors import LoadError, NotExposedError, require
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -44,3 +45,62 @@ def announce_import(what: str, snapshot: Snapshot) -> None:
     from attncli.checkpoints.hub import silence_transformers
 
     silence_transformers()
+
+
+_NO_WEIGHTS = "has no weight for each pair of tokens: it"
+_NO_TOKENS = "has queries and keys that are no tokens: it"
+_READS = "reads {} into its text part; give a text model"
+_PICTURE, _SOUND = _READS.format("a picture"), _READS.format("a sound")
+_REFUSED = {
+    "blt": "is several models in one, of bytes and groups of bytes; give a text model",
+    "bridgetower": _PICTURE,
+    "canine": f"{_NO_TOKENS} hashes characters, and its deep layers attend to groups of four",
+    "cohere_asr": _SOUND,
+    "cpmant": f"{_NO_TOKENS} puts prompts of its own before each text",
+    "deepseek_v4": f"{_NO_TOKENS} attends to blocks of tokens that a compressor made, behind the tokens",
+    "diffusion_gemma": _READS.format("a canvas of noise"),
+    "evolla": _READS.format("a protein"),
+    "funnel": f"{_NO_TOKENS} pools its queries from block to block",
+    "idefics": _PICTURE,
+    "longt5": f"{_NO_TOKENS} attends to blocks of neighbours and to sums of blocks",
+    "moonshine_streaming": _SOUND,
+    "mra": f"{_NO_WEIGHTS} approximates attention by the means of blocks, and looks at single tokens in some alone",
+    "pegasus_x": f"{_NO_TOKENS} attends to blocks, and to global positions of its own",
+    "pi0": _READS.format("a picture and a robot's state"),
+    "pix2struct": _PICTURE,
+    "pp_formulanet": _PICTURE,
+    "prophetnet": f"{_NO_WEIGHTS} predicts several tokens at once, in streams that attend to each other",
+    "reformer": f"{_NO_WEIGHTS} hashes tokens into buckets, in rounds whose outputs are mixed",
+    "speech-encoder-decoder": _SOUND,
+    "t5gemma2": "attends to both of its texts in one softmax; give a text model",
+    "udop": _PICTURE,
+    "vilt": _PICTURE,
+    "voxtral_realtime": _SOUND,
+    "xlm-prophetnet": f"{_NO_WEIGHTS} predicts several tokens at once, in streams that attend to each other",
+    "yoso": f"{_NO_WEIGHTS} estimates attention by how often hashes of queries and keys collide, without a softmax",
+}
+# What chooses global tokens before it runs its base model.
+_GLOBAL_TOKENS = ("LongformerForQuestionAnswering", "LongformerForSequenceClassification")
+
+
+def check_supported(name: str, config: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint whose architecture is refused, or that of its encoder or decoder.
+
+    Args:
+        name: of the checkpoint.
+        config: its config.json.
+
+    Raises:
+        NotExposedError: it is refused.
+    """
+    for part in (config, config.get("encoder"), config.get("decoder")):
+        if not isinstance(part, Mapping):
+            continue
+        kind, classes = part.get("model_type"), part.get("architectures")
+        if isinstance(kind, str) and kind in _REFUSED:
+            raise NotExposedError(f"{visible(name)} ({kind}) {_REFUSED[kind]}")
+        if chosen := [each for each in classes if each in _GLOBAL_TOKENS] if isinstance(classes, list) else ():
+            raise NotExposedError(
+                f"{visible(name)} ({chosen[0]}) lets some tokens see all others, with queries and keys of other "
+                "matrices; attn reads the band alone, of a base model"
+            )

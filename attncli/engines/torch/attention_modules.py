@@ -19,32 +19,20 @@ _CUT_AT = "attncli_layers"  # an attribute of a model that was cut
 
 @dataclass(frozen=True)
 class AttentionModule:
-    """Where an attention module stands.
+    """Where an attention module stands."""
 
-    Attributes:
-        kind: `self`, or `encoder`, `decoder`, `cross`.
-        layers: name of the list of layers it is in.
-        index: its number there; None outside of any list.
-        is_outermost: whether it is inside no other one, as BERT's self-attention is in its attention.
-    """
-
-    kind: str
-    layers: str
-    index: int | None
-    is_outermost: bool
+    kind: str  # `self`, or `encoder`, `decoder`, `cross`
+    layers: str  # name of the list of layers it is in
+    index: int | None  # its number there; None outside of any list
+    is_outermost: bool  # whether it is inside no other one, as BERT's self-attention is in its attention
 
 
 @dataclass(frozen=True)
 class AttentionModules:
-    """The attention modules of a model.
+    """The attention modules of a model."""
 
-    Attributes:
-        by_id: where each one stands, by its `id`.
-        layers: the layers that have softmax attention, of each kind.
-    """
-
-    by_id: Mapping[int, AttentionModule]
-    layers: Mapping[str, Sequence[int]]
+    by_id: Mapping[int, AttentionModule]  # where each one stands, by its `id`
+    layers: Mapping[str, Sequence[int]]  # the layers that have softmax attention, of each kind
 
     @property
     def is_named(self) -> bool:
@@ -78,28 +66,21 @@ def find_attention_modules(model: Any) -> AttentionModules:
     by_id = {}
     for name, module in named.items():
         is_outermost = not any(name.startswith(other + ".") for other in named)
-        side = _side(name) if is_encoder_decoder else None
-        by_id[id(module)] = _attention_module(name, type(module).__name__, is_outermost, side)
+        # Its layer is the first number in its name: encoder.layer.3.attention.self
+        number = re.search(r"\.(\d+)(?=\.|$)", name)
+        layers, index = (name[: number.start()], int(number[1])) if number else ("", None)
+        kind = "self"
+        if is_encoder_decoder:
+            kind = next((each[0] for part in name.split(".") if (each := _SIDE.search(part))), "decoder")
+            own = (name.rpartition(kind + ".")[2] + type(module).__name__).lower()
+            if kind == "decoder" and any(word in own for word in ("cross", "encoder_attn", "encdec", "enc_dec")):
+                kind = "cross"
+        by_id[id(module)] = AttentionModule(kind, layers, index, is_outermost)
     if not is_encoder_decoder:
         end = getattr(model, _CUT_AT, math.inf)
         return AttentionModules(by_id, {"self": [layer for layer in attention_layers(model.config) if layer < end]})
     kinds = [module.kind for module in by_id.values() if module.is_outermost]
     return AttentionModules(by_id, {kind: range(kinds.count(kind)) for kind in ("encoder", "decoder", "cross")})
-
-
-def _side(name: str) -> str:
-    return next((each[0] for part in name.split(".") if (each := _SIDE.search(part))), "decoder")
-
-
-def _attention_module(name: str, class_name: str, is_outermost: bool, side: str | None) -> AttentionModule:
-    # Its layer is the first number in a module's name: encoder.layer.3.attention.self
-    number = re.search(r"\.(\d+)(?=\.|$)", name)
-    layers, index = (name[: number.start()], int(number[1])) if number else ("", None)
-    if side is None:
-        return AttentionModule("self", layers, index, is_outermost)
-    own = (name.rpartition(side + ".")[2] + class_name).lower()
-    is_cross = side == "decoder" and any(word in own for word in ("cross", "encoder_attn", "encdec", "enc_dec"))
-    return AttentionModule("cross" if is_cross else side, layers, index, is_outermost)
 
 
 def truncated_class(model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool) -> type:
@@ -123,7 +104,13 @@ def truncated_class(model_class: type, path: str, keep: int, whole_encoder: bool
             super().__init__(config, *arguments, **options)
             if path:
                 prune_to(self, path, with_head)
-            _cut(self.get_submodule(path), keep, whole_encoder)
+            part = self.get_submodule(path)
+            modules = find_attention_modules(part)
+            if modules.is_named:
+                cut = [one for one in modules.by_id.values() if not (whole_encoder and one.kind == "encoder")]
+                for name in {one.layers for one in cut if one.index is not None}:
+                    del part.get_submodule(name)[keep:]
+                setattr(part, _CUT_AT, keep)
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(Truncated, name, getattr(model_class, name))
@@ -154,12 +141,3 @@ def prune_to(model: Any, path: str, with_head: bool) -> None:
             module._is_hf_initialized = True  # how its class begins such a module asks for what it has lost
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     model.all_tied_weights_keys = {target: source for target, source in pairs if {target, source} <= names}
-
-
-def _cut(model: Any, keep: int, whole_encoder: bool) -> None:
-    modules = find_attention_modules(model)
-    if modules.is_named:
-        cut = [module for module in modules.by_id.values() if not (whole_encoder and module.kind == "encoder")]
-        for name in {module.layers for module in cut if module.index is not None}:
-            del model.get_submodule(name)[keep:]
-        setattr(model, _CUT_AT, keep)

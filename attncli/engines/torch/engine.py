@@ -123,8 +123,13 @@ class Checkpoint(OpenModel):
         return sentence.query_tokens, sentence.tokens
 
     def _all_notes(self) -> tuple[str, ...]:
-        about = architecture_of(self.part.config).note
-        return (*self._unshown(), *([about] if about else []), *self._of_weights)
+        others, about = self.other_layers, architecture_of(self.part.config).note
+        unshown = (
+            f"layer {index} has {instead(others[index])}; it is not shown"
+            for index in self.request.layers
+            if index in others
+        )
+        return (*unshown, *([about] if about else []), *self._of_weights)
 
     def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
         """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
@@ -139,11 +144,6 @@ class Checkpoint(OpenModel):
                 f"the layers asked for have no softmax attention but {kinds}; layers of {visible(self.name)} with "
                 f"attention: {listed}"
             )
-
-    def _unshown(self) -> Iterator[str]:
-        for index in self.request.layers:
-            if index in self.other_layers:
-                yield f"layer {index} has {instead(self.other_layers[index])}; it is not shown"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -195,7 +195,8 @@ class Checkpoint(OpenModel):
                 sentence = self.encoder.encode(text, pair, target)
                 if self.writer is not None:
                     sentence = self.writer.continued(sentence)
-                limit = min(limit, _longest(sentence) * self.room_for(_longest(sentence)))
+                longest = max(len(sentence.tokens), len(sentence.query_tokens))
+                limit = min(limit, longest * self.room_for(longest))
             except AttnError as error:
                 failure = error
                 break
@@ -228,19 +229,8 @@ class Checkpoint(OpenModel):
         _log.info(
             "ran a batch of %d × %d tokens in %.3f s", *together.inputs["input_ids"].shape, perf_counter() - begun
         )
-        source = self._provenance()
-        traces = []
-        for one, own in zip(sentences, recorded.traces(), strict=True):
-            tokens = one.query_tokens, one.tokens
-            if one.generated:
-                check_no_future(self.name, own, one.generated)
-            sides = (*tokens, own, one.text, one.pair, one.target)
-            traces.append(Trace(source, *sides, one.notes, one.generated))
-        return traces
-
-    def _provenance(self) -> Provenance:
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
-        return Provenance(
+        source = Provenance(
             "pretrained",
             model=self.name,
             architecture=self.part.architecture,
@@ -256,7 +246,11 @@ class Checkpoint(OpenModel):
             },
             notes=self.notes,
         )
-
-
-def _longest(sentence: EncodedInput) -> int:
-    return max(len(sentence.tokens), len(sentence.query_tokens))
+        traces = []
+        for one, own in zip(sentences, recorded.traces(), strict=True):
+            tokens = one.query_tokens, one.tokens
+            if one.generated:
+                check_no_future(self.name, own, one.generated)
+            sides = (*tokens, own, one.text, one.pair, one.target)
+            traces.append(Trace(source, *sides, one.notes, one.generated))
+        return traces

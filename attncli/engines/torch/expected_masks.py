@@ -29,16 +29,11 @@ _OTHER_HEADS = re.compile(r"MaskedLM|PreTraining|Classification|QuestionAnswerin
 
 @dataclass(frozen=True)
 class ExpectedMask:
-    """The mask that a layer should have.
+    """The mask that a layer should have."""
 
-    Attributes:
-        expression: which query may attend to which key.
-        window: how many keys a causal window has, or how many it has to each side; None is no window.
-        is_exact: whether every key that may be seen is; not where a layer chooses among them, or nothing is known.
-    """
-
-    expression: Expression
-    window: int | None = None
+    expression: Expression  # which query may attend to which key
+    window: int | None = None  # how many keys a causal window has, or how many it has to each side; None is no window
+    # whether every key that may be seen is; not where a layer chooses among them, or nothing is known
     is_exact: bool = True
 
 
@@ -64,15 +59,12 @@ def implied_masks(model: Any) -> dict[Sublayer, ExpectedMask]:
             if reach is not None:
                 masks[layer, kind] = ExpectedMask(Atom("band", (reach, reach)), reach)
             elif kind in configs:
-                masks[layer, kind] = _implied(_of_layer(configs[kind], layer), layer, is_causal)
+                own = configs[kind]  # or what a layer has of its own, where they differ
+                own = own.per_layer_config[layer] if layer < own.num_hidden_layers else own
+                masks[layer, kind] = _implied(own, layer, is_causal)
             else:
                 masks[layer, kind] = _plain(is_causal is True)
     return masks
-
-
-def _of_layer(config: Any, layer: int) -> Any:
-    """Return the configuration that a layer has of its own, where they differ; one and the same where not."""
-    return config.per_layer_config[layer] if layer < config.num_hidden_layers else config
 
 
 def _is_causal(model: Any, modules: Any) -> bool | None:

@@ -41,23 +41,14 @@ def check_causal(name: str, part: TextModel) -> None:
 
 @dataclass(frozen=True)
 class Writer:
-    """A language model, its head included.
+    """A language model, its head included."""
 
-    Attributes:
-        name: of the checkpoint.
-        model: it reads token ids and gives logits.
-        base: the part of it whose layers read them.
-        tokenizer: what its ids are called.
-        limit: how many positions it has; None is no limit.
-        count: how many tokens it writes.
-    """
-
-    name: str
-    model: Any
-    base: Any
-    tokenizer: Any
-    limit: int | None
-    count: int
+    name: str  # of the checkpoint
+    model: Any  # it reads token ids and gives logits
+    base: Any  # the part of it whose layers read them
+    tokenizer: Any  # what its ids are called
+    limit: int | None  # how many positions it has; None is no limit
+    count: int  # how many tokens it writes
 
     def continued(self, sentence: EncodedInput) -> EncodedInput:
         """Return the sentence with `count` more tokens, or fewer if the model ends it with its own end token.
@@ -80,10 +71,13 @@ class Writer:
         added: list[Token] = []
         with running_with(self.model, "eager"):
             while len(added) < count and not (added and added[-1].id in ends):
-                token = self._token(length + len(added), self._likeliest(inputs), sentence.tokens[-1].segment)
-                added.append(token)
+                id_ = self._likeliest(inputs)
+                piece = self.tokenizer.convert_ids_to_tokens(id_)
+                text = f"<id {id_}>" if piece is None else piece  # vocabularies may have more rows than names
+                is_special, segment = id_ in self.tokenizer.all_special_ids, sentence.tokens[-1].segment
+                added.append(Token(length + len(added), id_, text, None, None, is_special, segment))
                 for name, ids in inputs.items():
-                    ids.append(token.id if name == "input_ids" else ids[-1])
+                    ids.append(id_ if name == "input_ids" else ids[-1])
         notes = sentence.notes
         if len(added) < count:
             notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
@@ -97,11 +91,6 @@ class Writer:
         tensors = {name: torch.tensor([ids], device=self.model.device) for name, ids in inputs.items()}
         with translate_model_errors(f"{len(inputs['input_ids'])} tokens", f"{visible(self.name)} does not write text"):
             return int(self.model(**tensors, **last).logits[0, -1].argmax())
-
-    def _token(self, index: int, id_: int, segment: int) -> Token:
-        piece = self.tokenizer.convert_ids_to_tokens(id_)
-        text = f"<id {id_}>" if piece is None else piece  # vocabularies may have more rows than names
-        return Token(index, id_, text, None, None, id_ in self.tokenizer.all_special_ids, segment)
 
     def _ends(self) -> set[int]:
         """Return the ids with which the model ends a text."""

@@ -7,6 +7,7 @@ from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import MODEL_MAPPING, AutoModel, AutoModelForCausalLM
 from transformers import __version__ as transformers_version
@@ -18,7 +19,6 @@ from attncli.encoding.auto_tokenizer import hub_arguments, positions
 from attncli.engines.torch import attention_modules
 from attncli.engines.torch.attention_backend import build_with_recorder, set_backend
 from attncli.engines.torch.configuration import layer_count
-from attncli.engines.torch.lazy_state_dict import names_of, state_of
 from attncli.engines.torch.text_model import TextModel
 from attncli.errors import LoadError
 from attncli.recording.readers.transformers import ATTENTION
@@ -64,8 +64,10 @@ def load_model(
     _log.info("loading the weights of %s", name)
     part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(part, options, request, writes)
-    _drop_quantization(part)  # transformers would undo it by other packages, or not at all
-    store = open_store(snapshot, options.offline)
+    for config in (part.whole, part.config):
+        if "quantization_config" in vars(config):  # which transformers would undo by other packages, or not at all
+            del config.quantization_config
+    store = open_store(snapshot)
     folder = snapshot.folder if is_plain(snapshot, store) else None
     with translate_errors(name, "model"):
         model, report = build_with_recorder(partial(_loaded, loader, folder, part, options, store))
@@ -132,17 +134,48 @@ def _loaded(
     )
     if folder is not None:
         return load(config=part.loaded, device_map=options.device_map)
-    read: list[str] = []
-    load(config=deepcopy(part.loaded), state_dict=names_of(store, read), device_map={"": "meta"})
-    store.prepare(read)
-    return load(config=part.loaded, state_dict=state_of(store), device_map=options.device_map)
+    found: list[str] = []
+    named = {name: LazyTensor(store, name, found) for name in store.names}
+    load(config=deepcopy(part.loaded), state_dict=named, device_map={"": "meta"})
+    store.prepare(found)
+    unread = {name: LazyTensor(store, name) for name in store.names}
+    return load(config=part.loaded, state_dict=unread, device_map=options.device_map)
 
 
-def _drop_quantization(part: TextModel) -> None:
-    """Take from the configurations what they say of a quantization."""
-    configs = [config for config in (part.whole, part.config) if "quantization_config" in vars(config)]
-    for config in {id(config): config for config in configs}.values():
-        del config.quantization_config
+class LazyTensor:
+    """A tensor of a store as `from_pretrained` takes it for `state_dict`: it is read where it is sliced.
+
+    Args:
+        store: that has it.
+        name: of it.
+        names: to which its name is added where it is sliced, and nothing is read: the model is on the meta device.
+    """
+
+    def __init__(self, store: Store, name: str, names: list[str] | None = None) -> None:
+        self._store = store
+        self._name = name
+        self._names = names
+
+    @property
+    def shape(self) -> torch.Size:
+        """Its shape."""
+        return torch.Size(self._store.stored(self._name).shape)
+
+    def get_shape(self) -> list[int]:
+        """Return its shape, as safetensors has it."""
+        return list(self.shape)
+
+    def get_dtype(self) -> str:
+        """Return the type of its numbers, as safetensors calls it."""
+        return self._store.stored(self._name).type
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        if self._names is not None:
+            self._names.append(self._name)
+            return torch.empty(self.shape, device="meta")[index]
+        array = self._store.read(self._name)
+        tensor = torch.from_numpy(array.copy())  # what is mapped cannot be written to
+        return (tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor)[index]
 
 
 def _check_weights(

@@ -33,7 +33,7 @@ def room_for(model: Any, tokens: int, layers: int, is_watched: bool) -> int:
     one, two = (estimate(model.config, model.dtype.itemsize, batch, tokens, layers, is_watched) for batch in (1, 2))
     if one > there:
         raise InputError(
-            f"{tokens} tokens would take about {_gigabytes(one)} and {_gigabytes(there)} are free; "
+            f"{tokens} tokens would take about {one / 1e9:.1f} GB and {there / 1e9:.1f} GB are free; "
             "shorten the text, cut it with --truncate, or ask for fewer layers"
         )
     return 1 + int((there - one) // (two - one))
@@ -41,36 +41,27 @@ def room_for(model: Any, tokens: int, layers: int, is_watched: bool) -> int:
 
 def estimate(config: Any, itemsize: int, batch: int, tokens: int, layers: int, is_watched: bool) -> float:
     """Return about how many bytes a forward pass takes beside the weights."""
-    config = _widest(config)
-    hidden = config.hidden_size
-    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    config = max(sides(config), key=lambda side: side.hidden_size)
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     inner = max(inner) if isinstance(inner, list | tuple) else inner
-    activations = batch * tokens * (12 * hidden + 4 * inner) * itemsize
-    recorded = batch * trace_size(config, tokens, layers, is_watched)
-    mask = batch * tokens**2
-    if hasattr(config, "relative_attention_num_buckets"):  # T5's bias, and the copy that is recorded
-        mask += 3 * config.num_attention_heads * tokens**2 * itemsize
+    activations = tokens * (12 * config.hidden_size + 4 * inner) * itemsize
+    matrices = 2 * tokens**2  # masks, of booleans
     if is_watched:
-        cells = batch * config.num_attention_heads * tokens**2
-        return float(activations + recorded + mask + cells * _QUADRATIC * itemsize + _OVERHEAD)
-    return float(activations + recorded + 2 * mask + _OVERHEAD)
+        matrices += _QUADRATIC * config.num_attention_heads * tokens**2 * itemsize
+    one = activations + matrices + trace_size(config, tokens, layers, is_watched)
+    bias = 0  # T5's, and the copy that is recorded
+    if hasattr(config, "relative_attention_num_buckets"):
+        bias = 3 * config.num_attention_heads * tokens**2 * itemsize
+    return float(batch * (one + bias) + _OVERHEAD)
 
 
 def trace_size(config: Any, tokens: int, layers: int, is_watched: bool) -> float:
     """Return about how many bytes a trace takes: Q, K and V, and where the model is watched scores and weights."""
-    config = _widest(config)
+    config = max(sides(config), key=lambda side: side.hidden_size)
     cells = config.num_attention_heads * tokens**2 if is_watched else 0
     return 4.0 * layers * (3 * tokens * config.hidden_size + 2 * cells)
-
-
-def _widest(config: Any) -> Any:
-    return max(sides(config), key=lambda side: side.hidden_size)
 
 
 def _available(device: torch.device) -> float | None:
     """Return how many bytes are free where the model runs; None if the system does not say."""
     return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_memory()
-
-
-def _gigabytes(count: float) -> str:
-    return f"{count / 1e9:.1f} GB"

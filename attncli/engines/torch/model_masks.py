@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,21 +32,13 @@ _TYPE = re.compile(r"(\w+)_attention")
 
 @dataclass(frozen=True)
 class LayerMask:
-    """One mask of one sentence, and the layers that have it.
+    """One mask of one sentence, and the layers that have it."""
 
-    Attributes:
-        kind: what the configuration calls these layers, or what they are seen to do.
-        layers: their indices.
-        allowed: True = attend; a plane for all heads, or one for each.
-        queries: the tokens of the rows, padding included.
-        keys: the tokens of the columns.
-    """
-
-    kind: str
-    layers: tuple[int, ...]
-    allowed: Bool[np.ndarray, "P Q K"]
-    queries: Tokens
-    keys: Tokens
+    kind: str  # what the configuration calls these layers, or what they are seen to do
+    layers: tuple[int, ...]  # their indices
+    allowed: Bool[np.ndarray, "P Q K"]  # True = attend; a plane for all heads, or one for each
+    queries: Tokens  # the tokens of the rows, padding included
+    keys: Tokens  # the tokens of the columns
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,8 @@ class BlankCheckpoint(Checkpoint):
         sentences = [self.read_for_both(text, pair, target) for text in texts]
         self._check_room(sentences)
         side = pad or self.encoder.tokenizer.padding_side
-        padding = self._padding()
+        fill = self.encoder.padding_id
+        padding = Token(0, fill, str(self.encoder.tokenizer.convert_ids_to_tokens(fill)), None, None, special=True)
         batch = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions)
         rows = batch._replace(spans=[batch.whole] * len(sentences))
         with SkipProducts():
@@ -97,8 +91,7 @@ class BlankCheckpoint(Checkpoint):
             for one in sentences
         ]
         masks = self._grouped(recorded, filled)
-        notes = [*self._layer_notes(), *(note for one in sentences for note in one.notes)]
-        notes += self._padding_notes(sentences, pad, side, padding)
+        notes = list(self._notes(sentences, pad, side, padding))
         return [SentenceMasks(*both) for both in zip(sentences, masks, strict=True)], notes
 
     def _check_room(self, sentences: Sequence[EncodedInput]) -> None:
@@ -116,25 +109,14 @@ class BlankCheckpoint(Checkpoint):
                 f"weights; give at most {most} tokens"
             )
 
-    def _padding(self) -> Token:
-        """Return the token that sentences are filled up with."""
-        own = self.encoder.padding_id
-        return Token(0, own, str(self.encoder.tokenizer.convert_ids_to_tokens(own)), None, None, special=True)
-
-    def _layer_notes(self) -> Iterator[str]:
-        for kind in dict.fromkeys(self.other_layers.values()):
-            count = sum(other == kind for other in self.other_layers.values())
+    def _notes(self, sentences: Sequence[EncodedInput], pad: str | None, side: str, padding: Token) -> Iterator[str]:
+        for kind, count in Counter(self.other_layers.values()).items():
             layers = f"{count} of {self.num_layers} layers" if count > 1 else "1 layer"
             yield f"{layers}: {instead(kind)} and no mask"
-
-    def _padding_notes(
-        self, sentences: Sequence[EncodedInput], pad: str | None, side: str, padding: Token
-    ) -> Iterator[str]:
+        yield from (note for one in sentences for note in one.notes)
         is_padded = len({(len(one.tokens), len(one.query_tokens)) for one in sentences}) > 1
-        if pad is not None and not is_padded:
-            yield f"--pad {pad} adds nothing: there are no sentences of different lengths"
         if pad is None and is_padded:
-            yield f"padded on the {side}, as the tokenizer does it; --pad left or --pad right decides"
+            yield f"padded on the {side}, as the tokenizer does it"
         if is_padded and self.encoder.tokenizer.pad_token_id is None:
             yield f"the tokenizer has no pad token; padded with {padding.label}"
 
@@ -147,7 +129,7 @@ class BlankCheckpoint(Checkpoint):
         """
         groups: dict[Any, tuple[str, list[np.ndarray[Any, Any]], list[int]]] = {}
         for layers in zip(*recorded, strict=True):
-            cells = [_cells(layer) for layer in layers]
+            cells = [each.mask.rows(list(range(each.num_heads)), np.arange(each.num_queries)) for each in layers]
             kind = self._kind(layers[0], cells)
             key = (kind, *((each.shape, each.tobytes()) for each in cells))
             groups.setdefault(key, (layers[0].kind, cells, []))[2].append(layers[0].layer)
@@ -170,10 +152,6 @@ class BlankCheckpoint(Checkpoint):
         if any("window" in rule for rule in rules):
             return "sliding"
         return "chunked" if any("chunk" in rule for rule in rules) else "full"
-
-
-def _cells(layer: LayerTrace) -> Bool[np.ndarray, "P Q K"]:
-    return layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
 
 
 def _filled(tokens: Tokens, count: int, padding: Token, side: str) -> Tokens:

@@ -28,23 +28,14 @@ Sublayer = tuple[int, str]  # a layer's index and its kind of attention
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """What a user asked of a checkpoint.
+    """What a user asked of a checkpoint."""
 
-    Attributes:
-        layers: indices of the layers to record.
-        kind: the only kind of attention to record; None is every kind.
-        heads: the heads that were asked for.
-        mask: a mask in place of the model's own, in every layer.
-        audits: whether to keep the calls too, with the sums of their weights.
-        is_blank: whether the model has no weights, so that its masks alone are worth recording.
-    """
-
-    layers: tuple[int, ...]
-    kind: str | None
-    heads: Indices
-    mask: Expression | None
-    audits: bool = False
-    is_blank: bool = False
+    layers: tuple[int, ...]  # indices of the layers to record
+    kind: str | None  # the only kind of attention to record; None is every kind
+    heads: Indices  # the heads that were asked for
+    mask: Expression | None  # a mask in place of the model's own, in every layer
+    audits: bool = False  # whether to keep the calls too, with the sums of their weights
+    is_blank: bool = False  # whether the model has no weights, so that its masks alone are worth recording
 
 
 @dataclass(frozen=True)
@@ -61,17 +52,11 @@ class Span:
 
 
 class PaddedBatch(NamedTuple):
-    """Sentences side by side.
+    """Sentences side by side."""
 
-    Attributes:
-        inputs: what the model reads, `[B, longest]` each, by the names of its forward pass.
-        spans: where each sentence stands.
-        whole: all of it, padding included.
-    """
-
-    inputs: dict[str, Any]
-    spans: list[Span]
-    whole: Span
+    inputs: dict[str, Any]  # what the model reads, `[B, longest]` each, by the names of its forward pass
+    spans: list[Span]  # where each sentence stands
+    whole: Span  # all of it, padding included
 
 
 class UnknownPositionsError(NotExposedError):
@@ -93,28 +78,19 @@ class _ModuleRun:
 
 @dataclass
 class Recorder:
-    """One forward pass.
+    """One forward pass."""
 
-    Attributes:
-        request: what to record.
-        modules: which attention module is which layer.
-        kinds: the kinds of attention that run.
-        batch: what it runs on.
-        layers: what was recorded, of each sentence.
-        order: the layers of each kind that ran, in that order.
-        calls: what the layers were recorded of, if that is asked for.
-        returned: the attention modules that returned, by their `id`, in that order.
-        outputs: what those gave that were recorded, `[B, Q, E]`.
-    """
-
-    request: RecordRequest
-    modules: AttentionModules
-    kinds: Sequence[str]
-    batch: PaddedBatch
-    order: dict[str, list[int]] = field(init=False)
-    layers: list[dict[Sublayer, LayerTrace]] = field(init=False)
+    request: RecordRequest  # what to record
+    modules: AttentionModules  # which attention module is which layer
+    kinds: Sequence[str]  # the kinds of attention that run
+    batch: PaddedBatch  # what it runs on
+    order: dict[str, list[int]] = field(init=False)  # the layers of each kind that ran, in that order
+    layers: list[dict[Sublayer, LayerTrace]] = field(init=False)  # what was recorded, of each sentence
+    # what the layers were recorded of, if that is asked for
     calls: dict[Sublayer, AttentionCall] = field(default_factory=dict)
+    # the attention modules that returned, by their `id`, in that order
     returned: list[tuple[int, Sublayer]] = field(default_factory=list)
+    # what those gave that were recorded, `[B, Q, E]`
     outputs: dict[Sublayer, torch.Tensor] = field(default_factory=dict)
     _running: list[_ModuleRun] = field(default_factory=list)
 
@@ -155,7 +131,12 @@ class Recorder:
         run = self._run_of(module)
         if run is None or (module is None and not self.modules.has(run.module)):
             return False
-        return self._register(run) in self.requested
+        if run.sublayer is None:
+            kind = self.modules.kind(run.module)
+            order = self.order.setdefault(kind, [])
+            order.append(self.modules.layer(run.module, len(order)))
+            run.sublayer = order[-1], kind
+        return run.sublayer in self.requested
 
     def emit(self, module: Any, call: AttentionCall) -> None:
         """Take what a module computed whose attention is wanted; None is the innermost."""
@@ -168,15 +149,6 @@ class Recorder:
         if module is None:
             return next((run for run in inner if id(run.module) in self.modules.by_id), None)
         return next((run for run in inner if run.module is module), self._running[-1])
-
-    def _register(self, run: _ModuleRun) -> Sublayer:
-        """Return which layer of which kind a module is that computes attention now."""
-        if run.sublayer is None:
-            kind = self.modules.kind(run.module)
-            order = self.order.setdefault(kind, [])
-            order.append(self.modules.layer(run.module, len(order)))
-            run.sublayer = order[-1], kind
-        return run.sublayer
 
     def _leave(self, module: Any, _: Any, output: Any) -> None:
         run = self._running.pop()
@@ -195,24 +167,16 @@ class Recorder:
 
     # --- what was recorded ---
 
-    def _heads_of(self, sublayer: Sublayer, heads: int, queries: int, keys: int) -> tuple[int, ...]:
-        """Return the heads asked for of a layer with these sizes.
-
-        Raises:
-            UnknownPositionsError: it has not one query and one key for every token of the padded batch.
-            UsageError: it has no such head.
-        """
+    def _record(self, call: AttentionCall, sublayer: Sublayer) -> None:
+        """Keep one layer of every sentence; of a model without weights its mask alone."""
         rows, columns = (side.stop for side in self.batch.whole.of(sublayer[1]))
+        _, count, queries, keys = call.shape
         if (queries, keys) != (rows, columns):
             raise UnknownPositionsError(
                 f"layer {sublayer[0]} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
                 "positions that are no tokens are not supported in it"
             )
-        return self.request.heads.resolve(heads, f"layer {sublayer[0]}")
-
-    def _record(self, call: AttentionCall, sublayer: Sublayer) -> None:
-        """Keep one layer of every sentence; of a model without weights its mask alone."""
-        heads = self._heads_of(sublayer, *call.shape[1:])
+        heads = self.request.heads.resolve(count, f"layer {sublayer[0]}")
         if self.request.audits:
             self.calls[sublayer] = call
         for number, layers in enumerate(self.layers):
@@ -220,9 +184,13 @@ class Recorder:
             mask = layer.mask
             if self.request.mask is not None:
                 mask = RuleMask(self.request.mask, layer.num_queries, layer.num_keys, layer.num_heads)
-            scale = fitted_scale(layer) if layer.scale is None else layer.scale
-            layer = replace(layer, layer=sublayer[0], kind=sublayer[1], heads=heads, mask=mask, scale=scale)
-            layers[sublayer] = _with_mask_alone(layer) if self.request.is_blank else layer
+            more: dict[str, Any] = {"scale": fitted_scale(layer)} if layer.scale is None else {}
+            if self.request.is_blank:  # its numbers, which mean nothing, become zeros that take no memory
+                names = ("q", "k", "v", "bias", "scores", "weights")
+                arrays = {name: array for name in names if (array := getattr(layer, name)) is not None}
+                zeros = {name: np.broadcast_to(np.float32(0), array.shape) for name, array in arrays.items()}
+                more |= {"proof": None, **zeros}
+            layers[sublayer] = replace(layer, layer=sublayer[0], kind=sublayer[1], heads=heads, mask=mask, **more)
 
     def check(self, architecture: str) -> None:
         """Raise NotExposedError unless every layer ran once, and in order, as far as the pass went."""
@@ -298,13 +266,3 @@ def _of_sentence(call: AttentionCall, number: int, rows: slice, columns: slice) 
 _AXES = {
     "q": "Q", "k": "K", "v": "K", "scores": "QK", "weights": "QK", "weight_sums": "Q", "sinks": "Q", "output": "Q",
 }  # fmt: skip
-
-
-def _with_mask_alone(layer: LayerTrace) -> LayerTrace:
-    """Return a layer whose numbers, which mean nothing in a model without weights, are zeros that take no memory."""
-    zeros: dict[str, Any] = {
-        name: np.broadcast_to(np.float32(0), array.shape)
-        for name in ("q", "k", "v", "bias", "scores", "weights")
-        if (array := getattr(layer, name)) is not None
-    }
-    return replace(layer, **zeros, proof=None)

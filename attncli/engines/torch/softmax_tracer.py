@@ -67,18 +67,18 @@ def _by_scores(call: AttentionCall, batch: int) -> AttentionCall:
         output=None if call.output is None else split(call.output.clone()),
         output_of="the model's own product",
     )
-    if not _meets_values(own):
-        own = replace(own, unsupported="changes its weights after the softmax; that is not supported")
-    return own
-
-
-def _meets_values(call: AttentionCall) -> bool:
-    """Return whether the weights that the softmax gave are those that the values were multiplied with."""
-    if call.weights is None or call.v is None or call.output is None:
-        return True
-    values = call.v.repeat_interleave(call.shape[1] // call.v.shape[1], dim=1).float()
-    tolerance = 1e-2 * max(float(values.abs().nan_to_num().max()), 1.0)
-    return torch.allclose(call.weights.float() @ values, call.output.float(), rtol=0, atol=tolerance, equal_nan=True)
+    if own.weights is None or own.v is None or own.output is None:
+        return own
+    # Whether the weights that the softmax gave are those that the values were multiplied with.
+    values = own.v.repeat_interleave(own.shape[1] // own.v.shape[1], dim=1).float()
+    exact: dict[str, Any] = {
+        "rtol": 0,
+        "atol": 1e-2 * max(float(values.abs().nan_to_num().max()), 1.0),
+        "equal_nan": True,
+    }
+    if torch.allclose(own.weights.float() @ values, own.output.float(), **exact):
+        return own
+    return replace(own, unsupported="changes its weights after the softmax; that is not supported")
 
 
 def fitted_scale(layer: LayerTrace) -> float | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from inspect import signature
@@ -25,9 +26,9 @@ from transformers import (
 
 from attncli.checkpoints.hub import translate_errors
 from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
+from attncli.engines.torch import check_supported
 from attncli.engines.torch.architectures import architecture_of
 from attncli.engines.torch.configuration import is_counted, layer_count
-from attncli.engines.torch.refused import check_supported
 from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
@@ -53,20 +54,13 @@ _PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
 
 @dataclass(frozen=True)
 class TextModel:
-    """What of a checkpoint reads text.
+    """What of a checkpoint reads text."""
 
-    Attributes:
-        config: its configuration.
-        whole: the checkpoint's, which that one is in; the same one for a text model.
-        model_class: what loads it; None is the class that transformers has for the configuration.
-        path: where it stands in that class's models, as in `model.language_model`; empty is all of them.
-        renamed: what the checkpoint's names of tensors become before they are read, by regular expressions.
-    """
-
-    config: Any
-    whole: Any
-    model_class: Any = None
-    path: str = ""
+    config: Any  # its configuration
+    whole: Any  # the checkpoint's, which that one is in; the same one for a text model
+    model_class: Any = None  # what loads it; None is the class that transformers has for the configuration
+    path: str = ""  # where it stands in that class's models, as in `model.language_model`; empty is all of them
+    # what the checkpoint's names of tensors become before they are read, by regular expressions
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -103,7 +97,11 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
     _check_types(name, config)
     check_supported(name, config.to_dict())
     shown = f"{visible(name)} ({visible(str(config.model_type))})"
-    inner = _language_config(config)
+    inner = None  # the configuration of a language model inside of another model
+    if not is_counted(config):
+        with suppress(ValueError):  # it has several
+            inner = config.get_text_config(decoder=True)
+            inner = None if type(inner) is type(config) else inner  # of a flat configuration it is a copy
     if inner is not None:
         _check_types(name, inner)
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
@@ -113,7 +111,12 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
     if inner is not None:
         part = _tower(name, config, inner)
     elif main_input == "input_ids":
-        part = TextModel(config, config, _text_class(config))
+        # Where it is not the class that transformers takes for its configuration; an encoder and a decoder of two
+        # architectures have none.
+        of_architecture = architecture_of(config).text_class
+        is_taken = not type(config).__module__.startswith("transformers.") or type(config) in MODEL_MAPPING
+        model_class = None if is_taken else _class_of(config)
+        part = TextModel(config, config, getattr(transformers, of_architecture) if of_architecture else model_class)
     else:
         raise NotExposedError(f"{shown} reads {_READ.get(main_input, main_input)}, not text; give a text model")
     if not is_counted(part.config):
@@ -144,27 +147,6 @@ def _check_count(name: str, config: Any) -> None:
         raise InputError(f"{visible(name)} claims to have {claimed} layers; expected 1 to {MOST_LAYERS}")
 
 
-def _text_class(config: Any) -> type | None:
-    """Return the class of a text model where it is not the one that transformers takes for its configuration."""
-    if (name := architecture_of(config).text_class) is not None:
-        return getattr(transformers, name)
-    is_brought = not type(config).__module__.startswith("transformers.")  # by the checkpoint
-    # An encoder and a decoder of two architectures have no such class.
-    return None if is_brought or type(config) in MODEL_MAPPING else _class_of(config)
-
-
-def _language_config(config: Any) -> Any:
-    """Return the configuration of a language model inside of another model; None for a text model."""
-    if is_counted(config):
-        return None
-    try:
-        inner = config.get_text_config(decoder=True)
-    except ValueError:  # it has several
-        return None
-    # Of a flat configuration it returns a copy.
-    return None if type(inner) is type(config) else inner
-
-
 def _tower(name: str, config: Any, inner: Any) -> TextModel:
     """Find a language model inside of another model.
 
@@ -181,8 +163,11 @@ def _tower(name: str, config: Any, inner: Any) -> TextModel:
             except ImportError as error:  # of a package that looks at pictures, timm
                 _log.info("%s cannot be built as a whole: %s", name, error)
             else:
-                if (path := _path(model, inner)) is not None:
-                    return TextModel(inner, config, model_class, path)
+                # The outermost module that has a configuration of this type and reads tokens.
+                for path, module in model.named_modules():
+                    has_config = isinstance(module, PreTrainedModel) and type(module.config) is type(inner)
+                    if path and has_config and "input_ids" in signature(module.forward).parameters:
+                        return TextModel(inner, config, model_class, path)
     alone = MODEL_MAPPING.get(type(inner), None)
     if isinstance(alone, type):
         return TextModel(inner, config, alone, renamed={_PREFIX: ""})
@@ -198,15 +183,6 @@ def _class_of(config: Any) -> type | None:
     classes = (mapping.get(type(config), None) for mapping in (MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING))
     classes = (each for each in (*fitting, *classes) if isinstance(each, type))
     return next((each for each in classes if issubclass(each, PreTrainedModel)), None)
-
-
-def _path(model: Any, config: Any) -> str | None:
-    """Return where the outermost module stands that has a configuration of this type and reads tokens."""
-    for path, module in model.named_modules():
-        has_config = isinstance(module, PreTrainedModel) and type(module.config) is type(config)
-        if path and has_config and "input_ids" in signature(module.forward).parameters:
-            return path
-    return None
 
 
 def on_meta(model_class: Any, config: Any, attention: str, **more: Any) -> Any:

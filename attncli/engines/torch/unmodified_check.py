@@ -37,8 +37,12 @@ def verify_unmodified(model: Any, recorder: Recorder, forward: Callable[[], None
         recorder: the recorded pass.
         forward: runs the model on the same batch.
     """
-    backend = _backend(model, recorder)
-    if backend is None:
+    rows, columns = recorder.batch.whole.of(recorder.kinds[-1])
+    heads = max(layer.num_heads for layer in recorder.layers[0].values())
+    backend = (
+        "eager" if len(recorder.batch.spans) * heads * rows.stop * max(rows.stop, columns.stop) <= _MOST else "sdpa"
+    )
+    if backend == "sdpa" and not model._supports_sdpa:
         return
     with running_with(model, backend):
         theirs = _unmodified_outputs(recorder, forward)
@@ -52,18 +56,12 @@ def verify_unmodified(model: Any, recorder: Recorder, forward: Callable[[], None
                 _of_sentence(outputs[sublayer], number, count, rows) for outputs in (recorder.outputs, theirs)
             )
             error = float(np.abs(one - other).max()) if one.shape == other.shape else np.inf
-            worse = max(Proof(error, "", "", float(np.abs(other).max())), layer.proof, key=_badness)
+            proofs = Proof(error, "", "", float(np.abs(other).max())), layer.proof
+            worse = max(
+                proofs, key=lambda one: (np.isnan(one.max_abs_error), one.max_abs_error / (one.magnitude or 1.0))
+            )
             named = worse._replace(of="weights·V, layer output", against=f"the unmodified model's ({backend})")
             layers[sublayer] = replace(layer, proof=named)
-
-
-def _backend(model: Any, recorder: Recorder) -> str | None:
-    """Return the model's own implementation to compare with: eager if its scores fit into memory, else fused."""
-    rows, columns = recorder.batch.whole.of(recorder.kinds[-1])
-    heads = max(layer.num_heads for layer in recorder.layers[0].values())
-    if len(recorder.batch.spans) * heads * rows.stop * max(rows.stop, columns.stop) <= _MOST:
-        return "eager"
-    return "sdpa" if model._supports_sdpa else None
 
 
 def _unmodified_outputs(recorder: Recorder, forward: Callable[[], None]) -> Outputs:
@@ -96,7 +94,3 @@ def _of_sentence(output: torch.Tensor, number: int, batch: int, rows: slice) -> 
     if output.ndim > 2 and len(output) == batch and output.shape[1] >= rows.stop:
         output = output[number, rows]
     return to_numpy(output)
-
-
-def _badness(proof: Proof) -> tuple[bool, float]:
-    return bool(np.isnan(proof.max_abs_error)), proof.max_abs_error / (proof.magnitude or 1.0)

@@ -50,22 +50,17 @@ def blank_model(name: str, part: TextModel, options: LoadOptions) -> Any:
                 f"and at most {_MOST_BYTES} can be built"
             )
         for module in model.modules():
-            _fill(module)
+            for key, parameter in module._parameters.items():
+                if parameter is not None:
+                    zero = torch.nn.Parameter(_ZERO.expand(parameter.shape), requires_grad=False)
+                    zero._is_hf_initialized = True  # type: ignore[attr-defined]
+                    module._parameters[key] = zero
+            for key, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_meta:
+                    module._buffers[key] = torch.zeros_like(buffer, device="cpu")
         model.initialize_weights()  # what is left: the buffers that transformers computes
     set_backend(model.get_submodule(part.path), ATTENTION)
     return model.eval()
-
-
-def _fill(module: torch.nn.Module) -> None:
-    """Give a module's own parameters their zero, and its buffers memory."""
-    for name, parameter in module._parameters.items():
-        if parameter is not None:
-            zero = torch.nn.Parameter(_ZERO.expand(parameter.shape), requires_grad=False)
-            zero._is_hf_initialized = True  # type: ignore[attr-defined]
-            module._parameters[name] = zero
-    for name, buffer in module._buffers.items():
-        if buffer is not None and buffer.is_meta:
-            module._buffers[name] = torch.zeros_like(buffer, device="cpu")
 
 
 class SkipProducts(TorchFunctionMode):
@@ -79,14 +74,10 @@ class SkipProducts(TorchFunctionMode):
             if name == "linear" and len(args) > 1:  # most products, and the slowest on the device without memory
                 return args[0].new_zeros(*args[0].shape[:-1], len(args[1]))
             # The shape comes from a run on the device without memory.
-            args, kwargs = tree_map_only(torch.Tensor, _without_memory, (args, kwargs))
+            args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
             return torch.zeros_like(function(*args, **kwargs), device="cpu")
         return function(*args, **kwargs)
 
 
 def _is_blank(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == _ZERO.data_ptr()
-
-
-def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to("meta")

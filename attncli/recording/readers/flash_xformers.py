@@ -15,7 +15,7 @@ import torch
 
 from attncli.recording.call import Api, MaskArgument
 from attncli.recording.readers.fused import emit
-from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
+from attncli.recording.readers.reader import ThreadContext, is_of_nothing
 
 # By namespace and name of the operator.
 _READ = {
@@ -44,46 +44,39 @@ def api_of(operator: Any) -> Api | None:
     return "flash" if library.startswith("flash") else "xformers"
 
 
-class Fused(Reader):
-    """Reads the operators of both libraries, which are not known before they are called."""
-
-    def __init__(self, context: ThreadContext) -> None:
-        super().__init__(context)
-        self.operators = self._read
-
-    def _read(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if (api := api_of(func)) is not None:
-            schema = _schema(func)
-            named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
-            given: dict[Any, Any] = {_NAMES.get(name, name): value for name, value in named.items()}
-            output = result[0] if isinstance(result, tuple) else result
-            _call(self.context, api, schema.name, given, output)
-
-
-def _call(context: ThreadContext, api: Api, name: str, given: Mapping[str, Any], output: torch.Tensor) -> None:
-    """Emit a call of an operator, unless it is one of nothing."""
-    if any(given.get(each) is None for each in "qkv") or is_of_nothing(given["q"], given["k"], given["v"]):
+def read(
+    context: ThreadContext, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> None:
+    """Read a call of an operator, if it is one of these libraries, and not of nothing."""
+    api, schema = api_of(func), _schema(func)
+    if api is None:
         return
-    q, k, v = inputs = given["q"], given["k"], given["v"]
-    unread = [each for each in _UNREAD if given.get(each) is not None]
-    if name not in _READ:
-        unread.append(f"its mask, as {name} is not known here")
-    starts = given.get("cu_seqlens_q")
+    named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
+    arguments: dict[Any, Any] = {_NAMES.get(name, name): value for name, value in named.items()}
+    output = result[0] if isinstance(result, tuple) else result
+    if any(arguments.get(each) is None for each in "qkv") or is_of_nothing(*(arguments[each] for each in "qkv")):
+        return
+    q, k, v = inputs = arguments["q"], arguments["k"], arguments["v"]
+    unread = [each for each in _UNREAD if arguments.get(each) is not None]
+    if schema.name not in _READ:
+        unread.append(f"its mask, as {schema.name} is not known here")
+    starts = arguments.get("cu_seqlens_q")
     if starts is not None:
-        others = given.get("cu_seqlens_k")
+        others = arguments.get("cu_seqlens_k")
         lengths = starts.long().diff()
         key_lengths = lengths if others is None else others.long().diff()
         q, k, v = _unpacked(q, lengths), _unpacked(k, key_lengths), _unpacked(v, key_lengths)
-        result = _unpacked(output, lengths)
+        output = _unpacked(output, lengths)
     else:
-        q, k, v, result = (tensor.transpose(1, 2) for tensor in (q, k, v, output))
+        q, k, v, output = (tensor.transpose(1, 2) for tensor in (q, k, v, output))
         lengths, key_lengths = (torch.full((len(q),), side.shape[2], device=q.device) for side in (q, k))
     shape = (*q.shape[:3], k.shape[2])
-    scale = q.shape[-1] ** -0.5 if given.get("softmax_scale") is None else float(given["softmax_scale"])
+    scale = q.shape[-1] ** -0.5 if arguments.get("softmax_scale") is None else float(arguments["softmax_scale"])
     emit(
-        context, api, inputs, output, scale, shape=shape, q=q, k=k, v=v,
-        masks=() if unread else _masks(given, shape, lengths, key_lengths), softcap=given.get("softcap") or None,
-        dropout=float(given.get("dropout_p") or 0.0), output=result, unsupported=", ".join(unread) or None,
+        context, api, inputs, scale, shape=shape, q=q, k=k, v=v,
+        masks=() if unread else _masks(arguments, shape, lengths, key_lengths),
+        softcap=arguments.get("softcap") or None,
+        dropout=float(arguments.get("dropout_p") or 0.0), output=output, unsupported=", ".join(unread) or None,
     )  # fmt: skip
 
 
@@ -94,31 +87,31 @@ def _schema(operator: Any) -> Any:
 
 
 def _masks(
-    given: Mapping[str, Any], shape: tuple[int, int, int, int], queries: torch.Tensor, keys: torch.Tensor
+    arguments: Mapping[str, Any], shape: tuple[int, int, int, int], queries: torch.Tensor, keys: torch.Tensor
 ) -> tuple[MaskArgument, ...]:
     """Return what the arguments hide.
 
     Args:
-        given: the arguments.
+        arguments: of the operator.
         shape: `(B, H, Q, K)`.
         queries: how many each row has, `[B]`.
         keys: likewise.
     """
     masks = []
     device = queries.device
-    if given.get("bias") is not None:
-        masks.append(MaskArgument("attn_bias", given["bias"], "additive"))
+    if arguments.get("bias") is not None:
+        masks.append(MaskArgument("attn_bias", arguments["bias"], "additive"))
     # Where a query stands: its last one at the last key, but for xformers' lower triangle, which begins top-left.
-    is_top_left = given.get("custom_mask_type") == 1
+    is_top_left = arguments.get("custom_mask_type") == 1
     past = torch.zeros_like(queries) if is_top_left else keys - queries
     if bool((past == past[0]).all()):
         past = past[:1]  # one plane for all rows
     i = torch.arange(shape[2], device=device)[:, None] + past[:, None, None, None]
     j = torch.arange(shape[3], device=device)
-    left, right = given.get("window_size_left", -1), given.get("window_size_right", -1)
-    if given.get("window_size"):  # xformers: keys up to the query's own, which counts
-        left, right = given["window_size"] - 1, -1
-    if given.get("causal") or given.get("custom_mask_type"):
+    left, right = arguments.get("window_size_left", -1), arguments.get("window_size_right", -1)
+    if arguments.get("window_size"):  # xformers: keys up to the query's own, which counts
+        left, right = arguments["window_size"] - 1, -1
+    if arguments.get("causal") or arguments.get("custom_mask_type"):
         right = 0
     if right is not None and right >= 0:
         masks.append(MaskArgument("causal" if right == 0 else "window_size", j <= i + right, "attend"))
@@ -129,7 +122,7 @@ def _masks(
     if bool((queries != shape[2]).any()):  # rows that only fill up attend to nothing, and are 0
         is_row = torch.arange(shape[2], device=device)[:, None] < queries[:, None, None, None]
         masks.append(MaskArgument("seqlens", is_row, "attend"))
-    slopes = given.get("alibi_slopes")
+    slopes = arguments.get("alibi_slopes")
     if slopes is not None:
         slopes = slopes.reshape(-1, slopes.shape[-1], 1, 1)
         masks.append(MaskArgument("alibi_slopes", -slopes * (i - j).abs(), "additive"))

@@ -12,73 +12,66 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
-from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_hop
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import MaskArgument
 from attncli.recording.readers.fused import emit
 from attncli.recording.readers.layout import compact
-from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
+from attncli.recording.readers.reader import ThreadContext, is_of_nothing
 
 # Scores at which a score_mod is tried: one that adds gives each of them the same number more.
 _TRIED = (1.0, -2.5)
 _LARGE = 1e6  # a score that any cap cuts to its own value
 
 
-class Flex(Reader):
-    """Reads the operator that `flex_attention` runs where it is not compiled."""
+def read(
+    context: ThreadContext, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> None:
+    """Read the operator that `flex_attention` runs where it is not compiled.
 
-    is_attention = True
-
-    def __init__(self, context: ThreadContext) -> None:
-        super().__init__(context)
-        self.functions = {flex_attention_hop: self._read}
-
-    def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Take query, key, value, score_mod, block_mask, scale and options, which decide how it is computed.
-
-        The block_mask is a tuple that ends in the mask_mod; its third entry has a row for each batch row and head.
-        """
-        query, key, value, score_mod, block_mask, scale = args[:6]
-        if is_of_nothing(query, key, value):
-            return
-        shape = (*query.shape[:3], key.shape[-2])
-        mask_mod, blocks = block_mask[-1], block_mask[2]
-        changed = _remembered(score_mod, shape, query.device, _changed)
-        allowed = _remembered(mask_mod, (*blocks.shape[:2], *shape[2:]), query.device, _cells)
-        masks = [MaskArgument("score_mod", changed.added, "additive")] if changed.added.any() else []
-        masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
-        unsupported = None if changed.is_known else "the score_mod, which does more than add to a score or cap it"
-        emit(
-            self.context, "flex", (query, key, value), result[0], scale, shape=shape, q=query, k=key, v=value,
-            masks=tuple(masks), softcap=changed.softcap, output=result[0], unsupported=unsupported,
-        )  # fmt: skip
+    Its arguments are query, key, value, score_mod, block_mask, scale, and options that decide how it is computed. The
+    block_mask is a tuple that ends in the mask_mod; its third entry has a row for each batch row and head.
+    """
+    query, key, value, score_mod, block_mask, scale = args[:6]
+    if is_of_nothing(query, key, value):
+        return
+    shape = (*query.shape[:3], key.shape[-2])
+    mask_mod, blocks = block_mask[-1], block_mask[2]
+    change = _remembered(score_mod, shape, query.device, _score_change)
+    allowed = _remembered(mask_mod, (*blocks.shape[:2], *shape[2:]), query.device, _cells)
+    masks = [MaskArgument("score_mod", change.added, "additive")] if change.added.any() else []
+    masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
+    unsupported = None if change.is_simple else "the score_mod, which does more than add to a score or cap it"
+    emit(
+        context, "flex", (query, key, value), scale, shape=shape, q=query, k=key, v=value,
+        masks=tuple(masks), softcap=change.softcap, output=result[0], unsupported=unsupported,
+    )  # fmt: skip
 
 
-class _Changed(NamedTuple):
+class ScoreChange(NamedTuple):
     """What a score_mod makes of a score.
 
     Attributes:
         added: what it adds, −inf where it forbids, in the smallest shape that broadcasts to `[B, H, Q, K]`.
         softcap: c, where it makes c·tanh(score/c) of each.
-        is_known: whether that is all it does.
+        is_simple: whether that is all it does.
     """
 
     added: torch.Tensor
     softcap: float | None = None
-    is_known: bool = True
+    is_simple: bool = True
 
 
-# What came of a function, with what it was asked for.
-_KEPT: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, Any]] = weakref.WeakKeyDictionary()
+# What came of a function, with what it was called for.
+_RESULTS: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
 
-def _remembered(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device, ask: Callable[..., Any]) -> Any:
-    """Return what was asked of a function, anew if it is for another shape or if a tensor that it reads has changed."""
-    asked = (shape, device, tuple((id(tensor), tensor._version) for tensor in _closed_over(mod)))
-    if mod not in _KEPT or _KEPT[mod][0] != asked:
-        _KEPT[mod] = asked, ask(mod, shape, device)
-    return _KEPT[mod][1]
+def _remembered(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device, make: Callable[..., Any]) -> Any:
+    """Return what is made of a function, anew if it is for another shape or if a tensor that it reads has changed."""
+    key = (shape, device, tuple((id(tensor), tensor._version) for tensor in _closed_over(mod)))
+    if mod not in _RESULTS or _RESULTS[mod][0] != key:
+        _RESULTS[mod] = key, make(mod, shape, device)
+    return _RESULTS[mod][1]
 
 
 def _cells(
@@ -93,15 +86,15 @@ def _cells(
     return compact(cells.expand(shape)).clone()
 
 
-def _changed(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device) -> _Changed:
+def _score_change(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device) -> ScoreChange:
     none = _cells(mod, shape, device, 0.0)
     tried = [(score, _cells(mod, shape, device, score)) for score in _TRIED]
     if all(_are_close(values, none + score) for score, values in tried):
-        return _Changed(none)
+        return ScoreChange(none)
     cap = float(_cells(mod, shape, device, _LARGE).flatten()[0])
     if all(_are_close(values, cap * torch.tanh(torch.tensor(score / cap))) for score, values in tried):
-        return _Changed(torch.zeros_like(none), softcap=cap)
-    return _Changed(torch.zeros_like(none), is_known=False)
+        return ScoreChange(torch.zeros_like(none), softcap=cap)
+    return ScoreChange(torch.zeros_like(none), is_simple=False)
 
 
 def _are_close(values: torch.Tensor, others: torch.Tensor) -> bool:
@@ -114,12 +107,9 @@ def _closed_over(function: Any, callers: tuple[Any, ...] = ()) -> list[torch.Ten
     code = getattr(function, "__code__", None)
     if code is None or function in callers:
         return []
-    held = [cell.cell_contents for cell in function.__closure__ or ()]
-    held += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
-    inner = [
-        tensor
-        for value in held
-        if isinstance(value, FunctionType)
-        for tensor in _closed_over(value, (*callers, function))
-    ]
-    return [value for value in held if isinstance(value, torch.Tensor)] + inner
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    values += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    for value in values:
+        tensors += _closed_over(value, (*callers, function)) if isinstance(value, FunctionType) else []
+    return tensors

@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from attncli.recording.readers.contraction import Contraction
-from attncli.recording.readers.origins import Change, Held, Operand, Product, Weights, in_order
+from attncli.recording.readers.origins import Change, Held, Operand, Product, Weights
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _softmax = torch._C._VariableFunctions.softmax
+
+
+def product_of(found: Contraction, result: Tensor, heads: tuple[int, int]) -> tuple[Product, Tensor] | None:
+    """Return what was multiplied, and the axes of the result as the program has them; None where it makes no pairs.
+
+    Args:
+        found: the product.
+        result: of it.
+        heads: how many are folded into the batch of either factor.
+    """
+    sides = (found.first, found.second)
+    own = [
+        [label for label in found.out if label in side and label not in other] for side, other in (sides, sides[::-1])
+    ]
+    lone = {*found.first, *found.second} - {*found.out, *found.summed}
+    if lone or len(found.summed) != 1 or not all(own):
+        return None
+    sizes = dict(zip(found.out, result.shape, strict=True))
+    rows: list[object] = []  # the positions; of several axes the one that is as long as the other factor's, or the last
+    for labels, others in (own, own[::-1]):
+        alike = [label for label in labels if sizes[label] == sizes[others[-1]]]
+        rows.append(alike[0] if len(alike) == 1 else labels[-1])
+    shared = [label for label in found.out if label in found.first and label in found.second]
+    batch = [*shared, *(label for label in (*own[0], *own[1]) if label not in rows)]
+    order = [*batch, *rows]
+    axes = torch.empty([sizes[label] for label in order], device="meta")
+    left, right = (
+        Operand(tensor, in_order(tensor, labels, [*batch, row, *found.summed]), len(each), folded)
+        for tensor, labels, row, each, folded in zip((found.left, found.right), sides, rows, own, heads, strict=True)
+    )
+    product = Product(left, right, axes, len(shared), result.dtype)
+    return product, axes.permute([order.index(label) for label in found.out])
 
 
 class Points:
@@ -23,7 +56,6 @@ class Points:
         product: of queries and keys.
         q_side: its factor that is the queries.
         k_side: its factor that is the keys.
-        order: the axes of the product's result, as batch and heads, queries, keys.
         shape: `(B, H, Q, K)`.
         wrong: what the softmax is over, if it is not the keys.
         q: queries.
@@ -31,7 +63,7 @@ class Points:
         v: values.
         scores: what the softmax received.
         weights: what it gave.
-        met: the weights as they met the values.
+        final: the weights that the values were multiplied with.
         output: weights·V.
     """
 
@@ -42,28 +74,24 @@ class Points:
         if len(found.summed) != 1 or scores.axes.shape != found.left.shape:
             return None
         places = {label: product.axis(scores.axes, index) for index, label in enumerate(found.first)}
-        size = dict(zip(product.out, product.axes.shape, strict=True))
-        rows, columns = product.own(product.left), product.own(product.right)
-        if (summed := places[found.summed[0]]) is None:
+        last = product.axes.ndim - 1
+        keys = places[found.summed[0]]
+        if keys == -1:  # of one position
+            keys = next((axis for axis in (last, last - 1) if product.axes.shape[axis] == 1), None)
+        if keys not in (last, last - 1):
             return None
-        several = [product.out[summed]] if summed >= 0 else [label for label in (*columns, *rows) if size[label] == 1]
-        keys = next((label for label in several if label in (*rows, *columns)), None)
-        k, q = (product.right, product.left) if keys in columns else (product.left, product.right)
-        if product.own(k) != [keys] or k.is_learned or (len(k.shape) == 2 and len(q.shape) > 2):
+        k, q = (product.right, product.left) if keys == last else (product.left, product.right)
+        if k.positions > 1 or k.is_learned or (k.ndim == 2 and q.ndim > 2):
             return None  # rows of a parameter or a table are classes, words or experts
-        own = product.own(q)
-        alike = [label for label in own if size[label] == size[keys]]
-        queries = alike[0] if len(alike) == 1 else own[-1]
-        if any(places[label] == product.out.index(queries) for label in found.first if label in found.second):
+        queries = 2 * last - 1 - keys
+        if any(places[label] == queries for label in found.first if label in found.second):
             return None  # values of each query's own are no values
-        order = [*product.shared, *(label for label in own if label != queries), queries, keys]
-        return cls(weights, (q, k), order, places, found, result)
+        return cls(weights, (q, k), places, found, result)
 
     def __init__(
         self,
         weights: Weights,
         sides: tuple[Operand, Operand],
-        labels: list[object],
         places: dict[object, int | None],
         found: Contraction,
         result: Tensor,
@@ -71,16 +99,16 @@ class Points:
         self.origin, self.changes, self.product = weights, weights.scores.changes, weights.scores.product
         self.q_side, self.k_side = sides
         product, softmax = self.product, weights.softmax
-        self.order = tuple(map(product.out.index, labels))
-        *outer, queries, keys = (product.axes.shape[axis] for axis in self.order)
+        *outer, queries, keys = product.axes.shape
+        queries, keys = (keys, queries) if self.keys_are_left else (queries, keys)
         self.shape = *_batch_and_heads(product, outer), queries, keys
-        self.wrong = _wrong(product.axis(softmax.scores.axes, softmax.axis), self.order, keys)
-        width = [label for label in product.left.labels if label in product.right.labels and label not in product.out]
-        self.q = self._factor(self.q_side, [*labels[:-1], *width], len(width))
-        self.k = self._factor(self.k_side, [*product.shared, labels[-1], *width], len(width))
+        self.wrong = self._wrong_axis(product.axis(softmax.scores.axes, softmax.axis))
+        q, k = self.q_side.tensor, self.k_side.tensor
+        self.q = None if q is None else self._with_heads(q)
+        self.k = None if k is None else self._with_heads(k.reshape(*k.shape[: product.shared], *k.shape[-2:]))
         self.v, self.output = self._values(found, result, places)
-        self.met = self.four(found.left.detach(), weights.scores.axes)
-        self.scores, self.weights = self._held(softmax.received), self._held(softmax.given)
+        self.final = self.four(found.left.detach(), weights.scores.axes)
+        self.scores, self.weights = self._held(softmax.received), self._held(softmax.result)
         if self.weights is None and self.scores is not None and self.wrong is None:
             self.weights = _softmax(self.scores, -1)  # as it was before it was changed in place
 
@@ -98,9 +126,11 @@ class Points:
     def four(self, tensor: Tensor, moved: Tensor) -> Tensor:
         """Return a tensor that broadcasts to scores whose axes moved, as `[B, H, Q, K]`."""
         own = self.product.axes
-        if moved.shape == own.shape and moved.stride() == own.stride() and self.order == (0, 1, 2, 3):
-            return tensor[(None,) * (4 - tensor.ndim)]
-        return self._with_heads(self.product.undone(tensor, moved).permute(self.order))
+        if own.ndim == 4 and moved.shape == own.shape and moved.stride() == own.stride():
+            tensor = tensor[(None,) * (4 - tensor.ndim)]
+        else:
+            tensor = self.product.undone(tensor, moved)
+        return self._with_heads(tensor.mT if self.keys_are_left else tensor)
 
     def _with_heads(self, tensor: Tensor) -> Tensor:
         """Return `[B, H, …]` of a tensor with the axes of batch and heads, of which it may lack some, and two more."""
@@ -112,12 +142,17 @@ class Points:
             return tensor.reshape(1, 1, rows, columns)
         if len(outer) == 1:
             return tensor.reshape(batch, -1, rows, columns)
-        sizes = [self.product.axes.shape[axis] for axis in self.order[1 : len(outer)]]
-        return tensor.expand(outer[0], *sizes, rows, columns).flatten(1, -3)
+        return tensor.expand(outer[0], *self.product.axes.shape[1 : len(outer)], rows, columns).flatten(1, -3)
 
-    def _factor(self, side: Operand, labels: list[object], widths: int) -> Tensor | None:
-        tensor = side.in_order(labels)
-        return None if tensor is None else self._with_heads(tensor.flatten(-widths))
+    def _wrong_axis(self, over: int | None) -> str | None:
+        """Return what a softmax is over, if it is not the keys; what is not known is right."""
+        last = self.product.axes.ndim - 1
+        keys = last - self.keys_are_left
+        if over is None or over == keys or (over < 0 and self.shape[3] == 1):
+            return None
+        if over < 0:
+            return "an axis of one position"
+        return "the queries" if over >= last - 1 else "the heads" if over else "the batch"
 
     def _held(self, held: Held) -> Tensor | None:
         return None if held.tensor is None else self.four(held.tensor, self.origin.softmax.scores.axes)
@@ -135,7 +170,7 @@ class Points:
         values = in_order(found.right.detach(), found.second, [*(x for x in rest if x in found.second), summed, *width])
         values = values.flatten(-len(width))
         if all((place := places[label]) is not None and place >= 0 for label in rest):
-            rest.sort(key=lambda label: self.order.index(places[label] or 0))
+            rest.sort(key=lambda label: places[label] or 0)
         output = in_order(result.detach(), found.out, [*rest, *width]).flatten(-len(width))
         is_whole = output.numel() == batch * heads * queries * output.shape[-1]
         return (
@@ -148,18 +183,18 @@ def _batch_and_heads(product: Product, outer: list[int]) -> tuple[int, int]:
     """Return how many batch rows and heads there are; heads may be folded into the batch."""
     if len(outer) != 1:
         return (outer[0], math.prod(outer[1:])) if outer else (1, 1)
-    heads = max(product.left.factor.heads, product.right.factor.heads)
+    heads = max(product.left.heads, product.right.heads)
     return (outer[0] // heads, heads) if outer[0] % heads == 0 else (outer[0], 1)
 
 
-def _wrong(over: int | None, order: tuple[int, ...], keys: int) -> str | None:
-    """Return what a softmax is over, if it is not the keys; what is not known is right."""
-    if over is None or over == order[-1] or (over < 0 and keys == 1):
-        return None
-    if over < 0:
-        return "an axis of one position"
-    place = order.index(over)
-    return "the queries" if place == len(order) - 2 else "the heads" if place else "the batch"
+def in_order(tensor: Tensor, labels: Iterable[object], order: Iterable[object]) -> Tensor:
+    """Return a tensor with axes in the order of their labels; those that it does not have are 1."""
+    labels, order = [*labels], [*order]
+    tensor = tensor.permute([labels.index(label) for label in order if label in labels])
+    for at, label in enumerate(order):
+        if label not in labels:
+            tensor = tensor.unsqueeze(at)
+    return tensor
 
 
 def compact(values: Tensor) -> Tensor:

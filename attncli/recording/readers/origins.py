@@ -1,50 +1,34 @@
-"""Where tensors come from, as far as it may be attention: factors, scores, weights, outputs.
+"""Where tensors come from, as far as it may be attention: products, scores, weights; and the lines that made masks.
 
 Origins are found by the identity of a tensor and end with it. What they hold of the program's tensors are aliases
-without a history. What is done to scores is recorded by name, with the tensor it was done with, and is not
-interpreted. How their axes move is followed by a tensor without numbers that goes through the same views.
+without a history. What is done to scores is recorded by name, with the tensor it was done with. How their axes move is
+followed by a tensor without numbers that goes through the same views.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
 from torch import Tensor
 
-from attncli.recording.call import CallSite
-from attncli.recording.lineage import operation
-
-# A tensor of one element is read when a call is emitted, as reading it waits for the device.
-Number = float | Tensor
-UNKNOWN: Number = math.nan  # among the numbers of a tensor: it was also multiplied with what is no one constant
-
 _MOST_PRODUCTS = 64  # whose factors are held at a time
-_MOST_CHANGES = 16  # of scores, or numbers of a factor
+_MOST_CHANGES = 16  # of scores
 
 
-class Factor(NamedTuple):
-    """A tensor that may become queries, keys or values.
+class FoldedHeads(NamedTuple):
+    """Queries, keys or values whose batch axis holds so many heads of each row."""
 
-    Attributes:
-        numbers: those that it was multiplied with.
-        heads: how many of them are folded into its batch.
-        is_split: whether a view alone made heads of it; see `heads`.
-    """
-
-    numbers: tuple[Number, ...] = ()
-    heads: int = 1
-    is_split: bool = False
+    number: int
 
 
-class AttentionOutput(NamedTuple):
-    """The output of an attention."""
+class MadeMask(NamedTuple):
+    """A mask, and the line of the program that made it, such as `train.py:40`."""
 
-    place: CallSite
+    line: str
 
 
 class Held:
@@ -67,51 +51,38 @@ class Held:
 
 
 class Operand(Held):
-    """A factor of a product, as it was then.
+    """A factor of a product, as it was then, as `[batch …, rows, width]`.
 
     Attributes:
-        labels: of its axes.
-        factor: what is known of it.
+        ndim: of the program's tensor.
+        positions: how many axes of the result are its own.
+        heads: how many of them are folded into its batch.
+        is_split: see `splits_positions`.
         is_learned: whether it is a parameter of a module, or a view of one.
-        operation: that it is the result of, as autograd counts them.
     """
 
-    def __init__(self, tensor: Tensor, labels: tuple[object, ...], factor: Factor) -> None:
-        super().__init__(tensor)
-        self.labels, self.factor, self.is_learned = labels, factor, is_learned(tensor)
-        self.operation = operation(tensor)
-
-    def in_order(self, labels: Iterable[object]) -> Tensor | None:
-        """Return the tensor with axes in this order; those that it does not have are 1."""
-        return None if (tensor := self.tensor) is None else in_order(tensor, self.labels, labels)
+    def __init__(self, tensor: Tensor, canonical: Tensor, positions: int, heads: int) -> None:
+        super().__init__(canonical)
+        self.ndim, self.positions, self.heads = tensor.ndim, positions, heads
+        self.is_split, self.is_learned = splits_positions(tensor), is_learned(tensor)
 
 
 class Product(NamedTuple):
-    """A product of two tensors, whose axes are called by labels.
+    """A product of two tensors, whose result is `[shared …, own …, rows of the left one, rows of the right one]`.
 
     Attributes:
         left: a factor.
         right: the other one.
-        out: the labels of the result.
         axes: a tensor without numbers of the result's shape; each axis is known by its stride.
+        shared: how many axes both factors have.
         dtype: of the result.
     """
 
     left: Operand
     right: Operand
-    out: tuple[object, ...]
     axes: Tensor
+    shared: int
     dtype: torch.dtype
-
-    def own(self, side: Operand) -> list[object]:
-        """Return the labels that the result has of one factor alone."""
-        other = self.right if side is self.left else self.left
-        return [label for label in self.out if label in side.labels and label not in other.labels]
-
-    @property
-    def shared(self) -> list[object]:
-        """The labels that both factors have, and the result."""
-        return [label for label in self.out if label in self.left.labels and label in self.right.labels]
 
     @property
     def is_of_pairs(self) -> bool:
@@ -119,7 +90,7 @@ class Product(NamedTuple):
 
         A tensor of two axes is one for the whole batch, such as the words that a model chooses of.
         """
-        return all(len(side.shape) > 2 and not side.is_learned and self.own(side) for side in (self.left, self.right))
+        return all(side.ndim > 2 and not side.is_learned for side in (self.left, self.right))
 
     def axis(self, moved: Tensor, index: int) -> int | None:
         """Return which axis of the result an axis of the scores is.
@@ -152,12 +123,14 @@ class Change(NamedTuple):
         other: the tensor or the number that it was done with; None where there is none, or several.
         is_first: whether scores or weights are the first argument; of `where`, those that stay where it is True.
         axes: those of the product, as they were moved by then.
+        made_at: the line that made the tensor, if it is a mask.
     """
 
     name: str
     other: Held | float | None
     is_first: bool
     axes: Tensor
+    made_at: str | None = None
 
     @property
     def factor(self) -> float | None:
@@ -195,29 +168,44 @@ class Scores(NamedTuple):
         """Whether an exponential was taken of it, as where a softmax is written out."""
         return any(change.name in ("exp", "exp2") for change in self.changes)
 
-    def changed(self, name: str, other: Tensor | float | None = None, is_first: bool = True) -> Scores:
+    def changed(
+        self, name: str, other: Tensor | float | None = None, is_first: bool = True, made_at: str | None = None
+    ) -> Scores:
         """Return it with numbers that changed."""
         if len(self.changes) >= _MOST_CHANGES:
             return self
         held = Held(other) if isinstance(other, Tensor) else other
-        return self._replace(changes=(*self.changes, Change(name, held, is_first, self.axes)))
+        return self._replace(changes=(*self.changes, Change(name, held, is_first, self.axes, made_at)))
 
 
-class Weighing:
+class Lost:
+    """What came of queries and keys in ways that are not followed: scores, or the weights of one softmax.
+
+    Attributes:
+        shape: of the weights; None of scores.
+        is_counted: whether these weights were counted.
+    """
+
+    def __init__(self, shape: tuple[int, ...] | None = None) -> None:
+        self.shape, self.is_counted = shape, False
+
+
+class SoftmaxCall:
     """A softmax that took scores.
 
     Attributes:
         scores: which.
         axis: of theirs that it is over.
         received: what it took.
-        given: what it gave.
-        has_met: whether its weights met values.
-        lost: where they were lost before; None where they were not.
+        result: what it gave.
+        is_used: whether its weights met values.
+        lost: what they are where they are not followed.
     """
 
-    def __init__(self, scores: Scores, axis: int, received: Held, given: Held) -> None:
-        self.scores, self.axis, self.received, self.given = scores, axis, received, given
-        self.has_met, self.lost = False, None  # type: tuple[bool, CallSite | None]
+    def __init__(self, scores: Scores, axis: int, received: Held, result: Held) -> None:
+        self.scores, self.axis, self.received, self.result = scores, axis, received, result
+        self.is_used = False
+        self.lost = Lost(result.shape)
 
 
 class Weights(NamedTuple):
@@ -230,24 +218,13 @@ class Weights(NamedTuple):
         in_dropout: whether the module that did was in training mode.
     """
 
-    softmax: Weighing
+    softmax: SoftmaxCall
     scores: Scores
     dropout: float = 0.0
     in_dropout: bool | None = None
 
 
-class Lost(NamedTuple):
-    """What came of queries and keys in ways that are not followed.
-
-    Attributes:
-        stage: whether it is the product of each query and each key, whose sum over the width is the scores, `pairs`;
-            `scores`; or `weights`, which a softmax made of what nothing is known of.
-    """
-
-    stage: str = "scores"
-
-
-Origin = Factor | AttentionOutput | Scores | Weights | Lost
+Origin = FoldedHeads | MadeMask | Scores | Weights | Lost
 
 
 class Origins:
@@ -255,62 +232,51 @@ class Origins:
 
     Attributes:
         is_over: whether nothing is followed any more.
-        known: the origins by the identities of tensors.
+        by_id: the origins by the identities of tensors.
     """
 
     def __init__(self) -> None:
         self.is_over = False
-        self.known: dict[int, tuple[ref[Tensor], Origin]] = {}
+        self.by_id: dict[int, tuple[ref[Tensor], Origin]] = {}
         self._operands: deque[ref[Operand]] = deque()
 
     def get(self, tensor: object) -> Origin | None:
         """Return the origin of a tensor; None where it is not known, and of all else."""
-        entry = self.known.get(id(tensor))
+        entry = self.by_id.get(id(tensor))
         return None if entry is None else entry[1]
 
     def put(self, tensor: Tensor, origin: Origin | None) -> None:
-        """Know the origin of a tensor while it lives."""
-        known, key = self.known, id(tensor)
+        """Remember the origin of a tensor while it lives."""
+        by_id, key = self.by_id, id(tensor)
         if origin is None or self.is_over:
-            known.pop(key, None)
+            by_id.pop(key, None)
         else:
-            known[key] = ref(tensor, lambda _: known.pop(key, None)), origin
+            by_id[key] = ref(tensor, lambda _: by_id.pop(key, None)), origin
 
-    def begin(self, product: Product) -> Scores:
-        """Return the scores of a product; of the oldest of many, the factors are let go."""
+    def begin(self, product: Product, axes: Tensor) -> Scores:
+        """Return the scores of a product, whose axes moved; of the oldest of many, the factors are let go."""
         # They are held by what came of the product alone, which ends with the tensors of the program.
         self._operands += ref(product.left), ref(product.right)
         while len(self._operands) > 2 * _MOST_PRODUCTS:
             if (oldest := self._operands.popleft()()) is not None:
                 oldest.let_go()
-        return Scores(product, product.axes)
+        return Scores(product, axes)
 
     def end(self) -> None:
         """Follow nothing any more, and let go of what is held."""
         self.is_over = True
-        self.known.clear()
+        self.by_id.clear()
         self._operands.clear()
 
-    def factor(self, tensor: object) -> Factor:
-        """Return what is known of a tensor as a factor."""
-        if self.is_over:
-            return Factor((UNKNOWN,))
+    def heads(self, tensor: object) -> int:
+        """Return how many heads are folded into the batch of a tensor."""
         origin = self.get(tensor)
-        if isinstance(origin, Scores):  # queries may be a product themselves
-            numbers = [change.factor for change in origin.changes]
-            known = tuple(number for number in numbers if number is not None)
-            return Factor(known if len(known) == len(numbers) else (UNKNOWN,) * bool(known))
-        return origin if isinstance(origin, Factor) else Factor()
+        return origin.number if isinstance(origin, FoldedHeads) else 1
 
-
-def in_order(tensor: Tensor, labels: Iterable[object], order: Iterable[object]) -> Tensor:
-    """Return a tensor with axes in the order of their labels; those that it does not have are 1."""
-    labels, order = [*labels], [*order]
-    tensor = tensor.permute([labels.index(label) for label in order if label in labels])
-    for at, label in enumerate(order):
-        if label not in labels:
-            tensor = tensor.unsqueeze(at)
-    return tensor
+    def made_at(self, tensor: object) -> str | None:
+        """Return the line that made a mask."""
+        origin = self.get(tensor)
+        return origin.line if isinstance(origin, MadeMask) else None
 
 
 def is_learned(tensor: Tensor) -> bool:
@@ -318,6 +284,16 @@ def is_learned(tensor: Tensor) -> bool:
     # Of plain tensors, which most are, asking what a Parameter is takes longer than all else.
     is_one = type(tensor) is not Tensor and isinstance(tensor, torch.nn.Parameter)
     return is_one or ((base := tensor._base) is not None and isinstance(base, torch.nn.Parameter))
+
+
+def splits_positions(tensor: Tensor) -> bool:
+    """Return whether a view alone makes `[B, H, T, D]` of `[B, T, H·D]`, so that a head is a part of the positions."""
+    base = tensor._base
+    if base is None or tensor.ndim != 4 or isinstance(base, torch.nn.Parameter):
+        return False
+    _, heads, positions, width = tensor.shape
+    is_of_heads = heads > 1 and base.shape[-1] == heads * width
+    return is_of_heads and 1 < positions != heads and tensor.is_contiguous()
 
 
 def version(tensor: Tensor) -> int:
@@ -329,9 +305,3 @@ def has_values(result: Any) -> bool:
     """Return whether a result is a plain tensor, with numbers of its own."""
     is_plain = type(result) is Tensor and not (result.is_meta or result.is_nested)
     return is_plain and not torch._C._functorch.is_functorch_wrapped_tensor(result)
-
-
-def several_numbers(*numbers: tuple[Number, ...]) -> tuple[Number, ...]:
-    """Return numbers one after another; of many, that they are not known."""
-    together = sum(numbers, ())
-    return together if len(together) <= _MOST_CHANGES else (UNKNOWN,)

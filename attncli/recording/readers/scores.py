@@ -1,15 +1,16 @@
-"""What the values at three points say of an attention that a program writes out.
+"""What was done between a product and the values: the call of an attention that a program writes out.
 
-The points are the product of queries and keys, what the softmax received and gave, and the weights as they met the
-values. A mask is where scores are forbidden, or far below what the product explains; the scale is a fit of the scores
-to q·k up to a shift of each row; a mask after the softmax is weights that met the values as 0; and a wrong axis is one
-that the values are not summed over. Tensors that the program added, or filled by, give these things their names.
+Scores are made once more of the queries, the keys and what was done to them, step by step; where that gives what the
+softmax received, it is known what scales, caps and masks them. What a mask leaves a key of its weight says whether it
+hides it; a mask after the softmax is weights that met the values as 0; and a wrong axis is one that the values are not
+summed over. This is done in the first calls of each kind at a place, then ever more seldom. In between it is known
+which tensors are the masks, and what these hide is read in every call.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,31 +18,28 @@ from torch import Tensor
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
-from attncli.recording.readers.layout import Points
-from attncli.recording.readers.scale_checks import no_scale, scaled_twice, wrong_scale
+from attncli.recording.call import AttentionCall, MaskArgument
+from attncli.recording.readers.contraction import Contraction
+from attncli.recording.readers.fused import SPLIT
+from attncli.recording.readers.layout import Points, compact
+from attncli.recording.readers.origins import Change, Held, Weights, splits_positions
+from attncli.recording.readers.reader import ThreadContext
+from attncli.recording.readers.scale_checks import wrong_scale
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _matmul = torch._C._VariableFunctions.matmul
 
+_MOST_KINDS = 1024  # of calls that are remembered
 _NO_WEIGHT = 1e-6  # what a mask has to leave to a forbidden key at most, of the weight that it would have
 _HIDDEN = math.log(_NO_WEIGHT)
-_MOST_CELLS = 2**19  # of a call that are fitted
+_MOST_CELLS = 2**19  # of a call that are compared
 _ZEROS = ("mul", "tril", "triu")  # what is 0 afterwards may be hidden by something else
 _FILLS = ("masked_fill", "where", *_ZEROS)
-_MIXING = ("mixed", "linear", "conv1d", "conv2d", "layer_norm", "batch_norm", "group_norm", "rms_norm")
-
 _CHANGED = "what was done to the scores"
-_BETWEEN = "tensors that were changed before they met the values"
-_MIXED = "the mixing of heads"
 _AFTERWARDS = "what was done to the weights"
-_OF_HEADS = "a factor of each head"
-_FACTOR = "a factor of the weights"
-_NORMALISED = "the normalisation of the weights"
-# What is not read, and hides no key.
-HIDES_NOTHING = (_OF_HEADS, _FACTOR, _NORMALISED)
 
 
-class Mask(NamedTuple):
+class ScoresMask(NamedTuple):
     """Which tensor is a mask.
 
     Attributes:
@@ -69,14 +67,116 @@ class ScoresReading(NamedTuple):
         softcap: see AttentionCall.
         masks: in the order in which they apply.
         findings: what is wrong.
-        unread: what is not understood.
+        unread: what is not understood, and may hide keys.
+        harmless: what is not understood, and hides none.
     """
 
     scale: float | None
     softcap: float | None
-    masks: tuple[Mask, ...]
+    masks: tuple[ScoresMask, ...]
     findings: tuple[Finding, ...]
     unread: tuple[str, ...]
+    harmless: tuple[str, ...]
+
+
+class WrittenAttention:
+    """The attention of a thread that is written out, and what is known of its kinds."""
+
+    def __init__(self) -> None:
+        self._readings: dict[tuple[Any, ...], tuple[int, ScoresReading]] = {}
+
+    def call(
+        self, context: ThreadContext, weights: Weights, found: Contraction, result: Tensor
+    ) -> AttentionCall | None:
+        """Return the attention of weights that met another tensor; None where this is none.
+
+        Args:
+            context: the thread.
+            weights: where they come from.
+            found: the product; its left factor is the weights.
+            result: of it.
+        """
+        points = Points.of(weights, found, result)
+        if points is None:
+            return None
+        place, is_training = context.place(), context.is_training()
+        kind = (
+            place, points.wrong, points.keys_are_left, points.shape[1], points.shape[2] == 1,
+            result.dtype, len(weights.softmax.scores.changes), weights.dropout, weights.in_dropout, is_training,
+            *((each.name, each.is_first, None if each.tensor is None else each.tensor.ndim) for each in points.changes),
+        )  # fmt: skip
+        reading = self._reading(kind, points, is_training)
+        findings = list(reading.findings)
+        if points.q_side.is_split or points.k_side.is_split or splits_positions(found.right):
+            findings.append(SPLIT)
+        masks = [(mask, argument) for mask in reading.masks if (argument := _argument(mask, points)) is not None]
+        batch, heads, *_ = points.shape
+        q, k, v = points.q, points.k, points.v
+        return AttentionCall(
+            api="softmax",
+            place=place,
+            shape=points.shape,
+            dtype=str(points.q_side.dtype).removeprefix("torch."),
+            device=str(points.q_side.device),
+            q=None if q is None else q.expand(batch, heads, -1, -1),
+            k=None if k is None else k.expand(batch, -1, -1, -1),
+            v=None if v is None else v.expand(batch, -1, -1, -1),
+            masks=tuple(argument for mask, argument in masks if mask.is_applied),
+            ignored_masks=tuple(argument for mask, argument in masks if not mask.is_applied),
+            scale=reading.scale,
+            softcap=reading.softcap,
+            dropout=weights.dropout,
+            is_training=is_training,
+            scores=points.scores,
+            weights=points.weights,
+            output=points.output,
+            findings=tuple(findings),
+            unsupported=" and ".join((*reading.unread, *reading.harmless)) or None,
+            is_mask_read=not reading.unread,
+        )
+
+    def _reading(self, kind: tuple[Any, ...], points: Points, is_training: bool | None) -> ScoresReading:
+        """Return what the values say; of a kind of calls that is known, what those of an earlier one said."""
+        count, reading = self._readings.get(kind, (0, None))
+        # Of a kind the first two are read, the 5th, the 17th and so on.
+        is_due = count < 2 or (count & (count - 1) == 0 and count.bit_length() % 2 == 1)
+        if reading is None or is_due or _hide_now(reading, points):
+            with torch.autocast(points.q_side.device.type, enabled=False):
+                reading = read(points, is_training)
+        if len(self._readings) >= _MOST_KINDS:
+            self._readings.clear()
+        self._readings[kind] = count + 1, reading
+        return reading
+
+
+def _hide_now(reading: ScoresReading, points: Points) -> bool:
+    """Return whether a mask hides something now that hid nothing when values were looked at."""
+    for mask in reading.masks:
+        tensor = points.changes[mask.change].tensor if mask.is_vacuous and mask.change is not None else None
+        if tensor is not None and bool((tensor != 0 if mask.convention == "masked" else tensor == 0).any()):
+            return True
+    return False
+
+
+def _argument(mask: ScoresMask, points: Points) -> MaskArgument | None:
+    """Return a mask as this call has it."""
+    if mask.change is None:
+        if points.scores is not None:
+            return MaskArgument(mask.name, compact(points.scores <= FORBIDDEN_BELOW), "masked")
+        return None if points.weights is None else MaskArgument(mask.name, compact(points.weights == 0), "masked")
+    change = points.changes[mask.change]
+    values = points.tensor(change)
+    if values is None:
+        return None
+    if mask.convention != "additive":
+        name = "multiplied" if mask.name == "mul" else mask.name
+        values = values if values.dtype == torch.bool else values != 0
+        return MaskArgument(name, values, mask.convention, change.tensor, change.made_at)
+    if not values.is_floating_point():
+        values = values.to(torch.float32 if points.weights is None else points.weights.dtype)
+    if mask.factor == 1:
+        return MaskArgument("added", values, "additive", change.tensor, change.made_at)
+    return MaskArgument("added", values * mask.factor, "additive", made_at=change.made_at)
 
 
 def read(points: Points, is_training: bool | None) -> ScoresReading:
@@ -86,25 +186,34 @@ def read(points: Points, is_training: bool | None) -> ScoresReading:
         points: the call.
         is_training: see AttentionCall.
     """
-    call, origin = _Call(points), points.origin
-    scale, softcap = call.read_scores()
-    call.read_weights()
+    reader, origin = _ValueReader(points), points.origin
+    scale, softcap = reader.read_scores()
+    reader.read_weights()
     if origin.dropout and origin.in_dropout and is_training is False:
         message = f"{origin.dropout:g} of the weights are dropped by a module in training mode"
-        call.findings.append(Finding("dropout", "note", message))
-    found, unread = tuple(dict.fromkeys(call.findings)), tuple(dict.fromkeys(call.unread))
-    return ScoresReading(scale, softcap, tuple(call.masks), found, unread)
+        reader.findings.append(Finding("dropout", "note", message))
+    found, unread, harmless = (tuple(dict.fromkeys(each)) for each in (reader.findings, reader.unread, reader.harmless))
+    return ScoresReading(scale, softcap, tuple(reader.masks), found, unread, harmless)  # type: ignore[arg-type]
 
 
-class _Call:
+class _ValueReader:
+    """Reads the values of one call; of a large one, those of some of its rows and heads."""
+
     def __init__(self, points: Points) -> None:
-        self.points, self.tensors = points, [points.tensor(change) for change in points.changes]
+        self.points = points
         self.findings: list[Finding] = []
         self.unread: list[str] = []
-        self.masks: list[Mask] = []
+        self.harmless: list[str] = []
+        self.masks: list[ScoresMask] = []
         before = len(points.origin.softmax.scores.changes)
-        self.numbers = points.q_side.factor.numbers, points.k_side.factor.numbers
         self.before, self.after = points.changes[:before], points.changes[before:]
+        batch, heads, queries, keys = points.shape
+        most = max(_MOST_CELLS // (queries * keys), 1)
+        self._heads = max(min(heads, most // batch), min(heads, 2))  # masks differ by rows rather than by heads
+        self._batch = max(min(batch, most // self._heads), 1)
+
+    def _cut(self, tensor: Tensor) -> Tensor:
+        return tensor[: self._batch, : self._heads].detach()
 
     # --- scores ---------------------------------------------------------------------------------------------
 
@@ -112,230 +221,180 @@ class _Call:
         """Take what was done before the softmax; return the scale and a soft cap, None where there is none."""
         points = self.points
         if points.scores is None or points.q is None or points.k is None:
-            self.unread.append(_BETWEEN)
+            self.unread.append("tensors that were changed before they met the values")
             return None, None
-        if any(change.name in _MIXING for change in self.before):
-            self.unread.append(_MIXED)
-            return None, None
-        self._cut = cut = _Cut(points.scores.shape)
-        q, k, y = (cut(each).float() for each in (points.q, points.k, points.scores))
-        x = _matmul(q, k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1).mT).expand(y.shape)
-        added, cap = self._added()
-        total = y.new_zeros(y.shape)
-        for _, tensor, factor in added:
-            total = total + cut(tensor).float() * factor
-        below, is_far = total <= _HIDDEN, total.abs() >= -_HIDDEN
-        visible = (y > FORBIDDEN_BELOW) & y.isfinite() & x.isfinite() & ~is_far
-        rest = y - total.masked_fill(is_far, 0)
-        flat, softcap = visible & False, None
-        fit = _Fit(x, rest, visible, _tolerance(points.product.dtype, points.scores.dtype))
-        if fit.scale is None and (filled := _filled(rest, visible)) is not None:
-            flat, fit = filled, _Fit(x, rest, visible & ~filled, fit.tolerance)
-        if fit.scale is None and cap:
-            capped = cap * (rest / cap).clamp(-1 + 1e-6, 1 - 1e-6).atanh()
-            inside = visible & ~flat & (rest.abs() < abs(cap) * 0.999)
-            fit, rest, softcap = _Fit(x, capped, inside, 20 * fit.tolerance), capped, cap
-        scale, hidden = fit.scale, y <= FORBIDDEN_BELOW
-        if scale is None:
-            self.unread.append(_OF_HEADS if fit.has_scale_of_each_head() else _CHANGED)
-        else:
-            usual = (1.0, q.shape[-1] ** -0.5)
-            scale = next((each for each in usual if math.isclose(scale, each, rel_tol=2e-3)), scale)
-            hidden |= visible & ~flat & (rest - x * scale - fit.shift(scale) < _HIDDEN)
-            self._scale(scale, q, k)
-        self._masks(added, hidden, below, flat, y)
-        return scale, softcap
-
-    def _added(self) -> tuple[list[tuple[int, Tensor, float]], float | None]:
-        """Return what was added to the scores, with its factors, and a soft cap."""
-        added: list[tuple[int, Tensor, float]] = []
-        cap: float | None = None
+        q, k, y = (self._cut(each).float() for each in (points.q, points.k, points.scores))
+        product = _matmul(q, k.repeat_interleave(max(q.shape[1] // k.shape[1], 1), 1).mT).expand(y.shape)
+        replay = _Replay(product)
         for index, change in enumerate(self.before):
-            is_negated = change.name in ("neg", "sub" if not change.is_first else "rsub")
-            if (factor := -1.0 if is_negated else change.factor) is not None:
-                added = [(i, each, own * factor) for i, each, own in added]
-                cap = None if cap is None else cap * factor
-            tensor = self.tensors[index]
-            if change.name == "tanh":
-                cap = 1.0
-            elif change.name in ("add", "sub", "rsub") and tensor is not None and tensor.shape[-1] > 1:
-                added.append((index, tensor, -1.0 if change.name == "sub" and change.is_first else 1.0))
-        return [each for each in added if each[1].stride(-1)], cap
+            tensor = points.tensor(change)
+            replay.step(index, change, None if tensor is None else self._cut(tensor))
+        hidden = (y <= FORBIDDEN_BELOW) | (y - replay.scores < _HIDDEN)
+        below = replay.added <= _HIDDEN
+        visible = ~(hidden | below | replay.filled) & y.isfinite() & product.isfinite() & (replay.added < -_HIDDEN)
+        tolerance = _tolerance(points.product.dtype, points.scores.dtype)
+        size = 1 + torch.maximum(y.abs(), (product * replay.scale).abs())
+        is_off = ((y - replay.scores).abs() > tolerance * size) & visible
+        is_explained = replay.is_clear and int(is_off.sum()) <= 1e-3 * int(visible.sum())
+        if not is_explained:
+            self.unread.append(_CHANGED)
+        elif replay.is_scaled_by_heads:
+            self.harmless.append("a factor of each head")
+        elif replay.softcap is None:
+            wrong = wrong_scale(replay.scale, replay.factors, points.shape[1], points.q, points.k)
+            self.findings += [] if wrong is None else [wrong]
+        self._read_masks(replay, hidden, below, y)
+        is_scaled = is_explained and not replay.is_scaled_by_heads
+        return (replay.scale, replay.softcap) if is_scaled else (None, None)
 
-    def _masks(
-        self, added: list[tuple[int, Tensor, float]], hidden: Tensor, below: Tensor, flat: Tensor, y: Tensor
-    ) -> None:
+    def _read_masks(self, replay: _Replay, hidden: Tensor, below: Tensor, y: Tensor) -> None:
         """Take the masks that were added, those that scores were filled by, and those that hide nothing.
 
         Args:
-            added: what was added, with its factors.
+            replay: what was done to the scores.
             hidden: what is hidden.
             below: by what was added.
-            flat: what is filled by a number that may hide nothing.
             y: the scores.
         """
         points, live = self.points, y < -math.inf
         if points.weights is not None and points.wrong is None:
             live = (self._cut(points.weights) > _NO_WEIGHT) & ~(hidden | below).all(-1, keepdim=True)
-            live &= self._cut(points.met) != 0  # what was masked later is no weight
-        for index, bias, factor in added:
-            if _is_boolean(bias):
-                self.findings.append(_added_boolean(bias.dtype))
-            forbidden = self._cut(bias).float() * factor <= FORBIDDEN_BELOW
-            is_idle = bool((forbidden & live).any())
-            self.unread += [_CHANGED] * is_idle
-            self.masks.append(Mask("added", index, "additive", factor, is_applied=not is_idle))
-        idle = flat & live
-        idle = flat if bool((idle.any(-1) & ~(hidden | below | flat).all(-1)).any()) else flat & False
-        covered, is_known = below, not bool(idle.any())
-        fills = [(index, change) for index, change in enumerate(self.before) if change.name in _FILLS]
-        found = []
-        for index, change in sorted(fills, key=lambda each: each[1].name in _ZEROS):
-            tensor = self.tensors[index]
-            if tensor is None or (change.name in _ZEROS and not _is_binary(tensor)):
-                continue
-            convention: Convention = "masked" if change.name == "masked_fill" or not change.is_first else "attend"
-            hides = ((self._cut(tensor) != 0) == (convention == "masked")).expand(y.shape)
-            if bool((hides & ~(hidden | flat | below)).any()):
-                continue
-            if not is_known and bool((hides & idle).any()):
-                self.findings.append(_idle(change.name, float(y[hides & idle][0])))
-                found.append(Mask(change.name, index, convention, is_applied=False))
-                is_known = True
-            elif change.name not in _ZEROS or bool((hides & ~covered).any()):
-                found.append(Mask(change.name, index, convention, is_vacuous=not bool(hides.any())))
+            live &= self._cut(points.final) != 0  # what was masked later is no weight
+        for index, values, factor in replay.biases:
+            if _is_boolean(values):
+                kind = "booleans are" if values.dtype == torch.bool else "a mask of 0 and 1 is"
+                message = f"{kind} added to the scores: 1 is a small bias, and nothing is masked"
+                advice = "use masked_fill, or add 0 and -inf"
+                self.findings.append(Finding("added-bool", "error", message, advice=advice))
+            self.masks.append(ScoresMask("added", index, "additive", factor))
+        covered, found = below, []
+        for index, name, convention, hides in sorted(replay.fills, key=lambda each: each[1] in _ZEROS):
+            hides = hides.expand(y.shape)
+            is_weak = hides & live & ~(hidden | below)
+            is_weak &= ~(hidden | below | hides).all(-1, keepdim=True)  # a row of one number is one of padding
+            if bool(is_weak.any()):
+                values = y[is_weak]
+                if bool((values == values[0]).all()):
+                    self.findings.append(_no_mask(name, float(values[0])))
+                else:  # scores of another kind, and no fill
+                    self.unread.append(_CHANGED)
+                found.append(ScoresMask(name, index, convention, is_applied=False))
+            elif name not in _ZEROS or bool((hides & ~covered).any()):
+                found.append(ScoresMask(name, index, convention, is_vacuous=not bool(hides.any())))
                 covered = covered | hides
-        uncovered = (hidden if bool(idle.any()) else hidden | flat) & ~covered
-        is_known &= not bool((uncovered & (y > FORBIDDEN_BELOW)).any())
+        uncovered = hidden & ~covered
         if bool(uncovered.any()):
-            found = [*(mask for mask in found if not mask.is_applied), Mask("assigned", None, "masked")]
-        if not is_known:
-            self.unread.append("an assignment to a part of the scores")
+            found = [*(mask for mask in found if not mask.is_applied), ScoresMask("assigned", None, "masked")]
+            if bool((uncovered & (y > FORBIDDEN_BELOW)).any()):
+                self.unread.append(_CHANGED)
         self.masks += found
-
-    def _scale(self, scale: float, q: Tensor, k: Tensor) -> None:
-        """Take what is wrong with the scale: √D twice, or none, as some models have it on purpose (T5)."""
-        width, heads = q.shape[-1], self.points.shape[1]
-        steps = [factor for change in self.before if (factor := change.factor) is not None]
-        before = [float(each) for side in self.numbers for each in side]
-        wrong: Finding | None = None
-        if steps or before:
-            wrong = scaled_twice((*self.numbers, steps), width, "before the product and after it") or wrong_scale(
-                scale * math.prod(before), [*steps, *before], heads, width, self.points.q, self.points.k
-            )
-        elif math.isclose(scale, 1, rel_tol=1e-3) and all(change.name != "mul" for change in self.before):
-            wrong = no_scale(width)
-        self.findings += [] if wrong is None or width == 1 else [wrong]
 
     # --- weights --------------------------------------------------------------------------------------------
 
     def read_weights(self) -> None:
         """Take the axis of the softmax, and what was done to weights since."""
-        weights, met, over = self.points.weights, self.points.met, self.points.wrong
-        if any(change.name in _MIXING for change in self.after):
-            self.unread.append(_MIXED)
+        weights, final, over = self.points.weights, self.points.final, self.points.wrong
         if weights is None:
             return
-        is_again = bool(self.after) and _sums_to_one(met)
+        is_again = bool(self.after) and _sums_to_one(final)
         if over is not None and is_again:
-            self.unread.append(_NORMALISED)
+            self.harmless.append("the normalisation of the weights")
+        elif over is not None and self.points.keys_are_left and over == "the queries":
+            # Tokens that are dealt to clusters, and clusters that are their sums, are written so.
+            message = "the softmax is over the right factor of the scores, the sum over the left one"
+            self.findings.append(Finding("axis", "note", message))
         elif over is not None:
-            self.findings.append(_wrong_axis(over, self.points.keys_are_left and over == "the queries"))
-        elif self.after and not self.points.origin.dropout and _MIXED not in self.unread:
-            self._met(weights, met, is_again)
+            message = f"the softmax is over {over}, and not over the keys, which the values are summed over"
+            self.findings.append(Finding("axis", "error", message, advice="give softmax the axis of the keys"))
+        elif self.after and not self.points.origin.dropout:
+            self._read_late(weights, final, is_again)
 
-    def _met(self, weights: Tensor, met: Tensor, is_again: bool) -> None:
-        zero, live = met == 0, weights > _NO_WEIGHT
+    def _read_late(self, weights: Tensor, final: Tensor, is_again: bool) -> None:
+        """Take what was done to weights before they met the values; it gives no key a weight that had none."""
+        zero, live = final == 0, weights > _NO_WEIGHT
         lost = zero & live & ~zero.all(-1, keepdim=True)
-        factor = (met / weights).masked_fill(zero | ~live, math.nan)
+        factor = (final / weights).masked_fill(zero | ~live, math.nan)
         is_same = not bool(((factor - 1).abs() > 0.02).any())
         is_late = bool(lost.any()) and _is_structured(lost, ~live | zero.all(-1, keepdim=True))
-        if is_late and is_again:
-            self.unread.append(_AFTERWARDS)
-        elif is_late and is_same:
-            self.findings.append(Finding(
-                "after-softmax", "error",
-                "the mask is laid on after the softmax: masked keys have taken part in it, and rows do not sum to 1",
-                advice="lay the mask on the scores, before the softmax",
-            ))  # fmt: skip
-        elif bool(((factor - factor.nanmean(-1, keepdim=True)).abs() > 0.02 * factor.abs()).any()):
+        if is_late and is_same and not is_again:
+            message = (
+                "the mask is laid on after the softmax: masked keys have taken part in it, and rows do not sum to 1"
+            )
+            advice = "lay the mask on the scores, before the softmax"
+            self.findings.append(Finding("after-softmax", "error", message, advice=advice))
+        elif is_late:
             self.unread.append(_AFTERWARDS)
         elif not is_same or bool(lost.any()):
-            self.unread.append(_FACTOR)
+            self.harmless.append(_AFTERWARDS)
 
 
-class _Cut:
-    """Cuts tensors of large calls to some of their rows and heads."""
-
-    def __init__(self, shape: torch.Size) -> None:
-        batch, heads, queries, keys = shape
-        most = max(_MOST_CELLS // (queries * keys), 1)
-        self.heads = max(min(heads, most // batch), min(heads, 2))  # masks differ by rows rather than by heads
-        self.batch = max(min(batch, most // self.heads), 1)
-        self.is_cut = (self.batch, self.heads) != (batch, heads)
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        return tensor[: self.batch, : self.heads].detach() if self.is_cut else tensor.detach()
-
-
-class _Fit:
-    """A fit of scores to products, up to a shift of each row.
-
-    Args:
-        products: `[B, H, Q, K]`.
-        scores: likewise.
-        visible: which cells count.
-        tolerance: how far numbers may be apart, of 1 and of themselves.
+class _Replay:
+    """Scores as they are made once more of a product.
 
     Attributes:
-        scale: the factor; None where there is no such factor.
+        scores: without what they were filled by.
+        added: what was added to them.
+        filled: where they were filled.
+        scale: what q·k was multiplied with.
+        factors: of which that is made.
+        softcap: c of c·tanh(scores/c); None without.
+        is_scaled_by_heads: whether they were multiplied with several numbers.
+        is_clear: whether all steps can be said in these words.
+        biases: what was added: its place among the steps, its values and what they were multiplied with since.
+        fills: what they were filled by: its place, the function, what its values mean, and where it hides.
     """
 
-    def __init__(self, products: Tensor, scores: Tensor, visible: Tensor, tolerance: float) -> None:
-        self.x, self.y, self.visible, self.tolerance = products, scores, visible, tolerance
-        self.dx, self.dy = (_centred(each, visible) for each in (products, scores))
+    def __init__(self, product: Tensor) -> None:
+        self.scores, self.added = product, product.new_zeros(product.shape)
+        self.filled = torch.zeros_like(product, dtype=torch.bool)
+        self.scale, self.factors = 1.0, list[float]()
+        self.softcap: float | None = None
+        self.is_scaled_by_heads, self.is_clear = False, True
+        self.biases: list[tuple[int, Tensor, float]] = []
+        self.fills: list[tuple[int, str, Convention, Tensor]] = []
 
-        square = float((self.dx * self.dx).sum())
-        # Of what does not differ within a row, nothing shows a scale.
-        scale = 1.0 if square < 1e-12 else float((self.dx * self.dy).sum()) / square
-        self.scale = scale if self._is_close(self.dx * scale) else None
+    def step(self, index: int, change: Change, tensor: Tensor | None) -> None:
+        """Do once more what was done; what is not known is left out, and shows in the scores."""
+        name = change.name
+        if (factor := -1.0 if name == "neg" else change.factor) is not None:
+            self._multiply(factor)
+        elif name in _FILLS and tensor is not None and (name not in _ZEROS or _is_binary(tensor)):
+            convention: Convention = "masked" if name == "masked_fill" or not change.is_first else "attend"
+            hides = (tensor != 0) == (convention == "masked")
+            self.filled = self.filled | hides
+            self.fills.append((index, name, convention, hides))
+        elif name in ("mul", "div") and tensor is not None and change.is_first:
+            self.scores = self.scores * tensor if name == "mul" else self.scores / tensor
+            self.is_scaled_by_heads = True
+            self.is_clear &= not self.biases and not bool((tensor <= 0).any())
+        elif name in ("add", "sub", "rsub"):
+            other = tensor if tensor is not None else change.other
+            other = other.tensor if isinstance(other, Held) else other
+            if other is not None:
+                is_reversed = name == "rsub" or (name == "sub" and not change.is_first)
+                if is_reversed:
+                    self._multiply(-1.0)
+                self._add(index, other, -1.0 if name == "sub" and change.is_first else 1.0)
+        elif name == "tanh":
+            self.is_clear &= not self.biases and not self.fills and self.softcap is None
+            self.scores, self.softcap = self.scores.tanh(), 1.0
 
-    def has_scale_of_each_head(self) -> bool:
-        """Return whether each head has a factor of its own."""
-        square = (self.dx * self.dx).sum((-2, -1), keepdim=True).clamp(min=1e-12)
-        return self._is_close(self.dx * (self.dx * self.dy).sum((-2, -1), keepdim=True) / square)
+    def _multiply(self, factor: float) -> None:
+        self.scores, self.added, self.scale = self.scores * factor, self.added * factor, self.scale * factor
+        self.factors.append(factor)
+        self.softcap = None if self.softcap is None else self.softcap * factor
+        self.biases = [(index, values, own * factor) for index, values, own in self.biases]
 
-    def shift(self, scale: float) -> Tensor:
-        """Return what was added to each row, `[B, H, Q, 1]`."""
-        return _means(self.y - self.x * scale, self.visible)
-
-    def _is_close(self, expected: Tensor) -> bool:
-        size = 1 + torch.maximum(self.y.abs(), self.dy.abs())
-        is_far = ((self.dy - expected).abs() > self.tolerance * size) & self.visible
-        return int(is_far.sum()) <= 1e-3 * int(self.visible.sum())
-
-
-def _means(values: Tensor, visible: Tensor) -> Tensor:
-    """Return the mean of each row over what is visible; 0 where nothing is."""
-    return values.masked_fill(~visible, 0).sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp(min=1)
-
-
-def _centred(values: Tensor, visible: Tensor) -> Tensor:
-    return (values - _means(values, visible)).masked_fill(~visible, 0)
+    def _add(self, index: int, other: Tensor | float, sign: float) -> None:
+        self.scores = self.scores + other * sign
+        if isinstance(other, Tensor) and other.shape[-1] > 1 and other.stride(-1):
+            self.added = self.added + other * sign
+            self.biases.append((index, other, sign))
 
 
 def _tolerance(*dtypes: torch.dtype) -> float:
     halves = (torch.finfo(dtype).eps for dtype in dtypes if dtype in (torch.float16, torch.bfloat16))
     return max(7.5 * max(halves, default=0), 2.5e-4)
-
-
-def _filled(scores: Tensor, visible: Tensor) -> Tensor | None:
-    """Return the cells of one and the same number, the one that most of them hold, if they are a mask."""
-    values, counts = scores[visible].unique(return_counts=True)  # type: ignore[no-untyped-call]
-    if not len(counts) or int(counts.max()) < 2:
-        return None
-    cells = (scores == values[counts.argmax()]) & visible
-    return cells if _is_structured(cells, ~visible) else None
 
 
 def _is_structured(cells: Tensor, unknown: Tensor) -> bool:
@@ -354,8 +413,8 @@ def _is_structured(cells: Tensor, unknown: Tensor) -> bool:
     return not bool(((cells & ~later) | (others & later)).any())
 
 
-def _is_binary(values: Tensor | None) -> bool:
-    return values is not None and (values.dtype == torch.bool or bool(((values == 0) | (values == 1)).all()))
+def _is_binary(values: Tensor) -> bool:
+    return values.dtype == torch.bool or bool(((values == 0) | (values == 1)).all())
 
 
 def _is_boolean(values: Tensor) -> bool:
@@ -375,31 +434,10 @@ def _sums_to_one(weights: Tensor) -> bool:
     return bool(is_one.all()) and bool(((weights >= 0) | weights.isnan()).all())
 
 
-def _idle(name: str, fill: float) -> Finding:
+def _no_mask(name: str, fill: float) -> Finding:
     """Return that a mask leaves masked scores a weight."""
+    message = f"{name} sets masked scores to {fill:g}, which leaves them a weight"
     if name in _ZEROS:
         what = "are multiplied with a mask of 0 and 1" if name == "mul" else f"go through torch.{name}"
-        return _no_mask(f"scores {what} before the softmax: 0 is a score like others")
-    return _no_mask(f"{name} sets masked scores to {fill:g}, which leaves them a weight")
-
-
-def _no_mask(message: str) -> Finding:
+        message = f"scores {what} before the softmax: 0 is a score like others"
     return Finding("no-mask", "error", message, advice="set masked scores to -inf")
-
-
-def _added_boolean(dtype: torch.dtype) -> Finding:
-    kind = "booleans are" if dtype == torch.bool else "a mask of 0 and 1 is"
-    return Finding(
-        "added-bool", "error", f"{kind} added to the scores: 1 is a small bias, and nothing is masked",
-        advice="use masked_fill, or add 0 and -inf",
-    )  # fmt: skip
-
-
-def _wrong_axis(over: str, is_of_right: bool) -> Finding:
-    if is_of_right:
-        # Tokens that are dealt to clusters, and clusters that are their sums, are written so.
-        return Finding("axis", "note", "the softmax is over the right factor of the scores, the sum over the left one")
-    return Finding(
-        "axis", "error", f"the softmax is over {over}, and not over the keys, which the values are summed over",
-        advice="give softmax the axis of the keys",
-    )  # fmt: skip

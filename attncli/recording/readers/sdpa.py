@@ -9,25 +9,18 @@ from typing import Any
 import torch
 
 from attncli.recording.call import MaskArgument
-from attncli.recording.nested_tensors import longest, own_tokens, padded
-from attncli.recording.readers.fused import emit
-from attncli.recording.readers.reader import Reader, ThreadContext, is_of_nothing
+from attncli.recording.readers.fused import emit, longest, own_tokens, padded
+from attncli.recording.readers.reader import ThreadContext, is_of_nothing
 
 
-class Sdpa(Reader):
-    """Reads the call of one function, which does everything itself."""
-
-    is_attention = True
-
-    def __init__(self, context: ThreadContext) -> None:
-        super().__init__(context)
-        self.functions = {torch._C._nn.scaled_dot_product_attention: self._read}  # also if the program replaced it
-
-    def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        _call(self.context, result, *args, **kwargs)
+def read(
+    context: ThreadContext, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> None:
+    """Read a call of the function."""
+    _read(context, result, *args, **kwargs)
 
 
-def _call(
+def _read(
     context: ThreadContext,
     output: torch.Tensor,
     query: torch.Tensor,
@@ -39,15 +32,19 @@ def _call(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> None:
-    """Emit a call; the parameters after `output` are those of the function."""
+    """Read a call; the parameters after `output` are those of the function."""
     if is_of_nothing(query, key, value):
         return
-    if output.is_nested:
-        parts = _nested(query, key, value)
+    if output.is_nested:  # `[B, H, T, D]` where each sequence has its own T
+        parts: dict[str, Any] = {
+            "project": lambda: (padded(query), padded(key), padded(value)),
+            "masks": (own_tokens(key),) if key.is_nested else (),
+            "shape": (query.size(0), query.size(1), longest(query), longest(key)),
+        }
     else:
         parts = _dense(output, query, key, value, attn_mask, enable_gqa, context.module())
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else float(scale)
-    emit(context, "sdpa", (query, key, value), output, factor, is_causal=is_causal, dropout=dropout_p, **parts)
+    emit(context, "sdpa", (query, key, value), factor, is_causal=is_causal, dropout=dropout_p, **parts)
 
 
 def _dense(
@@ -61,13 +58,20 @@ def _dense(
 ) -> dict[str, Any]:
     """Return what a call with plain tensors consists of."""
     axes = max(query.ndim, key.ndim, value.ndim)
-    has_heads = axes > 3 or enable_gqa
+    has_heads = axes > 3 or enable_gqa  # three axes without are a batch
     batches = {_with_heads(each, axes, has_heads).shape[:-3] for each in (query, key, value)}
     # It takes longer than all else here.
     batch = batches.pop() if len(batches) == 1 else torch.broadcast_shapes(*batches)  # type: ignore[no-untyped-call]
 
     def four(tensor: torch.Tensor) -> torch.Tensor:
-        return _in_four(_with_heads(tensor, axes, has_heads), batch)
+        """Return `[B, H, T, D]`; what is the same for all of the batch keeps an axis of 1."""
+        tensor = _with_heads(tensor, axes, has_heads)
+        own = tensor.shape[:-3]
+        if len(own) == 1:
+            return tensor
+        if all(size == 1 for size in own):
+            return tensor.reshape(1, *tensor.shape[-3:])
+        return tensor.expand(*batch, *tensor.shape[-3:]).flatten(0, -4)
 
     q, k, v, result = map(four, (query, key, value, output))
     packed = _packed_heads(module, q, k)
@@ -98,32 +102,7 @@ def _unpacked(tensor: torch.Tensor, heads: int) -> torch.Tensor:
     return tensor if heads == 1 or tensor.shape[2] == 1 else tensor.flatten(1, 2).unsqueeze(2)
 
 
-def _nested(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, Any]:
-    """Return what a call with nested tensors consists of, `[B, H, T, D]` where each sequence has its own T."""
-    return {
-        "project": lambda: (padded(query), padded(key), padded(value)),
-        "masks": (own_tokens(key),) if key.is_nested else (),
-        "shape": (query.size(0), query.size(1), longest(query), longest(key)),
-    }
-
-
 def _with_heads(tensor: torch.Tensor, axes: int, has_heads: bool) -> torch.Tensor:
-    """Return a view with the axes `… H T D`, or of a mask `… H Q K`.
-
-    Args:
-        tensor: it is aligned on the right with others.
-        axes: how many the others have.
-        has_heads: whether the third axis from the right is heads; three axes without are a batch.
-    """
+    """Return a view with the axes `… H T D`, or of a mask `… H Q K`, aligned on the right with others of so many."""
     tensor = tensor[(None,) * (axes - tensor.ndim)]
     return tensor if has_heads else tensor.unsqueeze(-3)
-
-
-def _in_four(tensor: torch.Tensor, batch: torch.Size) -> torch.Tensor:
-    """Return `[*batch, H, T, D]` with one batch axis; a mask that is the same for all of them keeps an axis of 1."""
-    own = tensor.shape[:-3]
-    if len(own) == 1:
-        return tensor
-    if all(size == 1 for size in own):
-        return tensor.reshape(1, *tensor.shape[-3:])
-    return tensor.expand(*batch, *tensor.shape[-3:]).flatten(0, -4)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, given, padding, place, sdpa
+from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, mask_argument, padding, place, sdpa
 
-from attncli.analysis.calls import looking, passes
+from attncli.analysis.calls import analyzer, steps
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expected import UnexpectedError
-from attncli.analysis.calls.rows import joined
+from attncli.analysis.calls.groups import joined_modules
 from attncli.errors import NotExposedError, UsageError
 from attncli.recording.call import AttentionCall
 
@@ -29,14 +29,14 @@ def taken(*calls: AttentionCall, **how: Any) -> Calls:
 def analysed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was done of all that a call can take: masks read, and put together, and calls looked at."""
     done: list[str] = []
-    for name in ("read", "mask_of", "findings_of"):
-        before = getattr(looking, name)
+    for name in ("read_mask", "mask_of", "findings_of"):
+        before = getattr(analyzer, name)
 
         def counting(*arguments: Any, name: str = name, before: Any = before) -> Any:
             done.append(name)
             return before(*arguments)
 
-        monkeypatch.setattr(looking, name, counting)
+        monkeypatch.setattr(analyzer, name, counting)
     return done
 
 
@@ -63,7 +63,7 @@ def test_equal_calls_are_one_row() -> None:
     ],
 )
 def test_modules_are_named_together(names: list[str | None], shown: str | None) -> None:
-    assert joined(names) == shown
+    assert joined_modules(names) == shown
 
 
 def test_what_differs_is_another_row() -> None:
@@ -90,19 +90,19 @@ def test_masks_say_which_batch_rows_are_padded() -> None:
     assert taken(sdpa(padding(), is_causal=True))[0].mask == "causal & pad (rows 1-2 of 3)"
     assert taken(sdpa(padding(REAL[1:].repeat(2, 1)), size=(4, T, T)))[0].mask == "pad"
     assert taken(sdpa(padding(), sdpa_bias()))[0].mask == "pad (rows 1-2 of 3) + bias"
-    both = given(CAUSAL & REAL[:, None, None, :])
+    both = mask_argument(CAUSAL & REAL[:, None, None, :])
     assert taken(sdpa(both))[0].mask == "causal & pad (rows 1-2 of 3)"
     assert taken(sdpa(unsupported="the score_mod"))[0].mask == "not read: the score_mod"
     some = CAUSAL.clone()
     some[0, 3] = True
-    calls = taken(sdpa(given(CAUSAL)), sdpa(given(some)))  # one that nobody judged is not ok
-    assert [(row.mask, row.unfound) for row in calls] == [
+    calls = taken(sdpa(mask_argument(CAUSAL)), sdpa(mask_argument(some)))  # one that nobody judged is not ok
+    assert [(row.mask, row.verdict) for row in calls] == [
         ("varies: causal in 1, a mask of its own in 1", "not checked")
     ]
 
 
 def sdpa_bias() -> Any:
-    return given(torch.randn(1, H, T, T), "bias")
+    return mask_argument(torch.randn(1, H, T, T), "bias")
 
 
 def test_masks_that_vary_say_how() -> None:
@@ -118,7 +118,7 @@ def test_masks_that_vary_say_how() -> None:
 def test_findings_say_in_how_many_calls() -> None:
     right, wrong = sdpa(is_training=False), sdpa(is_training=False, dropout=0.1)
     (row,) = taken(right, wrong, right, right)
-    (noticed,) = row.noticed
+    (noticed,) = row.counts
     assert (noticed.finding.code, noticed.calls, row.calls) == ("dropout", 1, 4)
     assert "dropout: dropout of 0.1 is on although the module is in eval mode (in 1 of 4 calls)" in str(
         taken(right, wrong, right, right)
@@ -132,7 +132,7 @@ def test_a_mask_that_comes_again_is_not_copied_again(analysed: list[str]) -> Non
     mask = padding()
     calls = [sdpa(mask, at=place(module=f"layers.{index}")) for index in range(3)]
     taken(*calls, *calls, *calls)
-    assert sorted(analysed) == sorted(["read", "mask_of", *["findings_of"] * 3])
+    assert sorted(analysed) == sorted(["read_mask", "mask_of", *["findings_of"] * 3])
 
 
 def test_a_mask_made_anew_is_not_analysed_again(analysed: list[str]) -> None:
@@ -169,10 +169,10 @@ def test_no_tensor_of_the_program_is_kept_alive(is_kept: bool) -> None:
 def test_q_k_and_v_are_kept_of_the_first_call_of_each_place() -> None:
     first, second = sdpa(), sdpa()
     (row,) = taken(first, second)
-    kept = row.tracks[0].first
-    assert kept is not None
+    first_call = row.tracks[0].first
+    assert first_call is not None
     for name in ("q", "k", "v"):
-        assert torch.equal(getattr(kept, name), getattr(first, name))
+        assert torch.equal(getattr(first_call, name), getattr(first, name))
     assert taken(first, is_kept=False)[0].tracks[0].first is None
 
 
@@ -183,7 +183,7 @@ def test_what_goes_wrong_in_us_is_said_and_stops_nobody(
         raise ZeroDivisionError("of\nours")
 
     with monkeypatch.context() as broken:
-        broken.setattr(looking, "findings_of", fails)
+        broken.setattr(analyzer, "findings_of", fails)
         calls = taken(sdpa(), sdpa())
     assert [(row.mask, row.calls) for row in calls] == [("not read: a bug in attn", 2)]
     (note,) = calls.notes
@@ -225,8 +225,8 @@ def test_check_says_where_masks_are_not_as_expected() -> None:
 
 
 def test_check_says_that_it_has_not_seen_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.analysis.calls.calls._MOST_BYTES", CAUSAL.nbytes + passes._BYTES_OF_A_CALL)
-    masks = [given(CAUSAL), given(CAUSAL.clone().triu(1))]
+    monkeypatch.setattr("attncli.analysis.calls.calls._MOST_BYTES", CAUSAL.nbytes + steps._BYTES_OF_A_CALL)
+    masks = [mask_argument(CAUSAL), mask_argument(CAUSAL.clone().triu(1))]
     calls = taken(*(sdpa(mask, at=place(line)) for line, mask in enumerate(masks)))
     with pytest.raises(UnexpectedError, match="the masks of its calls were not kept"):
         calls.check("causal")

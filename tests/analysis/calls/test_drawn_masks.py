@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from drawn_masks import Drawn, drawn
-from live_calls import given
+from live_calls import mask_argument
 
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expected import UnexpectedError
@@ -24,7 +24,7 @@ def of_words(variant: RuleVariant, mask: Drawn) -> np.ndarray:
     _, _, queries, keys = mask.cells.shape
     rows = list(variant.rows)
     padded = ~np.broadcast_to(variant.tokens, (len(rows), keys)).all(axis=1, keepdims=True)
-    true = Pad(real=np.where(padded, mask.tokens[rows], True))
+    true = Pad(lengths=np.where(padded, mask.tokens[rows], True))
     grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries, 1)
     expression = variant.expression
     assert expression is not None
@@ -72,7 +72,7 @@ def call(mask: np.ndarray) -> AttentionCall:
     batch, _, queries, keys = mask.shape
     q, k = torch.zeros(batch, 2, queries, 4), torch.zeros(batch, 2, keys, 4)
     facts = {"scale": 0.5, "dtype": "float32", "device": "cpu", "output": torch.ones(batch, 2, queries, 4)}
-    own = given(torch.from_numpy(mask.copy()))
+    own = mask_argument(torch.from_numpy(mask.copy()))
     return AttentionCall(
         "sdpa", CallSite("m.py", 1, "f", "attn"), (batch, 2, queries, keys), q=q, k=k, v=k, masks=(own,), **facts
     )

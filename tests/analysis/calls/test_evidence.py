@@ -1,4 +1,4 @@
-"""What q, k and the numbers of a mask say of a call: padding dealt to heads, shared keys, biases of distance."""
+"""What q, k and the numbers of a mask say of a call: padding dealt to heads, biases of distance."""
 
 from __future__ import annotations
 
@@ -37,18 +37,6 @@ def of_module(mask: Tensor, rows: int) -> Callable[[], object]:
     return lambda: model(x, x, x, attn_mask=mask)
 
 
-def grouped(keys: Callable[[Tensor], Tensor], values: Callable[[Tensor], Tensor]) -> Callable[[], object]:
-    return lambda: sdpa(drawn(), keys(drawn(heads=2)), values(drawn(heads=2) + 1), is_causal=True)
-
-
-def tiled(x: Tensor) -> Tensor:
-    return x.repeat(1, 2, 1, 1)
-
-
-def side_by_side(x: Tensor) -> Tensor:
-    return x.repeat_interleave(2, dim=1)
-
-
 PADDING = ~REAL[:3, None, :].expand(-1, T, -1)
 FORBIDDEN = torch.zeros(T, T).masked_fill(~CAUSAL, float("-inf"))
 WRONG = {
@@ -56,14 +44,11 @@ WRONG = {
     "along the heads, and causal": (masked(CAUSAL & REAL[None, :, None, :]), "batch"),
     "along the heads, on the left": (masked(REAL.flip(1)[None, :, None, :]), "batch"),
     "repeated, and causal": (of_module((PADDING | ~CAUSAL).repeat(H, 1, 1), 3), "batch"),
-    "keys tiled, values not": (grouped(tiled, side_by_side), "heads"),
-    "values tiled, keys not": (grouped(side_by_side, tiled), "heads"),
     "ALiBi of the other sign": (masked(FORBIDDEN - SLOPES * DISTANCE), "bias"),
     "ALiBi of the other sign, both sides": (masked(SLOPES * DISTANCE.abs()), "bias"),
     "ALiBi of the other sign, a row": (by_hand(lambda s: s - SLOPES * torch.arange(T) + FORBIDDEN), "bias"),
 }
 NOTED = {
-    "keys and values tiled": (grouped(tiled, tiled), "heads"),
     "heads with masks of their own": (masked(torch.stack([CAUSAL, CAUSAL, CAUSAL, CAUSAL.triu(-2)])), "varies"),
     "a window that is padded": (
         masked((torch.arange(32) < 20).view(1, 4, 1, 8) | torch.eye(T, dtype=torch.bool)),
@@ -77,8 +62,6 @@ NOTED = {
 RIGHT = {
     "along the batch": masked(REAL[:, None, None, :]),
     "repeated one by one": of_module(PADDING.repeat_interleave(H, 0), 3),
-    "shared side by side": grouped(side_by_side, side_by_side),
-    "shared by all": lambda: sdpa(drawn(), drawn(heads=1).expand(-1, H, -1, -1), drawn(heads=1).expand(-1, H, -1, -1)),
     "ALiBi": masked(FORBIDDEN + SLOPES * DISTANCE),
     "ALiBi on both sides": masked(-SLOPES * DISTANCE.abs()),
     "a learned bias": masked(torch.randn(H, T, T, generator=torch.Generator().manual_seed(1))),

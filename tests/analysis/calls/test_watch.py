@@ -77,17 +77,6 @@ def test_rows_stay_when_the_block_has_ended(calls: Calls) -> None:
         calls.check("causal")
 
 
-def test_str_is_the_table_and_repr_is_a_line(calls: Calls) -> None:
-    headline, titles, *rows = str(calls).splitlines()
-    assert headline.startswith("2 places, 3 calls, ")
-    assert titles.split() == "place module calls kind heads queries×keys mask findings".split()
-    assert len(rows) == 2
-    assert repr(calls) == f"<Calls: {headline}>"
-    said = repr(calls[0])
-    assert said.startswith("<Row: ")
-    assert said.endswith(" Attention.forward (layers.0-1), 2 calls, sdpa, causal: ok>")
-
-
 def test_a_trace_is_one_for_every_other_function(calls: Calls, attn: Callable[..., Ran], tmp_path: Path) -> None:
     first, second = calls[0].traces
     weights = first.layer(1).head(1).weights

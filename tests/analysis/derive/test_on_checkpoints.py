@@ -64,28 +64,6 @@ def test_words_are_what_a_loop_over_word_ids_gives(attn: Run, minilm: str, eager
             np.testing.assert_allclose(row, expected, atol=rounding)
 
 
-@pytest.mark.parametrize("layer", [3, 5])
-def test_rollout_is_what_the_paper_does_with_transformers_attentions(
-    attn: Run, minilm: str, eager: Any, layer: int
-) -> None:
-    _, attentions = eager
-    expected = rolled_out(torch.stack(attentions[: layer + 1]).double().mean(dim=1))
-    options = [] if layer == 5 else ["--layer", str(layer)]
-    document = shown(attn, minilm, "--rollout", *options)
-    assert [(entry["layer"], entry["heads"][0]["head"]) for entry in document["layers"]] == [(layer, "rollout")]
-    np.testing.assert_allclose(document["layers"][0]["heads"][0]["weights"], expected.numpy(), atol=1e-6)
-
-
-def test_norms_are_torchs_norms_of_weighted_values(attn: Run, minilm: str, eager: Any) -> None:
-    _, attentions = eager
-    values = np.array([head["v"] for head in shown(attn, minilm, "--show", "v")["layers"][0]["heads"]])
-    weighted = attentions[0][..., None] * torch.tensor(values, dtype=torch.float32)[:, None]
-    expected = torch.linalg.vector_norm(weighted, dim=-1)
-    document = shown(attn, minilm, "--norms")
-    np.testing.assert_allclose([head["norms"] for head in document["layers"][0]["heads"]], expected, rtol=1e-4)
-    assert "before the output projection W_o, which is not recorded" in document["derived"]["rules"][0]
-
-
 def test_a_rollout_of_a_saved_trace_needs_no_model(attn: Run, minilm: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.safetensors"
     first = attn("inspect", TEXT, "-m", minilm, "--rollout", "--words", "--save", path)
@@ -100,19 +78,6 @@ def test_a_rollout_of_a_saved_trace_needs_no_model(attn: Run, minilm: str, tmp_p
     assert "layer 0, 1 is not there" in gap.err
 
 
-def test_layers_whose_masks_are_not_alike_are_averaged_together(attn: Run, tmp_path: Path) -> None:
-    model = tiny_model("modernbert")  # its local layers' masks are cells, the others' `full`
-    save(model, tmp_path)
-    inputs = tiny_inputs(model.config)
-    with torch.no_grad():
-        whole = torch.stack(model(**inputs, output_attentions=True).attentions)[:, 0]  # L H Q K
-    assert [bool((layer == 0).any()) for layer in whole] == [False, True, False]
-    ran = attn("inspect", words(inputs["input_ids"]), "-m", tmp_path, "--mean", "layers", "-Fjson")
-    assert (ran.code, ran.err) == (0, "")
-    found = [head["weights"] for head in ran.json["layers"][0]["heads"]]
-    np.testing.assert_allclose(found, whole.mean(dim=0).numpy(), atol=1e-6)
-
-
 def rolled_out(layers: torch.Tensor) -> torch.Tensor:
     """The rollout of the last layer, from the mean weights of every layer, `[L, Q, K]`."""
     joint = own = torch.eye(layers.shape[-1], dtype=torch.float64)
@@ -122,9 +87,8 @@ def rolled_out(layers: torch.Tensor) -> torch.Tensor:
     return joint
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
-def test_grouped_heads_biases_softcaps_and_sinks_are_in_norms_and_rollouts(name: str, tmp_path: Path) -> None:
-    model = tiny_model(name)
+def test_grouped_heads_and_sinks_are_in_norms_and_rollouts(tmp_path: Path) -> None:
+    model = tiny_model("gpt_oss")
     save(model, tmp_path)
     values: list[torch.Tensor] = []
     projections = [module for path, module in model.named_modules() if path.endswith("v_proj")]
@@ -133,8 +97,8 @@ def test_grouped_heads_biases_softcaps_and_sinks_are_in_norms_and_rollouts(name:
     inputs = tiny_inputs(model.config)
     with torch.no_grad():
         attentions = [weights[0].double() for weights in model(**inputs, output_attentions=True).attentions]
-    assert (name == "gpt_oss") == any(projection.bias is not None for projection in projections)
-    assert (name == "gpt_oss") == bool((attentions[0].sum(dim=-1) < 0.99).any())
+    assert any(projection.bias is not None for projection in projections)
+    assert (attentions[0].sum(dim=-1) < 0.99).any()
     trace = opened(tmp_path, "all").trace(words(inputs["input_ids"]))
 
     heads, groups = model.config.num_attention_heads, model.config.num_key_value_heads

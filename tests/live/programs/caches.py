@@ -53,11 +53,6 @@ def hf_static_chunks():
     return _steps(_llama(), batch(12, 12), (4, 4, 3, 1))
 
 
-def hf_static_gpt2():
-    model = transformers.GPT2LMHeadModel(_small(transformers.GPT2Config)).eval()
-    return _steps(model, batch(9, 9), (6, 1, 1, 1))
-
-
 def hf_static_left_padded():
     ids = batch(9, 7, left=True)
     return _steps(_llama(), ids, (6, 1, 1, 1), (ids != 0).long())
@@ -71,11 +66,6 @@ def hf_generate_static():
             disable_compile=True,
         )
     ]  # fmt: skip
-
-
-def hf_generate():
-    ids = batch(6, 4, left=True)
-    return [_llama().generate(ids, attention_mask=(ids != 0).long(), max_new_tokens=5, do_sample=False)]
 
 
 def _generated(model, ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
@@ -164,25 +154,6 @@ def _up_to(pos: Tensor) -> Tensor:
 def slots(wrong=False):
     """Slots are hidden up to the last query and no further, or all of them are seen."""
     return _parts(Static((lambda pos: None) if wrong else _up_to), batch(9, 9), (6, 1, 1, 1))
-
-
-def slots_from_the_second(wrong=False):
-    """A mask whose rows begin one slot later than the positions."""
-
-    def mask_of(pos):
-        return torch.arange(SLOTS) <= pos[:, None] + (2 if wrong else 0)
-
-    return _parts(Static(mask_of), batch(9, 9), (6, 1, 1, 1))
-
-
-def gpt_fast():
-    """gpt-fast: a triangle of all slots, of which the rows of the queries are taken."""
-    triangle = torch.tril(torch.ones(SLOTS, SLOTS, dtype=torch.bool))
-    return _parts(Static(lambda pos: triangle[None, None, pos]), batch(9, 9), (6, 1, 1, 1))
-
-
-def slots_in_chunks():
-    return _parts(Static(_up_to), batch(12, 12), (4, 4, 4))
 
 
 def slots_by_one():
@@ -297,13 +268,6 @@ def joined(wrong=False):
     return outputs
 
 
-@torch.no_grad()
-def the_same_word_again():
-    """A text of one word: keys are equal, and each of them is in the cache once."""
-    model, cache = Joined().eval(), []
-    return [model(torch.ones(1, 1, dtype=torch.long), torch.zeros(1, dtype=torch.long) + at, cache) for at in range(4)]
-
-
 def positions_again(wrong=False):
     """Positions of new words go on behind the cache, or begin at 0 again."""
 
@@ -318,14 +282,38 @@ def positions_again(wrong=False):
     return [*run()]
 
 
+class Prompted(nn.Module):
+    """Words, and a causal attention with a cache, with a mask where a sentence of the prompt is padded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.qkv = nn.Embedding(V, WIDTH, padding_idx=0), nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, ids, cache, real):
+        q, k, v = (heads(each) for each in self.qkv(self.words(ids)).chunk(3, dim=-1))
+        if cache is not None:
+            k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
+        if real is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=cache is None), k, v
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2]) & real[:, None]
+        return F.scaled_dot_product_attention(q, k, v, mask[:, None]), k, v
+
+
 @torch.no_grad()
-def hf_positions_again(wrong=False):
-    """A model of transformers with a cache, whose position_ids are counted from 0 in every call."""
-    model, ids = transformers.GPT2LMHeadModel(_small(transformers.GPT2Config)).eval(), batch(9, 9)
-    cache, outputs, begin = transformers.DynamicCache(config=model.config), [], 0
-    for count in (6, 1, 1, 1):
-        positions = torch.arange(count) if wrong else torch.arange(begin, begin + count)
-        out = model(ids[:, begin : begin + count], past_key_values=cache, position_ids=positions[None])
-        outputs.append(out.logits)
-        begin += count
-    return outputs
+def _prompted(prompt: Tensor, is_padded: bool, is_masked: bool = True) -> list[Tensor]:
+    """What is generated behind prompts, with a mask where they are padded."""
+    model, real = Prompted().eval(), prompt != 0
+    output, *cache = model(prompt, None, real if is_padded else None)
+    for _ in range(4):
+        ids = batch(1, 1, 1)
+        real = torch.cat([real, ids > 0], 1)
+        output, *cache = model(ids, cache, real if is_padded and is_masked else None)
+    return [output]
+
+
+def prompts_of_one_length():
+    return _prompted(batch(8, 8, 8), False)
+
+
+def padded_prompts(is_masked=True):
+    return _prompted(batch(8, 5, 6, left=True), True, is_masked)

@@ -96,8 +96,8 @@ def query_mask():
 
 
 def head_mask():
-    kept = torch.tensor([1.0, 0.0, 1.0, 1.0])
-    return written(causal, lambda weights, _: weights * kept[:, None, None])
+    kept_heads = torch.tensor([1.0, 0.0, 1.0, 1.0])
+    return written(causal, lambda weights, _: weights * kept_heads[:, None, None])
 
 
 def deberta():

@@ -198,75 +198,6 @@ def batched_products(q, k, v):
     return torch.bmm(nn.Softmax(dim=-1)(scores), v).view(shape)
 
 
-@trained(batch=2)
-def picture_patches(q, k, v):
-    """As timm has it without its fused kernel: nothing is masked."""
-    attn = q * HEAD**-0.5 @ k.transpose(-2, -1)
-    attn = attn.softmax(dim=-1)
-    return attn @ v
-
-
-class SlidingBias(nn.Module):
-    """As Swin has it: a bias for each pair of places, and -100 between parts that a shift put together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.bias = nn.Linear(WIDTH, 3 * WIDTH), nn.Parameter(torch.randn(HEADS, 8, 8) * 0.02)
-        part = torch.tensor([0] * 4 + [1] * 4)
-        self.register_buffer("mask", (part[:, None] != part) * -100.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        attn = q * HEAD**-0.5 @ k.transpose(-2, -1) + self.bias.unsqueeze(0)
-        attn = (attn + self.mask).softmax(dim=-1)
-        return (attn @ v).transpose(1, 2).flatten(2)
-
-
-def shifted_windows():
-    return step(SlidingBias(), sentences(8, 6))
-
-
-@trained(batch=2)
-def cosine_attention(q, k, v):
-    """As Swin v2 has it: directions are compared, and a learned factor takes the place of the scale."""
-    factor = torch.log(torch.tensor(10.0))
-    scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
-    return (scores * factor.clamp(max=4.6).exp()).softmax(dim=-1) @ v
-
-
-@trained(batch=2)
-def softcap(q, k, v):
-    """As Gemma 2 has it."""
-    scores = q @ k.mT * HEAD**-0.5
-    scores = torch.tanh(scores / 50.0) * 50.0
-    scores = scores + torch.zeros(T, T).masked_fill(FUTURE, LEAST)
-    return F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ v
-
-
-@trained()
-def masked_before_and_after(q, k, v):
-    """As DeBERTa has it: what the mask hides is set to 0 once more after the softmax."""
-    hidden = ~REAL[:, None, None, :]
-    scores = (q @ k.mT * HEAD**-0.5).masked_fill(hidden, LEAST)
-    return scores.softmax(dim=-1).masked_fill(hidden, 0) @ v
-
-
-@evaluated()
-def zero_for_nan(q, k, v):
-    """The padding's rows are empty, and what the softmax makes of them is thrown away."""
-    mask = REAL[:, None, :, None] & REAL[:, None, None, :]
-    scores = (q @ k.mT * HEAD**-0.5).masked_fill(~mask, float("-inf"))
-    return scores.softmax(dim=-1).nan_to_num(0.0) @ v
-
-
-@trained(batch=2)
-def a_factor_for_each_head(q, k, v):
-    """The `head_mask` of older models of transformers, after the softmax."""
-    factors = torch.ones(1, HEADS, 1, 1)
-    weights = (q @ k.mT * HEAD**-0.5).masked_fill(FUTURE, -1e4).softmax(dim=-1)
-    return (weights * factors) @ v
-
-
 def multiplied_and_added():
     """As the first GPT has it: the future's scores are multiplied with 0 and then −1e4; padded on the left."""
     past, hidden = 1.0 - FUTURE.float(), REAL.flip(1)[:, None, None, :].logical_not() * LEAST
@@ -358,13 +289,6 @@ def classifier():
 # --- wrong -------------------------------------------------------------------------------------------------
 
 
-@trained()
-def booleans_added(q, k, v):
-    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
-    scores = scores + REAL[:, None, None, :]
-    return scores.softmax(-1) @ v  # <- True is 1
-
-
 @trained(batch=2)
 def zeros_and_ones_added(q, k, v):
     scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
@@ -372,23 +296,10 @@ def zeros_and_ones_added(q, k, v):
     return scores.softmax(-1) @ v  # <- not multiplied by -inf
 
 
-@trained(batch=2)
-def minus_forgotten(q, k, v):
-    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD) + FUTURE * 1e9
-    return scores.softmax(-1) @ v  # <- 1e9 for -1e9
-
-
 @trained()
 def minus_one(q, k, v):
     scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD) - (1.0 - REAL[:, None, None, :].float())
     return scores.softmax(-1) @ v  # <- -1 for -1e9
-
-
-@trained(batch=2)
-def mask_after_the_softmax(q, k, v):
-    weights = F.softmax(q @ k.transpose(-2, -1) / math.sqrt(HEAD), dim=-1)
-    weights = weights.masked_fill(FUTURE, 0.0)
-    return weights @ v  # <- saw the future, then forgot it
 
 
 @trained()
@@ -404,25 +315,6 @@ def softmax_over_queries(q, k, v):
     return scores.softmax(dim=-2) @ v  # <- dim=-1
 
 
-@trained(batch=2)
-def softmax_over_heads(q, k, v):
-    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
-    return F.softmax(scores, dim=1) @ v  # <- dim=1 was right for [B * H, Q, K]
-
-
-@trained(batch=2)
-def no_scale(q, k, v):
-    scores = (q @ k.transpose(-2, -1)).masked_fill(FUTURE, float("-inf"))
-    return scores.softmax(dim=-1) @ v  # <- not divided by sqrt(d)
-
-
-@trained(batch=2)
-def two_scales(q, k, v):
-    q = q * HEAD**-0.5
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(FUTURE, float("-inf"))
-    return scores.softmax(dim=-1) @ v  # <- divided by d
-
-
 @trained()
 def padding_rows_are_nan(q, k, v):
     """pytorch #103749: rows of the padding have nothing to attend to, and the next layer spreads their NaN."""
@@ -431,37 +323,10 @@ def padding_rows_are_nan(q, k, v):
     return scores.softmax(dim=-1) @ v  # <- softmax of nothing but -inf
 
 
-@trained(batch=2)
-def inverted(q, k, v):
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(~FUTURE, float("-inf"))
-    return scores.softmax(dim=-1) @ v  # <- ~
-
-
-@trained()
-def least_number_twice(q, k, v):
-    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
-    scores = scores + torch.zeros(T, T).masked_fill(FUTURE, LEAST)
-    scores = scores + torch.zeros(REAL.shape).masked_fill(~REAL, LEAST)[:, None, None, :]
-    return scores.softmax(dim=-1) @ v  # <- -inf where both forbid
-
-
 @evaluated(batch=2)
 def dropout_in_evaluation(q, k, v):
     scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(FUTURE, float("-inf"))
     return F.dropout(scores.softmax(dim=-1), 0.1) @ v  # <- F.dropout is on unless it is told
-
-
-@trained()
-def padding_along_queries(q, k, v):
-    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
-    scores = scores.masked_fill(~REAL.unsqueeze(1).unsqueeze(3), -1e9)
-    return scores.softmax(dim=-1) @ v  # <- [B, 1, T, 1] for [B, 1, 1, T]
-
-
-@trained(batch=2)
-def multiplied_scores(q, k, v):
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)) * ~FUTURE
-    return scores.softmax(dim=-1) @ v  # <- a score of 0 is not hidden
 
 
 @trained(batch=2)

@@ -58,36 +58,14 @@ def bert_eager():
     return trained(bert("eager"), **words())
 
 
-def bert_sdpa():
-    return evaluated(bert("sdpa"), **words())
-
-
-def gpt2_eager():
-    return trained(gpt2("eager"), **words())
-
-
 def gpt2_sdpa():
     return trained(gpt2("sdpa"), **words())
-
-
-def llama_eager():
-    return evaluated(llama("eager"), **words())
-
-
-def llama_sdpa():
-    return trained(llama("sdpa"), **words())
 
 
 def llama_left_padded():
     inputs = words(pad_left=True)
     positions = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
     return evaluated(llama("sdpa"), **inputs, position_ids=positions)
-
-
-def llama_generating():
-    model = transformers.LlamaForCausalLM(llama("sdpa").config).eval()
-    ids = torch.randint(1, 50, (1, 6))
-    return [model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False, pad_token_id=0)]
 
 
 def t5_eager():

@@ -8,7 +8,7 @@ import math
 import torch
 import torch.nn.functional as F
 import transformers
-from public_masks import HEAD, HEADS, WIDTH, Encoder, V, batch, heads
+from public_masks import HEAD, HEADS, WIDTH, V, batch, heads
 from step import evaluation, step
 from torch import Tensor, nn
 
@@ -86,37 +86,7 @@ def hf_t5(wrong=False):
         return [model.decoder(tgt, encoder_hidden_states=memory, **how).last_hidden_state]
 
 
-def torch_decoder(wrong=False):
-    """nn.TransformerDecoder, called with what nn.TransformerEncoder gave."""
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = Encoder(padding_idx=None)
-            layer = nn.TransformerDecoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True)
-            self.decoder = nn.TransformerDecoder(layer, 2)
-
-        def forward(self, src, x, pad):
-            return self.decoder(x, self.encoder(src, pad=pad), memory_key_padding_mask=None if wrong else pad)
-
-    src = batch(9, 5, 3)
-    return step(Model(), src, torch.randn(3, 4, WIDTH), src == 0)
-
-
 # --- words whose padding is known ---------------------------------------------------------------------------
-
-
-def _bert(ids: Tensor, **more) -> list[Tensor]:
-    config = transformers.BertConfig(
-        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_attention_heads=HEADS, num_hidden_layers=2
-    )
-    return evaluation(transformers.BertModel(config), input_ids=ids, return_dict=False, **more)
-
-
-def hf_bert(wrong=False):
-    """No attention_mask."""
-    ids = batch(9, 5, 3)
-    return _bert(ids) if wrong else _bert(ids, attention_mask=(ids != 0).long())
 
 
 def hf_llama(wrong=False):
@@ -147,28 +117,7 @@ def classifier(wrong=False):
     return step(Classifier(), ids, None if wrong else keys(ids))
 
 
-def one_layer_of_two(wrong=False):
-    """The mask is handed to the first layer alone; nobody but it knows of the padding."""
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(Attention() for _ in range(2))
-
-        def forward(self, x, mask):
-            for index, block in enumerate(self.blocks):
-                x = x + block(x, mask=None if wrong and index else mask)
-            return x
-
-    return step(Model(), torch.randn(3, 9, WIDTH), keys(batch(9, 5, 3)))
-
-
 # --- which axis, which end ----------------------------------------------------------------------------------
-
-
-def rows_on_heads(wrong=False):
-    ids = batch(9, 6, 4, 3)
-    return step(Classifier(), ids, (ids != 0)[None, :, None] if wrong else keys(ids))
 
 
 # --- positions ----------------------------------------------------------------------------------------------
@@ -184,25 +133,6 @@ class Positioned(nn.Module):
 
     def forward(self, ids, positions, mask):
         return self.stack(self.embed(ids) + self.position_embedding(positions), mask)
-
-
-def left_padded(wrong=False):
-    ids = batch(9, 5, 3, left=True)
-    positions = torch.arange(9) if wrong else ((ids != 0).cumsum(1) - 1).clamp(min=0)
-    return evaluation(Positioned(), ids, positions, keys(ids) & lower(9))
-
-
-def hf_left_padded(wrong=False):
-    """GPT-2 counts positions by itself, and from the padding on."""
-    config = transformers.GPT2Config(
-        vocab_size=V, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=64, bos_token_id=1, eos_token_id=2
-    )
-    ids = batch(9, 5, 3, left=True)
-    mask = (ids != 0).long()
-    more = {} if wrong else {"position_ids": (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)}
-    return evaluation(
-        transformers.GPT2Model(config), input_ids=ids, attention_mask=mask, use_cache=False, return_dict=False, **more
-    )
 
 
 # --- designs ------------------------------------------------------------------------------------------------

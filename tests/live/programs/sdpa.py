@@ -18,7 +18,6 @@ from step import (
     words,
 )
 from torch import Tensor, nn
-from torch.nn.attention.bias import causal_lower_right
 
 T = max(LENGTHS)
 LEAST = torch.finfo(torch.float32).min
@@ -56,34 +55,14 @@ def nanogpt():
     return step(model, x) + evaluation(model, x)
 
 
-def full():
-    return step(SelfAttention(F.scaled_dot_product_attention), sentences(batch=1))
-
-
 @trained(batch=2)
 def causal_booleans(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask())
 
 
 @trained()
-def padding(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=REAL[:, None, None, :])
-
-
-@trained()
 def causal_and_padding(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask() & REAL[:, None, None, :])
-
-
-def left_padding():
-    real = REAL.flip(1)
-
-    def attend(q, k, v):
-        mask = causal_mask() & real[:, None, None, :]
-        mask = mask | torch.eye(T, dtype=torch.bool)  # padding attends to itself, so that no row is empty
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-    return step(SelfAttention(attend), sentences().flip(1))
 
 
 def grouped_heads():
@@ -92,12 +71,6 @@ def grouped_heads():
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     y.sum().backward()
     return [y.detach(), q.grad]
-
-
-def lower_right():
-    """PyTorch's own name of that mask."""
-    q, k, v = torch.randn(1, HEADS, 4, 8), torch.randn(1, HEADS, 12, 8), torch.randn(1, HEADS, 12, 8)
-    return [F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(4, 12))]
 
 
 def in_a_thread():
@@ -120,86 +93,12 @@ def compiled():
     return step(SelfAttention(torch.compile(attend, backend="eager")), sentences(batch=2))
 
 
-@trained(batch=2)
-def packed(q, k, v):
-    """Two documents of six and four words in one row, and a mask that keeps them apart."""
-    document = torch.tensor([0] * 6 + [1] * 4)
-    mask = causal_mask() & (document[:, None] == document)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-
-@trained(batch=2)
-def window(q, k, v):
-    i = torch.arange(T)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask() & (i[:, None] - i < 4))
-
-
-def scaled_before():
-    """As Whisper does: the projection scales its queries, and the function is told so."""
-
-    def attend(q, k, v):
-        return F.scaled_dot_product_attention(q * q.shape[-1] ** -0.5, k, v, is_causal=True, scale=1.0)
-
-    return step(SelfAttention(attend), sentences(batch=2))
-
-
-class LowRank(nn.Module):
-    """Queries with a low-rank addition, as peft has it; its factor of alpha / r happens to be 1/√D."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.kv = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
-        self.down, self.up = nn.Linear(WIDTH, 2), nn.Linear(2, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q = self.q(x) + self.up(self.down(x)) * (WIDTH // HEADS) ** -0.5
-        q, k, v = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (q, *self.kv(x).chunk(2, -1)))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-
-
-def low_rank():
-    return step(LowRank(), sentences(batch=2))
-
-
-class Tempered(nn.Module):
-    """Normalized queries and keys with a temperature that is learned, and begins at 1/√D."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.temperature = nn.Parameter(torch.tensor((WIDTH // HEADS) ** -0.5))
-        self.attention = SelfAttention(self.attend)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k = F.normalize(q, dim=-1) * self.temperature, F.normalize(k, dim=-1)
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attention(x)
-
-
-def learned_temperature():
-    return step(Tempered(), sentences(batch=2))
-
-
 # --- wrong -------------------------------------------------------------------------------------------------
 
 
 @trained(batch=2)
 def forgot_the_mask(q, k, v):
     return F.scaled_dot_product_attention(q, k, v)  # <- every word sees the words that it should predict
-
-
-@trained(batch=2)
-def transposed(q, k, v):
-    mask = torch.ones(T, T, dtype=torch.bool).triu()
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- triu for tril
-
-
-@trained(batch=2)
-def mask_of_mha(q, k, v):
-    """`nn.MultiheadAttention`'s mask, in which True forbids."""
-    mask = torch.ones(T, T, dtype=torch.bool).triu(1)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- here True allows
 
 
 @trained()
@@ -214,37 +113,10 @@ def causal_with_a_cache():
     return [F.scaled_dot_product_attention(q, k, v, is_causal=True)]  # <- aligned top-left
 
 
-@trained()
-def nobody_to_attend_to(q, k, v):
-    """pytorch #103963: rows of the padding are empty."""
-    mask = REAL[:, None, :, None] & REAL[:, None, None, :]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- padding attends to nothing
-
-
 def too_large_for_half():
     q, k, v = torch.randn(3, len(LENGTHS), HEADS, T, 8, dtype=torch.float16)
     mask = (1.0 - REAL[:, None, None, :].float()) * -1e9
     return [F.scaled_dot_product_attention(q, k, v, attn_mask=mask)]  # <- -1e9 is -inf in float16
-
-
-class Reading(nn.Module):
-    """Numbers of words in; the padding's is 0."""
-
-    def __init__(self, mask: Tensor) -> None:
-        super().__init__()
-        self.mask = mask
-        self.words, self.attention = nn.Embedding(50, WIDTH, padding_idx=0), SelfAttention(self.attend)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask[:, None, None, :])  # <- if it is not theirs
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.attention(self.words(ids))
-
-
-def words_with_their_mask():
-    """This one is right."""
-    return step(Reading(REAL), words())
 
 
 def scripted():
@@ -257,21 +129,6 @@ def scripted():
 def one_column(q, k, v):
     mask = causal_mask()[:, :1]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- [T, 1] is every key or none
-
-
-@trained(batch=2)
-def one_head(q, k, v):
-    mask = torch.ones(1, HEADS, T, T, dtype=torch.bool)
-    mask[:, 0] = causal_mask()
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- [:, 0] is the first head
-
-
-def two_scales():
-    def attend(q, k, v):
-        q = q / q.shape[-1] ** 0.5
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # <- which scales by itself
-
-    return step(SelfAttention(attend), sentences(batch=2))
 
 
 class Normalized(nn.Module):

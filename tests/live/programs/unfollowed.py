@@ -46,19 +46,6 @@ class TalkingHeads(nn.Module):
         return self.proj(x)
 
 
-class ConvolvedHeads(Heads):
-    """Heads that convolutions of one cell mix, as x-transformers has it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.after = (nn.Conv2d(HEADS, HEADS, 1, bias=False) for _ in range(2))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        dots = self.before(torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5)
-        attn = self.after(dots.softmax(dim=-1))
-        return torch.einsum("b h i j, b h j d -> b h i d", attn, v)
-
-
 class ReAttention(Heads):
     """DeepViT as vit-pytorch has it: heads are mixed after the softmax, and normalised."""
 
@@ -68,22 +55,9 @@ class ReAttention(Heads):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         attn = (torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5).softmax(dim=-1)
-        attn = torch.einsum("b h i j, h g -> b g i j", attn, self.reattn_weights)  # <-
+        attn = torch.einsum("b h i j, h g -> b g i j", attn, self.reattn_weights)
         attn = self.reattn_norm(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return torch.einsum("b h i j, b h j d -> b h i d", attn, v)
-
-
-class NormalizedHeads(Heads):
-    """DeepViT as its authors have it: a convolution and a batch norm over the heads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reatten_matrix, self.var_norm = nn.Conv2d(HEADS, HEADS, 1, 1), nn.BatchNorm2d(HEADS)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        attn = (q @ k.transpose(-2, -1) * HEAD**-0.5).softmax(dim=-1)
-        attn = self.var_norm(self.reatten_matrix(attn)) * 0.5
-        return attn @ v
+        return torch.einsum("b h i j, b h j d -> b h i d", attn, v)  # <-
 
 
 class Softclamped(Heads):
@@ -159,14 +133,6 @@ class CopiedBand(Heads):
             rows, keys = slice(start, start + BLOCK), slice(max(start - BLOCK, 0), start + BLOCK)
             scores[:, :, rows, keys].copy_(q[:, :, rows] @ k[:, :, keys].mT * HEAD**-0.5)
         return F.softmax(scores, dim=-1) @ v  # <-
-
-
-class StackedWeights(Heads):
-    """Weights that are put on top of each other after the softmax, and meet their values there."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        weights = [(one @ two.mT * HEAD**-0.5).softmax(dim=-1) for one, two in zip(q, k, strict=True)]
-        return torch.stack(weights) @ v  # <-
 
 
 class MultipliedByHand(Heads):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attncli.checkpoints.suggestions import cached_models, nearby
+from attncli.checkpoints.checkpoint_folder import cached_models, nearby
 
 MINILM, GPT2 = "sentence-transformers/all-MiniLM-L6-v2", "gpt2"
 

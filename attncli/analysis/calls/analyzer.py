@@ -1,0 +1,107 @@
+"""A call looked at: only what is new is copied and analysed, and what is known is known again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+from attncli.analysis.calls.caches import CacheState, EarlierCall, cache_state, last_seen, without_empty_slots
+from attncli.analysis.calls.findings import findings_of
+from attncli.analysis.calls.masks import CallMask, MaskReading, mask_of, read_mask
+from attncli.analysis.calls.steps import RecordedCall, ThreadState
+from attncli.recording.call import AttentionCall, MaskArgument
+from attncli.recording.detach import TensorCache, mask_values
+
+Value = TypeVar("Value")
+_MOST_BYTES = 2**25  # of the masks of what is kept
+
+
+class LRUCache(Generic[Value]):
+    """What was made last, so that a program whose masks are new at every step fills no memory.
+
+    Args:
+        most: how many are kept.
+        size: gives the bytes that one takes; of large ones fewer are kept, and the last in any case.
+    """
+
+    def __init__(self, most: int, size: Callable[[Value], int] = lambda _: 0) -> None:
+        self._made: OrderedDict[Hashable, Value] = OrderedDict()
+        self._most, self._size = most, size
+        self._bytes = 0
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Return what was made for a key, or make it."""
+        if key in self._made:
+            self._made.move_to_end(key)
+            return self._made[key]
+        made = self._made[key] = make()
+        self._bytes += self._size(made)
+        while len(self._made) > 1 and (len(self._made) > self._most or self._bytes > _MOST_BYTES):
+            _, oldest = self._made.popitem(last=False)
+            self._bytes -= self._size(oldest)
+        return made
+
+
+class CallAnalyzer:
+    """Looks at calls while the program waits; it keeps none of the program's tensors alive."""
+
+    def __init__(self) -> None:
+        self._readings: TensorCache[MaskReading] = TensorCache()
+        self._masks: LRUCache[CallMask] = LRUCache(64, lambda mask: mask.size)
+        self._calls: LRUCache[RecordedCall] = LRUCache(128, lambda call: call.size)
+
+    def record(
+        self, call: AttentionCall, here: ThreadState, earlier: EarlierCall | None = None
+    ) -> tuple[RecordedCall, EarlierCall]:
+        """Return what a call is, what is wrong with it by itself, and what the next one at its place is to know.
+
+        Args:
+            call: while the program waits.
+            here: what inputs of modules said of its batch.
+            earlier: the call before it at its place.
+        """
+        if call.device == "meta" and call.unsupported is None:
+            call = replace(call, unsupported="tensors without numbers (meta)")
+        if call.unsupported is not None and not call.is_mask_read:
+            place, findings, unread = call.place, call.findings, call.unsupported
+            recorded = self._calls.get(
+                (place, unread, findings), lambda: RecordedCall(place, None, (), findings, unread)
+            )
+            return recorded, EarlierCall(call.shape[3], False, None)
+        masks, unused = (
+            tuple(self._read(one, call.dtype) for one in some) for some in (call.masks, call.ignored_masks)
+        )
+        ends = cache(lambda: last_seen((one.allowed for one in masks), call.shape) if masks else None)
+        state, after = cache_state(call, ends, here.positions(call.shape[2]), earlier)
+        shape = call.shape if state.written is None else (*call.shape[:3], state.written)
+        of_keys, of_queries = (here.tokens(shape[0], size) for size in (shape[3], shape[2]))
+        digests = of_keys and of_keys.digest, of_queries and of_queries.digest
+        mask_key = tuple((one.name, one.convention, one.digest, one.made_at) for one in (*masks, *unused))
+
+        def make() -> RecordedCall:
+            cut = tuple(without_empty_slots(one, state) for one in masks)
+            key = call.is_causal, shape, mask_key, state.rows, digests[0]
+            tokens = None if of_keys is None else of_keys.values.astype(bool)
+            biases, is_cut = (lambda: _biases(call, masks, state)), state.written is not None
+            mask = self._masks.get(key, lambda: mask_of(cut, call.is_causal, shape, biases, tokens, is_cut))
+            words = None if of_queries is None else of_queries.values.astype(bool)
+            found = (*state.findings, *findings_of(call, mask, cut, unused, state.is_grown, words))
+            return RecordedCall(call.place, mask, cut, found, unused=unused)
+
+        facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
+        return self._calls.get((*facts, call.findings, len(unused), mask_key, state, digests), make), after
+
+    def _read(self, argument: MaskArgument, dtype: str) -> MaskReading:
+        reading = self._readings.get(argument, dtype)
+        if reading is None:
+            reading = read_mask(argument, dtype)
+            self._readings.put(argument, dtype, reading)
+        return reading._replace(made_at=argument.made_at)
+
+
+def _biases(call: AttentionCall, masks: tuple[MaskReading, ...], state: CacheState) -> Iterator[Any]:
+    pairs = zip(call.masks, masks, strict=True)
+    return (mask_values(argument)[..., : state.written] for argument, one in pairs if one.has_bias)

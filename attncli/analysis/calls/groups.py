@@ -1,0 +1,298 @@
+"""The calls of a program in groups: those of one module at one place, and rows of a table for those that are alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from attncli.analysis.calls.masks import UNKNOWN
+from attncli.errors import NotExposedError
+from attncli.masks.findings import Finding
+from attncli.recording.call import Api, AttentionCall, CallSite
+from attncli.text import as_ranges, plural, visible
+
+if TYPE_CHECKING:
+    from attncli.analysis.calls.masks import CallMask
+    from attncli.trace.trace import Trace
+
+LOOKED_FOR = (
+    "scaled_dot_product_attention, nn.MultiheadAttention and nn.Transformer, flex_attention, a softmax between two "
+    "products, transformers' attention functions, and those of flash_attn and xformers"
+)
+TITLES = ("place", "module", "calls", "kind", "heads", "queries×keys", "mask", "findings")
+NOTHING_EXPECTED = "no expectation"  # of a place, where there are expectations for others
+_NOT_READ = "not read: "
+_MOST_RULES = 8  # of a place, told apart
+
+
+class StepRange(NamedTuple):
+    """The least and the most of a number that varies over calls."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return str(self.least) if self.least == self.most else f"{self.least}..{self.most}"
+
+
+@dataclass
+class FindingCount:
+    """A finding, and in how many calls it was found."""
+
+    finding: Finding
+    calls: int = 0
+
+    def text(self, calls: int) -> str:
+        """Return the finding in words, in how many of the calls it was found where that is not all, and what to do."""
+        often = f" (in {self.calls} of {calls} calls)" if self.calls < calls else ""
+        kind = "" if self.finding.severity == "error" else "note: "
+        advice = f"; {self.finding.advice}" if self.finding.advice else ""
+        return f"{kind}{self.finding.code}: {self.finding.message}{often}{self.finding.maker}{advice}"
+
+
+@dataclass(eq=False)
+class ModuleCalls:
+    """The calls of one module at one place that are of one kind.
+
+    Attributes:
+        api: what computed them.
+        place: where.
+        dtype: of the queries.
+        shape: of the first of them, `(B, H, Q, K)`.
+        expected: what they are held against, as it was written, or `NOTHING_EXPECTED`; None where nothing is anywhere.
+        calls: how many there were.
+        sizes: batch, heads, queries and keys, the least and the most of each.
+        rules: how many calls followed which rule.
+        masks: what the masks were, in words; two at most, as more than one is not shown.
+        counts: what was found, by its code and severity.
+        first: copies of the first call, where they are kept.
+    """
+
+    api: Api
+    place: CallSite
+    dtype: str
+    shape: tuple[int, int, int, int]
+    expected: str | None = None
+    calls: int = 0
+    sizes: tuple[StepRange, StepRange, StepRange, StepRange] = (StepRange(0, 0),) * 4
+    rules: Counter[str] = field(default_factory=Counter)
+    masks: set[str] = field(default_factory=set)
+    counts: dict[tuple[str, str], FindingCount] = field(default_factory=dict)
+    first: AttentionCall | None = None
+
+    def count(self, call: AttentionCall, mask: CallMask | None, unread: str | None) -> None:
+        """Take in a call."""
+        ranges = [StepRange(size, size) for size in call.shape]
+        if self.calls:
+            pairs = zip(self.sizes, call.shape, strict=True)
+            ranges = [StepRange(min(own.least, size), max(own.most, size)) for own, size in pairs]
+        self.sizes = (ranges[0], ranges[1], ranges[2], ranges[3])
+        self.calls += 1
+        rule = f"{_NOT_READ}{unread}" if mask is None else mask.name
+        is_counted = rule in self.rules or len(self.rules) < _MOST_RULES
+        self.rules[rule if is_counted else UNKNOWN] += 1
+        if len(self.masks) < 2:
+            self.masks.add(rule if mask is None else str(mask))
+
+    def add(self, findings: tuple[Finding, ...]) -> None:
+        """Take in what was found in a call."""
+        for finding in findings:
+            self.counts.setdefault((finding.code, finding.severity), FindingCount(finding))
+        for key in {(finding.code, finding.severity) for finding in findings}:
+            self.counts[key].calls += 1
+
+    @property
+    def mask(self) -> str:
+        """What the masks are: the rule, or how it varies."""
+        return _mask_text(self.rules, self.masks)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether each mask is what is expected, or else follows a rule that one knows by its name."""
+        is_read = not any(rule.startswith(_NOT_READ) for rule in self.rules)
+        return is_read and (self.expected is not None or not any(UNKNOWN in rule for rule in self.rules))
+
+    @property
+    def all_findings(self) -> tuple[FindingCount, ...]:
+        """What was found; the worst first."""
+        return tuple(sorted(self.counts.values(), key=lambda one: one.finding.severity != "error"))
+
+
+def _unpadded(rule: str) -> str:
+    """Return a rule without its padding."""
+    if rule == "pad" or rule.startswith("pad,"):
+        return "full"
+    return rule.replace(" & pad", "").removesuffix(", padding queries see nothing")
+
+
+def _mask_text(rules: Counter[str], masks: Set[str]) -> str:
+    """Return what the masks of calls are: the rule, or how it varies.
+
+    Args:
+        rules: how many of the calls followed which rule.
+        masks: what the masks were, in words.
+    """
+    if len(rules) == 1:
+        return next(iter(masks)) if len(masks) == 1 else next(iter(rules))
+    plain = {_unpadded(rule) for rule in rules}
+    if len(plain) == 1:
+        padded = sum(count for rule, count in rules.items() if _unpadded(rule) != rule)
+        varies = f"varies: pad in {padded} of {rules.total()} calls"
+        return varies if plain == {"full"} else f"{plain.pop()}, {varies}"
+    return "varies: " + ", ".join(f"{rule} in {count}" for rule, count in rules.most_common())
+
+
+@dataclass(frozen=True, repr=False)
+class CallGroup:
+    """Equal attention of one place, of one module or of several: a row of the table.
+
+    Attributes:
+        tracks: the calls of each module.
+    """
+
+    tracks: tuple[ModuleCalls, ...]
+
+    def __repr__(self) -> str:
+        """Return the row in a line."""
+        found = ", ".join(dict.fromkeys(one.code for one in self.findings)) or self.verdict
+        name = joined_places([track.place for track in self.tracks])
+        text = f"{name}, {plural(self.calls, 'call')}, {self.api}, {self.mask}"
+        return visible(f"<{type(self).__name__}: {text}: {found}>")
+
+    @property
+    def place(self) -> CallSite:
+        """Where it is; the module is the first one."""
+        return self.tracks[0].place
+
+    @property
+    def module(self) -> str | None:
+        """The names of the modules, joined where they differ by numbers: `layers.0-11.attn`."""
+        return joined_modules([track.place.module for track in self.tracks])
+
+    @property
+    def api(self) -> Api:
+        """What computed it."""
+        return self.tracks[0].api
+
+    @property
+    def calls(self) -> int:
+        """How many calls there were."""
+        return sum(track.calls for track in self.tracks)
+
+    @property
+    def dtype(self) -> str:
+        """Type of the queries."""
+        return self.tracks[0].dtype
+
+    @property
+    def sizes(self) -> tuple[StepRange, StepRange, StepRange, StepRange]:
+        """Batch rows, heads, queries and keys: the least and the most."""
+        return self.tracks[0].sizes
+
+    @property
+    def mask(self) -> str:
+        """The rule that the masks follow, or how they vary."""
+        rules = sum((track.rules for track in self.tracks), Counter[str]())
+        return _mask_text(rules, self.tracks[0].masks)
+
+    @property
+    def counts(self) -> tuple[FindingCount, ...]:
+        """What is wrong, and in how many calls."""
+        found: dict[tuple[str, str], FindingCount] = {}
+        for track in self.tracks:
+            for one in track.all_findings:
+                key = one.finding.code, one.finding.severity
+                found.setdefault(key, FindingCount(one.finding)).calls += one.calls
+        return tuple(found.values())
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong, errors first; the first of each kind."""
+        return tuple(one.finding for one in self.counts)
+
+    @property
+    def verdict(self) -> str:
+        """What is said where nothing is wrong: `ok`, or why nothing was checked."""
+        if self.tracks[0].expected == NOTHING_EXPECTED:
+            return NOTHING_EXPECTED
+        return "ok" if all(track.is_judged for track in self.tracks) else "not checked"
+
+    @property
+    def cells(self) -> list[str]:
+        """The words of the row in the table but its findings, in the order of `TITLES`."""
+        _, heads, queries, keys = self.sizes
+        place = f"{self.place}  {self.place.function}"
+        return [place, self.module or "", str(self.calls), self.api, str(heads), f"{queries}×{keys}", self.mask]
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """The first call as Traces, one for each batch row, with a layer for each module.
+
+        Raises:
+            NotExposedError: nothing was kept, or the call shows too little of itself.
+        """
+        from attncli.recording.to_trace import traces
+
+        by_module = [traces(track.first) for track in self.tracks if track.first is not None]
+        if not all(by_module) or not by_module:
+            raise NotExposedError(f"{self.place} shows neither its queries, keys and values nor its weights")
+        return tuple(_with_layers(layers, self.module) for layers in zip(*by_module, strict=True))
+
+    @property
+    def trace(self) -> Trace:
+        """The Trace of the first batch row; see `traces`."""
+        return self.traces[0]
+
+
+def _with_layers(traces: Sequence[Trace], module: str | None) -> Trace:
+    """Return one Trace of several that have the same positions, numbering their layers."""
+    layers = tuple(replace(layer, layer=index) for index, trace in enumerate(traces) for layer in trace.layers)
+    source = replace(traces[0].source, model=module or None, layers=len(layers))
+    return replace(traces[0], source=source, layers=layers)
+
+
+def call_groups(tracks: Iterable[ModuleCalls]) -> tuple[CallGroup, ...]:
+    """Return groups of tracks that are alike in all but the name of their module, in the order in which they came."""
+    groups: dict[tuple[object, ...], list[ModuleCalls]] = {}
+    for track in tracks:
+        codes = tuple((one.finding.code, one.finding.severity) for one in track.all_findings)
+        kind = track.api, track.place[:3], track.dtype, track.shape, track.sizes, track.mask, codes, track.expected
+        groups.setdefault(kind, []).append(track)
+    return tuple(CallGroup(tuple(alike)) for alike in groups.values())
+
+
+def joined_places(places: Sequence[CallSite]) -> str:
+    """Return a line and its function, and the modules in which it ran."""
+    modules = joined_modules([place.module for place in places])
+    return f"{places[0]} {places[0].function}{f' ({modules})' if modules else ''}"
+
+
+def joined_modules(names: Sequence[str | None]) -> str | None:
+    """Return the names of modules as one: the numbers in which they differ as ranges."""
+    different = list(dict.fromkeys(name for name in names if name is not None))
+    if len(different) < 2:
+        return different[0] if different else None
+    parts = [name.split(".") for name in different]
+    if len({len(each) for each in parts}) == 1:
+        columns = [list(dict.fromkeys(column)) for column in zip(*parts, strict=True)]
+        varying = [column for column in columns if len(column) > 1]
+        if len(varying) == 1 and len(varying[0]) == len(different) and all(part.isdecimal() for part in varying[0]):
+            ranges = as_ranges(int(part) for part in varying[0])
+            return ".".join(ranges if column is varying[0] else column[0] for column in columns)
+    return f"{different[0]} and {plural(len(different) - 1, 'more').removesuffix('s')}"
+
+
+def plain_table(headline: str, groups: Sequence[CallGroup]) -> str:
+    """Return the table of calls as text, below a line that says what was seen in numbers."""
+    rows: list[Sequence[str]] = [TITLES]
+    for group in groups:
+        first, *more = [one.text(group.calls) for one in group.counts] or [group.verdict]
+        rows.append([*group.cells, first])
+        rows += [[""] * (len(TITLES) - 1) + [one] for one in more]
+    if not groups:
+        return headline
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([headline, *map(visible, lines)])

@@ -1,0 +1,195 @@
+"""What the calls of one step of a program say of each other: padding that one knows of and another does not hide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.analysis.calls.masks import CallMask
+from attncli.analysis.calls.steps import CallContext
+from attncli.masks.findings import MOST_CELLS, Finding, in_batch
+from attncli.recording.call import CallSite
+from attncli.recording.input_hint import InputHint
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+_LAID_WRONGLY = ("batch", "padding-side")
+
+
+class BatchPadding(NamedTuple):
+    """Which keys of each batch row are tokens, and what says so.
+
+    Attributes:
+        tokens: True = token.
+        place: whose mask says it; None where it is no mask.
+        hint: of an input of a module; None where a mask says it.
+    """
+
+    tokens: Bool[np.ndarray, "B K"]
+    place: CallSite | None
+    hint: InputHint | None = None
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether it is that of the encoder whose output is attended to."""
+        return self.hint is not None and self.hint.kind == "encoded"
+
+
+def padding_of(calls: Sequence[CallContext], context: CallContext) -> list[BatchPadding]:
+    """Return what is known of the padding of a call, the surest first.
+
+    It is known from the encoder whose output it attends to, else from numbers of words, else from the first mask of
+    its step.
+    """
+    mask = context.call.mask
+    # Of a decoder's own layers one may be given what the one before it gave, to be added to its output.
+    is_other = mask is not None and (mask.shape[2] != mask.shape[3] or mask.sees_later)
+    encoded = [one for one in context.hints_of("encoded") if one.is_sure or is_other]
+    tokens = [BatchPadding(one.values.astype(bool), None, one) for one in encoded[-1:] or context.hints_of("tokens")]
+    if tokens or mask is None:
+        return tokens
+    for call, _ in calls:
+        other = call.mask
+        if other is not None and other.rule.padded and other.rule.tokens.shape == (mask.shape[0], mask.shape[3]):
+            return [BatchPadding(other.rule.tokens, call.place)]
+    return []
+
+
+def findings_of_step(calls: Sequence[CallContext]) -> list[tuple[Finding, ...]]:
+    """Return what is wrong with each of the calls beside the others."""
+    return [() if each.call.mask is None else tuple(_of_call(calls, each, each.call.mask)) for each in calls]
+
+
+def _of_call(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
+    yield from _padding(calls, context, mask)
+    yield from _documents(mask, context.hints_of("documents"))
+    yield from _positions(mask, context.hints_of("positions"))
+
+
+def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask) -> Iterator[Finding]:
+    """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
+    own, place, found = mask.rule.tokens, context.call.place, padding_of(calls, context)
+    if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in context.call.findings):
+        return  # what is seen follows from it
+    if not found or any(one.place == place or np.array_equal(one.tokens, own) for one in found):
+        return
+    padding = found[0]
+    if padding.place is not None:
+        is_line = padding.place.module and padding.place[:3] == place[:3]
+        source = f"{padding.place.module if is_line else padding.place} hides"
+    else:
+        source = "the encoder hides whose output it is given" if padding.is_encoded else "the words have"
+    is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
+    if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
+        if padding.place is None and is_reversed:
+            message = f"hides the padding that {source} at one end of the rows at their other end"
+            yield Finding("padding-side", "error", message, len(mask.rule.padded))
+        elif padding.place is None:
+            message = f"hides the padding that {source}, in another batch order"
+            count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
+            yield Finding("batch", "error", message, count, advice="sort the mask with the words")
+        return
+    is_sure = _is_sure(calls, mask, place, padding) and not context.hints_of("unpadded")  # of another sequence
+    if not is_sure and padding.place is not None:
+        return
+    seen = _seen_padding(mask, padding)
+    if seen.any():
+        rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
+        cells = tuple((row, key) for row, key in np.argwhere(seen[rows[0]])[:MOST_CELLS].tolist())
+        message = f"attends to padding that {source}{in_batch(rows)}"
+        yield Finding("pad", "error" if is_sure else "note", message, int(np.count_nonzero(seen)), cells)
+
+
+def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padding: BatchPadding) -> bool:
+    """Return whether padding that is seen is that of this very call, and nobody means to see it.
+
+    What has as many keys may be another sequence: it is that of the words in the layers of the first call after them
+    whose queries are its keys. Decoders that are padded on the left attend to it in some designs, as for
+    recommendations, and not in models of language, which take a mask for it. Encoders of language are made to attend to
+    it by models of pictures, which read all they are given; a vector of padding is made to be hidden. And keys that are
+    hidden in all rows alike are not padding alone.
+    """
+    hint = padding.hint
+    differs = bool((padding.tokens != padding.tokens[:1]).any())
+    if hint is None:
+        return differs and padding.place is not None and _are_layers(calls, padding.place, place)
+    if padding.is_encoded:
+        return differs
+    _, _, queries, keys = mask.shape
+    sources = ("embedding", "both") if mask.sees_later else ("configuration", "both")
+    if not hint.is_sure or queries != keys or hint.source not in sources:
+        return False
+    first = next(
+        call
+        for call, hints in calls
+        if any(each.digest == hint.digest for each in hints) and call.mask is not None and call.mask.shape[3] == keys
+    )
+    return first.place.module == place.module or _are_layers(calls, first.place, place)
+
+
+def _are_layers(calls: Sequence[CallContext], one: CallSite, other: CallSite) -> bool:
+    """Return whether two modules are layers of one stack, in one pass: their names differ by one number.
+
+    Where the line that called the one called the other too, what called it elsewhere is another pass.
+    """
+    if one.module is None or other.module is None or one.module == other.module:
+        return False
+    if one[:3] != other[:3] and any(each.call.place == (*one[:3], other.module) for each in calls):
+        return False
+    pairs = [*zip_longest(one.module.split("."), other.module.split("."))]
+    different = [pair for pair in pairs if pair[0] != pair[1]]
+    return len(different) == 1 and all(part is not None and part.isdecimal() for part in different[0])
+
+
+def _seen_padding(mask: CallMask, padding: BatchPadding) -> Bool[np.ndarray, "B Q K"]:
+    """Return the cells of padding that queries see which are none themselves."""
+    _, _, queries, keys = mask.shape
+    tokens = padding.tokens
+    seen: Bool[np.ndarray, "B Q K"] = np.any(mask.allowed, axis=1) & ~tokens[:, None, :]
+    if queries + mask.past == keys and not padding.is_encoded:  # whose queries are of another sequence
+        seen = seen & tokens[:, mask.past :, None]
+    return np.broadcast_to(seen, (len(tokens), queries, keys))
+
+
+def _documents(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
+    """Yield documents that attend to others, in rows whose positions begin again.
+
+    Of queries that see later keys nothing is known: the columns of a picture's patches begin again in every row.
+    """
+    batch, _, queries, keys = mask.shape
+    if queries != keys or mask.sees_later:
+        return
+    for one in hints:
+        document = one.values
+        is_one = (document[:, :, None] >= 0) & (document[:, None, :] >= 0)
+        crossing = np.any(mask.allowed, axis=1) & is_one & (document[:, :, None] != document[:, None, :])
+        if crossing.any():
+            rows = np.flatnonzero(crossing.any(axis=(1, 2))).tolist()
+            cells = np.argwhere(crossing[rows[0]])[:MOST_CELLS].tolist()
+            where = in_batch(rows) if batch > 1 and len(crossing) > 1 else ""
+            message = f"attends to other documents, although positions begin again at each{where}"
+            count = int(np.count_nonzero(crossing)) * (batch // len(crossing))
+            yield Finding("document", "error", message, count, tuple((query, key) for query, key in cells))
+            return
+
+
+def _positions(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
+    """Yield padding on the left that learned positions count, so that the first word is not at the first position."""
+    _, _, queries, keys = mask.shape
+    tokens = mask.rule.tokens
+    begins = tokens.argmax(axis=1)
+    padded = np.flatnonzero((begins > 0) & (tokens == (np.arange(keys) >= begins[:, None])).all(axis=1))
+    if queries != keys or not padded.size:
+        return
+    for one in hints:
+        positions = np.broadcast_to(one.values, tokens.shape)[padded]
+        if one.is_sure and (positions[:, 1:] == positions[:, :-1] + 1).all():
+            message = f"positions count the padding on the left{in_batch(padded.tolist())}: the first word of row "
+            message += f"{padded[0]} has position {positions[0, begins[padded[0]]]}"
+            advice = "position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)"
+            yield Finding("positions", "error", message, int(begins[padded].sum()), advice=advice)
+            return

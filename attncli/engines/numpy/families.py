@@ -1,0 +1,488 @@
+"""The families of models: each is a function from a configuration to a `ModelSpec`, with the defaults of transformers.
+
+Language models inside of models that read pictures too are those of a text family under other names: of a text alone,
+the positions in Qwen's rotary sections are all the same, and nothing made of a picture comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
+from attncli.engines.numpy.model_spec import (
+    AttentionSpec,
+    Embedding,
+    FeedForward,
+    Frequencies,
+    HeadSpec,
+    Hidden,
+    LookupTable,
+    ModelSpec,
+    Norm,
+    Projections,
+    Residual,
+)
+from attncli.engines.numpy.ops import ACTIVATIONS, layer_norm, rms_norm
+from attncli.engines.numpy.rope import read_rope, rope_of
+from attncli.masks.expressions import Atom
+
+
+def model_spec(fields: ConfigReader) -> ModelSpec:
+    """Return the spec of the model that a configuration describes.
+
+    Raises:
+        UnsupportedError: its family, or what one of its fields says, is not implemented.
+    """
+    family = fields.get("model_type")
+    if not isinstance(family, str) or family not in FAMILIES.keys() | TOWERS.keys():
+        raise UnsupportedError(f"the architecture {family} is not among its own")
+    try:
+        with np.errstate(all="ignore"):  # an extreme number overflows here as it does in torch
+            spec = FAMILIES[family](fields) if family in FAMILIES else _tower(fields, TOWERS[family])
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise UnsupportedError(f"its config.json is odd: {error}") from None
+    fields.reject_unknown()
+    return spec
+
+
+def _split_width(hidden: int, heads: int) -> HeadSpec:
+    """Return heads that share a width, each with keys of its own."""
+    if hidden % heads:
+        raise UnsupportedError(f"{heads} heads share a width of {hidden}")
+    return HeadSpec(heads, heads, hidden // heads)
+
+
+def _activation(fields: ConfigReader, name: str, default: str) -> Callable[[Hidden], Hidden]:
+    return ACTIVATIONS[fields.get(name, default, among=ACTIVATIONS)]
+
+
+# --- BERT and its kin: every token attends to every other, and norms come after each sublayer's sum ------------------
+
+
+class BertNames(NamedTuple):
+    """How a configuration calls the sizes of a model, and the weights its tensors."""
+
+    hidden: str = "hidden_size"
+    heads: str = "num_attention_heads"
+    layers: str = "num_hidden_layers"
+    inner: str = "intermediate_size"
+    activation: str = "hidden_act"
+    layer: str = "encoder.layer.{}."
+    qkv: tuple[str, str, str] = ("attention.self.query", "attention.self.key", "attention.self.value")
+    output: str = "attention.output.dense"
+    output_norm: str = "attention.output.LayerNorm"
+    up: str = "intermediate.dense"
+    down: str = "output.dense"
+    down_norm: str = "output.LayerNorm"
+
+
+_BERT = BertNames()
+_DISTILBERT = BertNames(
+    "dim", "n_heads", "n_layers", "hidden_dim", "activation", "transformer.layer.{}.",
+    ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "attention.out_lin", "sa_layer_norm", "ffn.lin1",
+    "ffn.lin2", "output_layer_norm",
+)  # fmt: skip
+
+
+def bert(
+    fields: ConfigReader,
+    prefix: str,
+    names: BertNames = _BERT,
+    *,
+    vocabulary: int = 30522,
+    width: int = 768,
+    heads: int = 12,
+    inner: int = 3072,
+    layers: int = 12,
+) -> ModelSpec:
+    """BERT (Devlin et al. 2019); RoBERTa (Liu et al. 2019) counts positions from the one after its padding's id.
+
+    DistilBERT (Sanh et al. 2019) has other names and no segments, ELECTRA (Clark et al. 2020) a narrower embedding.
+    """
+    is_distilled, is_roberta = names is _DISTILBERT, prefix == "roberta."
+    if is_distilled:
+        fields.flag("sinusoidal_pos_embds", False)  # the table is in the weights either way
+    hidden, heads = fields.count(names.hidden, width), fields.count(names.heads, heads)
+    first = 0
+    if is_roberta:
+        padding = fields.get("pad_token_id", 1)
+        if type(padding) is not int or padding < 0:
+            raise UnsupportedError(f"pad_token_id is {padding!r}")
+        first = padding + 1
+    embedded = fields.count("embedding_size", 128) if prefix == "electra." else hidden
+    positions = fields.count("max_position_embeddings", 512)
+    segments = None
+    if not is_distilled:
+        segments = LookupTable("embeddings.token_type_embeddings", fields.count("type_vocab_size", 2))
+    query, key, value = names.qkv
+    return ModelSpec(
+        prefix=prefix,
+        layer=names.layer,
+        width=hidden,
+        heads=_split_width(hidden, heads),
+        positions=positions - first,
+        embedding=Embedding(
+            width=embedded,
+            tokens=LookupTable("embeddings.word_embeddings", fields.count("vocab_size", vocabulary)),
+            positions=LookupTable("embeddings.position_embeddings", positions),
+            padding_id=first - 1 if is_roberta else None,
+            segments=segments,
+            segment=None if segments is None else 0,
+            norm="embeddings.LayerNorm",
+            projection=None if embedded == hidden else "embeddings_project",
+        ),
+        norm=Norm(layer_norm, 1e-12 if is_distilled else fields.number("layer_norm_eps", 1e-12), has_bias=True),
+        projections=Projections(names.output, True, True, query, key, value),
+        feed_forward=FeedForward(
+            fields.count(names.inner, inner), names.up, names.down, _activation(fields, names.activation, "gelu"), True
+        ),
+        attention_residual=Residual(post_norm=names.output_norm),
+        feed_forward_residual=Residual(post_norm=names.down_norm),
+        layers=(AttentionSpec((hidden // heads) ** -0.5, Atom("full")),) * fields.layers(names.layers, layers),
+    )
+
+
+# --- GPT: each token attends to those before it, and norms come before each sublayer ---------------------------------
+
+
+def gpt2(fields: ConfigReader) -> ModelSpec:
+    """GPT-2 (Radford et al. 2019)."""
+    hidden, heads = fields.count("n_embd", 768), fields.count("n_head", 12)
+    layers = fields.layers("n_layer", 12)
+    scale = (hidden // heads) ** -0.5 if fields.flag("scale_attn_weights", True) else 1.0
+    by_layer = fields.flag("scale_attn_by_inverse_layer_idx", False)
+    fields.flag("reorder_and_upcast_attn", False)  # the same in float32
+    positions = fields.count("n_positions", 1024)
+    tokens = LookupTable("wte", fields.count("vocab_size", 50257))
+    inner = 4 * hidden if fields.get("n_inner", None) is None else fields.count("n_inner")
+    return ModelSpec(
+        prefix="transformer.",
+        layer="h.{}.",
+        width=hidden,
+        heads=_split_width(hidden, heads),
+        positions=positions,
+        # Token types, where a tokenizer gives some, are ids too.
+        embedding=Embedding(hidden, tokens, LookupTable("wpe", positions), segments=tokens),
+        norm=Norm(layer_norm, fields.number("layer_norm_epsilon", 1e-5), has_bias=True),
+        projections=Projections("attn.c_proj", True, True, joint="attn.c_attn", is_transposed=True),
+        feed_forward=FeedForward(
+            inner, "mlp.c_fc", "mlp.c_proj", _activation(fields, "activation_function", "gelu_new"), True
+        ),
+        attention_residual=Residual(before="ln_1"),
+        feed_forward_residual=Residual(before="ln_2"),
+        layers=tuple(
+            AttentionSpec(scale / (layer + 1) if by_layer else scale, Atom("causal")) for layer in range(layers)
+        ),
+    )
+
+
+def gpt_neox(fields: ConfigReader) -> ModelSpec:
+    """GPT-NeoX (Black et al. 2022) and Pythia: both sublayers read the same input, a quarter of a head is rotated."""
+    hidden, heads = fields.count("hidden_size", 6144), fields.count("num_attention_heads", 64)
+    positions = fields.count("max_position_embeddings", 2048)
+    theta, part = fields.number("rotary_emb_base", 10_000.0), fields.number("rotary_pct", 0.25)
+    has_bias = fields.flag("attention_bias", True)
+    rope = read_rope(fields, hidden // heads, positions, theta, part)
+    attention = AttentionSpec((hidden // heads) ** -0.5, Atom("causal"), rope)
+    return ModelSpec(
+        prefix="gpt_neox.",
+        layer="layers.{}.",
+        width=hidden,
+        heads=_split_width(hidden, heads),
+        positions=positions,
+        embedding=Embedding(hidden, LookupTable("embed_in", fields.count("vocab_size", 50432))),
+        norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-5), has_bias=True),
+        projections=Projections(
+            "attention.dense", has_bias, has_bias, joint="attention.query_key_value", interleaved_qkv=True
+        ),
+        feed_forward=FeedForward(
+            fields.count("intermediate_size", 24576),
+            "mlp.dense_h_to_4h",
+            "mlp.dense_4h_to_h",
+            _activation(fields, "hidden_act", "gelu"),
+            True,
+        ),
+        attention_residual=Residual(before="input_layernorm"),
+        feed_forward_residual=Residual(before="post_attention_layernorm"),
+        layers=(attention,) * fields.layers("num_hidden_layers", 44),
+        is_parallel=fields.flag("use_parallel_residual", True),
+    )
+
+
+# --- decoders like Llama: root mean square norms, rotated queries and keys, gated feed-forward networks --------------
+
+WHOLE, WINDOWED = "full_attention", "sliding_attention"  # as configurations call the kinds of layers
+
+# The kind of each layer, and how many keys a query with a window sees; whether the inputs, the output and the
+# feed-forward network have biases; the frequencies of each kind of layer.
+Kinds = tuple[list[str], Any]
+Biases = tuple[bool, bool, bool]
+Ropes = dict[str, Frequencies]
+
+
+def _no_windows(_: ConfigReader, layers: int) -> Kinds:
+    return [WHOLE] * layers, None
+
+
+def _stated_biases(fields: ConfigReader) -> Biases:
+    attention = fields.flag("attention_bias", False)
+    return attention, attention, False
+
+
+def _one_rope(fields: ConfigReader, width: int, positions: int, theta: float) -> Ropes:
+    rope = read_rope(fields, width, positions, theta)
+    return {WHOLE: rope, WINDOWED: rope}
+
+
+class Decoder(NamedTuple):
+    """What tells a family of decoders from Llama (Touvron et al. 2023)."""
+
+    vocabulary: int = 32_000  # the default of its size, as those that follow
+    hidden: int = 4096  # width of the hidden states
+    inner: int = 11_008  # of the feed-forward network
+    heads: int = 32  # of the queries
+    layers: int = 32  # how many
+    kv_heads: int | None = None  # of keys and values; None is as many as of the queries
+    head_width: int | None = None  # of a head; None is computed from the rest
+    positions: int = 2048  # how many
+    theta: float = 10_000.0  # base of the rotary frequencies
+    eps: float = 1e-6  # of the norms
+    biases: Callable[[ConfigReader], Biases] = _stated_biases  # reads which projections have biases
+    kinds: Callable[[ConfigReader, int], Kinds] = _no_windows  # reads which layers have a window
+    # reads how each kind of layer rotates queries and keys
+    ropes: Callable[[ConfigReader, int, int, float], Ropes] = _one_rope
+    norms_heads: bool = False  # whether queries and keys are normalized, each head by itself
+    # the generation of a Gemma, whose embeddings are scaled, and whose norms are their distance from 1; or 0
+    gemma: int = 0
+
+    def spec(self, fields: ConfigReader) -> ModelSpec:
+        """Return the spec that a configuration of the family describes."""
+        hidden, heads = fields.count("hidden_size", self.hidden), fields.count("num_attention_heads", self.heads)
+        layers = fields.layers("num_hidden_layers", self.layers)
+        positions = fields.count("max_position_embeddings", self.positions)
+        kv_heads = fields.get("num_key_value_heads", self.kv_heads) or heads
+        width = fields.get("head_dim", self.head_width) or hidden // heads
+        if type(kv_heads) is not int or heads % kv_heads or type(width) is not int:
+            raise UnsupportedError(f"{heads} heads of width {width!r} share {kv_heads!r} keys")
+        kinds, window = self.kinds(fields, layers)
+        if WINDOWED in kinds and (type(window) is not int or window < 1):
+            raise UnsupportedError(f"sliding_window is {window!r}")
+        masks = {WHOLE: Atom("causal"), WINDOWED: Atom("window", (window or 0,))}
+        ropes = self.ropes(fields, width, positions, self.theta)
+        inputs, output, feed_forward = self.biases(fields)
+        activation, divisor, softcap = _of_gemma(fields, self.gemma)
+        scale = (divisor or width) ** -0.5
+        return ModelSpec(
+            prefix="model.",
+            layer="layers.{}.",
+            width=hidden,
+            positions=positions,
+            heads=HeadSpec(heads, kv_heads, width),
+            embedding=Embedding(
+                hidden,
+                LookupTable("embed_tokens", fields.count("vocab_size", self.vocabulary)),
+                scale=hidden**0.5 if self.gemma else 1.0,
+            ),
+            norm=Norm(rms_norm, fields.number("rms_norm_eps", self.eps), offset=1.0 if self.gemma else 0.0),
+            projections=Projections(
+                "self_attn.o_proj",
+                inputs,
+                output,
+                "self_attn.q_proj",
+                "self_attn.k_proj",
+                "self_attn.v_proj",
+                query_norm="self_attn.q_norm" if self.norms_heads else "",
+                key_norm="self_attn.k_norm" if self.norms_heads else "",
+            ),
+            feed_forward=FeedForward(
+                fields.count("intermediate_size", self.inner),
+                "mlp.up_proj",
+                "mlp.down_proj",
+                activation or _activation(fields, "hidden_act", "silu"),
+                feed_forward,
+                "mlp.gate_proj",
+            ),
+            attention_residual=Residual("input_layernorm", "post_attention_layernorm" if self.gemma > 1 else None),
+            feed_forward_residual=Residual("pre_feedforward_layernorm", "post_feedforward_layernorm")
+            if self.gemma > 1
+            else Residual("post_attention_layernorm"),
+            layers=tuple(AttentionSpec(scale, masks[kind], ropes[kind]) for kind in kinds),
+            softcap=softcap,
+        )
+
+
+def _of_gemma(
+    fields: ConfigReader, generation: int
+) -> tuple[Callable[[Hidden], Hidden] | None, float | None, float | None]:
+    """Return a Gemma's activation, what its scores are divided by the root of, and their softcap."""
+    if not generation:
+        return None, None, None
+    if generation == 1:
+        fields.get("hidden_activation", None, among=(None, "gelu_pytorch_tanh"))  # of later versions; not read here
+        named = fields.get("hidden_act", "gelu_pytorch_tanh", among=ACTIVATIONS)
+        return ACTIVATIONS["gelu_pytorch_tanh" if named == "gelu" else named], None, None
+    fields.get("hidden_act", None, among=(None, "gelu_pytorch_tanh"))  # of the first version; not read here
+    fields.get("final_logit_softcapping", None)  # of the head on top
+    softcap = fields.get("attn_logit_softcapping", 50.0 if generation == 2 else None)
+    if generation == 3 and softcap is not None:
+        raise UnsupportedError(f"attn_logit_softcapping is {softcap!r}")
+    divisor = fields.number("query_pre_attn_scalar", 256)
+    return _activation(fields, "hidden_activation", "gelu_pytorch_tanh"), divisor, softcap
+
+
+def _listed(fields: ConfigReader, layers: int, otherwise: Callable[[int], bool]) -> list[str]:
+    """Return the kind of each layer: as the configuration lists them, else by whether its index has a window."""
+    listed = fields.get("layer_types", None)
+    if listed is None:
+        return [WINDOWED if otherwise(layer) else WHOLE for layer in range(layers)]
+    if not isinstance(listed, list) or len(listed) < layers or set(map(str, listed)) - {WHOLE, WINDOWED}:
+        raise UnsupportedError("layer_types is none of full and sliding attention for each layer")
+    return listed[:layers]
+
+
+def _window_in_all(fields: ConfigReader, layers: int) -> Kinds:
+    window = fields.get("sliding_window", 4096)
+    return [WHOLE if window is None else WINDOWED] * layers, window
+
+
+def _window_from(fields: ConfigReader, layers: int, first: int) -> Kinds:
+    """Windows only where they are switched on, and from a layer on."""
+    has_windows = fields.flag("use_sliding_window", False)
+    window, first = fields.get("sliding_window", 4096), fields.get("max_window_layers", first)
+    is_on = has_windows and window is not None
+    return _listed(fields, layers, lambda layer: is_on and layer >= first), window if has_windows else None
+
+
+def _window_in_even(fields: ConfigReader, layers: int) -> Kinds:
+    return _listed(fields, layers, lambda layer: layer % 2 == 0), fields.get("sliding_window", 4096)
+
+
+def _window_in_five_of_six(fields: ConfigReader, layers: int) -> Kinds:
+    every = fields.count("sliding_window_pattern", 6)
+    fields.get("_sliding_window_pattern", None)  # as transformers writes it beside the list of layers; not read here
+    return _listed(fields, layers, lambda layer: (layer + 1) % every != 0), fields.get("sliding_window", 4096)
+
+
+def _ropes_of_gemma3(fields: ConfigReader, width: int, positions: int, _: float) -> Ropes:
+    parameters = fields.get("rope_parameters", None) or {}
+    # As transformers reads it: a kind under its older name, `type`, is not the one that counts.
+    long = {**(parameters.get(WHOLE) or {"rope_type": "default"}), **(fields.get("rope_scaling", None) or {})}
+    thetas = fields.get("rope_theta", 1_000_000.0), fields.get("rope_local_base_freq", 10_000.0)
+    if parameters.keys() - {WHOLE, WINDOWED}:
+        raise UnsupportedError("its rotary parameters are of other kinds of layers")
+    return {
+        WHOLE: rope_of(long, {"rope_theta": thetas[0]}, width, positions),
+        WINDOWED: rope_of(parameters.get(WINDOWED) or {}, {"rope_theta": thetas[1]}, width, positions),
+    }
+
+
+def _ropes_of_sections(fields: ConfigReader, width: int, positions: int, theta: float) -> Ropes:
+    """Return how a text is rotated where time, height and width of a position are one number."""
+    newer = fields.get("rope_parameters", None)
+    scaling = dict(fields.get("rope_scaling", None) or newer or {})
+    kinds = {scaling.pop(name, "default") for name in ("type", "rope_type")}
+    if not kinds <= {"default", "mrope"}:
+        raise UnsupportedError(f"its rotary embedding is {kinds!r}")
+    sections = scaling.pop("mrope_section", None)
+    if sections is not None and sum(sections) != width // 2:
+        raise UnsupportedError(f"mrope_section is {sections!r}")
+    if type(scaling.pop("mrope_interleaved", True)) is not bool:
+        raise UnsupportedError("mrope_interleaved is neither true nor false")
+    rope = rope_of(scaling, {"rope_theta": fields.get("rope_theta", theta)}, width, positions)
+    return {WHOLE: rope, WINDOWED: rope}
+
+
+_LLAMA = Decoder(biases=lambda fields: (*_stated_biases(fields)[:2], fields.flag("mlp_bias", False)))
+_MISTRAL = Decoder(
+    inner=14_336, kv_heads=8, positions=131_072, kinds=_window_in_all, biases=lambda _: (False, False, False)
+)
+_QWEN2 = Decoder(
+    151_936, inner=22_016, kv_heads=32, positions=32_768,
+    kinds=partial(_window_from, first=28), biases=lambda _: (True, False, False),
+)  # fmt: skip
+_QWEN3 = _QWEN2._replace(head_width=128, biases=_stated_biases, norms_heads=True)
+_QWEN2_VL = _QWEN2._replace(
+    vocabulary=152_064, hidden=8192, inner=29_568, heads=64, layers=80, kv_heads=8, theta=1e6, eps=1e-5,
+    kinds=partial(_window_from, first=80), ropes=_ropes_of_sections,
+)  # fmt: skip
+_QWEN3_VL = _QWEN3._replace(positions=128_000, theta=500_000.0, kinds=_no_windows, ropes=_ropes_of_sections)
+_GEMMA = Decoder(
+    256_000, hidden=3072, inner=24_576, heads=16, layers=28, kv_heads=16, head_width=256, positions=8192, gemma=1
+)
+_GEMMA2 = _GEMMA._replace(hidden=2304, inner=9216, heads=8, layers=26, kv_heads=4, kinds=_window_in_even, gemma=2)
+_GEMMA3 = _GEMMA2._replace(
+    vocabulary=262_208, positions=131_072, kinds=_window_in_five_of_six, ropes=_ropes_of_gemma3, norms_heads=True,
+    gemma=3,
+)  # fmt: skip
+
+FAMILIES: dict[str, Callable[[ConfigReader], ModelSpec]] = {
+    "bert": partial(bert, prefix="bert."),
+    "roberta": partial(bert, prefix="roberta.", vocabulary=50265),
+    "electra": partial(bert, prefix="electra.", width=256, heads=4, inner=1024),
+    "distilbert": partial(bert, prefix="distilbert.", names=_DISTILBERT, layers=6),
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    "llama": _LLAMA.spec,
+    "mistral": _MISTRAL.spec,
+    "qwen2": _QWEN2.spec,
+    "qwen3": _QWEN3.spec,
+    "gemma": _GEMMA.spec,
+    "gemma2": _GEMMA2.spec,
+    "gemma3_text": _GEMMA3.spec,
+}
+
+# --- language models inside of models that read pictures too ---------------------------------------------------------
+
+# What says something of pictures alone, or which token stands for one.
+_PICTURE_FIELDS = """
+    boi_token_index downsample_ratio eoi_token_index ignore_index image_grid_pinpoints image_seq_length image_token_id
+    image_token_index mm_tokens_per_image multimodal_projector_bias projector_hidden_act spatial_merge_size
+    video_token_id vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy
+    vision_start_token_id vision_token_id
+"""
+_OF_PICTURES = _PICTURE_FIELDS.split()
+
+_LATER, _EARLIER = "model.language_model.", "language_model.model."  # by the version of transformers that saved them
+
+
+class Tower(NamedTuple):
+    """A family of models with a language model inside."""
+
+    texts: Mapping[str, Decoder]  # what the language model may be, by its model type
+    # what the names of its tensors begin with, by the version that saved them
+    prefixes: tuple[str, ...] = (_LATER, _EARLIER)
+    is_flat: bool = False  # whether older configurations have its fields among those of the whole
+
+
+_LLAVA = Tower({"llama": _LLAMA, "mistral": _MISTRAL, "qwen2": _QWEN2})
+TOWERS = {
+    "gemma3": Tower({"gemma3_text": _GEMMA3}),
+    "internvl": Tower({"llama": _LLAMA, "qwen2": _QWEN2, "qwen3": _QWEN3}),
+    "llava": _LLAVA,
+    "llava_next": _LLAVA,
+    "mistral3": Tower({"mistral": _MISTRAL}),
+    "qwen2_5_vl": Tower({"qwen2_5_vl_text": _QWEN2_VL}, (_LATER, "model."), is_flat=True),
+    "qwen2_vl": Tower({"qwen2_vl_text": _QWEN2_VL}, (_LATER, "model."), is_flat=True),
+    "qwen3_vl": Tower({"qwen3_vl_text": _QWEN3_VL}, (_LATER,)),
+}
+
+
+def _tower(fields: ConfigReader, tower: Tower) -> ModelSpec:
+    for name in _OF_PICTURES:
+        fields.get(name, None)
+    inner = fields.get("text_config", None)
+    if inner is None and tower.is_flat:
+        (kind,) = tower.texts
+        spec = tower.texts[kind].spec(fields)
+    elif isinstance(inner, Mapping):
+        text = ConfigReader(inner)
+        kind = text.get("model_type", among=tower.texts)
+        spec = tower.texts[kind].spec(text)
+        text.reject_unknown()
+    else:
+        raise UnsupportedError("its config.json has no text_config")
+    return spec._replace(tower=kind, tower_prefixes=tower.prefixes)

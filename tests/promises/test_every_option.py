@@ -1,0 +1,164 @@
+"""Every option has an effect: with it and without it a command line is answered in different ways."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from adapters import save_adapter
+from fuzzing import commands
+from peft import LoraConfig
+from small_checkpoints import save_tiny_llama
+from typer.main import get_command
+from whole_program import whole_program
+
+from attncli.cli.app import app
+
+# Each with an option in brackets. The fixture `material` has the files; --on is refused without -o FOLDER/, and what it
+# does on a cluster is tested elsewhere, as is --offline.
+LINES = """
+inspect 'time flies' [--pair fruit]
+inspect 'time flies' [--target fruit]
+inspect [--file lines.txt]
+inspect --file table.csv [--column words]
+tokens --file lines.txt [--whole]
+inspect 'time flies' [--model tiny]
+inspect 'time flies' -m bert [--no-special]
+inspect 'time flies' -m bert [--hide-special]
+tokens 'time flies' -m chat [--chat]
+inspect 'time flies' -m coded [--trust-remote-code]
+inspect 'time flies' -m lora [--base tiny]
+inspect 'time flies' -m tiny [--dtype float16]
+inspect 'time flies' -m tiny [--device meta]
+inspect 'time flies' -m tiny [--device-map auto]
+tokens --file long.txt --whole -m bert [--truncate]
+inspect 'time flies' -m tiny --show proof [--engine verify]
+inspect 'time flies' [--d-model 8]
+inspect 'time flies' [--num-heads 2]
+inspect 'time flies' [--d-k 2]
+inspect 'time flies' [--d-v 2]
+inspect 'time flies' [--init uniform]
+inspect 'time flies' [--project qk]
+inspect 'time flies' [--positions sinusoidal]
+inspect 'time flies' [--scale none]
+inspect 'time flies' [--seed 1]
+inspect 'time flies' [--rng torch]
+inspect 'time flies' [--vocab tiny]
+inspect 'time flies' [--vocab-size 1]
+inspect 'time flies' -F json --show output [--no-out-proj]
+inspect 'time flies' [--mask 'window(1)']
+inspect 'time flies' -m bert [--layer 2]
+inspect 'time flies' [--head 1]
+inspect 'time flies' [--kind cross]
+inspect [--from trace.safetensors]
+inspect --file lines.txt [--jobs 0]
+inspect --file lines.txt [--on ray]
+inspect 'time flies' -m tiny [--generate 2]
+inspect 'time flies' [--query flies]
+inspect 'time flies' [--key time]
+inspect 'time flies like' [--top-keys 1]
+inspect 'time flies' [--show q]
+inspect 'time flies' --color always [--colormap gray]
+inspect 'time flies' --color always [--ramp linear]
+inspect 'time flies' [--precision 2]
+inspect 'an embedding' -m bert [--words]
+inspect 'time flies' [--norms]
+inspect 'time flies' -m tiny [--rollout]
+inspect 'time flies' [--mean heads]
+inspect 'time flies' [--color always]
+inspect --file long.txt [--width 60]
+inspect --file long.txt [--all]
+inspect 'time flies' [--format json]
+inspect 'time flies' [--output trace.json]
+inspect 'time flies' [--save again.safetensors]
+inspect 'time flies' -o figure.svg [--size 2in]
+inspect [--help-all]
+inspect 'time zeppelin' -m tiny [--quiet]
+inspect 'time flies' [--verbose]
+heads 'time flies' -m tiny [--induction]
+heads 'time flies' -m demo [--label local]
+heads 'time flies' [--metrics entropy]
+heads 'time flies' [--sort entropy]
+heads 'time flies' [--top 1]
+heads 'time flies' [--grid entropy]
+mask check 'window(2)' --expect causal --size 4 [--fail-on pad]
+learn 'time flies' [--lesson softmax]
+run [-m program]
+run [--steps 1] program.py
+run [--place nowhere.py] program.py
+run [--expect 'window(1)'] program.py
+mask show causal --size 2x4 [--past 0]
+mask show mask.npy [--for mha]
+mask show pad --size 4 [--lengths 2]
+mask convert causal --size 3 -o mask.csv [--to mha]
+"""
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory, tiny_llama: str, minilm: str) -> Path:
+    """The files and checkpoints that the lines name."""
+    folder = tmp_path_factory.mktemp("material")
+    (folder / "lines.txt").write_text("time flies\nfruit flies\n")
+    (folder / "table.csv").write_text("text,words\ntime,fruit flies\n")
+    (folder / "long.txt").write_text("time flies like an arrow " * 200)
+    (folder / "program.py").write_text(
+        "import torch\n\nx = torch.nn.Parameter(torch.rand(1, 2, 3, 4))\n"
+        "optimizer = torch.optim.SGD([x])\nfor _ in range(2):\n"
+        "    torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    np.save(folder / "mask.npy", np.tri(4, dtype=bool))
+    (folder / "tiny").symlink_to(tiny_llama)
+    (folder / "bert").symlink_to(minilm)
+    chat = Path(shutil.copytree(tiny_llama, folder / "chat"))
+    (chat / "chat_template.jinja").write_text("{{ messages[0].content }} an arrow")
+    save_adapter("llama", tiny_llama, LoraConfig(r=2, target_modules=["q_proj"]), folder / "lora")
+    adapter = json.loads((folder / "lora" / "adapter_config.json").read_text())
+    (folder / "lora" / "adapter_config.json").write_text(json.dumps(adapter | {"base_model_name_or_path": None}))
+    save_tiny_llama(str(folder / "coded"))
+    (folder / "coded" / "modeling_own.py").write_text(
+        "from transformers import LlamaModel\nprint('imported')\nclass Own(LlamaModel):\n    pass\n"
+    )
+    config = json.loads((folder / "coded" / "config.json").read_text())
+    config |= {"auto_map": {"AutoModel": "modeling_own.Own"}}
+    (folder / "coded" / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def answered(words: list[str], material: Path, work: Path) -> tuple[Any, ...]:
+    """Run a command among copies of the files; return all that it did."""
+    shutil.copytree(material, work, symlinks=True)
+    with pytest.MonkeyPatch.context() as patch, whole_program() as attn:
+        patch.chdir(work)
+        ran = attn(*words)
+    written = {
+        path.name: path.read_bytes()
+        for path in work.iterdir()
+        if not (material / path.name).exists() and path.is_file()
+    }
+    return ran.code, ran.out, re.sub(r", [\d.]+ s$", "", ran.err, flags=re.MULTILINE), written
+
+
+def with_and_without(line: str) -> tuple[list[str], list[str]]:
+    return shlex.split(re.sub(r"[\[\]]", "", line)), shlex.split(re.sub(r"\[.*\]", "", line))
+
+
+@pytest.mark.parametrize("line", LINES.strip().splitlines())
+def test_an_option_has_an_effect(line: str, material: Path, tmp_path: Path) -> None:
+    with_it, without = with_and_without(line)
+    assert answered(with_it, material, tmp_path / "with") != answered(without, material, tmp_path / "without")
+
+
+def test_every_option_is_in_a_line() -> None:
+    shown = {match[1] for match in re.finditer(r"\[(-[\w-]*)", LINES)}
+    every = {
+        frozenset([*one.opts, *one.secondary_opts]): one
+        for command in commands(get_command(app)).values()
+        for one in command.params
+        if one.param_type_name == "option"
+    }
+    assert {min(names) for names in every if not names & shown} == {"--offline"}
