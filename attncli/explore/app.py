@@ -311,10 +311,10 @@ class Explorer(App[None]):
             shown = {"help", "foot"}
         else:
             has_both = is_wide and not self._has_why and height - 4 - (2 if is_high else 1) >= _WITH_BOTH
-            beside = {"map", "heads"} if has_both else {"why"} if self._has_why else {self._map} - {"head"}
+            maps = {"map", "heads"} if has_both else {"why"} if self._has_why else {self._map} - {"head"}
             if is_wide:
-                beside = {"head"} | (beside or {"map"})
-            shown = {"mark", "text", "tokens", "status", "foot", *(beside or {"head"})}
+                maps = {"head"} | (maps or {"map"})
+            shown = {"mark", "text", "tokens", "status", "foot", *(maps or {"head"})}
             shown |= {"label", "line"} if is_open else set() if is_long else {"cell"}
         for widget in (*panes.values(), self._text, self._line):
             widget.display = widget.id in shown

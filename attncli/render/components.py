@@ -15,8 +15,7 @@ from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
 from attncli.render.block import COMFORTABLE, Block, Column, block, hstack, in_words, stack, table
 from attncli.render.cell_grid import HALF, NARROW, GridCell
-from attncli.render.color_limits import scale_of_layer
-from attncli.render.heatmap import Extent, Heatmap, cell_of, heatmap_of, heatmaps
+from attncli.render.heatmap import Extent, Heatmap, cell_of, heatmap_of, heatmaps, scale_of_layer
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale

@@ -111,8 +111,8 @@ def test_every_odd_half_has_a_colour_of_its_own_that_no_weight_has() -> None:
         palette = Palette(tier, colormap=name)
         ramp = {str(style.bgcolor) for _, style in palette.ramp(1) if style}
         pairs = (np.array([odd, other]) for other in ([0.5] * len(odd), odd))
-        (beside,), (both,) = (palette.halves(each, np.ones(each.shape, bool), Scale(0.001, 1)) for each in pairs)
-        colors = [str(style.color) for _, style in beside if style]
+        (mixed,), (both,) = (palette.halves(each, np.ones(each.shape, bool), Scale(0.001, 1)) for each in pairs)
+        colors = [str(style.color) for _, style in mixed if style]
         assert len(set(colors)) == len(odd)
         assert not ramp & set(colors)
         assert [glyph for glyph, _ in both] == ["0", "X", "I", "+", "-"]
