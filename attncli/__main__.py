@@ -28,7 +28,8 @@ def main() -> None:
         # The folder of the program, or that of this script, from which nothing of ours is to be imported.
         sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     from attncli.cli.app import app
-    from attncli.cli.environment import settle_streams, settle_width
+    from attncli.cli.environment import settle_streams
+    from attncli.cli.terminal import settle_width
 
     settle_streams()
     settle_width()

@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -85,12 +84,20 @@ def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
         is_kept = suffix is not None
         # Every run has its own, also one with the same process id in another container.
         aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")
-        with file_lock(aside) if is_kept else nullcontext(), OnInterrupt(partial(discard, aside, is_kept)):
+
+        def discard() -> None:
+            with suppress(OSError):
+                if not is_kept or aside.stat().st_size == 0:
+                    aside.unlink()
+
+        with file_lock(aside) if is_kept else nullcontext(), OnInterrupt(discard):
             try:
                 yield aside
-                replace(aside, final)
+                with suppress(FileNotFoundError):  # with the permissions of the file that it replaces
+                    aside.chmod(stat.S_IMODE(final.stat().st_mode))
+                os.replace(aside, final)
             finally:
-                discard(aside, is_kept)
+                discard()
     except BrokenPipeError:  # a pipe that nobody reads any more is no error, as on standard output
         raise SystemExit(ExitCode.CLOSED_PIPE) from None
     except OSError as error:
@@ -144,30 +151,13 @@ def file_lock(aside: Path) -> Iterator[None]:
                 ) from None
             except OSError:
                 has_locks = False
-            if not has_locks or _is_still(file.fileno(), aside):
+            is_still = False
+            with suppress(FileNotFoundError):
+                is_still = os.path.samestat(os.fstat(file.fileno()), aside.stat())
+            if is_still or not has_locks:
                 yield
                 return
         # The run that held it has just ended and renamed it: what was opened is its result.
-
-
-def _is_still(descriptor: int, path: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    return False
-
-
-def replace(aside: Path, final: Path) -> None:
-    """Rename a side file to its final name, with the permissions of the file that it replaces."""
-    with suppress(FileNotFoundError):
-        aside.chmod(stat.S_IMODE(final.stat().st_mode))
-    os.replace(aside, final)
-
-
-def discard(aside: Path, is_kept: bool) -> None:
-    """Remove a side file, if it is still there; one that is to be kept is removed only if it is empty."""
-    with suppress(OSError):
-        if not is_kept or aside.stat().st_size == 0:
-            aside.unlink()
 
 
 # What is read, and as what: NumPy has no bfloat16, of which these are the bits.

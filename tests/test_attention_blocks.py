@@ -12,7 +12,6 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli import attention
-from attncli.analysis.metrics import head_metrics
 from attncli.formats import joined, part_of
 from attncli.formats.columns import CELLS
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask
@@ -68,15 +67,6 @@ def test_heads_share_a_block_where_it_has_room_for_all_of_their_cells(
     some = list(stages_of(exact().layer(0), (0, 1), np.arange(QUERIES)))
     assert {len(stages.heads) for stages in some} == {heads}
     assert all(stages.weights.size <= cells or len(stages.queries) == 1 for stages in some)
-
-
-@pytest.mark.parametrize("mask", MASKS)
-def test_metrics_of_blocks_are_those_of_the_whole_to_the_last_digit(
-    monkeypatch: pytest.MonkeyPatch, cells: int, mask: str
-) -> None:
-    layer = (trace := exact(mask)).layer(0)
-    whole, parts = whole_and_in_blocks(monkeypatch, cells, lambda: head_metrics(trace, layer, layer.head(1)))
-    assert parts == whole
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

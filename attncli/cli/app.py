@@ -1,4 +1,4 @@
-"""The command line: the Typer app, and the one place where an error becomes a sentence and an exit code."""
+"""The command line: the tree of commands, and the one place where an error becomes a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from attncli.cli.config import with_places
-from attncli.cli.environment import Environment, complain
-from attncli.cli.groups import SettableCommand, with_option_groups
-from attncli.errors import AttnError, ExitCode, UsageError, is_panic
+from attncli.cli.command import Command, ProgramCommand, WithOwnHelp, print_help
+from attncli.cli.environment import print_error
+from attncli.cli.groups import with_option_groups
+from attncli.errors import AttnError, ExitCode, is_panic
 from attncli.text import ADDRESS, did_you_mean, visible
 from attncli.trace.tokens import brief
 
@@ -37,36 +37,21 @@ _COMMANDS = {
     "help": "Show the help of a command, or on a topic.",
 }
 _MASK = "Draw, check, compare and convert masks."
+_MASK_COMMANDS = {
+    "show": "Draw a mask.",
+    "check": "Say what is wrong with a mask.",
+    "diff": "Show where two masks differ.",
+    "convert": "Write a mask for another API.",
+    "model": "Show the masks that a checkpoint builds.",
+}
 
 
-class _Ours:
-    """A command or a group of them, whose help and errors are its own."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return `--help`, which is off where it is not given: that it is nothing at all would be validated."""
-        option = super().get_help_option(ctx)  # type: ignore[misc]  # of Typer's class, which follows
-        option.default = False
-        return option
-
-    def get_help(self, ctx: Any) -> NoReturn:
-        """Print the help, and end there."""
-        _help(ctx)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line; what is wrong with it is said of this command, also where an option has no value."""
-        try:
-            return super().parse_args(ctx, list(args))  # type: ignore[misc]
-        except typer.TyperException as error:
-            vars(error).update(ctx=ctx)
-            raise
-
-
-class _Group(_Ours, TyperGroup):
+class _Group(WithOwnHelp, TyperGroup):
     """A command group whose errors are one line on stderr."""
 
     def purpose(self, name: str) -> str:
         """Return what one of the commands is for."""
-        return self.commands[name].get_short_help_str(100)
+        return _MASK_COMMANDS[name]
 
     def main(
         self,
@@ -88,11 +73,13 @@ class _Group(_Ours, TyperGroup):
         try:
             code = run()
         except typer.TyperException as error:
-            code = _usage(error)
+            context = getattr(error, "ctx", None)
+            print_error(f"{_complaint(error)}; see {context.command_path if context else 'attn'} --help")
+            code = getattr(error, "exit_code", ExitCode.USAGE)
         except BaseException as error:
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
-            code = failed(error)
+            code = _failed(error)
         sys.exit(code or ExitCode.OK)
 
 
@@ -114,100 +101,41 @@ class _Root(_Group):
         return super().get_command(ctx, cmd_name)
 
 
-class _Command(_Ours, SettableCommand):
-    """A command beside which nothing else prints."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error about a setting says where it comes from."""
-        quiet, verbose = ctx.params["quiet"], ctx.params["verbose"]
-        if quiet and verbose:
-            raise UsageError("--quiet does not apply to --verbose; drop one of them")
-        settings, ctx.obj = ctx.obj, Environment(quiet, verbose)
-        with ctx.obj.running():
-            try:
-                return super().invoke(ctx)
-            except typer.Exit as end:  # as it is meant to; `--verbose` says that it is done
-                return end.exit_code
-            except EOFError as error:  # a library's; Typer would take it for a person who gives up
-                raise RuntimeError(f"EOFError: {error}") from error
-            except AttnError as error:
-                error.args = (with_places(str(error), settings),)
-                raise
-
-
-class _Program(_Command):
-    """A command that runs a program, whose arguments are its own."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line up to the program: a script, or what follows `-m MODULE`."""
-        return super().parse_args(ctx, self._divided(list(args)))
-
-    def _divided(self, args: list[str]) -> list[str]:
-        """Return the command line with `--` where the program's part begins, as python reads its own."""
-        with_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
-        index = 0
-        while index < len(args) and args[index].startswith("-") and args[index] not in ("-", "--"):
-            name = args[index]
-            if name.startswith("-m") and not name.startswith("--"):
-                index += 1 if len(name) > 2 else 2
-                return [*args[:index], "--", *args[index:]]
-            is_attached = "=" in name if name.startswith("--") else len(name) > 2
-            index += 2 if not is_attached and name in with_value else 1
-        return args if args[index : index + 1] == ["--"] else [*args[:index], "--", *args[index:]]
-
-
-def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
-    """Print a command's help and end there; Typer would print what it is given, and a line end after it."""
-    from attncli.cli.help import page_of, show
-
-    show(page_of(context, is_whole=False), Environment())
-    raise typer.Exit(code)
-
-
-def _usage(error: typer.TyperException) -> int:
-    """Say what Typer found wrong with the command line, in one line and with the way to the help."""
-    context = getattr(error, "ctx", None)
-    complain(f"{complaint(error)}; see {context.command_path if context else 'attn'} --help")
-    return getattr(error, "exit_code", ExitCode.USAGE)
-
-
-def _help_alone(context: typer.Context) -> None:
+def _show_help_alone(context: typer.Context) -> None:
     """Print the help of a group that is called without a command."""
     if context.invoked_subcommand is None:
-        _help(context, ExitCode.USAGE)
+        print_help(context, ExitCode.USAGE)
 
 
-app = typer.Typer(
-    name="attn",
-    cls=_Root,
+_group = partial(
+    typer.Typer,
     invoke_without_command=True,
     add_completion=False,
     suggest_commands=False,  # of Typer's own; it knows only the commands that were built
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
+app = _group(name="attn", cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def _add(group: typer.Typer, function: Any, name: str, purpose: str) -> None:
+    from attncli.cli.options import Verbosity
+
+    kind = ProgramCommand if name == "run" else Command
+    group.command(name, cls=kind, short_help=purpose)(with_option_groups(function, Verbosity))
 
 
 def _built(name: str) -> Any:
     """Return one of `_COMMANDS`."""
-    from attncli.cli.options import Volume
-
     alone = typer.Typer(add_completion=False)
-    found = getattr(import_module(f"attncli.cli.commands.{name}"), name)
-    alone.command(name, cls=_Program if name == "run" else _Command, short_help=_COMMANDS[name])(
-        with_option_groups(found, Volume)
-    )
+    _add(alone, getattr(import_module(f"attncli.cli.commands.{name}"), name), name, _COMMANDS[name])
     return typer.main.get_command(alone)
 
 
 def _mask_group() -> Any:
     """Return `attn mask`."""
     from attncli.cli.commands import mask, mask_model
-    from attncli.cli.options import Volume
 
-    masks = typer.Typer(
-        name="mask", cls=_Group, invoke_without_command=True, add_completion=False, suggest_commands=False
-    )
+    masks = _group(name="mask", cls=_Group)
 
     @masks.callback(short_help=_MASK)
     def _masks(context: typer.Context) -> None:
@@ -219,16 +147,10 @@ def _mask_group() -> Any:
         attn mask show "causal & window(4)" --size 12
         attn mask check mask.npy --expect "causal & pad(left=2)"
         """
-        _help_alone(context)
+        _show_help_alone(context)
 
-    for function, short in (
-        (mask.show, "Draw a mask."),
-        (mask.check, "Say what is wrong with a mask."),
-        (mask.diff, "Show where two masks differ."),
-        (mask.convert, "Write a mask for another API."),
-        (mask_model.model, "Show the masks that a checkpoint builds."),
-    ):
-        masks.command(cls=_Command, short_help=short)(with_option_groups(function, Volume))
+    for name, purpose in _MASK_COMMANDS.items():
+        _add(masks, getattr(mask_model if name == "model" else mask, name), name, purpose)
     return typer.main.get_command(masks)
 
 
@@ -256,13 +178,10 @@ def main(
     attn inspect -m demo "time flies like an arrow" --layer 1
     attn mask show "causal & window(4)" --size 12
     """
-    _help_alone(context)
+    _show_help_alone(context)
 
 
-_NO_COMMAND = re.compile(r"No such command '(?P<given>.*)'\.?", re.DOTALL)
-
-
-def complaint(error: Any) -> str:
+def _complaint(error: Any) -> str:
     """Return what is wrong with a command line, in one line."""
     context: Any = getattr(error, "ctx", None)
     message, hint = error.format_message(), ""
@@ -271,35 +190,35 @@ def complaint(error: Any) -> str:
 
         name = error.option_name
         bare, command = name.removeprefix("--"), context.command_path.split()[1:2]
-        if instead := RETIRED.get(bare) or RETIRED.get(" ".join([*command, bare])):
+        if instead := RETIRED.get(" ".join([*command, bare])) or RETIRED.get(bare):
             return f"{name} is retired: {instead}"
         names = [name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts)]
         message, hint = error.message, did_you_mean(name, [name for name in names if name.startswith("-")])
-    elif found := _NO_COMMAND.fullmatch(message):
-        hint = did_you_mean(found["given"], context.command.list_commands(context))
+    elif found := re.fullmatch(r"No such command '(.*)'\.?", message, re.DOTALL):
+        hint = did_you_mean(found[1], context.command.list_commands(context))
     message = " ".join(message.split()).rstrip(".")
     return message[:1].lower() + message[1:] + hint
 
 
-def failed(error: BaseException) -> ExitCode:
-    """Say why a run ends, and return the exit code that it ends with.
+def _failed(error: BaseException) -> ExitCode:
+    """Print why a run ends, and return the exit code that it ends with.
 
     An exception that is not one of ours is a bug, and is called one; for a script it is an input that was not read.
     """
     if os.environ.get("ATTN_DEBUG", "0") not in ("", "0"):
-        _trace(error)
+        _print_traceback(error)
     if isinstance(error, AttnError):
-        complain(str(error))
+        print_error(str(error))
         return error.exit_code
     if isinstance(error, MemoryError):
-        complain("out of memory; give fewer tokens, layers or heads")
+        print_error("out of memory; give fewer tokens, layers or heads")
         return ExitCode.INPUT
     message = ADDRESS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
-    complain(f"this is a bug in attn, please report it: {message[:300]}; ATTN_DEBUG=1 shows where")
+    print_error(f"this is a bug in attn, please report it: {message[:300]}; ATTN_DEBUG=1 shows where")
     return ExitCode.INPUT
 
 
-def _trace(error: BaseException) -> None:
+def _print_traceback(error: BaseException) -> None:
     """Write the traceback to stderr, of what lies behind the error too, and harmless whatever it quotes."""
     import traceback  # needed for this alone
 

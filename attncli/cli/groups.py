@@ -1,4 +1,8 @@
-"""Groups of options: dataclasses whose fields carry what Typer says of an option, which a command takes whole."""
+"""Options, each declared once: as a field of a dataclass, a group, which commands take whole.
+
+What is said of an option beside its type, `option` says; the command line, its help and completion, the settings file
+and the environment are made of that.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,60 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+import typer
 from typer import BadParameter, Context
-from typer.core import TyperCommand
 
-from attncli.cli.config import Setting, default_map, unfit
 from attncli.cli.environment import Environment
 from attncli.text import did_you_mean
+
+NOT_SETTABLE = object()
+
+
+class OptionDeclaration(NamedTuple):
+    """What is said of an option; see `option`."""
+
+    help: str
+    metavar: str | None = None
+    letter: str = ""
+    panel: str | None = None
+    rare: bool = False
+    setting: Any = NOT_SETTABLE
+    low: int | None = None
+    high: int | None = None
+    flags: str = ""
+    eager: Callable[[Context, bool], None] | None = None
+
+
+option = OptionDeclaration
+"""Say of an option, in its annotation: its help; its metavar, which also says what completes it; its letter; the panel
+of the help; whether `--help-all` alone shows it; what it is where nobody sets it, if it may be set elsewhere; its least
+and its largest number; its flags, where they do not follow from its name."""
+
+
+class ArgumentDeclaration(NamedTuple):
+    """What is said of an argument of the command line, in its annotation."""
+
+    help: str
+    metavar: str
+
+
+argument = ArgumentDeclaration
 
 
 @dataclass(frozen=True)
 class Options:
     """Options that belong together.
 
-    A field is an option, `Annotated[type, typer.Option(...)]`, or a group within this one. An option that has its
-    default, None or False, was not given.
+    A field is an option, or a group within this one. An option that has its default, None or False, is not in use.
     """
 
     def explicit_values(self) -> Iterator[tuple[str, Any]]:
-        """Yield the options that were given, by the name of their field; those of the groups within with theirs."""
+        """Yield the options in use, by the name of their field; those of the groups within with theirs."""
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Options):
@@ -63,22 +98,20 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
     }
     own = list(parameters)
     if environments:  # which the context brings
-        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
-        parameters.setdefault("context", context)
+        parameters.setdefault(
+            "context", inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
+        )
     for group in (*groups.values(), *more):
-        for parameter in _parameters(group):
-            parameters.setdefault(parameter.name, parameter)
-
-    if "_ATTN_COMPLETE" in os.environ:  # a shell asks
-        from attncli.cli.completion import with_values
-
-        parameters = {name: one.replace(annotation=with_values(one.annotation)) for name, one in parameters.items()}
+        for name, kind, default in options_of(group):
+            parameters.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
+                                                          annotation=kind))  # fmt: skip
+    parameters = {name: one.replace(annotation=_for_typer(name, one.annotation)) for name, one in parameters.items()}
 
     def run(**values: Any) -> None:
-        filled: dict[str, Any] = {name: _filled(group, values) for name, group in groups.items()}
+        arguments: dict[str, Any] = {name: _filled(group, values) for name, group in groups.items()}
         for name in environments:
-            filled[name] = values["context"].obj
-        command(**filled, **{name: values[name] for name in own})
+            arguments[name] = values["context"].obj
+        command(**arguments, **{name: values[name] for name in own})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
@@ -86,24 +119,47 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
     return run
 
 
+def options_of(group: type[Options]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, the annotation and the default of each option of a group, and of the groups within."""
+    kinds = _hints(group)
+    for field in fields(group):
+        if _is_group(kinds[field.name]):
+            yield from options_of(kinds[field.name])
+        else:
+            yield field.name, kinds[field.name], field.default
+
+
+def declaration_of(annotation: Any) -> OptionDeclaration | ArgumentDeclaration | None:
+    """Return what an annotation says of an option or an argument; None where it is of something else."""
+    declarations = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return next((one for one in declarations if isinstance(one, OptionDeclaration | ArgumentDeclaration)), None)
+
+
+def kind_of(annotation: Any) -> Any:
+    """Return the type of an option's values, without the None of one that is not in use."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    kinds = get_args(annotation)
+    return next(kind for kind in kinds if kind is not NoneType) if NoneType in kinds else annotation
+
+
 def choices_of(group: type[Options], name: str) -> tuple[str, ...]:
     """Return what an option of a group can be chosen from."""
-    return get_args(_kind(_hints(group)[name]))
+    return get_args(kind_of(_hints(group)[name]))
+
+
+def dashed(name: str) -> str:
+    """Return what an option is called in a file, and behind `--`."""
+    return name.rstrip("_").replace("_", "-")
+
+
+def variable(name: str) -> str:
+    """Return the environment variable of an option."""
+    return f"ATTN_{name.upper()}"
 
 
 def _is_group(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Options)
-
-
-def _parameters(group: type[Options]) -> Iterator[inspect.Parameter]:
-    """Yield a parameter for each option of a group, and of the groups within."""
-    kinds = _hints(group)
-    for field in fields(group):
-        kind = kinds[field.name]
-        if _is_group(kind):
-            yield from _parameters(kind)
-        else:
-            yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=kind)
 
 
 def _filled(group: type[_Group], values: Mapping[str, Any]) -> _Group:
@@ -111,15 +167,38 @@ def _filled(group: type[_Group], values: Mapping[str, Any]) -> _Group:
     return group(**{name: _filled(kind, values) if _is_group(kind) else values[name] for name, kind in kinds})
 
 
+def _for_typer(name: str, annotation: Any) -> Any:
+    """Return the annotation of a parameter with what Typer takes; to a shell, rare options are offered too."""
+    one = declaration_of(annotation)
+    if one is None:
+        return annotation
+    is_completed = "_ATTN_COMPLETE" in os.environ
+    more: dict[str, Any] = {"metavar": one.metavar, "help": one.help}
+    if is_completed and one.metavar:
+        from attncli.cli.completion import completer
+
+        more["autocompletion"] = completer(one.metavar)
+    kind = get_args(annotation)[0]
+    if isinstance(one, ArgumentDeclaration):
+        return Annotated[kind, typer.Argument(show_default=False, **more)]
+    flags = [one.flags or f"--{dashed(name)}", *([one.letter] if one.letter else [])]
+    more |= {"rich_help_panel": one.panel, "hidden": one.rare and not is_completed, "min": one.low, "max": one.high}
+    if one.setting is not NOT_SETTABLE:
+        more["envvar"] = variable(name)
+    if one.eager is not None:
+        more |= {"callback": one.eager, "is_eager": True}
+    return Annotated[kind, typer.Option(*flags, **more)]
+
+
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
-def value_of(text: str, kind: Any, low: float | None = None, high: float | None = None) -> Any:
-    """Return what a text says.
+def value_of(text: str, kind: Any, low: int | None = None, high: int | None = None) -> Any:
+    """Return what a text says, on a command line or where an option is set.
 
     Args:
-        text: from a command line, or where an option is set.
-        kind: `str`, `int`, `float`, `bool`, `Path`, or a `Literal` of some texts.
+        text: of the option.
+        kind: `str`, `int`, `bool`, `Path`, or a `Literal` of some texts.
         low: the least number.
         high: the largest number.
 
@@ -134,116 +213,18 @@ def value_of(text: str, kind: Any, low: float | None = None, high: float | None 
         if not text:  # which would be the working directory
             raise BadParameter("the file name is empty")
         return Path(text)
-    if kind in (int, float):
-        return _number(text, kind, low, high)
+    if kind is int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise BadParameter("expected a whole number") from None
+        if low is not None and not number >= low:
+            raise BadParameter(f"expected at least {low}")
+        if high is not None and not number <= high:
+            raise BadParameter(f"expected at most {high}")
+        return number
     choices = get_args(kind)
     if choices and text not in choices:
         expected = ", ".join(f"'{choice}'" for choice in choices)
         raise BadParameter(f"'{text}' is not one of {expected}{did_you_mean(text, choices)}")
     return text
-
-
-def _number(text: str, kind: type[int] | type[float], low: float | None, high: float | None) -> int | float:
-    try:
-        number = kind(text)
-    except ValueError:
-        raise BadParameter("expected a whole number" if kind is int else "expected a number") from None
-    if low is not None and not number >= low:
-        raise BadParameter(f"expected at least {low}")
-    if high is not None and not number <= high:
-        raise BadParameter(f"expected at most {high}")
-    return number
-
-
-class SettableCommand(TyperCommand):
-    """A command whose options are set by its command line, the environment and the configuration files.
-
-    Typer validates every option with pydantic, given or not, and importing that takes two thirds of the time that
-    NumPy, Typer and Rich take together. So the values are made here, of what Click finds and as the annotations say.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line, and what is set elsewhere and applies to the run, which is kept in `ctx.obj`."""
-        parsed, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
-        if ctx.resilient_parsing:  # a shell asks what could follow
-            for parameter in self.params:
-                value, source = parameter.consume_value(ctx, parsed)
-                ctx.set_parameter_source(parameter.name, source)
-                if source.name == "COMMANDLINE" and value != ():
-                    ctx.params[parameter.name] = value
-            return []
-        for parameter in self.get_params(ctx):
-            if parameter.is_eager and parameter.name in parsed:  # `--help`, which ends here
-                parameter.handle_parse_result(ctx, parsed, rest)
-        if rest:
-            takes_text = any(parameter.metavar == "TEXT" for parameter in self.params)
-            quotes = "; a text of several words stands in quotes" if takes_text else ""
-            ctx.fail(f"Got unexpected extra argument(s) ({' '.join(rest)}){quotes}")
-        typed, standing = self._standing(ctx, parsed)
-        left_out = unfit(standing, typed)
-        ctx.obj = {name: one for name, one in standing.items() if name not in left_out}
-        every: list[Any] = self.params
-        for parameter in sorted(every, key=lambda one: one.name not in typed):  # what is wrong before what is missing
-            name, hint = parameter.name, parameter.get_error_hint().partition(" (env var")[0]
-            if name in typed:
-                ctx.params[name] = self._value(parameter, typed[name], hint)
-            elif name in ctx.obj:
-                ctx.params[name] = self.set_value(ctx.obj[name])
-            elif parameter.required:
-                ctx.fail(f"missing {parameter.param_type_name} {hint}")
-            else:
-                ctx.params[name] = parameter.default
-        return rest
-
-    def set_value(self, setting: Setting) -> Any:
-        """Return the value that an option is set to.
-
-        Raises:
-            UsageError: a file has a value of another type.
-            typer.BadParameter: it is none that the option takes.
-        """
-        (parameter,) = (one for one in self.params if one.name == setting.name)
-        text = setting.text(self._kinds[setting.name])
-        return self._value(parameter, [text] if parameter.multiple else text, setting.label)
-
-    @cached_property
-    def _kinds(self) -> dict[str, Any]:
-        assert self.callback is not None
-        return {name: _kind(one.annotation) for name, one in inspect.signature(self.callback).parameters.items()}
-
-    def _standing(self, ctx: Any, parsed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Setting]]:
-        """Return what stands on the command line, and what is set elsewhere."""
-        settable = {parameter.name for parameter in self.params if parameter.envvar}
-        if settable:
-            ctx.default_map = {name: one for name, one in default_map().items() if name in settable}
-        typed, standing = {}, {}
-        for parameter in self.params:
-            value, source = parameter.consume_value(ctx, parsed)
-            ctx.set_parameter_source(parameter.name, source)
-            if source.name == "COMMANDLINE" and value != ():
-                typed[parameter.name] = value
-            elif source.name == "ENVIRONMENT":  # as it is; Click cuts lists at blanks
-                standing[parameter.name] = Setting.of_variable(parameter.name)
-            elif source.name == "DEFAULT_MAP":
-                standing[parameter.name] = value
-        return typed, standing
-
-    def _value(self, parameter: Any, text: Any, label: str) -> Any:
-        """Return what an option is given: a flag, a text or several."""
-        kind = self._kinds[parameter.name]
-        low, high = getattr(parameter, "min", None), getattr(parameter, "max", None)
-        try:
-            if isinstance(text, bool):
-                return text
-            return list(text) if get_origin(kind) is list else value_of(text, kind, low, high)
-        except BadParameter as error:
-            error.param_hint = label
-            raise
-
-
-def _kind(annotation: Any) -> Any:
-    """Return the type of an option's values, without the None of one that nobody gives."""
-    if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    kinds = get_args(annotation)
-    return next(kind for kind in kinds if kind is not NoneType) if NoneType in kinds else annotation

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from attncli.cli.environment import PAGE_WIDTH, Environment, Terminal, measured_width
+from attncli.cli.environment import Environment
+from attncli.cli.terminal import PAGE_WIDTH, Terminal, measured_width
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, visible
 
@@ -57,22 +58,22 @@ def paragraphs_of(docstring: str) -> list[str]:
 def page_of(context: typer.Context, is_whole: bool = True) -> Page:
     """Return the page of a context's command; one that is not whole has what most people need."""
     command: Any = context.command
-    text = command.help or command.get_short_help_str(100)  # python -OO has no docstrings
     tables: Tables = {}
     if hasattr(command, "list_commands"):
         tables["Commands"] = [(name, command.purpose(name)) for name in command.list_commands(context)]
-    parameters = command.get_params(context)
-    hidden = [one for one in parameters if getattr(one, "hidden", False) and not one.is_eager]
-    for parameter in parameters:
+    left_out = 0
+    for parameter in command.get_params(context):
         if getattr(parameter, "hidden", False) and not is_whole:
+            left_out += not parameter.is_eager
             continue
         title = parameter.rich_help_panel or ("Options" if parameter.param_type_name == "option" else "Arguments")
         tables.setdefault(title, []).append(_row(parameter, context, is_whole))
-    if hidden and not is_whole:
-        tables["Options"].append(("    --help-all", f"Show every option: there are {len(hidden)} more."))
+    if left_out:
+        tables["Options"].append(("    --help-all", f"Show every option: there are {left_out} more."))
     ordered = sorted(tables, key=lambda title: [title.startswith(start) for start in _ORDER].index(True))
     usage = " ".join(command.collect_usage_pieces(context))
-    return Page(context.command_path, usage, paragraphs_of(text), {title: tables[title] for title in ordered})
+    paragraphs = paragraphs_of(command.help or command.get_short_help_str(100))  # python -OO has no docstrings
+    return Page(context.command_path, usage, paragraphs, {title: tables[title] for title in ordered})
 
 
 def _row(parameter: Any, context: typer.Context, is_whole: bool) -> tuple[str, str]:
@@ -149,7 +150,7 @@ def _masks(_: typer.Context) -> Tables:
     """
     from attncli.masks.notation import NOTATION
 
-    return {"Atoms: when i may attend to j": list(NOTATION.values())}
+    return {"Atoms: when i may attend to j": [(kind.usage, kind.meaning) for kind in NOTATION.values()]}
 
 
 def _formats(root: typer.Context) -> Tables:

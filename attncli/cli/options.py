@@ -1,102 +1,57 @@
 """The options of the commands: each one once, with the same letter and the same meaning everywhere, in groups.
 
-Defaults live with what they configure (`ToyOptions`, `EngineOptions`); here None means that nobody has said anything,
-so that an option which does not apply to the source is told from one that was left alone.
+Defaults live with what they configure (`ToyOptions`, `EngineOptions`); here None means that an option is not in use, so
+that one which does not apply to the source is told from one that was left alone.
 """
 
 # Annotations are values here, not texts that would have to be compiled once more when a command is built; and nobody
 # prints or compares a group, whose methods for that would cost a run of the toy layer 3 % to make.
 import os
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Argument, Context, Exit, Option
+from typer import Context, Exit
 
-from attncli.cli.groups import Options, choices_of
+from attncli.cli.groups import Options, argument, choices_of, option
 from attncli.errors import UsageError
+from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.cli.environment import Environment, PictureFile, Terminal
+    from attncli.cli.environment import Environment
+    from attncli.cli.terminal import PictureFile, Terminal
     from attncli.corpus.read import SentenceReader
 
-
 # An option in one of the panels of the help; commands make their own options of these too.
-input_option = partial(Option, rich_help_panel="Input")
-model_option = partial(Option, rich_help_panel="Model")
-toy_option = partial(Option, rich_help_panel="Toy layer (without --model)")
-choice_option = partial(Option, rich_help_panel="What to look at")
-derived_option = partial(Option, rich_help_panel="Numbers made of weights")
-view_option = partial(Option, rich_help_panel="View")
-output_option = partial(Option, rich_help_panel="Output")
-size_option = partial(Option, rich_help_panel="Size")
+input_option = partial(option, panel="Input")
+model_option = partial(option, panel="Model")
+toy_option = partial(option, panel="Toy layer (without --model)")
+choice_option = partial(option, panel="What to look at")
+derived_option = partial(option, panel="Numbers made of weights")
+view_option = partial(option, panel="View")
+output_option = partial(option, panel="Output")
+size_option = partial(option, panel="Size")
 
 # --- what is read -----------------------------------------------------------------------------------------
 
 File = Annotated[
-    str | None,
+    str | None, input_option("Read sentences from a file, a folder or a glob; - is standard input.", "PATH|URL", "-f")
+]
+Column = Annotated[str | None, input_option("The column or field that holds the sentence. Default: text.", "NAME")]
+Pair = Annotated[str | None, input_option("A second text in the same sequence.", "TEXT")]
+Target = Annotated[str | None, input_option("The text whose queries attend to the sentence's keys.", "TEXT")]
+From = Annotated[Path | None, input_option("A saved trace, or a safetensors dump of q and k (v, mask, bias).", "FILE")]
+NoSpecial = Annotated[bool, choice_option("Do not add the tokenizer's special tokens.", rare=True)]
+Chat = Annotated[
+    bool,
     input_option(
-        "--file",
-        "-f",
-        metavar="PATH|URL",
-        help="Read sentences from a file, a folder or a glob; - is standard input.",
+        "Read a sentence as a user's turn, through the checkpoint's chat template; of --file NAME.json, a list of "
+        "messages.",
+        rare=True,
     ),
 ]
-Column = Annotated[
-    str | None,
-    input_option(metavar="NAME", help="The column or field that holds the sentence. Default: text."),
-]
-Jobs = Annotated[
-    str | None,
-    model_option(
-        "--jobs",
-        "-j",
-        metavar="N|auto",
-        help="Processes that share many sentences. Default: auto.",
-        envvar="ATTN_JOBS",
-    ),
-]
-On = Annotated[
-    str | None,
-    model_option(
-        metavar="ray|ray://HOST:PORT",
-        help="Compute the parts of -o FOLDER/ on Ray: here, or on all machines of the cluster that this one is in.",
-        hidden=True,
-    ),
-]
-Pair = Annotated[str | None, input_option(metavar="TEXT", help="A second text in the same sequence.")]
-Target = Annotated[
-    str | None,
-    input_option(
-        metavar="TEXT",
-        help="The text whose queries attend to the sentence's keys.",
-    ),
-]
-From = Annotated[
-    Path | None,
-    input_option("--from", metavar="FILE", help="A saved trace, or a safetensors dump of q and k (v, mask, bias)."),
-]
-NoSpecial = Annotated[
-    bool, choice_option("--no-special", help="Do not add the tokenizer's special tokens.", hidden=True)
-]
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class ChatOptions(Options):
-    """Whether a checkpoint's chat template is put around a sentence: the fields of `LoadOptions`."""
-
-    chat: Annotated[
-        bool,
-        input_option(
-            "--chat",
-            help="Read a sentence as a user's turn, through the checkpoint's chat template; of --file NAME.json, a "
-            "list of messages.",
-            hidden=True,
-        ),
-    ] = False
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -104,27 +59,14 @@ class TextOptions(Options):
     """Which sentences, and a second text in the sequence of each."""
 
     text: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="TEXT",
-            help="Sentences, each in quotes; - reads them from standard input, one a line.",
-            show_default=False,
-        ),
+        list[str] | None, argument("Sentences, each in quotes; - reads them from standard input, one a line.", "TEXT")
     ] = None
     file: File = None
     column: Column = None
-    whole: Annotated[
-        bool, input_option("--whole", help="A file or standard input is one text, newlines and all.", hidden=True)
-    ] = False
+    whole: Annotated[bool, input_option("A file or standard input is one text, newlines and all.", rare=True)] = False
     pair: Pair = None
     no_special: NoSpecial = False
-    prompt: ChatOptions = ChatOptions()
-
-    @property
-    def are_words(self) -> bool:
-        """Whether the sentences may be words of one that somebody wrote without quotes: several, none with a blank."""
-        texts = self.text or []
-        return len(texts) > 1 and "-" not in texts and not any(map(str.isspace, "".join(texts)))
+    chat: Chat = False
 
     @cached_property
     def reader(self) -> "SentenceReader | None":
@@ -139,7 +81,7 @@ class TextOptions(Options):
             return None
         from attncli.corpus.read import SentenceReader
 
-        return SentenceReader.of(self.file, column=self.column, whole=self.whole, chat=self.prompt.chat)
+        return SentenceReader.of(self.file, column=self.column, whole=self.whole, chat=self.chat)
 
     @property
     def files(self) -> list[str]:
@@ -148,13 +90,27 @@ class TextOptions(Options):
         return [file.name for file in files] if len(files) > 1 else []
 
     @property
-    def is_one(self) -> bool:
+    def is_one_text(self) -> bool:
         """Whether the file or standard input is one text, or one list of messages."""
         return self.whole if self.reader is None else self.reader.is_one
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there can be one sentence only, which need not be named by its number."""
+        return self.is_one_text or (self.text != ["-"] and len(self.text or ()) == 1)
+
+    @property
+    def last_number(self) -> int | None:
+        """The number of the last sentence or empty line, if there is a quick way to know."""
+        if self.file is None:
+            return len(self.text) if self.text and self.text != ["-"] else None
+        if self.is_one_text:
+            return 1
+        return None if self.reader is None else self.reader.last_number()
+
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Sentences(TextOptions):
+class TextAndTarget(TextOptions):
     """The same, and the text whose queries attend to them."""
 
     target: Target = None
@@ -165,76 +121,62 @@ class Sentences(TextOptions):
 Model = Annotated[
     str | None,
     model_option(
-        "--model",
-        "-m",
-        metavar="NAME_OR_FOLDER",
-        help="A checkpoint, or demo, which is built in. Default: the toy layer.",
-        envvar="ATTN_MODEL",
+        "A checkpoint, or demo, which is built in. Default: the toy layer.", "NAME_OR_FOLDER", "-m", setting=None
     ),
 ]
 Mask = Annotated[
     str | None,
     choice_option(
-        metavar="EXPR|FILE|none",
-        help="Which keys a query may attend to: 'causal & window(4)', mask.npy. Default: causal; a checkpoint's own.",
+        "Which keys a query may attend to: 'causal & window(4)', mask.npy. Default: causal; a checkpoint's own.",
+        "EXPR|FILE|none",
     ),
 ]
 Vocab = Annotated[
     str | None,
     toy_option(
-        metavar="words|TOKENIZER",
-        help="The words of the text, or a tokenizer.json, its folder or hub name. Default: words.",
-        hidden=True,
+        "The words of the text, or a tokenizer.json, its folder or hub name. Default: words.",
+        "words|TOKENIZER",
+        rare=True,
     ),
 ]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Hub(Options):
+class HubOptions(Options):
     """Where a checkpoint comes from, and whether the code that it brings may run."""
 
-    offline: Annotated[bool, model_option("--offline", help="Use the local cache only.", envvar="ATTN_OFFLINE")] = False
-    trust_remote_code: Annotated[
-        bool, model_option("--trust-remote-code", help="Run the Python code that the checkpoint brings.", hidden=True)
-    ] = False
+    offline: Annotated[bool, model_option("Use the local cache only.", setting=False)] = False
+    trust_remote_code: Annotated[bool, model_option("Run the Python code that the checkpoint brings.", rare=True)] = (
+        False
+    )
     base: Annotated[
         str | None,
         model_option(
-            metavar="NAME_OR_FOLDER",
-            help="The model under an adapter. Default: the one that the adapter names.",
-            hidden=True,
+            "The model under an adapter. Default: the one that the adapter names.", "NAME_OR_FOLDER", rare=True
         ),
     ] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Load(Hub):
+class Load(HubOptions):
     """How a checkpoint is loaded: the fields of `LoadOptions`."""
 
     dtype: Annotated[
         Literal["auto", "float32", "float16", "bfloat16", "float64"] | None,
         model_option(
-            help="Type of the weights. Default: float32 on the CPU, the checkpoint's own elsewhere.",
-            envvar="ATTN_DTYPE",
-            hidden=True,
+            "Type of the weights. Default: float32 on the CPU, the checkpoint's own elsewhere.", rare=True, setting=None
         ),
     ] = None
     device: Annotated[
-        str | None,
-        model_option(metavar="NAME", help="Where it runs: cpu, cuda, cuda:1, mps. Default: cpu.", envvar="ATTN_DEVICE"),
+        str | None, model_option("Where it runs: cpu, cuda, cuda:1, mps. Default: cpu.", "NAME", setting="cpu")
     ] = None
     device_map: Annotated[
         str | None,
-        model_option(
-            metavar="auto",
-            help="Spread the model over several devices, with accelerate.",
-            envvar="ATTN_DEVICE_MAP",
-            hidden=True,
-        ),
+        model_option("Spread the model over several devices, with accelerate.", "auto", rare=True, setting=None),
     ] = None
-    truncate: Annotated[
-        bool, model_option("--truncate", help="Cut a text to the tokens that the model has positions for.", hidden=True)
-    ] = False
+    truncate: Annotated[bool, model_option("Cut a text to the tokens that the model has positions for.", rare=True)] = (
+        False
+    )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -243,151 +185,120 @@ class Engine(Load):
 
     engine: Annotated[
         Literal["auto", "native", "transformers", "verify"] | None,
-        model_option(
-            help="What computes the model; verify runs both and compares. Default: auto.",
-            envvar="ATTN_ENGINE",
-        ),
+        model_option("What computes the model; verify runs both and compares. Default: auto.", setting="auto"),
     ] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Toy(Options):
-    """How the toy layer is made: the fields of `ToyOptions`, but for `offline`, which is among those of `Hub`."""
+    """How the toy layer is made: the fields of `ToyOptions`, but for `offline`, which is among those of the hub."""
 
-    d_model: Annotated[
-        int | None, toy_option(metavar="N", help="Width of the embeddings. Default: 32.", envvar="ATTN_D_MODEL")
-    ] = None
+    d_model: Annotated[int | None, toy_option("Width of the embeddings. Default: 32.", "N", setting=32)] = None
     num_heads: Annotated[
-        int | None,
-        toy_option(metavar="N", help="Number of heads. Default: 4; 1 with --project none.", envvar="ATTN_NUM_HEADS"),
+        int | None, toy_option("Number of heads. Default: 4; 1 with --project none.", "N", setting=4)
     ] = None
     d_k: Annotated[
-        int | None,
-        toy_option(metavar="N", help="Query and key width of a head. Default: d-model / num-heads.", hidden=True),
+        int | None, toy_option("Query and key width of a head. Default: d-model / num-heads.", "N", rare=True)
     ] = None
-    d_v: Annotated[
-        int | None, toy_option(metavar="N", help="Value width of a head. Default: d-model / num-heads.", hidden=True)
-    ] = None
+    d_v: Annotated[int | None, toy_option("Value width of a head. Default: d-model / num-heads.", "N", rare=True)] = (
+        None
+    )
     init: Annotated[
         Literal["scaled", "normal", "uniform", "linear", "zeros"] | None,
-        toy_option(
-            help="How the weights are drawn. Default: scaled, N(0, 1/d-model).", envvar="ATTN_INIT", hidden=True
-        ),
+        toy_option("How the weights are drawn. Default: scaled, N(0, 1/d-model).", rare=True, setting="scaled"),
     ] = None
     project: Annotated[
         Literal["qkv", "qk", "none"] | None,
-        toy_option(help="Which of Q, K, V are projected; the rest are the embeddings. Default: qkv.", hidden=True),
+        toy_option("Which of Q, K, V are projected; the rest are the embeddings. Default: qkv.", rare=True),
     ] = None
     positions: Annotated[
         Literal["none", "sinusoidal"] | None,
-        toy_option(
-            help="Position encoding added to the embeddings. Default: none.", envvar="ATTN_POSITIONS", hidden=True
-        ),
+        toy_option("Position encoding added to the embeddings. Default: none.", rare=True, setting="none"),
     ] = None
     scale: Annotated[
-        str | None,
-        toy_option(metavar="sqrt|none|NUMBER", help="What multiplies q·k. Default: sqrt, 1/√d-k.", hidden=True),
+        str | None, toy_option("What multiplies q·k. Default: sqrt, 1/√d-k.", "sqrt|none|NUMBER", rare=True)
     ] = None
-    seed: Annotated[
-        int | None, toy_option(metavar="N", help="Seed of the weights. Default: 0.", envvar="ATTN_SEED")
-    ] = None
+    seed: Annotated[int | None, toy_option("Seed of the weights. Default: 0.", "N", setting=0)] = None
     rng: Annotated[
         Literal["numpy", "torch"] | None,
-        toy_option(
-            help="Whose random numbers; torch's reproduce notebooks. Default: numpy.", envvar="ATTN_RNG", hidden=True
-        ),
+        toy_option("Whose random numbers; torch's reproduce notebooks. Default: numpy.", rare=True, setting="numpy"),
     ] = None
     vocab: Vocab = None
     vocab_size: Annotated[
-        int | None,
-        toy_option(metavar="N", help="Size of the vocabulary. Default: as many as there are words.", hidden=True),
+        int | None, toy_option("Size of the vocabulary. Default: as many as there are words.", "N", rare=True)
     ] = None
     out_proj: Annotated[
         bool | None,
         toy_option(
-            "--out-proj/--no-out-proj",
-            help="Project the concatenated heads by W_o. Default: yes; no with --project none.",
-            hidden=True,
+            "Project the concatenated heads by W_o. Default: yes; no with --project none.",
+            rare=True,
+            flags="--out-proj/--no-out-proj",
         ),
     ] = None
 
 
 # --- what is wanted of it -----------------------------------------------------------------------------------
 
-EveryLayer = Annotated[
-    str | None,
-    choice_option("--layer", "-l", metavar="LAYERS", help="Which layers: 0, 2-4, 0,3,-1 or all. Default: all."),
-]
+EveryLayer = Annotated[str | None, choice_option("Which layers: 0, 2-4, 0,3,-1 or all. Default: all.", "LAYERS", "-l")]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Selection(Options):
     """Which layers and heads."""
 
-    layer: Annotated[
-        str | None,
-        choice_option("--layer", "-l", metavar="LAYERS", help="Which layers: 0, 2-4, 0,3,-1 or all. Default: 0."),
-    ] = None
-    head: Annotated[
-        str | None,
-        choice_option("--head", "-H", metavar="HEADS", help="Which heads: 0, 2-4, 0,3,-1 or all. Default: all."),
-    ] = None
+    layer: Annotated[str | None, choice_option("Which layers: 0, 2-4, 0,3,-1 or all. Default: 0.", "LAYERS", "-l")] = (
+        None
+    )
+    head: Annotated[str | None, choice_option("Which heads: 0, 2-4, 0,3,-1 or all. Default: all.", "HEADS", "-H")] = (
+        None
+    )
     kind: Annotated[
         Literal["self", "encoder", "decoder", "cross"] | None,
-        choice_option(help="Only this kind of attention. Default: every kind that ran.", hidden=True),
+        choice_option("Only this kind of attention. Default: every kind that ran.", rare=True),
     ] = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Computed(Options):
-    """What attention is computed of, and by what."""
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class CommonOptions(Options):
+    """Whose attention is wanted: what a checkpoint or the toy layer computes of sentences, or what was saved."""
 
-    sentences: Sentences
+    model: Model = None
+    texts: TextAndTarget
     load: Engine
     toy: Toy
-    mask: Mask = None
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Request(Options):
-    """Whose attention is wanted: what a checkpoint or the toy layer computes, or what was saved."""
-
-    computed: Computed
     selection: Selection
-    model: Model = None
+    mask: Mask = None
     from_: From = None
 
     @property
-    def has_words(self) -> bool:
-        """Whether the toy layer reads the words of the text, and adds no special tokens."""
-        return self.from_ is None and self.model is None and self.computed.toy.vocab in (None, "words")
+    def is_alone(self) -> bool:
+        """Whether there can be one trace only."""
+        return self.from_ is not None or self.texts.is_alone
 
-    def making(self) -> Iterator[str]:
-        """Yield the names of the given options that make attention, and do not apply to what was saved."""
-        asked_of_both = {"from_", *dict(self.selection.explicit_values())}
-        return (name for name, _ in self.explicit_values() if name not in asked_of_both)
+
+_MOST = 1024  # processes that anyone means
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Stream(Request):
-    """A request that may be of many sentences."""
+class Parallel(Options):
+    """How many processes work."""
 
-    jobs: Jobs = None
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Inspection(Stream):
-    """A stream of sentences that a model may write on, whose parts may be computed elsewhere."""
-
-    on: On = None
-    generate: Annotated[
-        int | None,
-        input_option(
-            min=1,
-            metavar="N",
-            help="Let a causal model write N more tokens, and show their rows.",
-        ),
+    jobs: Annotated[
+        str | None, model_option("Processes that share many sentences. Default: auto.", "N|auto", "-j", setting="auto")
     ] = None
+
+    @property
+    def workers(self) -> int | None:
+        """How many; None leaves it to the number of sentences, cores and memory.
+
+        Raises:
+            UsageError: it is no number.
+        """
+        if self.jobs in (None, "auto"):
+            return None
+        if not (self.jobs.isascii() and self.jobs.isdecimal() and 0 < int(self.jobs) <= _MOST):
+            raise UsageError(f"--jobs {visible(self.jobs)}: expected a number of processes from 1 to {_MOST}, or auto")
+        return int(self.jobs)
 
 
 # --- what is shown, and where it goes -------------------------------------------------------------------------
@@ -395,55 +306,32 @@ class Inspection(Stream):
 Precision = Annotated[
     int | None,
     view_option(
-        min=0,
-        max=17,
-        metavar="N",
-        help="Digits after the point. Default: 4 in the table, all of them elsewhere.",
-        envvar="ATTN_PRECISION",
-        hidden=True,
+        "Digits after the point. Default: 4 in the table, all of them elsewhere.",
+        "N",
+        rare=True,
+        setting=None,
+        low=0,
+        high=17,
     ),
 ]
 Colormap = Annotated[
     Literal["viridis", "cividis", "gray"] | None,
-    view_option(help="Colours of the heat maps. Default: viridis.", envvar="ATTN_COLORMAP", hidden=True),
+    view_option("Colours of the heat maps. Default: viridis.", rare=True, setting="viridis"),
 ]
 Ramp = Annotated[
     Literal["sqrt", "linear", "log"] | None,
     view_option(
-        help="How colours grow with weights: with their square root, with themselves or with their logarithm. "
-        "Default: log.",
-        envvar="ATTN_RAMP",
-        hidden=True,
+        "How colours grow with weights: with their square root, with themselves or with their logarithm. Default: log.",
+        rare=True,
+        setting="log",
     ),
 ]
 Color = Annotated[
     Literal["auto", "always", "never"] | None,
-    view_option(help="Colour the output. Default: auto, which is in a terminal.", envvar="ATTN_COLOR"),
+    view_option("Colour the output. Default: auto, which is in a terminal.", setting="auto"),
 ]
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Colors(Options):
-    """What cells look like."""
-
-    colormap: Colormap = None
-    ramp: Ramp = None
-    color: Color = None
-
-
-FigureSize = Annotated[
-    str | None,
-    view_option(
-        "--size",
-        metavar="SIZE",
-        help="How large a figure is: 3.3in, 84mm, 3.3inx2in. For pdf and png, and for svg, which becomes one. "
-        "Default: 3.3in wide for one head, 6.9in for several.",
-        hidden=True,
-    ),
-]
-FailOn = Annotated[
-    str | None, Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors.")
-]
+HideSpecial = Annotated[bool, choice_option("Compute with the special tokens, leave them out of the view.", rare=True)]
+FailOn = Annotated[str | None, option("Fail on these findings alone: leak,pad,dead-row. Default: errors.", "CODES")]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -452,41 +340,33 @@ class ViewOptions(Options):
 
     query: Annotated[
         list[str] | None,
-        choice_option(
-            "--query",
-            "-q",
-            metavar="TOKEN",
-            help="Show this query row: a token, an index or 500:520. May be repeated.",
-        ),
+        choice_option("Show this query row: a token, an index or 500:520. May be repeated.", "TOKEN", "-q"),
     ] = None
     key: Annotated[
         list[str] | None,
-        choice_option(
-            "--key",
-            "-k",
-            metavar="TOKEN",
-            help="Show this key column: a token, an index or 500:520. May be repeated.",
-        ),
+        choice_option("Show this key column: a token, an index or 500:520. May be repeated.", "TOKEN", "-k"),
     ] = None
-    top_keys: Annotated[
-        int | None, choice_option(min=1, metavar="N", help="Show only the N heaviest keys of each query.")
-    ] = None
-    hide_special: Annotated[
-        bool,
-        choice_option(
-            "--hide-special", help="Compute with the special tokens, leave them out of the view.", hidden=True
-        ),
-    ] = False
+    top_keys: Annotated[int | None, choice_option("Show only the N heaviest keys of each query.", "N", low=1)] = None
+    hide_special: HideSpecial = False
     show: Annotated[
         str | None,
         view_option(
-            metavar="PARTS",
-            help="With commas: tokens, shapes, embeddings, q, k, v, scores, mask, weights, heatmap, output, metrics, "
-            "proof.",
+            "With commas: tokens, shapes, embeddings, q, k, v, scores, mask, weights, heatmap, output, metrics, proof.",
+            "PARTS",
         ),
     ] = None
+    colormap: Colormap = None
     ramp: Ramp = None
     precision: Precision = None
+    size: Annotated[
+        str | None,
+        view_option(
+            "How large a figure is: 3.3in, 84mm, 3.3inx2in. For pdf and png, and for svg, which becomes one. "
+            "Default: 3.3in wide for one head, 6.9in for several.",
+            "SIZE",
+            rare=True,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -494,42 +374,35 @@ class Derive(Options):
     """Which numbers stand in place of the weights."""
 
     words: Annotated[
-        bool,
-        derived_option("--words", help="Merge word pieces: sum over the pieces of a key, mean over those of a query."),
+        bool, derived_option("Merge word pieces: sum over the pieces of a key, mean over those of a query.")
     ] = False
-    norms: Annotated[
-        bool, derived_option("--norms", help="‖weight·value‖ instead of weights: what a key really hands over.")
-    ] = False
+    norms: Annotated[bool, derived_option("‖weight·value‖ instead of weights: what a key really hands over.")] = False
     rollout: Annotated[
         bool,
         derived_option(
-            "--rollout",
-            help="Attention through all layers up to --layer, which is the last one unless given.",
-            hidden=True,
+            "Attention through all layers up to --layer, which is the last one unless it is named.", rare=True
         ),
     ] = False
     mean: Annotated[
         Literal["heads", "layers", "all"] | None,
         derived_option(
-            help="Average over the chosen heads, over layers (all unless --layer is given), or over both.", hidden=True
+            "Average over the chosen heads, over layers (all unless --layer names some), or over both.", rare=True
         ),
     ] = None
 
 
-_FORMAT = output_option("--format", "-F", help="The format. Default: table, or what --output ends in.")
+def folder_of(output: str | None) -> str | None:
+    """Return the folder that `--output` names, absolute or a URL; None is a file.
+
+    It ends in a slash, which a path would forget, or is there and has no ending, as every file has that is written.
+    """
+    if output is None or "://" in output:
+        return output
+    is_folder = output.endswith(("/", os.sep)) or (not Path(output).suffix and os.path.isdir(output))
+    return os.path.abspath(output) if is_folder else None
 
 
-def _file_option(default: str) -> Any:
-    help_ = f"Write to a file; its ending decides the format. Default: {default}."
-    return output_option("--output", "-o", metavar="FILE", help=help_)
-
-
-_FILE_OR_FOLDER = output_option(
-    "--output",
-    "-o",
-    metavar="FILE|FOLDER/",
-    help="Write to a file, whose ending decides the format, or to a folder of parts. Default: standard output.",
-)
+_FORMAT = output_option("The format. Default: table, or what --output ends in.", letter="-F")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -540,22 +413,24 @@ class OutputOptions(Options):
     width: Annotated[
         int | None,
         view_option(
-            min=40,
-            max=100_000,
-            metavar="N",
-            help="Cells in a line. Default: the terminal's; none in a pipe.",
-            envvar="ATTN_WIDTH",
-            hidden=True,
+            "Cells in a line. Default: the terminal's; none in a pipe.",
+            "N",
+            rare=True,
+            setting=None,
+            low=40,
+            high=100_000,
         ),
     ] = None
     all_: Annotated[
-        bool,
-        view_option("--all", help="Show everything, not what one screen has room for; in a terminal through $PAGER."),
+        bool, view_option("Show everything, not what one screen has room for; in a terminal through $PAGER.")
     ] = False
     format_: Annotated[
         Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
     ] = None
-    output: Annotated[str | None, _file_option("standard output")] = None
+    output: Annotated[
+        str | None,
+        output_option("Write to a file; its ending decides the format. Default: standard output.", "FILE", "-o"),
+    ] = None
 
     @cached_property
     def file(self) -> Path | None:
@@ -570,14 +445,8 @@ class OutputOptions(Options):
 
     @property
     def folder(self) -> str | None:
-        """The folder that parts are written into, absolute or a URL; None is a file.
-
-        It ends in a slash, which a path would forget, or is there and has no ending, as every file has that is written.
-        """
-        if self.output is None or "://" in self.output:
-            return self.output
-        is_folder = self.output.endswith(("/", os.sep)) or (not Path(self.output).suffix and os.path.isdir(self.output))
-        return os.path.abspath(self.output) if is_folder else None
+        """The folder that parts are written into, absolute or a URL; None is a file."""
+        return folder_of(self.output)
 
     def chosen(self, takes_folder: bool = False) -> str:
         """Return the format that `--format` and the ending of `--output` agree on.
@@ -586,7 +455,8 @@ class OutputOptions(Options):
             takes_folder: whether the command writes folders of parts.
 
         Raises:
-            UsageError: they contradict each other, the ending is unknown, or what draws figures is not installed.
+            UsageError: they contradict each other, the ending is unknown, what writes it is not installed, or a format
+                that needs a file has none.
         """
         from attncli.formats import FIGURES, choose_format
 
@@ -596,55 +466,69 @@ class OutputOptions(Options):
             from attncli.formats.figures import check_figures
 
             check_figures(self.file, chosen)
+        elif chosen == "parquet":
+            from attncli.formats.parquet import check_parquet
+
+            check_parquet(self.file)
         return chosen
 
-    def canvas(
+    def view(
         self, environment: "Environment", chosen: str, command: str
     ) -> "AbstractContextManager[Terminal | PictureFile]":
-        """Give what views are drawn on, in one of `formats.DRAWN`; see `Environment.canvas`."""
-        return environment.canvas(f"attn {command}", chosen, self.file, self.color, self.width, self.all_)
+        """Give what views are drawn on, in one of `formats.DRAWN`; see `Environment.open_view`."""
+        return environment.open_view(f"attn {command}", chosen, self.file, self.color, self.width, self.all_)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Rows(OutputOptions):
+class TableOutput(OutputOptions):
     """Where what has rows goes."""
 
     format_: Annotated[
         Literal["table", "json", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
     ] = None
-    output: Annotated[str | None, _file_option("standard output")] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Traces(OutputOptions):
+class TraceOutput(OutputOptions):
     """Where traces go, sentence by sentence or in parts."""
 
-    output: Annotated[str | None, _FILE_OR_FOLDER] = None
+    output: Annotated[
+        str | None,
+        output_option(
+            "Write to a file, whose ending decides the format, or to a folder of parts. Default: standard output.",
+            "FILE|FOLDER/",
+            "-o",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class StderrOutput(OutputOptions):
-    """Where what is said of a program goes, whose standard output is its own."""
+    """Where what is found in a program goes, whose standard output is its own."""
 
     format_: Annotated[Literal["table", "json", "tsv"] | None, _FORMAT] = None
-    output: Annotated[str | None, _file_option("standard error")] = None
+    output: Annotated[
+        str | None,
+        output_option("Write to a file; its ending decides the format. Default: standard error.", "FILE", "-o"),
+    ] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Document(OutputOptions):
+class DocumentOutput(OutputOptions):
     """Where what is one document goes."""
 
     format_: Annotated[Literal["table", "json", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Picture(OutputOptions):
+class PictureOutput(OutputOptions):
     """Where what is only drawn goes."""
 
     format_: Annotated[Literal["table", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
-Save = Annotated[Path | None, output_option(metavar="FILE.safetensors", help="Save the trace, for --from.")]
+SETTABLE = (CommonOptions, Parallel, ViewOptions, OutputOptions)
+"""The groups whose options the environment and the files of settings may set."""
 
 
 def _show_every_option(context: Context, is_wanted: bool) -> None:
@@ -657,17 +541,11 @@ def _show_every_option(context: Context, is_wanted: bool) -> None:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Volume(Options):
+class Verbosity(Options):
     """How much a run says on stderr, and how much its help: every command takes these."""
 
-    help_all: Annotated[
-        bool,
-        Option("--help-all", help="Show every option.", is_eager=True, hidden=True, callback=_show_every_option),
-    ] = False
-
-    quiet: Annotated[
-        bool, output_option("--quiet", help="On stderr, errors alone: no warnings, notes or progress.")
-    ] = False
+    help_all: Annotated[bool, option("Show every option.", rare=True, eager=_show_every_option)] = False
+    quiet: Annotated[bool, output_option("On stderr, errors alone: no warnings, notes or progress.")] = False
     verbose: Annotated[
-        bool, output_option("--verbose", "-v", help="Say on stderr what is loaded and run, how, and when.", hidden=True)
+        bool, output_option("Say on stderr what is loaded and run, how, and when.", letter="-v", rare=True)
     ] = False

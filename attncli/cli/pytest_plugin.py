@@ -87,7 +87,7 @@ def _with_maps(error: UnexpectedError) -> str:
     import io
     import sys
 
-    from attncli.cli.environment import Terminal
+    from attncli.cli.terminal import Terminal
     from attncli.render.calls import wrong_parts
 
     encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"  # what pytest writes in, whatever it captures

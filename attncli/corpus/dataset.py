@@ -36,7 +36,7 @@ def in_shards(sentences: Iterable[CorpusItem], files: Sequence[str] = ()) -> Ite
 
     Args:
         sentences: file by file.
-        files: the names of all files, as `kept["file"]` has them; none where there is one.
+        files: the names of all files, as the metadata of sentences have them; none where there is one.
     """
     indices = {name: index for index, name in enumerate(files)}
 
@@ -83,7 +83,7 @@ class ShardWriterJob:
     def open(self, open_job: Callable[[], BatchFn[Any]] | None = None) -> BatchFn[ShardInfo | None]:
         """Open the folder, and return the function from a part to its results.
 
-        The job is opened for the first part that is not there, by `open_job` where that is given.
+        The job is opened for the first part that is not there, by `open_job` if there is one.
         """
         folder = Folder(self.folder)
         results_of: BatchFn[Any] | None = None
@@ -107,10 +107,9 @@ class ShardWriterJob:
     def _write(self, folder: Folder, name: str, shard: Batch, results_of: BatchFn[Any]) -> dict[str, Any]:
         """Write a part, and then the note that says that it is whole; return the note."""
         results: list[tuple[int, str | None, Sequence[str], Sequence[str]]] = []
-        latest: tuple[str, ...] = ()
 
         def values() -> Iterator[tuple[int, Any]]:
-            nonlocal latest
+            latest: tuple[str, ...] = ()
             for number, value, warnings, notes in chain.from_iterable(map(results_of, batched(shard.sentences))):
                 news, latest = () if notes == latest else notes, notes
                 reason = value.reason if isinstance(value, Failure) else None
@@ -130,13 +129,8 @@ class ShardWriterJob:
                     stream.writelines(joined(self.form, values(), self.types))
             size = path.stat().st_size
         note = {"digest": _digest(shard.sentences), "size": size, "results": results}
-        with folder.write(_note_name(name)) as path:
-            path.write_text(json.dumps(note) + "\n", encoding="utf-8")
+        _write_json(folder, f"_{name}.json", note)
         return note
-
-
-def _note_name(part: str) -> str:
-    return f"_{part}.json"
 
 
 def _read_note(folder: Folder, part: str, shard: Batch) -> dict[str, Any] | None:
@@ -145,9 +139,8 @@ def _read_note(folder: Folder, part: str, shard: Batch) -> dict[str, Any] | None
     Raises:
         InputError: it is of other sentences.
     """
-    found = folder.read(_note_name(part))
     try:
-        note = None if found is None else json.loads(found)
+        note = json.loads(folder.read(f"_{part}.json") or b"null")
         if note is None or folder.sizes().get(part) != note["size"]:
             return None
         digest = note["digest"]
@@ -169,22 +162,26 @@ def _digest(sentences: Sequence[CorpusItem]) -> str:
     return digest.hexdigest()
 
 
+def _write_json(folder: Folder, name: str, content: Mapping[str, Any]) -> None:
+    with folder.write(name) as path:
+        path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+@dataclass
 class DatasetSummary:
     """What a run has written.
 
-    Args:
-        folder: what it is called.
-
     Attributes:
+        folder: what it is called.
         names: of the parts.
         before: how many of them were there before.
         sentences: of all.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self.names: set[str] = set()
-        self.before = self.sentences = 0
+    folder: str
+    names: set[str] = field(default_factory=set)
+    before: int = 0
+    sentences: int = 0
 
     def add(self, shard: ShardInfo) -> None:
         """Count a part."""
@@ -194,8 +191,7 @@ class DatasetSummary:
 
     def __str__(self) -> str:
         there = f", {self.before} of them there before" if self.before else ""
-        parts = plural(len(self.names), "part")
-        return f"{self._folder}: {plural(self.sentences, 'sentence')} in {parts}{there}"
+        return f"{self.folder}: {plural(self.sentences, 'sentence')} in {plural(len(self.names), 'part')}{there}"
 
 
 @contextmanager
@@ -217,12 +213,12 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
     manifest: dict[str, Any] = {"schema": SCHEMA, "attncli": __version__, "made": dict(made), "files": list(files)}
     with folder.hold():
         names = folder.sizes().keys() - {LOCK, MANIFEST}
-        if others := sorted(name for name in names if not _is_part(name.removeprefix("_"))):
+        if others := sorted(name for name in names if not name.removeprefix("_").startswith("part-")):
             raise InputError(f"{folder.name} holds {visible(others[0])}; give a folder that holds the parts alone")
         if names:
             _check_same(folder, manifest)
         else:
-            _write_manifest(folder, manifest)
+            _write_json(folder, MANIFEST, manifest)
 
         def undo() -> None:
             if folder.sizes().keys() <= {LOCK, MANIFEST}:
@@ -235,18 +231,10 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
         except BaseException:
             undo()
             raise
-        if odd := sorted(filter(_is_part, folder.sizes().keys() - summary.names)):
+        if odd := sorted(name for name in folder.sizes().keys() - summary.names if name.startswith("part-")):
             raise InputError(f"{folder.name}/{odd[0]} is of sentences that are no longer there; remove it")
-        _write_manifest(folder, {**manifest, "whole": {"parts": len(summary.names), "sentences": summary.sentences}})
-
-
-def _is_part(name: str) -> bool:
-    return name.startswith("part-")
-
-
-def _write_manifest(folder: Folder, manifest: Mapping[str, Any]) -> None:
-    with folder.write(MANIFEST) as path:
-        path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        whole = {"parts": len(summary.names), "sentences": summary.sentences}
+        _write_json(folder, MANIFEST, {**manifest, "whole": whole})
 
 
 def _check_same(folder: Folder, manifest: Mapping[str, Any]) -> None:
@@ -256,14 +244,19 @@ def _check_same(folder: Folder, manifest: Mapping[str, Any]) -> None:
         InputError: nothing says what they are of.
         UsageError: they are of another run.
     """
-    found = folder.read(MANIFEST)
-    if found is None:
+
+    def named(manifest: Mapping[str, Any]) -> dict[str, Any]:
+        files = {f"file {number}": name for number, name in enumerate(manifest["files"])}
+        return {"attn": manifest["attncli"], **manifest["made"], **files}
+
+    content = folder.read(MANIFEST)
+    if content is None:
         raise InputError(f"{folder.name} holds parts, and no {MANIFEST} that says what made them; give another folder")
     try:
-        there = json.loads(found)
+        there = json.loads(content)
         if there["schema"] != SCHEMA:
             raise ValueError
-        old, new = map(_as_named, (there, manifest))
+        old, new = named(there), named(manifest)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise InputError(f"{folder.name}/{MANIFEST} is none that attn {__version__} writes") from None
     for name in {**old, **new}:
@@ -273,9 +266,3 @@ def _check_same(folder: Folder, manifest: Mapping[str, Any]) -> None:
                 f"{folder.name} holds parts of another run: {visible(name)} was {before} and is {now}; give another "
                 "folder, or the options of that run"
             )
-
-
-def _as_named(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a folder says of what made it, by names."""
-    files = {f"file {number}": name for number, name in enumerate(manifest["files"])}
-    return {"attn": manifest["attncli"], **manifest["made"], **files}

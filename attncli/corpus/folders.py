@@ -9,14 +9,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from attncli.corpus.remote import error_reason, filesystem, is_url, without_password
-from attncli.errors import AttnError, InputError, require
+from attncli.corpus.files import error_reason, filesystem, is_url, without_password
+from attncli.errors import AttnError, InputError
 from attncli.files import file_lock
 from attncli.signals import OnInterrupt
 from attncli.text import visible
 
 LOCK = "_attncli.lock"
-_ASIDE = ".attn-"
+_TEMPORARY = ".attn-"
 _CHUNK = 2**24  # bytes that are sent at a time
 # A file of theirs is seen once it is whole, and they have no folders; others give a file its name at the end.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -33,34 +33,35 @@ class Folder:
     """
 
     def __init__(self, place: str) -> None:
-        require("a folder of parts", "pyarrow")
         self.name = visible(without_password(place).removeprefix(f"{os.getcwd()}/")).rstrip("/")
         self._local = None if is_url(place) else Path(place)
         with self._translate("reach"):
             self._files, path = filesystem(place if is_url(place) else Path(place).as_uri())
             self._path = path.rstrip("/")
-            self._is_store = self._files.type_name in _OBJECT_STORES
+            self._is_store = self._files.protocol in _OBJECT_STORES
 
     def sizes(self) -> dict[str, int]:
         """Return the names and the sizes of its files; none where there is no such folder."""
-        from pyarrow.fs import FileSelector
-
         with self._translate("read"):
-            found = self._files.get_file_info(FileSelector(self._path, allow_not_found=True))
-            return {file.base_name: file.size for file in found if file.is_file}
+            self._files.invalidate_cache()
+            try:
+                found = self._files.ls(self._path, detail=True)
+            except FileNotFoundError:
+                return {}
+            return {os.path.basename(one["name"]): one["size"] for one in found if one["type"] == "file"}
 
     def read(self, name: str) -> bytes | None:
         """Return what a small file holds; None where there is none."""
         with self._translate("read", name):
             try:
-                return bytes(self._files.open_input_file(f"{self._path}/{name}").read())
+                return bytes(self._files.cat_file(f"{self._path}/{name}"))
             except FileNotFoundError:
                 return None
 
     @contextmanager
     def write(self, name: str) -> Iterator[Path]:
         """Give the path of a file to write, which has its name once the block succeeds."""
-        with TemporaryDirectory(prefix=_ASIDE, dir=self._local) as here:
+        with TemporaryDirectory(prefix=_TEMPORARY, dir=self._local) as here:
             path, final = Path(here, name), f"{self._path}/{name}"
             yield path
             with self._translate("write", name), open(path, "rb+") as file:
@@ -68,11 +69,11 @@ class Folder:
                     os.fsync(file.fileno())  # it is on the disk before it has its name
                     os.replace(path, final)
                     return
-                aside = final if self._is_store else f"{self._path}/{_ASIDE}{os.urandom(6).hex()}"
-                with self._files.open_output_stream(aside) as sink:
+                sent = final if self._is_store else f"{self._path}/{_TEMPORARY}{os.urandom(6).hex()}"
+                with self._files.open(sent, "wb") as sink:
                     shutil.copyfileobj(file, sink, _CHUNK)
                 if not self._is_store:
-                    self._files.move(aside, final)
+                    self._files.mv(sent, final)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -80,13 +81,13 @@ class Folder:
         if self._local is None:
             if not self._is_store:
                 with self._translate("write"):
-                    self._files.create_dir(self._path, recursive=True)
+                    self._files.makedirs(self._path, exist_ok=True)
             yield
             return
         folder, is_new = self._local, not self._local.is_dir()
 
         def leave() -> None:
-            for left in folder.glob(f"{_ASIDE}*"):  # of processes that were killed
+            for left in folder.glob(f"{_TEMPORARY}*"):  # of processes that were killed
                 shutil.rmtree(left, ignore_errors=True)
             self.remove(LOCK)
             if is_new:
@@ -104,7 +105,7 @@ class Folder:
     def remove(self, name: str) -> None:
         """Remove a file, if it can be."""
         with suppress(OSError):
-            self._files.delete_file(f"{self._path}/{name}")
+            self._files.rm_file(f"{self._path}/{name}")
 
     @contextmanager
     def _translate(self, what: str, name: str = "") -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
@@ -177,43 +177,19 @@ class DiffJob:
 
 
 @dataclass(frozen=True)
-class TokenizeTask:
-    """The tokens of a sentence as `attn tokens` shows them, or their piece of what is written.
-
-    Attributes:
-        choice: what of them is shown.
-        form: the machine format that they are encoded in; None leaves them as they are, to be drawn.
-    """
-
-    choice: Choice
-    form: str | None = None
-
-    def __call__(self, number: int, tokens: Tokenization) -> Result[Any]:
-        """Return the tokens, or an iterator of their pieces in the format.
-
-        Raises:
-            UsageError: words were asked for, and no token has a place in the text.
-        """
-        tokens.shown(self.choice)  # refused here, before anything is written
-        if self.form is None:
-            return Result(number, tokens, tokens.notes)
-        from attncli.formats import part_of
-
-        return Result(number, part_of(self.form, number, tokens, self.choice), tokens.notes)
-
-
-@dataclass(frozen=True)
 class TokenizeJob:
-    """A tokenizer, and what is made of each tokenization; see `Job`.
+    """A tokenizer, and what `attn tokens` shows or writes of each tokenization; see `Job`.
 
     Attributes:
-        task: what is made of them.
+        choice: what of the tokens is shown.
+        form: the machine format that they are encoded in; None leaves them as they are, to be drawn.
         options: of `open_tokenizer`.
         pair: a second text in the same sequence as each sentence.
     """
 
-    task: TokenizeTask
-    options: Mapping[str, Any]
+    choice: Choice
+    form: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
     pair: str | None = None
 
     def open(self) -> BatchFn[Any]:
@@ -238,4 +214,17 @@ class TokenizeJob:
             except InputError as error:
                 yield Result(number, Failure(str(error), metadata=metadata))
                 continue
-            yield self.task(number, replace(tokens, metadata=metadata) if metadata else tokens)
+            yield self.result(number, replace(tokens, metadata=metadata) if metadata else tokens)
+
+    def result(self, number: int, tokens: Tokenization) -> Result[Any]:
+        """Return the tokens of a sentence, or an iterator of their pieces in the format.
+
+        Raises:
+            UsageError: words were asked for, and no token has a place in the text.
+        """
+        tokens.shown(self.choice)  # refused here, before anything is written
+        if self.form is None:
+            return Result(number, tokens, tokens.notes)
+        from attncli.formats import part_of
+
+        return Result(number, part_of(self.form, number, tokens, self.choice), tokens.notes)

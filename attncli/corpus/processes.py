@@ -106,9 +106,8 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+            os.environ.pop(name, None)
+            if value is not None:
                 os.environ[name] = value
 
 
@@ -139,14 +138,14 @@ def _begin(job: Job[Any]) -> None:
     sys.stdout = sys.stderr  # standard output is for data
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is to be undone
-    Thread(target=_end_with_parent, daemon=True).start()
 
+    def end_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    Thread(target=end_with_parent, daemon=True).start()
 
 
 def _write_results(batch: Batch, folder: str) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from attncli.corpus.glob import find_files
-from attncli.corpus.remote import SentenceFile, without_password
+from attncli.corpus.files import SentenceFile, find_files, without_password
 from attncli.engines.source import CorpusItem
 from attncli.errors import NO_METADATA, Failure, InputError, Metadata, UsageError
 from attncli.text import plural, visible
@@ -22,7 +21,6 @@ _KINDS: dict[str, Kind] = {
     ".parquet": "Parquet",
 }
 _DELIMITERS: dict[Kind, str] = {"CSV": ",", "TSV": "\t"}
-_COLUMN = "text"
 
 
 @dataclass(frozen=True)
@@ -53,21 +51,17 @@ class SentenceReader:
             LoadError: what would look for files is not installed.
         """
         reader = cls(place, find_files(place), column, whole, chat)
-        reader._check()
-        return reader
-
-    def _check(self) -> None:
-        """Raise UsageError for options that no file has a use for, or that one file has none for."""
-        kinds = {self.kind(file): file for file in reversed(self.files)}  # and the first file of each
-        texts = {"text", "messages"}
-        if self.column is not None and kinds.keys() <= texts:
+        kinds = {reader.kind(file): file for file in reversed(reader.files)}  # and the first file of each
+        if column is not None and kinds.keys() <= {"text", "messages"}:
+            file = reader.files[0]
             raise UsageError(
-                f"--column does not apply to {visible(self.files[0].name)}, which is {self.kind(self.files[0])}; it "
-                "names a column of .csv, .tsv or .parquet, or a field of .jsonl or .ndjson"
+                f"--column does not apply to {visible(file.name)}, which is {reader.kind(file)}; it names a column of "
+                ".csv, .tsv or .parquet, or a field of .jsonl or .ndjson"
             )
         for kind, file in kinds.items():
-            if self.whole and kind != "text":
+            if whole and kind != "text":
                 raise UsageError(f"--whole does not apply to {visible(file.name)}, which is {kind}; drop it")
+        return reader
 
     def kind(self, file: SentenceFile) -> Kind:
         """Return what is in a file, by its ending; what has no other is text."""
@@ -87,46 +81,36 @@ class SentenceReader:
         """Yield the sentences of all files, one file after the other; what is empty is left out.
 
         A file that cannot be read has a failure for a sentence, in the place of the first one that it lacks. Where
-        there are several files, `kept` says which one a sentence is of.
+        there are several files, the metadata of a sentence say which one it is of.
 
         Args:
-            note: is told how many were left out.
+            note: takes how many were left out.
 
         Raises:
             InputError: there is no sentence, or the only file cannot be read at all.
             LoadError: what reads a file is not installed.
         """
-        empty, is_any = 0, False
-        for file in self.files:
-            for sentence in self._sentences_of(file):
-                if sentence.text == "":
-                    empty += 1
-                else:
-                    is_any = True
-                    yield sentence
-        name, has_lines = visible(without_password(self.place)), all(self.kind(file) == "text" for file in self.files)
-        if not is_any:
-            raise InputError(f"{name} holds no sentence; expected one {'a line' if has_lines else 'a row'}")
-        if empty:
-            what = plural(empty, f"empty {'line' if has_lines else 'text'}")
-            note(f"{name}: {what} {'was' if empty == 1 else 'were'} skipped")
+        has_lines = all(self.kind(file) == "text" for file in self.files)
+        found = (sentence for file in self.files for sentence in self._sentences_of(file))
+        return without_empty(found, visible(without_password(self.place)), "line" if has_lines else "text", note)
 
     def last_number(self) -> int | None:
         """Return the number of the last line or row of the only file, if there is a quick way to know."""
-        (file, *others) = self.files
-        is_quick = not (others or file.root or file.compression)
+        file = self.files[0]
         kind = self.kind(file)
+        if len(self.files) > 1 or file.root or file.compression or kind in _DELIMITERS:
+            return None
         try:
-            if is_quick and kind == "Parquet":
+            if kind == "Parquet":
                 from attncli.corpus.readers.columnar import count_rows
 
                 return count_rows(file)
-            if is_quick and kind not in _DELIMITERS and os.path.isfile(file.path):
+            if os.path.isfile(file.path):
                 from attncli.corpus.readers.text import count_lines
 
                 with file.open() as stream:
                     return count_lines(stream)
-        except InputError:  # which is said where it is read
+        except InputError:  # which is raised where it is read
             pass
         return None
 
@@ -150,7 +134,7 @@ class SentenceReader:
             InputError: it cannot be read, or not to its end.
             LoadError: what reads it is not installed.
         """
-        kind, name, column = self.kind(file), visible(file.name), self.column or _COLUMN
+        kind, name, column = self.kind(file), visible(file.name), self.column or "text"
         if kind == "Parquet":
             from attncli.corpus.readers.columnar import read_parquet
 
@@ -170,6 +154,27 @@ class SentenceReader:
 
                 lines = read_text(stream, name, self._is_whole(file))
                 yield from lines if kind == "text" else map(_conversation, lines)
+
+
+def without_empty(
+    sentences: Iterable[CorpusItem], name: str, noun: str, note: Callable[[str], object]
+) -> Iterator[CorpusItem]:
+    """Yield the sentences that are not empty, and note how many are.
+
+    Raises:
+        InputError: there is none.
+    """
+    empty, is_any = 0, False
+    for sentence in sentences:
+        if sentence.text == "":
+            empty += 1
+        else:
+            is_any = True
+            yield sentence
+    if not is_any:
+        raise InputError(f"{name} holds no sentence; expected one a {'line' if noun == 'line' else 'row'}")
+    if empty:
+        note(f"{name}: {plural(empty, f'empty {noun}')} {'was' if empty == 1 else 'were'} skipped")
 
 
 def _with_file(sentence: CorpusItem, metadata: Metadata) -> CorpusItem:

@@ -11,7 +11,7 @@ from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.attention import row_blocks
 from attncli.errors import metadata_json
 from attncli.formats.json import described
-from attncli.formats.json_stream import RowStream, array, dumped, pieces, plain
+from attncli.formats.json_stream import RowBlocks, array, dumped, pieces, plain
 from attncli.formats.numbers import proven
 from attncli.trace.tokenization import SCHEMA, Choice, Tokenization
 
@@ -109,7 +109,7 @@ def _mask(subject: MaskGrid, plane: int, extra: dict[str, Any]) -> dict[str, Any
         "visible": {"min": int(visible.min()), "max": int(visible.max())},
         "density": int(visible.sum()) / allowed.size,
         **extra,
-        "mask": RowStream(allowed[rows] for rows in row_blocks(np.arange(queries), keys)),
+        "mask": RowBlocks(allowed[rows] for rows in row_blocks(np.arange(queries), keys)),
         "bias": None,
     }
 

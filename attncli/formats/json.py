@@ -10,7 +10,7 @@ from typing import Any
 
 from attncli.analysis.metrics import head_metrics
 from attncli.errors import metadata_json
-from attncli.formats.json_stream import RowStream, gathered, pieces, plain
+from attncli.formats.json_stream import RowBlocks, gathered, pieces, plain
 from attncli.formats.numbers import proven
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Tokens
@@ -79,10 +79,7 @@ def _head(
     document: dict[str, Any] = {"head": layer.head_label(index)}
     if view.top_keys is not None:  # by their index in the sequence, heaviest first
         document["top_keys"] = (
-            {
-                "keys": [cells.columns[place] for place in places.tolist()],
-                layer.measure: plain([*weights], view.precision),
-            }
+            {"keys": [cells.columns[place] for place in places.tolist()], layer.measure: weights}
             for places, weights in top_keys(head, columns, view.top_keys)
         )
     if "q" in parts:
@@ -92,11 +89,11 @@ def _head(
     if "v" in parts:
         document["v"] = head.v[columns]
     if "scores" in parts:
-        document["scores"] = RowStream(block.scores[:, columns] for block in head.blocks())
+        document["scores"] = RowBlocks(block.scores[:, columns] for block in head.blocks())
     if "mask" in parts:
-        document["mask"] = RowStream(block.mask[:, columns] for block in head.blocks())
+        document["mask"] = RowBlocks(block.mask[:, columns] for block in head.blocks())
     if "weights" in parts:
-        document[layer.measure] = RowStream(block.weights[:, columns] for block in head.blocks())
+        document[layer.measure] = RowBlocks(block.weights[:, columns] for block in head.blocks())
     if "output" in parts:
         document["output"] = head.output
     if "metrics" in parts:  # which describe the whole head, whichever of its rows are shown

@@ -11,14 +11,14 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import AttnError, Failure
-from attncli.formats.numbers import matrix, number
+from attncli.formats.numbers import matrix, number, rows_as_numbers
 
 Parts = Iterable[tuple[int, Any | Failure]]  # a sentence's number, and the pieces of its document
 
 _PIECE = 1_000_000  # characters
 
 
-class RowStream(NamedTuple):
+class RowBlocks(NamedTuple):
     """A matrix that is made as it is written, in blocks of rows."""
 
     blocks: Iterable[np.ndarray[Any, Any]]
@@ -96,9 +96,11 @@ def pieces(value: Any, precision: int | None) -> Iterator[str]:
             yield from pieces(member, precision)
             opening = ", "
         yield "}" if value else "{}"
+    elif isinstance(value, np.ndarray) and value.ndim == 1:
+        yield rows_as_numbers(value[None], precision)[1:-1]
     elif isinstance(value, np.ndarray):
         yield from matrix((value[rows] for rows in row_blocks(np.arange(len(value)), value.shape[1])), precision)
-    elif isinstance(value, RowStream):
+    elif isinstance(value, RowBlocks):
         yield from matrix(value.blocks, precision)
     elif isinstance(value, Iterator):
         yield from array(pieces(item, precision) for item in value)

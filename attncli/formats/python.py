@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attncli.errors import UsageError
 from attncli.trace.layer import HeadTrace, LayerTrace
@@ -20,40 +20,17 @@ _MORE = "; .layer(0).head(1) shows one head, .to_dataframe() has all numbers"  #
 _INCH = 100  # pixels of a figure, as matplotlib's own have in a notebook
 
 
-class _Part(NamedTuple):
-    """A trace, and what of it is shown."""
-
-    trace: Trace
-    view: View
-
-
 def html_of(result: object) -> str | None:
     """Return a result as a notebook shows it, or None where there is nothing but its line."""
+    from attncli.formats.pictures import draw, notebook_html
     from attncli.render.palette import Palette
 
-    palette = Palette("truecolor")
-    is_trace = isinstance(result, Trace | LayerTrace | HeadTrace)
-    parts = _drawn_part(result, palette) if is_trace else _drawn(result, palette)
-    if parts is None:
-        return None
-    from attncli.formats.pictures import draw, notebook_html
-
-    return notebook_html(draw(parts, "", _ROOM))
-
-
-def _drawn_part(result: object, palette: Palette) -> Iterator[Any] | None:
-    """Return a trace, or a part of one, as `attn inspect` draws it; None where it is of no trace."""
-    from attncli.render.inspect import Layout
-
-    part = _part(result)
-    if part is None:
-        return None
-    layout = Layout(part.trace, part.view, palette, _ROOM, _LINES)
-    return chain(layout.renderables(), (note.partition("; --")[0] + _MORE for note in layout.notes()))
+    parts = _drawn(result, Palette("truecolor"))
+    return None if parts is None else notebook_html(draw(parts, "", _ROOM))
 
 
 def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
-    """Return any other result as its command draws it."""
+    """Return a result as its command draws it."""
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.check.report import Report
     from attncli.analysis.diff import TOP, Difference
@@ -62,15 +39,21 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     from attncli.trace.tokenization import Choice, Tokenization
 
     match result:
+        case Trace() | LayerTrace() | HeadTrace():
+            from attncli.render.inspect import Layout
+
+            if (part := _part(result)) is None:
+                return None
+            layout = Layout(*part, palette, _ROOM, _LINES)
+            return chain(layout.renderables(), (note.partition("; --")[0] + _MORE for note in layout.notes()))
         case HeadReport():
             from attncli.render.heads import HeadTable, table_parts
 
             return table_parts(result, HeadTable(), palette, None)
         case Difference():
             from attncli.render.diff import DiffView
-            from attncli.render.matrix import DIGITS
 
-            return DiffView(result, palette, _ROOM, DIGITS, TOP).renderables()
+            return DiffView(result, palette, _ROOM, top=TOP).renderables()
         case LabelledMask():
             from attncli.render.masks import MaskView
 
@@ -90,19 +73,25 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     return None
 
 
-def _part(result: object) -> _Part | None:
+def _part(result: object) -> tuple[Trace, View] | None:
     """Return what a trace, a layer or a head shows; None where a layer was not taken from a trace."""
     if isinstance(result, Trace):
-        return _Part(result, View())
-    if isinstance(result, LayerTrace):
-        whole = result.whole
-        return _Part(whole.only(result, result.heads), View()) if isinstance(whole, Trace) else None
-    if isinstance(result, HeadTrace):
-        whole = result.layer.whole
-        rows = tuple(result.queries.tolist())
-        view = View(queries=() if rows == tuple(range(result.layer.num_queries)) else rows)
-        return _Part(whole.only(result.layer, (result.head,)), view) if isinstance(whole, Trace) else None
-    return None
+        return result, View()
+    layer = result.layer if isinstance(result, HeadTrace) else result
+    if not isinstance(layer, LayerTrace) or not isinstance(layer.whole, Trace):
+        return None
+    if not isinstance(result, HeadTrace):
+        return layer.whole.only(layer, layer.heads), View()
+    rows = tuple(result.queries.tolist())
+    is_whole = rows == tuple(range(layer.num_queries))
+    return layer.whole.only(layer, (result.head,)), View(queries=() if is_whole else rows)
+
+
+def _part_of(result: object) -> tuple[Trace, View]:
+    part = _part(result)
+    if part is None:
+        raise UsageError("the tokens of this layer are not known here; take it from its trace: trace.layer(0).head(1)")
+    return part
 
 
 def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any:
@@ -114,8 +103,7 @@ def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any
     chosen = library_of(library)
     if isinstance(result, HeadReport):
         return frame_of_table(head_table(result), chosen)
-    part = _part_of(result)
-    types, blocks = table_of(0, part.trace, part.view)
+    types, blocks = table_of(0, *_part_of(result))
     return frame_of_table(Table({name: kind for name, kind in types.items() if name != "sentence"}, blocks), chosen)
 
 
@@ -135,26 +123,17 @@ def plotted(
     from attncli.render.palette import COLORMAPS
 
     ramps: tuple[str | None, ...] = (None, *get_args(Ramp))
-    choices = ("ramp", ramp, ramps), ("colormap", colormap, tuple(COLORMAPS))
-    for name, chosen, allowed in choices:
+    for name, chosen, allowed in (("ramp", ramp, ramps), ("colormap", colormap, tuple(COLORMAPS))):
         if chosen not in allowed:
             raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(each for each in allowed if each)}")
     trace, own = _part_of(result)
     view = View(queries=queries or own.queries, keys=keys, hide_special=hide_special, ramp=ramp)
     figure: Any = figure_of(trace, view, colormap, None if size is None else Size.of(str(size)))
-    # A notebook draws pyplot's figures, which this is not, and what gives it a picture.
-    figure._repr_png_ = lambda: (written(figure, "png", ""), _shown_size(figure))
+
+    def picture() -> tuple[bytes, dict[str, int]]:
+        """Return a picture, and how large it is on a screen: it has more points, for screens that have them."""
+        width, height = figure.get_size_inches()
+        return written(figure, "png", ""), {"width": round(width * _INCH), "height": round(height * _INCH)}
+
+    figure._repr_png_ = picture  # a notebook draws pyplot's figures, which this is not, and what gives it a picture
     return figure
-
-
-def _shown_size(figure: Any) -> dict[str, int]:
-    """Return how large a figure is on a screen; its picture has more points than that, for screens that have them."""
-    width, height = figure.get_size_inches()
-    return {"width": round(width * _INCH), "height": round(height * _INCH)}
-
-
-def _part_of(result: object) -> _Part:
-    part = _part(result)
-    if part is None:
-        raise UsageError("the tokens of this layer are not known here; take it from its trace: trace.layer(0).head(1)")
-    return part

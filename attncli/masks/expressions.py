@@ -24,21 +24,19 @@ if TYPE_CHECKING:
 
 
 class Grid(NamedTuple):
-    """The cells that a mask is computed for: some query rows, all keys, all heads.
+    """The cells that a mask is computed for: some query rows, all keys.
 
     Attributes:
         queries: indices of the query rows, `[Q, 1]`.
         keys: how many keys there are; all columns are asked for.
         past: how many keys stand before the first query (a KV cache).
         total_queries: how many query rows the whole mask has.
-        heads: how many heads the layer has.
     """
 
     queries: Int[np.ndarray, "Q 1"]
     keys: int
     past: int
     total_queries: int
-    heads: int
 
     @property
     def i(self) -> Int[np.ndarray, "Q 1"]:
@@ -111,7 +109,7 @@ class Atom(NamedTuple):
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
-        return ATOMS[self.name].rule(grid, *self.arguments, **dict(self.keywords))
+        return ATOMS[self.name](grid, *self.arguments, **dict(self.keywords))
 
     def __str__(self) -> str:
         written = [str(argument) for argument in self.arguments]
@@ -133,10 +131,10 @@ class File(NamedTuple):
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         expected = (grid.total_queries, grid.keys)
-        if self.mask.shape[-2:] != expected or (self.mask.ndim == 3 and len(self.mask) not in (1, grid.heads)):
+        if self.mask.shape[-2:] != expected:
             raise InputError(
                 f"the mask in {visible(self.path)} has shape {list(self.mask.shape)}; expected [queries, keys] = "
-                f"{list(expected)}, or [heads, queries, keys] with {grid.heads} heads"
+                f"{list(expected)}, with an axis for the heads before these or without"
             )
         return self.mask[..., grid.queries[:, 0], :]
 
@@ -267,23 +265,6 @@ def files_of(*expressions: Expression) -> list[File]:
 # --- the atoms ---------------------------------------------------------------------------------------------
 
 
-class AtomKind(NamedTuple):
-    """An atom: its rule, and what the parser and the help need to know of it."""
-
-    name: str
-    rule: Callable[..., Bool[np.ndarray, " ..."]]  # of the cells and its arguments
-    arguments: range = range(1)  # how many positional arguments it takes
-    keywords: frozenset[str] = frozenset()
-    least: int = 0  # the smallest argument that makes sense
-    allows_own: bool = False  # whether every query may attend to the key at its own position
-    is_bias: bool = False  # whether it adds to the scores and forbids nothing
-
-    @property
-    def usage(self) -> str:
-        """How it is written."""
-        return NOTATION[self.name].usage
-
-
 def _everywhere(at: Grid, *_: int) -> Bool[np.ndarray, "Q K"]:
     return np.ones((len(at.queries), at.keys), bool)
 
@@ -312,25 +293,21 @@ def _between(at: Grid, positions: Int[np.ndarray, "_ _"], start: int, stop: int)
     return np.broadcast_to((start <= positions) & (positions < stop), (len(at.queries), at.keys))
 
 
-_ONE, _TWO, _MANY = range(1, 2), range(2, 3), range(1, 1_000_000)
-
-ATOMS = {
-    kind.name: kind
-    for kind in (
-        AtomKind("full", _everywhere, allows_own=True),
-        AtomKind("causal", lambda at: at.j <= at.i, allows_own=True),
-        AtomKind("window", lambda at, w: (at.i - w < at.j) & (at.j <= at.i), _ONE, least=1, allows_own=True),
-        AtomKind("band", lambda at, left, right: (at.i - left <= at.j) & (at.j <= at.i + right), _TWO, allows_own=True),
-        AtomKind("prefix", lambda at, n: (at.j <= at.i) | (at.j < n), _ONE, allows_own=True),
-        AtomKind("docs", _docs, _MANY, least=1, allows_own=True),
-        AtomKind("chunk", lambda at, size: at.i // size == at.j // size, _ONE, least=1, allows_own=True),
-        AtomKind("dilated", _dilated, _TWO, least=1, allows_own=True),
-        AtomKind("global", lambda at, *places: np.isin(at.i, places) | np.isin(at.j, places), _MANY),
-        AtomKind("pad", _pad, keywords=frozenset({"left", "right"})),
-        AtomKind("keys", lambda at, start, stop: _between(at, at.j, start, stop), _TWO),
-        AtomKind("queries", lambda at, start, stop: _between(at, at.i, start, stop), _TWO),
-        AtomKind("alibi", _everywhere, _ONE, least=1, allows_own=True, is_bias=True),
-    )
+# Whether a query may attend to a key, of the cells and the arguments of an atom.
+ATOMS: dict[str, Callable[..., Bool[np.ndarray, " ..."]]] = {
+    "full": _everywhere,
+    "causal": lambda at: at.j <= at.i,
+    "window": lambda at, w: (at.i - w < at.j) & (at.j <= at.i),
+    "band": lambda at, left, right: (at.i - left <= at.j) & (at.j <= at.i + right),
+    "prefix": lambda at, n: (at.j <= at.i) | (at.j < n),
+    "docs": _docs,
+    "chunk": lambda at, size: at.i // size == at.j // size,
+    "dilated": _dilated,
+    "global": lambda at, *places: np.isin(at.i, places) | np.isin(at.j, places),
+    "pad": _pad,
+    "keys": lambda at, start, stop: _between(at, at.j, start, stop),
+    "queries": lambda at, start, stop: _between(at, at.i, start, stop),
+    "alibi": _everywhere,
 }
 
 
@@ -339,7 +316,7 @@ def _allows_own(expression: Expression) -> bool:
     if isinstance(expression, And | Or):
         own = map(_allows_own, expression.sides)
         return all(own) if isinstance(expression, And) else any(own)
-    return isinstance(expression, Atom) and ATOMS[expression.name].allows_own
+    return isinstance(expression, Atom) and NOTATION[expression.name].allows_own
 
 
 # --- masks -------------------------------------------------------------------------------------------------
@@ -360,14 +337,16 @@ class RuleMask(NamedTuple):
         Raises:
             InputError: the expression does not fit a sequence of this length.
         """
-        allowed = self.expression.allowed(Grid(queries[:, None], self.keys, self.past, self.queries, self.heads))
+        allowed = self.expression.allowed(Grid(queries[:, None], self.keys, self.past, self.queries))
         if allowed.ndim == 2:
             return allowed[None]
+        if len(allowed) not in (1, self.heads):
+            raise InputError(f"the mask has {len(allowed)} heads, and the layer has {self.heads}")
         return allowed if len(allowed) == 1 else allowed[heads]
 
     def padding(self) -> Bool[np.ndarray, " K"]:
         """Return the keys that `pad` forbids to every query, whatever else the expression says."""
-        grid = Grid(np.zeros((1, 1), int), self.keys, self.past, self.queries, self.heads)
+        grid = Grid(np.zeros((1, 1), int), self.keys, self.past, self.queries)
         pads = atoms_named("pad", conjuncts(self.expression))
         return reduce(operator.or_, (~pad.allowed(grid)[0] for pad in pads), np.zeros(self.keys, bool))
 

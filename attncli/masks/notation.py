@@ -9,28 +9,44 @@ ENDINGS = (".npy", ".safetensors", ".pt", ".csv")
 
 
 class Notation(NamedTuple):
-    """How an atom is written, and when a query at position i may attend to key j."""
+    """How an atom is written, and when a query at position i may attend to key j.
+
+    Attributes:
+        usage: how it is written.
+        meaning: when.
+        least: the smallest argument that makes sense.
+        allows_own: whether every query may attend to the key at its own position.
+        is_bias: whether it adds to the scores and forbids nothing.
+    """
 
     usage: str
     meaning: str
+    least: int = 0
+    allows_own: bool = True
+    is_bias: bool = False
+
+    def takes(self, arguments: int) -> bool:
+        """Return whether it is written with so many numbers; `…` stands for any more."""
+        listed = [part for part in self.usage.partition("(")[2].rstrip(")").split(",") if part and "=" not in part]
+        return arguments > 0 if "…" in listed else arguments == len(listed)
 
 
 NOTATION = {
     "full": Notation("full", "always"),
     "causal": Notation("causal", "j ≤ i"),
-    "window": Notation("window(w)", "i−w < j ≤ i: w keys, the query's own among them"),
+    "window": Notation("window(w)", "i−w < j ≤ i: w keys, the query's own among them", least=1),
     "band": Notation("band(left,right)", "i−left ≤ j ≤ i+right"),
     "prefix": Notation("prefix(n)", "j ≤ i or j < n"),
-    "docs": Notation("docs(3,2,…)", "both in the same document, of these lengths"),
-    "chunk": Notation("chunk(c)", "both in the same chunk of c"),
-    "dilated": Notation("dilated(w,step)", "j ≤ i, i−j a multiple of step, at most w keys"),
-    "global": Notation("global(a,…)", "i or j is one of these"),
-    "pad": Notation("pad(left=n) or pad(right=n)", "j is not one of the first, or last, n keys"),
+    "docs": Notation("docs(3,2,…)", "both in the same document, of these lengths", least=1),
+    "chunk": Notation("chunk(c)", "both in the same chunk of c", least=1),
+    "dilated": Notation("dilated(w,step)", "j ≤ i, i−j a multiple of step, at most w keys", least=1),
+    "global": Notation("global(a,…)", "i or j is one of these", allows_own=False),
+    "pad": Notation("pad(left=n) or pad(right=n)", "j is not one of the first, or last, n keys", allows_own=False),
     "pad(left)": Notation(
         "pad or pad(left)", "j is a token of its row of the batch; in attn run, and in attn mask with --lengths"
     ),
-    "keys": Notation("keys(a,b)", "j is in a..b−1"),
-    "queries": Notation("queries(a,b)", "i is in a..b−1"),
+    "keys": Notation("keys(a,b)", "j is in a..b−1", allows_own=False),
+    "queries": Notation("queries(a,b)", "i is in a..b−1", allows_own=False),
     "file": Notation('file("mask.npy")', "the file says so: True or 1 = may attend, or additive"),
-    "alibi": Notation("alibi(heads)", "always: a bias of −slope·|i−j|; in attn run --expect"),
+    "alibi": Notation("alibi(heads)", "always: a bias of −slope·|i−j|; in attn run --expect", least=1, is_bias=True),
 }

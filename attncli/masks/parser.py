@@ -18,7 +18,6 @@ from attncli.masks.expressions import (
     ATOMS,
     And,
     Atom,
-    AtomKind,
     Expression,
     File,
     Not,
@@ -27,7 +26,7 @@ from attncli.masks.expressions import (
     atoms_named,
     conjuncts,
 )
-from attncli.masks.notation import ENDINGS, MOST
+from attncli.masks.notation import ENDINGS, MOST, NOTATION
 from attncli.text import did_you_mean, visible
 
 if TYPE_CHECKING:
@@ -173,11 +172,11 @@ class _Parser:
             self.position = match.end()
             return Pad("left" if match["side"] == "left" else "right")
         if name not in ATOMS:
-            names = [atom for atom, kind in ATOMS.items() if self.allow_bias or not kind.is_bias]
+            names = [atom for atom in ATOMS if self.allow_bias or not NOTATION[atom].is_bias]
             names += ["file"] if self.allow_files else []
             hint = did_you_mean(name, names) or f"; the masks are: {', '.join(names)}"
             raise self.error(f"unknown mask '{name}'{hint}", start)
-        kind = ATOMS[name]
+        kind = NOTATION[name]
         if kind.is_bias:
             if not self.allow_bias or self.bias_at is not None:
                 raise self.error(f"{name} is a bias; attn run --expect takes it, once", start)
@@ -188,8 +187,8 @@ class _Parser:
             while not self.take(")"):
                 if positional or keywords:
                     self.expect(",")
-                self.argument(kind, positional, keywords)
-        if len(positional) not in kind.arguments or (kind.keywords and not keywords):
+                self.argument(name, positional, keywords)
+        if not kind.takes(len(positional)) or (name == "pad" and not keywords):
             takes = f"is written {kind.usage}" if "(" in kind.usage else "takes no number"
             raise self.error(f"{name} {takes}", start)
         return Atom(name, tuple(positional), tuple(sorted(keywords.items())))
@@ -200,10 +199,10 @@ class _Parser:
             raise self.error('file is written file("mask.npy")', start)
         return _read_file(quoted[1:-1], "sdpa")
 
-    def argument(self, kind: AtomKind, positional: list[int], keywords: dict[str, int]) -> None:
-        start = self.position
+    def argument(self, name: str, positional: list[int], keywords: dict[str, int]) -> None:
+        start, kind = self.position, NOTATION[name]
         keyword = self.take_kind("name")
-        is_keyword = keyword in kind.keywords and keyword not in keywords and self.take("=")
+        is_keyword = name == "pad" and keyword in ("left", "right") and keyword not in keywords and self.take("=")
         digits = self.take_kind("number") if keyword is None or is_keyword else None
         if digits is None:
             raise self.error(f"expected a number: {kind.usage}", start)

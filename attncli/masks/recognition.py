@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -146,13 +147,11 @@ def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
 
 def recognise_plane(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
     """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
-    if not allowed.any():
+    found = _Planes(allowed[None], past).found() if allowed.any() else None
+    if found is None or found.expression is None or found.past != past:
         return None
-    found = _Planes(allowed[None], past).plain()
-    expression = None if found is None or found.past != past else found.expression
-    if expression is None or any(isinstance(leaf, Pad) for leaf in leaves(expression)):
-        return None  # it could not be written
-    return expression
+    is_padded = any(isinstance(leaf, Pad | RuleWithExceptions) for leaf in leaves(found.expression))
+    return None if is_padded else found.expression  # it could not be written
 
 
 def infer_padding(
@@ -258,7 +257,7 @@ def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: 
         tokens = np.broadcast_to(cells[:, 0], (len(cells), keys))
         return RuleVariant(_padded(Atom("full"), tokens), past, tokens)
     planes = _Planes(np.broadcast_to(cells, (len(cells), queries, keys)), past)
-    return planes.plain() or planes.padded() or planes.masked() or none
+    return planes.found() or none
 
 
 # --- one rule for some planes -------------------------------------------------------------------------------
@@ -291,20 +290,19 @@ class _Planes:
         self.every: Bool[np.ndarray, "B Q"] = np.ones((self.batch, self.queries), bool)
         self.no_padding: Bool[np.ndarray, "1 K"] = np.ones((1, self.keys), bool)
 
-    def plain(self) -> RuleVariant | None:
-        """Return the rule that all queries follow, without padding, else with the padding of each row."""
-        tokens = self._visible_keys(self.every)
-        return self._followed(None, None) or (None if tokens.all() else self._followed(None, tokens))
+    def found(self) -> RuleVariant | None:
+        """Return the rule that all queries follow, with the padding of each row or without; else the one of words.
 
-    def padded(self) -> RuleVariant | None:
-        """Return the rule that the queries of words follow, where those of padding see something else.
-
-        Which keys are padding is what they show that are no word: a key that no other query sees.
+        Where queries of padding see something else, the padding is what they show: a key that no other query sees. Last
+        comes the rule of all queries but some, be they padding or not, which see nothing.
         """
-        for exception in _INFERRED:
-            if self._could_see[exception].any() and (found := self._followed(exception, self._inferred(exception))):
-                return found
-        return None
+        visible = self._visible_keys(self.every)
+        ways: list[tuple[ExceptionKind | None, Bool[np.ndarray, "B K"] | None]] = [(None, None), (None, visible)]
+        shown = [kind for kind in _INFERRED if self._could_see[kind].any()]
+        found = (self._followed(*way) for way in ways if way[1] is None or not visible.all())
+        of_padding = (self._followed(kind, self._inferred(kind)) for kind in shown)
+        of_any = (self._followed("masked", keys, True) for _, keys in ways if "masked" in shown)
+        return next(filter(None, chain(found, of_padding, of_any)), None)
 
     def of_words(self, tokens: Bool[np.ndarray, "B K"]) -> RuleVariant | None:
         """Return the rule that the queries of words follow, where it is known which keys are words."""
@@ -318,12 +316,6 @@ class _Planes:
                 if where is not None and not (where & words).any():
                     return self._variant(guess, where)
         return None
-
-    def masked(self) -> RuleVariant | None:
-        """Return the rule that all queries follow but some, which see nothing."""
-        if not self._could_see["masked"].any():
-            return None
-        return self._followed("masked", None, True) or self._followed("masked", self._visible_keys(self.every), True)
 
     def _followed(
         self, exception: ExceptionKind | None, visible: Bool[np.ndarray, "B K"] | None, is_any: bool = False
@@ -370,7 +362,7 @@ class _Planes:
     def words_of(self, rule: Expression) -> list[Bool[np.ndarray, " K"]]:
         """Return the words of the first row, as many as follow a rule, with padding at its right or at its left end."""
         (cells,), found, places = self.cells, [], np.arange(self.keys)
-        grid = Grid(places[: self.queries, None], self.keys, self.past, self.queries, 1)
+        grid = Grid(places[: self.queries, None], self.keys, self.past, self.queries)
         follows = _Guess(rule, self.past, self.no_padding).expected(grid, False)
         for turn in (1, -1):  # padding on the right, and on the left
             seen, wrong = cells[::turn, ::turn], (cells != follows[0])[::turn, ::turn]
@@ -442,7 +434,7 @@ class _Planes:
         """
         shown = np.zeros(self.keys, bool)
         for rows in row_blocks(np.arange(self.queries), self.keys):
-            grid = Grid(rows[:, None], self.keys, guess.past, self.queries, 1)
+            grid = Grid(rows[:, None], self.keys, guess.past, self.queries)
             allowed = guess.rule.allowed(grid)
             shown |= (allowed & (grid.i != grid.j) if guess.exception == "open" else allowed).any(axis=0)
             if shown.all():
@@ -456,7 +448,7 @@ class _Planes:
 
     def _unlike(self, guess: _Guess, rows: Int[np.ndarray, " R"], is_odd: bool = False) -> Bool[np.ndarray, "B R"]:
         """Return which of these queries see something else than the rule, or than an exception from it, says."""
-        grid = Grid(rows[:, None], self.keys, guess.past, self.queries, 1)
+        grid = Grid(rows[:, None], self.keys, guess.past, self.queries)
         return (self.cells[:, rows] != guess.expected(grid, is_odd)).any(axis=-1)
 
     def exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
@@ -474,7 +466,7 @@ class _Planes:
         """Return whether some queries see nothing that a rule forbids, which no padding allows; odd ones may."""
         rows = self._sample
         try:
-            allowed = guess.rule.allowed(Grid(rows[:, None], self.keys, guess.past, self.queries, 1))
+            allowed = guess.rule.allowed(Grid(rows[:, None], self.keys, guess.past, self.queries))
         except InputError:  # documents that do not fit another alignment
             return False
         extra = np.any(self.cells[:, rows] & ~allowed, axis=-1)
@@ -584,17 +576,12 @@ def _scattered(
         near = Atom("band", (max(back, 0), ahead)) if ahead > 0 else Atom("window", (max(back, 0) + 1,))
         yield Or((near, everywhere))
     gapped = [row for row in local.tolist() if counts[row] < np.ptp(np.flatnonzero(live[row])) + 1]
-    if gapped:
-        yield from _before_a_window(np.flatnonzero(live[gapped[-1]]))
-
-
-def _before_a_window(places: Int[np.ndarray, " _"]) -> Iterator[Expression]:
-    """Yield a causal window beside the first keys, given the keys that a late query sees."""
-    start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
-    window = Atom("window", (len(places) - start,))
-    # A window of 1 is a query of padding that sees itself beside the words.
-    if window != Atom("window", (1,)) and places[start - 1] == start - 1:
-        yield And((Atom("causal"), Or((window, Atom("keys", (0, start))))))
+    if gapped:  # a causal window beside the first keys, which a late query shows
+        places = np.flatnonzero(live[gapped[-1]])
+        start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
+        # A window of 1 is a query of padding that sees itself beside the words.
+        if len(places) - start != 1 and places[start - 1] == start - 1:
+            yield And((Atom("causal"), Or((Atom("window", (len(places) - start,)), Atom("keys", (0, start))))))
 
 
 # --- in words -----------------------------------------------------------------------------------------------

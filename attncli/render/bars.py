@@ -11,10 +11,9 @@ import numpy as np
 from rich.style import Style
 
 from attncli.render.axes import LONGEST_LABEL
-from attncli.render.block import COMFORTABLE, Block
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, table, width_of
 from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
 from attncli.render.palette import Palette, Scale
-from attncli.render.tables import Cell, Column, table, width_of
 from attncli.trace.tokens import Token
 
 if TYPE_CHECKING:
@@ -70,11 +69,7 @@ def _mark(value: float) -> str:
 class TableFormat:
     """Where tables go, and how numbers and tokens look in them.
 
-    Attributes:
-        palette: how bars and words look.
-        width: cells in a line; None is as many as it takes.
-        precision: digits after the point; None is four.
-        ramp: how the colours of bars grow with weights; None leaves it to the palette.
+    Without a precision numbers have four digits.
     """
 
     palette: Palette

@@ -12,10 +12,9 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.calls.groups import TITLES, joined_places
-from attncli.render.block import COMFORTABLE, Block, block, grid, in_words, stack
+from attncli.render.block import COMFORTABLE, Block, Cell, block, grid, in_words, stack
 from attncli.render.masks import compared
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.tables import Cell
 from attncli.text import plural
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attncli.masks.findings import Finding
-from attncli.render.block import Block, grid
+from attncli.render.block import Block, Cell, grid, wrap_cells
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.tables import Cell, wrap_cells
 from attncli.text import layers_named, plural
 
 if TYPE_CHECKING:

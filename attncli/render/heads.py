@@ -15,14 +15,13 @@ from rich.text import Text
 from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.labels import LEAST, MIXED
 from attncli.analysis.metric_names import Metric
-from attncli.render.block import COMFORTABLE, Block, block, flowing, stack
+from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, stack, table, width_of
 from attncli.render.fit import LINES, fit_rows
 from attncli.render.head_map import UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.sections import architecture_of, cautioned, joined, numbers_of
-from attncli.render.tables import Column, table, width_of
 from attncli.text import plural, span
 
 _NAMED = 3  # highest and lowest heads in words, below a map

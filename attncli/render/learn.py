@@ -17,10 +17,9 @@ from attncli.analysis.cell import AttentionRow
 from attncli.analysis.learn import LESSONS, Walk
 from attncli.render.axes import Axis
 from attncli.render.bars import TableFormat
-from attncli.render.block import Block
+from attncli.render.block import Block, Column, table
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM
-from attncli.render.tables import Column, table
 from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -40,12 +39,7 @@ _PROJECTION = (
 
 
 class LessonStep(NamedTuple):
-    """One step of a lesson.
-
-    Attributes:
-        name: what is computed.
-        parts: what is shown, from the top.
-    """
+    """One step of a lesson."""
 
     name: str
     parts: tuple[RenderableType, ...]
@@ -53,12 +47,7 @@ class LessonStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps:
-    """A lesson laid out for one output.
-
-    Attributes:
-        walk: the lesson's numbers.
-        sheet: where it goes.
-    """
+    """A lesson laid out for one output."""
 
     walk: Walk
     sheet: TableFormat

@@ -19,11 +19,10 @@ from attncli.masks.conventions import WRITTEN
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, grid, hstack, stack
+from attncli.render.block import COMFORTABLE, Block, Cell, block, cell, flowing, grid, hstack, stack, wrap_cells
 from attncli.render.findings import finding_lines, tally
 from attncli.render.heatmap import Heatmap, heatmaps, pooling
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.tables import Cell, wrap_cells
 from attncli.text import join_ranges, span
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.metrics import head_metrics
-from attncli.render.block import Block, block, cell, grid, hstack, in_lines, stack
+from attncli.render.block import Block, Column, block, cell, grid, hstack, in_lines, stack, table
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.tables import Column, table
 from attncli.text import plural
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Tokens

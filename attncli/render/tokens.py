@@ -8,9 +8,8 @@ from functools import partial
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.render.block import Block
+from attncli.render.block import Block, Column, table
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.tables import Column, table
 from attncli.text import plural
 from attncli.trace.tokenization import Choice, Tokenization
 from attncli.trace.tokens import Token

@@ -17,10 +17,9 @@ from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.why import Explained
 from attncli.render.axes import MARK
 from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
-from attncli.render.block import Block, grid
+from attncli.render.block import Block, Column, grid, table, width_of, wrap_cells
 from attncli.render.palette import BOLD, DIM
 from attncli.render.sections import headline, proof_line
-from attncli.render.tables import Column, table, width_of, wrap_cells
 from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 

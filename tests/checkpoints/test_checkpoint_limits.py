@@ -198,17 +198,6 @@ def ran(checkpoint: Checkpoint) -> Trace:
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_a_layer_alone_is_what_it_is_among_all(name: str, folder: Folder) -> None:
-    whole = ran(opened(folder(name), "all"))
-    for index in (1, 2):
-        layers = ran(opened(folder(name), str(index))).layers
-        expected = [layer for layer in whole.layers if layer.layer == index]
-        assert len(layers) == len(expected) > 0
-        for ours, theirs in zip(layers, expected, strict=True):
-            check_same(ours, theirs)
-
-
-@pytest.mark.parametrize("name", FAST)
 def test_the_fused_kernel_runs_where_it_drops_nothing_and_nowhere_else(name: str, folder: Folder, fused: Mock) -> None:
     ran(opened(folder(name), "2"))
     assert fused.called == FAST[name]

@@ -1,19 +1,16 @@
 """Streams of sentences, some of which are bad: what is said, what takes their place, and how the run ends."""
 
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click import Command, Context
 
 from attncli.cli.environment import Environment
-from attncli.cli.results import ResultStream
+from attncli.cli.loop import ResultStream
 from attncli.corpus.protocol import Result
 from attncli.corpus.readers import text as text_reader
-from attncli.engines import open_source
-from attncli.engines.source import CorpusItem, trace_stream
 from attncli.errors import Failure
 
 Run = Callable[..., Any]
@@ -67,12 +64,6 @@ def test_standard_input_is_a_file_called_minus(attn: Run, options: list[str]) ->
     assert ran == attn(*options, "-", "-F", "tsv", stdin=texts)
 
 
-def test_several_arguments_are_a_stream_too(attn: Run) -> None:
-    ran = attn("inspect", "time flies", " ", "an arrow", "-F", "jsonl")
-    assert (ran.code, ran.err) == (5, "attn: sentence 2: the sentence is empty; expected at least one word\n")
-    assert [json.loads(line)["text"] for line in ran.out.splitlines()] == ["time flies", "an arrow"]
-
-
 def test_a_single_bad_text_is_an_error_of_one_sentence(attn: Run) -> None:
     ran = attn("tokens", " ", "-F", "jsonl")
     assert (ran.code, ran.out, ran.err) == (5, "", "attn: the sentence is empty; expected at least one word\n")
@@ -100,15 +91,6 @@ def test_where_every_sentence_is_bad_the_output_is_still_one_of_its_format(attn:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_of_the_good_sentences_is_whole(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    assert attn("inspect", "-o", path, stdin=LINES).code == 5
-    assert path.read_text(encoding="utf-8") == attn("inspect", "-F", "jsonl", stdin=LINES).out
-    documents = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert {one["sentence"]: one["text"] for one in documents} == GOOD
-    assert list(tmp_path.iterdir()) == [path]
-
-
 LACKING = b"the fox\na dog\nthe cow\n"
 CHOICES = {
     "--query fox": ([1], "--query 'fox': no such query token; the tokens are: a dog"),
@@ -129,20 +111,6 @@ def test_a_sentence_without_the_tokens_that_are_asked_for_is_a_bad_one(attn: Run
     assert reason in [error for _, _, error in errors]
 
 
-def test_heads_are_measured_over_the_sentences_that_have_the_query(attn: Run) -> None:
-    ran = attn("heads", "--query", "the", "-F", "tsv", stdin=LACKING)
-    assert ran.code == 5
-    assert ran.err == "attn: sentence 2: --query 'the': no such query token; the tokens are: a dog\n"
-    assert ran.out == attn("heads", "--query", "the", "-F", "tsv", "the fox", "the cow").out
-
-
-def test_the_first_trace_says_what_is_measured_though_a_bad_sentence_comes_before_it(attn: Run) -> None:
-    ran = attn("inspect", "--norms", "-F", "tsv", stdin=b" \ntime flies\n")
-    header, *rows = ran.out.splitlines()
-    assert header.split("\t")[-1] == "norm"
-    assert rows == attn("inspect", "--norms", "-F", "tsv", stdin=b"\ntime flies\n").out.splitlines()[1:]
-
-
 def test_a_line_without_an_end_takes_no_more_than_so_much_memory(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_reader, "MAX_BYTES", 2**20)
     long = b"x" * 2**20
@@ -151,25 +119,6 @@ def test_a_line_without_an_end_takes_no_more_than_so_much_memory(attn: Run, monk
     lengths = {one["sentence"]: len(one["text"]) for one in map(json.loads, ran.out.splitlines())}
     assert lengths == {1: 1, 2: 2**20, 5: 1, 6: 2**20}
     assert ran.err.count("it is longer than 1 MiB") == 3
-
-
-def test_a_pair_that_is_bad_is_said_once(attn: Run) -> None:
-    ran = attn("tokens", "time flies", "an arrow", "--pair", " ", "-F", "jsonl")
-    assert (ran.code, ran.out, ran.err) == (5, "", "attn: the pair is empty; expected at least one word\n")
-
-
-def test_a_document_leaves_before_the_next_line_is_read(attn: Run) -> None:
-    read: list[int] = []
-
-    def lines() -> Iterator[CorpusItem]:
-        for number in (1, 2, 3):
-            read.append(number)
-            yield CorpusItem(number, "time flies")
-
-    answers = trace_stream(open_source(), lines(), None, None)
-    for number in (1, 2, 3):
-        next(answers)
-        assert read == list(range(1, number + 1))
 
 
 def test_a_warning_names_its_sentence_where_there_are_several(attn: Run) -> None:
@@ -186,8 +135,8 @@ def test_what_is_to_be_known_of_a_source_is_said_once(capsys: pytest.CaptureFixt
         yield Result(2, Failure("it is odd"))
         yield Result(4, "four", ("a row is empty",), ("its positions are not known",))
 
-    with Context(Command("inspect")) as context:
-        found = ResultStream(context, Environment(), results(), total=None, is_alone=False)  # type: ignore[arg-type]
+    with Environment() as environment:
+        found = ResultStream(environment, results(), total=None, is_alone=False)
         assert [number for number, _ in found.values()] == [1, 4]
     assert found.failures == 1
     assert capsys.readouterr().err.splitlines() == [

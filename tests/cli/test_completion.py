@@ -1,20 +1,24 @@
-"""What a TAB offers, asked as Typer's scripts ask."""
+"""What a TAB offers, asked as Typer's scripts ask, and typed in bash, zsh and fish."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shells import PROJECT, SCRIPTS
+from shells import PROJECT, SCRIPTS, Shell, shell
 from small_checkpoints import hub_cache
 from whole_program import whole_program
 
 
 def offered(line: str, **environment: str) -> list[str]:
     """Return what fish is offered at the end of a line."""
-    asked = {"_ATTN_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_ARGS": line}
+    variables = {
+        "_ATTN_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": line,
+    }
     with whole_program() as attn:
-        ran = attn(**asked | environment)
+        ran = attn(**variables | environment)
     assert (ran.code, ran.err) == (0, "")
     return [one.split("\t")[0] for one in ran.out.splitlines() if one]
 
@@ -38,8 +42,6 @@ def test_the_scripts_in_the_repository_are_what_the_program_prints(shell: str, a
         ("attn inspect --show q,k,me", ["q,k,metrics"]),
         ("attn check --fail-on leak,dea", ["leak,dead-row"]),
         ("attn inspect --mask 'causal & win", ["causal & window("]),
-        ("attn inspect --num-heads 2 --head ", ["0", "1", "all"]),
-        ("attn inspect -m demo --layer 0,1", ["0,1"]),
         ("attn inspect -m de", ["demo"]),
         ("attn help exit", ["exit-codes"]),
         ("attn inspect --from tr", []),
@@ -49,14 +51,27 @@ def test_a_tab_offers_what_fits(line: str, expected: list[str]) -> None:
     assert offered(line) == expected
 
 
-def test_models_of_the_local_cache_and_their_layers(tmp_path: Path, minilm: str) -> None:
+def test_models_of_the_local_cache(tmp_path: Path, minilm: str) -> None:
     name = "sentence-transformers/all-MiniLM-L6-v2"
-    cache = hub_cache(tmp_path, name, minilm)
-    assert offered("attn inspect -m sent", **cache) == [name]
-    assert offered(f"attn inspect -m {name} --layer 5", **cache) == ["5"]
+    assert offered("attn inspect -m sent", **hub_cache(tmp_path, name, minilm)) == [name]
 
 
-def test_a_tab_complains_of_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text("[tool.attncli")
-    assert offered("attn inspect --layer ") == ["0", "all"]
+@pytest.fixture(scope="module", params=["bash", "zsh", "fish"])
+def typed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    home: Path = tmp_path_factory.mktemp(request.param)
+    (home / "trace.safetensors").touch()
+    with shell(request.param, home, HF_HOME=str(home / "none")) as opened:
+        yield opened
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("keys", "arguments"),
+    [
+        ("attn insp\t--colorm\tvi\t", ["inspect", "--colormap", "viridis"]),
+        ("attn inspect -m de\t--show q,k,me\tx", ["inspect", "-m", "demo", "--show", "q,k,metrics", "x"]),
+        ("attn inspect --from tr\tx", ["inspect", "--from", "trace.safetensors", "x"]),
+    ],
+)
+def test_a_tab_in_a_shell_finishes_the_word(typed: Shell, keys: str, arguments: list[str]) -> None:
+    assert typed.ran(keys) == arguments

@@ -10,9 +10,6 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from attncli.cli.datasets import provenance
-from attncli.cli.options import Inspection, ViewOptions
-
 Run = Callable[..., Any]
 PART = "part-00000-00000.parquet"
 
@@ -21,31 +18,17 @@ def read(folder: Path) -> Any:
     return pyarrow.dataset.dataset(folder, format="parquet").to_table()
 
 
-def test_what_numbers_depend_on_is_said() -> None:
-    def given(**said: Any) -> Any:
-        return lambda: iter(said.items())
-
-    request, view = Inspection.__new__(Inspection), ViewOptions.__new__(ViewOptions)
-    object.__setattr__(
-        request, "explicit_values", given(model="demo", file="x", top_keys=3, query=["a", "b"], device="cpu")
-    )
-    object.__setattr__(view, "explicit_values", given(ramp="log", no_special=True))
-    assert provenance("inspect", request, view) == {
-        "command": "inspect", "--device": "cpu", "--model": "demo", "--no-special": "given", "--query": "a,b",
-        "--top-keys": "3",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("options", [["--show", "metrics"], ["--top-keys", "2"]])
 def test_a_folder_holds_the_rows_of_a_file(attn: Run, tmp_path: Path, options: list[str]) -> None:
-    run = ["inspect", "-m", "demo", "one two three", "a b", "--layer", "all", *options]
-    ran = attn(*run, "-o", f"{tmp_path}/out/")
+    of_the_run = ["--ramp", "log", "--colormap", "gray", "--offline"]
+    run = ["inspect", "-m", "demo", "one two three", "a b", "--layer", "all", "--no-special", *options]
+    ran = attn(*run, *of_the_run, "-o", f"{tmp_path}/out/")
     assert (ran.code, ran.out, ran.err) == (0, "", f"attn: {tmp_path}/out: 2 sentences in 1 part\n")
     assert attn(*run, "-o", tmp_path / "x.parquet").code == 0
     assert read(tmp_path / "out").equals(pq.read_table(tmp_path / "x.parquet"))
     made = json.loads((tmp_path / "out" / "_attncli.json").read_text())["made"]
-    assert made["command"] == "inspect"
-    assert made["--model"] == "demo"
+    expected = {"command": "inspect", "--model": "demo", "--layer": "all", "--no-special": "given"}
+    assert made == {**expected, "--format": "parquet", options[0]: options[1]}
 
 
 def test_a_folder_that_is_there_is_gone_on_with(attn: Run, tmp_path: Path) -> None:
@@ -80,13 +63,6 @@ def test_several_files_have_parts_of_their_own(attn: Run, tmp_path: Path) -> Non
     (corpus / "c.txt").write_text("more\n")
     ran = attn(*run, "--file", f"{corpus}/*[bc].*")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-
-
-def test_a_format_that_no_folder_has_is_refused(attn: Run, tmp_path: Path) -> None:
-    ran = attn("inspect", "a b", "-F", "json", "-o", f"{tmp_path}/out/")
-    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert "--format json does not apply to a folder, whose parts are parquet, jsonl, tsv, csv" in ran.err
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_is_not_for_a_saved_trace_or_tokens(attn: Run, tmp_path: Path) -> None:

@@ -5,14 +5,18 @@ import shlex
 import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from running import Ran, on_terminal, text_shown
+from running import Ran, on_terminal, plain, text_shown
 from tmux import Tmux
 from whole_program import whole_program
 
 ATTN = [sys.executable, "-m", "attncli"]
 SENTENCE = "time flies like an arrow"
+TEXT = " ".join(f"word{number}" for number in range(40))
+TOY = ("--num-heads", "12", "--d-model", "24")
+SCREEN = {"COLUMNS": "100", "LINES": "50", "COLORTERM": "truecolor"}
 
 
 @pytest.mark.system
@@ -47,8 +51,8 @@ def test_colour_is_decided_by_the_flag_then_the_environment(
 
 def test_an_error_is_broken_between_words_and_says_who_speaks_in_colour(attn: Callable[..., Ran]) -> None:
     width, arguments = 40, ("inspect", "time flies", "--temperature", "2")
-    plain = {"COLUMNS": str(width), "NO_COLOR": "", "FORCE_COLOR": ""}
-    code, out, shown = on_terminal(*arguments, **plain)
+    variables = {"COLUMNS": str(width), "NO_COLOR": "", "FORCE_COLOR": ""}
+    code, out, shown = on_terminal(*arguments, **variables)
     assert (code, out) == (2, "")
     lines = [line.rstrip() for line in text_shown(shown).splitlines()]
     assert "".join(f"{line} " for line in lines).rstrip() == attn(*arguments).err.rstrip()
@@ -57,24 +61,57 @@ def test_an_error_is_broken_between_words_and_says_who_speaks_in_colour(attn: Ca
     assert shown.startswith("\x1b[1;31mattn:\x1b[0m no such option: ")
 
 
-def test_an_error_has_no_colour_where_none_is_wanted() -> None:
-    shown = on_terminal("inspect", "--nonsense", NO_COLOR="1", FORCE_COLOR="")[2]
-    assert shown == "attn: no such option: --nonsense; see attn inspect --help\r\n"
-
-
-def test_an_error_that_nobody_watches_is_one_line_even_where_colour_is_forced() -> None:
-    with whole_program() as attn:
-        ran = attn("inspect", "x" * 300, "--query", "y", FORCE_COLOR="1", COLUMNS="40")
-    assert ran.err.count("\n") == 1
-    assert "\x1b" not in ran.err
-
-
 def test_a_note_is_no_error_and_a_bad_sentence_stands_above_the_bar() -> None:
-    plain = {"NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "80"}
-    shown = on_terminal("tokens", "time", "flies", **plain)[2]
+    variables = {"NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "80"}
+    shown = on_terminal("tokens", "time", "flies", **variables)[2]
     assert shown.startswith("\x1b[1mattn:\x1b[0m 2 words were taken as a sentence each")
-    code, _, shown = on_terminal("tokens", "-", stdin="time\n \nflies\n", **plain)
+    code, _, shown = on_terminal("tokens", "-", stdin="time\n \nflies\n", **variables)
     assert code == 5
     # Where the bar is drawn, its line is cleared before the error is written, from the beginning of a line.
     (before,) = re.findall(r"([^\n]*)attn:.{0,10} sentence 2: the sentence is empty; expected at least one word", shown)
     assert text_shown(before).rpartition("\r")[2].strip() == ""
+
+
+# --- one screen, and the pager ---
+
+
+def test_a_terminal_has_one_screen_and_a_pipe_has_all(attn: Callable[..., Ran]) -> None:
+    code, _, shown = on_terminal("inspect", TEXT, *TOY, out=True, **SCREEN)
+    assert code == 0
+    assert len(text_shown(shown).splitlines()) <= 49
+    assert all(re.search(rf"head {head}\b", text_shown(shown)) for head in range(12))
+    assert "attn: one screen has room for maps in blocks of cells; --all shows everything" in text_shown(shown)
+    piped = attn("inspect", TEXT, *TOY, PAGER="echo paged")
+    assert "scores, before the mask" in piped.out
+    assert piped.err == ""
+
+
+def test_what_is_said_above_the_view_takes_lines_of_the_screen() -> None:
+    arguments = [TEXT, "--mask", "causal & ~queries(2,9)"]
+    small = {"COLUMNS": "60", "LINES": "40", "COLORTERM": "truecolor"}
+    code, _, shown = on_terminal("inspect", *arguments, out=True, **small)
+    lines = text_shown(shown).splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("toy layer"))
+    assert (code, first) == (0, 3)
+    assert " ".join(lines[:first]).count("attn: ") == 1  # rows without a key
+    assert 36 <= len(lines) <= 39
+
+
+def test_everything_goes_through_the_pager_of_a_person(tmp_path: Path) -> None:
+    read = tmp_path / "read"
+    pager = f"cat > '{read}'; echo LESS=$LESS >> '{read}'"
+    code, _, shown = on_terminal("inspect", TEXT, *TOY, "--all", out=True, PAGER=pager, **SCREEN)
+    assert (code, shown) == (0, "")
+    assert "\x1b[" in read.read_text()
+    text = plain(read.read_text())
+    assert text.endswith("LESS=FRX\n")  # as git gives it
+    assert "scores, before the mask" in text
+    assert "largest of" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(re.search(rf"head {head}\b", text) for head in range(12))
+
+
+def test_without_a_pager_it_is_printed() -> None:
+    code, _, shown = on_terminal("inspect", TEXT, *TOY, "--all", out=True, PAGER="no-such-pager-anywhere", **SCREEN)
+    assert code == 0
+    assert "scores, before the mask" in text_shown(shown)

@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from refusals import USAGE, refused
 from signalled import ATTN
 from small_checkpoints import minilm_folder
 from threadpoolctl import threadpool_limits
@@ -43,7 +44,6 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["inspect", "-F", "json"],
         ["heads", "-F", "tsv"],
         ["inspect", "-F", "tsv", "--norms", "--words", "-m", "demo"],
         ["inspect", "-F", "csv", "--query", "1", "--mask", "~full"],
@@ -62,7 +62,6 @@ def test_many_processes_write_what_one_writes(attn: Run, corpus: Path, arguments
     ("arguments", "parallel_from"),
     [
         (["inspect", "-F", "jsonl"], 512),
-        (["heads", "-F", "json", "-m", "demo", "--engine", "transformers"], 4096),
         (["diff", "-m", "demo", "-m", "demo", "--layer", "0"], 512),
         (["tokens", "-F", "jsonl"], 4096),
     ],
@@ -82,24 +81,10 @@ def test_processes_of_nobodys_wish_pay_for_their_start(
         attn(*arguments, "--file", corpus, "--jobs", "auto")
 
 
-def test_parquet_is_that_of_one_process(attn: Run, corpus: Path, tmp_path: Path) -> None:
-    files = [tmp_path / f"{jobs}.parquet" for jobs in (1, 2)]
-    for jobs, file in enumerate(files, start=1):
-        assert attn("inspect", "--file", corpus, "-o", file, "-j", str(jobs)).code == 5
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def test_where_there_is_one_process_jobs_are_refused(attn: Run, tmp_path: Path) -> None:
-    for arguments, said in (
-        (["-j", "2"], "--jobs does not apply to table, which is drawn, one sentence after the other"),
-        (["-j", "auto", "-F", "svg"], "--jobs does not apply to svg, which is drawn"),
-        (["-j", "2", "--save", tmp_path / "x.safetensors", "-F", "json"], "--jobs does not apply to --save"),
-        (["-j", "0", "-F", "json"], "--jobs 0: expected a number of processes from 1 to 1024, or auto"),
-        (["-j", "many", "-F", "json"], "--jobs many: expected"),
-    ):
-        ran = attn("inspect", "time flies", *arguments)
-        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-        assert ran.err.startswith(f"attn: {said}")
+def test_what_is_no_number_of_processes_is_refused(attn: Run) -> None:
+    for jobs in ("0", "many"):
+        ran = attn("inspect", "time flies", "-j", jobs, "-F", "json")
+        refused(ran, USAGE, f"--jobs {jobs}: expected a number of processes from 1 to 1024, or auto")
     assert attn("inspect", "time flies", "-j", "1").code == 0
     assert attn("inspect", "time flies", ATTN_JOBS="2").code == 0
 

@@ -47,20 +47,6 @@ def test_means_and_deviations_are_those_of_single_runs(attn: Run, records: Path)
     assert pd.read_parquet(path).astype(frame.dtypes).equals(frame)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "why"),
-    [
-        ("time -F parquet", 2, "say where with --output"),
-        ("time -o heads/", 2, "attn heads writes one table, and no folder of parts; attn inspect -o FOLDER/ --show"),
-    ],
-)
-def test_a_bad_request_is_one_sentence_and_its_code(attn: Run, arguments: str, code: int, why: str) -> None:
-    ran = attn("heads", *arguments.split())
-    assert (ran.code, ran.out) == (code, "")
-    assert ran.err.count("\n") == 1
-    assert why in ran.err
-
-
 def test_two_checkpoints_are_compared_over_many_sentences(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
     path = tmp_path / "some.txt"
     path.write_bytes("\n".join(TEXTS[:3]).encode() + b"\n\xff\n")

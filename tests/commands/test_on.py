@@ -23,9 +23,6 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("-o out/ --on dask", "--on dask: expected ray, or ray://HOST:PORT of a cluster, such as ray://"),
         ("-o out/ --on ray://", "--on ray://: expected ray, or ray://HOST:PORT"),
         ("-o out/ --on ray://a/b", "--on ray://a/b: expected ray, or ray://HOST:PORT"),
-        ("-F jsonl --on ray", "--on applies to -o FOLDER/, a dataset of parts, each of which is a task; give one"),
-        ("-o out/ --on ray --device-map auto", "--device-map does not apply to --on, where each"),
-        ("-o out/ --on ray --device cuda:1", "--device cuda:1 does not apply to --on, where Ray"),
         ("-o out/ --on ray --jobs 0", "--jobs 0: expected a number of processes from 1 to 1024"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from works import Weights
 
 import attncli
-from attncli.analysis.diff import Differences, DiffStats
+from attncli.analysis.diff import DiffStats
 from attncli.corpus.jobs import DiffJob, Identity, TraceJob
 from attncli.corpus.run import batched, run
 from attncli.engines import inspect
@@ -45,30 +45,19 @@ def test_a_source_that_does_not_exist_is_refused() -> None:
         next(results)
 
 
-def test_a_source_that_is_open_is_used() -> None:
-    job = TraceJob(Weights(), {"seed": 3})
-    impossible = TraceJob(Weights(), {"layers": 7})
-    assert len(list(run(impossible, batched(SENTENCES), 1, job.open(job.source())))) == len(SENTENCES)
-
-
 TEXTS = ["time flies like an arrow", "a b a", "fruit flies like a banana", "a rose is a rose", "so it goes", "x"]
 
 
-def compared() -> tuple[Differences, list[Failure]]:
+def test_two_models_are_as_far_apart_as_in_a_loop_over_the_sentences() -> None:
     first, second = (TraceJob(Identity(), {"seed": seed, "num_heads": 2}) for seed in (0, 1))
     sentences = [CorpusItem(number, text) for number, text in enumerate([*TEXTS, ""], start=1)]
-    stats, failures = DiffStats(), []
     with closing(run(DiffJob(first, second), batched(sentences), 2)) as results:
-        for result in results:
-            if isinstance(result.value, Failure):
-                failures.append(result.value)
-            else:
-                stats.add(result.value)
-    return stats.differences(), failures
-
-
-def test_two_models_are_as_far_apart_as_in_a_loop_over_the_sentences() -> None:
-    found, failures = compared()
+        values = [result.value for result in results]
+    stats, failures = DiffStats(), [value for value in values if isinstance(value, Failure)]
+    for value in values:
+        if not isinstance(value, Failure):
+            stats.add(value)
+    found = stats.differences()
     assert len(failures) == 1
     assert (found.sentences, found.first.seed, found.second.seed) == (6, 0, 1)
     pairs = [[attncli.inspect(text, seed=seed, num_heads=2) for seed in (0, 1)] for text in TEXTS]

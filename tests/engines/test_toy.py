@@ -81,21 +81,12 @@ def embedded(rng: str, seed: int, width: int, text: str, others: str = "", size:
     return table[[vocabulary.index(word) for word in words]]
 
 
-def scaled(rng: str, seed: int, width: int, *shapes: tuple[int, int]) -> list[Tensor]:
-    stream = Stream(rng, seed)
-    return [stream.normal(*shape) / math.sqrt(width) for shape in shapes]
-
-
 def close(actual: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=1e-5, atol=2e-6)
 
 
 def heads(layer: LayerTrace, name: str) -> np.ndarray:
     return np.stack([getattr(layer.head(head), name) for head in range(layer.num_heads)])
-
-
-def joined(layer: LayerTrace) -> np.ndarray:
-    return np.concatenate([layer.head(head).output for head in range(layer.num_heads)], axis=-1)
 
 
 def rounded(row: np.ndarray) -> str:
@@ -105,153 +96,107 @@ def rounded(row: np.ndarray) -> str:
 # --- the systems of the texts --------------------------------------------------------------------------------
 
 
-@both_rngs
-def test_a_single_head_is_softmax_of_qk_over_root_d_times_v(rng: str) -> None:
-    trace = attncli.inspect(SENTENCE, d_model=7, num_heads=1, out_proj=False, mask="none", seed=3, rng=rng)
-    x = embedded(rng, 3, 7, SENTENCE)
-    w_q, w_k, w_v = scaled(rng, 3, 7, (7, 7), (7, 7), (7, 7))
-    scores = (x @ w_q) @ (x @ w_k).T / math.sqrt(7)
-    head = trace.layer(0).head(0)
-    close(trace.layer(0).inputs, x)
-    close(head.q, x @ w_q)
-    close(head.k, x @ w_k)
-    close(head.v, x @ w_v)
-    close(head.scores, scores)
-    close(head.weights, torch.softmax(scores, -1))
-    close(head.output, torch.softmax(scores, -1) @ (x @ w_v))
-    assert trace.layer(0).projected([0]) is None
-    assert trace.source.details["parameters"] == 3 * 7 * 7
+def sinusoids(length: int, width: int) -> Tensor:
+    rows = []
+    for position in range(length):
+        angles = [position / 10_000 ** (2 * pair / width) for pair in range(width)]
+        rows.append([function(angle) for angle in angles for function in (math.sin, math.cos)][:width])
+    return torch.tensor(rows)
+
+
+SIZES = {"d_model": 6, "num_heads": 2, "d_k": 3, "d_v": 4}
+# The options of a layer, and how many parameters it has.
+LAYERS: dict[str, tuple[dict[str, Any], int]] = {
+    "as it is": ({}, 3 * 32 * 8 * 4 + 32 * 32),
+    "a single head": ({"d_model": 7, "num_heads": 1, "out_proj": False, "mask": "none"}, 3 * 7 * 7),
+    "widths of their own": (SIZES | {"mask": "none"}, 2 * 6 * (3 + 3 + 4) + 2 * 4 * 6),
+    "a target": ({"d_model": 6, "num_heads": 2, "target": STATES[1]}, 4 * 6 * 6),
+    "embeddings alone": ({"project": "none", "d_model": 5, "mask": "none"}, 0),
+    "embeddings of a target": ({"project": "none", "scale": "none", "d_model": 7, "target": STATES[1]}, 0),
+    "embeddings and W_o": ({"project": "none", "d_model": 3, "num_heads": 2, "out_proj": True}, 18),
+    "queries and keys alone": (
+        {"project": "qk", "d_model": 4, "d_k": 3, "num_heads": 2, "mask": "none"},
+        2 * 2 * 4 * 3 + 8 * 4,
+    ),
+    "positions": ({"positions": "sinusoidal", "project": "none", "d_model": 7, "target": STATES[1]}, 0),
+    "even positions": ({"positions": "sinusoidal", "d_model": 8, "num_heads": 2}, 4 * 8 * 8),
+    "a scale": ({"scale": -0.25, "d_model": 4, "d_k": 9, "d_v": 4}, 4 * 4 * (9 + 9 + 4) + 16 * 4),
+    "normal": (SIZES | {"init": "normal"}, 168),
+    "uniform": (SIZES | {"init": "uniform"}, 168),
+    "linear": (SIZES | {"init": "linear"}, 168 + 2 * (3 + 3 + 4) + 6),
+    "zeros": (SIZES | {"init": "zeros"}, 168),
+}
 
 
 @both_rngs
-def test_heads_with_key_and_value_widths_of_their_own_are_concatenated_and_projected(rng: str) -> None:
-    width, count, d_k, d_v = 6, 3, 5, 4
-    trace = attncli.inspect(SENTENCE, d_model=width, num_heads=count, d_k=d_k, d_v=d_v, mask="none", seed=11, rng=rng)
-    x = embedded(rng, 11, width, SENTENCE)
-    *drawn, w_o = scaled(rng, 11, width, *[(width, d_k), (width, d_k), (width, d_v)] * count, (count * d_v, width))
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_is_what_torch_makes_of_the_weights_that_are_drawn(rng: str, name: str) -> None:
+    options, parameters = LAYERS[name]
+    text, target = (STATES[0], options["target"]) if "target" in options else (SENTENCE, "")
+    trace = attncli.inspect(text, seed=9, rng=rng, **options)
+    width, count = options.get("d_model", 32), options.get("num_heads", 1 if options.get("project") == "none" else 4)
+    keys = queries = embedded(rng, 9, width, text, target)
+    if target:
+        queries = embedded(rng, 9, width, target, text)
+    if "positions" in options:
+        keys, queries = (x + sinusoids(len(x), width) for x in (keys, queries))
+    stream, init = Stream(rng, 9), options.get("init", "scaled")
+
+    def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        if init == "linear":
+            return stream.linear(rows, columns)
+        draw = {
+            "scaled": lambda: stream.normal(rows, columns) / math.sqrt(width),
+            "normal": lambda: stream.normal(rows, columns),
+            "uniform": lambda: stream.uniform(rows, columns),
+            "zeros": lambda: torch.zeros(rows, columns),
+        }
+        return draw[init](), torch.zeros(columns)
+
+    layer, project = trace.layer(0), options.get("project", "qkv")
+    split = options.get("d_k", width // count), options.get("d_v", width // count)
     outputs = []
     for head in range(count):
-        w_q, w_k, w_v = drawn[3 * head : 3 * head + 3]
-        outputs.append(scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v))
-    layer = trace.layer(0)
-    close(heads(layer, "output"), torch.stack(outputs))
-    close(joined(layer), torch.cat(outputs, -1))
-    close(layer.projected(range(LENGTH)), torch.cat(outputs, -1) @ w_o)
-    assert layer.shapes == {
-        "q": [3, 6, 5],
-        "k": [3, 6, 5],
-        "v": [3, 6, 4],
-        "scores": [3, 6, 6],
-        "weights": [3, 6, 6],
-        "output": [3, 6, 4],
-    }
-    assert trace.source.details["parameters"] == count * width * (d_k + d_k + d_v) + count * d_v * width
-
-
-def packed(rng: str, seed: int, width: int, count: int) -> torch.nn.MultiheadAttention:
-    """Torch's own module, with the weights of each head packed into it."""
-    size = width // count
-    *drawn, w_o = scaled(rng, seed, width, *[(width, size)] * (3 * count), (width, width))
-    module = torch.nn.MultiheadAttention(width, count, bias=False)
-    with torch.no_grad():
-        module.in_proj_weight.copy_(torch.cat([torch.cat(drawn[part::3], dim=1).T for part in range(3)]))
-        module.out_proj.weight.copy_(w_o.T)
-    return module.eval()
+        q, k, v = queries, keys, keys
+        if project != "none":
+            q, k = (x @ weight + bias for x in (queries, keys) for weight, bias in [matrix(width, split[0])])
+        if project == "qkv":
+            weight, bias = matrix(width, split[1])
+            v = keys @ weight + bias
+        scale = {"sqrt": q.shape[-1] ** -0.5, "none": 1.0}.get(options.get("scale", "sqrt"), options.get("scale"))
+        is_causal = not target and "mask" not in options
+        found = layer.head(head)
+        for shown, expected in ((found.q, q), (found.k, k), (found.v, v), (found.scores, q @ k.T * scale)):
+            close(shown, expected)
+        outputs.append(scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale))
+        close(found.output, outputs[-1])
+        assert found.weights.sum(axis=-1) == pytest.approx(1)
+    together = torch.cat(outputs, -1)
+    if options.get("out_proj", project != "none"):
+        weight, bias = matrix(together.shape[-1], width)
+        close(layer.projected(range(len(queries))), together @ weight + bias)
+        assert (layer.out_bias is not None) == (init == "linear")
+    else:
+        assert layer.projected([0]) is None
+    assert layer.kind == ("cross" if target else "self")
+    assert layer.shapes["weights"] == [count, len(queries), len(keys)]
+    assert trace.source.details["parameters"] == parameters
 
 
 @both_rngs
 def test_the_default_layer_is_torchs_multihead_attention(rng: str) -> None:
     trace = attncli.inspect(SENTENCE, seed=5, rng=rng)
-    x = embedded(rng, 5, 32, SENTENCE)
+    x, stream = embedded(rng, 5, 32, SENTENCE), Stream(rng, 5)
+    drawn = [stream.normal(32, 8) / math.sqrt(32) for _ in range(12)]
+    w_o = stream.normal(32, 32) / math.sqrt(32)
+    module = torch.nn.MultiheadAttention(32, 4, bias=False).eval()
     later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     with torch.no_grad():
-        output, weights = packed(rng, 5, 32, 4)(x, x, x, attn_mask=later, average_attn_weights=False)
-    layer = trace.layer(0)
-    close(heads(layer, "weights"), weights)
-    close(layer.projected(range(LENGTH)), output)
-    assert trace.source.details["parameters"] == 3 * 32 * 8 * 4 + 32 * 32
-
-
-@both_rngs
-def test_cross_attention_is_torchs_multihead_attention_over_another_sequence(rng: str) -> None:
-    trace = attncli.inspect(STATES[0], target=STATES[1], d_model=6, num_heads=2, seed=8, rng=rng)
-    keys = embedded(rng, 8, 6, *STATES)
-    queries = embedded(rng, 8, 6, *reversed(STATES))
-    with torch.no_grad():
-        output, weights = packed(rng, 8, 6, 2)(queries, keys, keys, average_attn_weights=False)
-    layer = trace.layer(0)
-    assert layer.kind == "cross"
-    assert trace.query_tokens.ids == [4, 5, 0]
-    assert trace.key_tokens.ids == [1, 0, 3, 2, 4]
-    assert layer.shapes["weights"] == [2, 3, 5]
-    close(heads(layer, "weights"), weights)
-    close(layer.projected(range(3)), output)
-
-
-@both_rngs
-def test_without_projections_queries_keys_and_values_are_the_embeddings(rng: str) -> None:
-    trace = attncli.inspect(SENTENCE, project="none", d_model=5, mask="none", seed=2, rng=rng)
-    x = embedded(rng, 2, 5, SENTENCE)
-    layer = trace.layer(0)
-    assert layer.num_heads == 1
-    for name in ("q", "k", "v"):
-        close(getattr(layer.head(0), name), x)
-    close(layer.head(0).output, torch.softmax(x @ x.T / math.sqrt(5), -1) @ x)
-    assert layer.projected([0]) is None
-    assert trace.source.details["parameters"] == 0
-
-
-@both_rngs
-def test_without_projections_a_target_attends_over_encoder_states_by_unscaled_alignment_scores(rng: str) -> None:
-    trace = attncli.inspect(STATES[0], target=STATES[1], project="none", scale="none", d_model=7, seed=4, rng=rng)
-    encoder = embedded(rng, 4, 7, *STATES)
-    decoder = embedded(rng, 4, 7, *reversed(STATES))
-    head = trace.layer(0).head(0)
-    for step in range(3):
-        alignment = torch.stack([torch.dot(decoder[step], state) for state in encoder])
-        close(head.scores[step], alignment)
-        close(head.weights[step], torch.softmax(alignment, 0))
-        context = sum(weight * state for weight, state in zip(torch.softmax(alignment, 0), encoder, strict=True))
-        close(head.output[step], context)
-
-
-@both_rngs
-def test_zero_weights_make_the_causal_average(rng: str) -> None:
-    trace = attncli.inspect(SENTENCE, init="zeros", project="qk", mask="causal", d_model=8, seed=9, rng=rng)
-    x = embedded(rng, 9, 8, SENTENCE)
-    layer = trace.layer(0)
-    assert layer.num_heads == 4
-    for head in range(4):
-        for row in range(LENGTH):
-            expected = [1 / (row + 1)] * (row + 1) + [0.0] * (LENGTH - row - 1)
-            np.testing.assert_allclose(layer.head(head).weights[row], expected, rtol=1e-6, atol=0)
-            close(layer.head(head).output[row], x[: row + 1].mean(0))
-
-
-def sinusoids(length: int, width: int) -> list[list[float]]:
-    rows = []
-    for position in range(length):
-        row = []
-        for pair in range(width):
-            angle = position / 10_000 ** (2 * pair / width)
-            row += [math.sin(angle), math.cos(angle)]
-        rows.append(row[:width])
-    return rows
-
-
-@both_rngs
-@pytest.mark.parametrize("width", [7, 8])
-def test_sinusoidal_positions_are_added_to_the_embeddings(rng: str, width: int) -> None:
-    options: dict[str, Any] = {"positions": "sinusoidal", "project": "none", "d_model": width, "seed": 1, "rng": rng}
-    trace = attncli.inspect(STATES[0], target=STATES[1], **options)
-    keys = embedded(rng, 1, width, *STATES) + torch.tensor(sinusoids(5, width))
-    queries = embedded(rng, 1, width, *reversed(STATES)) + torch.tensor(sinusoids(3, width))
-    head = trace.layer(0).head(0)
-    close(head.k, keys)
-    close(head.v, keys)
-    close(head.q, queries)
-    assert head.q.dtype == np.float32
-    close(head.output, torch.softmax(queries @ keys.T / math.sqrt(width), -1) @ keys)
+        module.in_proj_weight.copy_(torch.cat([torch.cat(drawn[part::3], dim=1).T for part in range(3)]))
+        module.out_proj.weight.copy_(w_o.T)
+        output, weights = module(x, x, x, attn_mask=later, average_attn_weights=False)
+    close(heads(trace.layer(0), "weights"), weights)
+    close(trace.layer(0).projected(range(LENGTH)), output)
 
 
 @pytest.mark.parametrize(
@@ -268,15 +213,6 @@ def test_any_mask_expression_reaches_the_softmax(expression: str, allows: Any) -
     q, k, v = (torch.from_numpy(array) for array in (layer.q, layer.k, layer.v))
     close(heads(layer, "output"), scaled_dot_product_attention(q, k, v, attn_mask=allowed))
     assert (heads(layer, "mask") == allowed.numpy()).all()
-
-
-@pytest.mark.parametrize(
-    ("scale", "factor"), [("sqrt", 9**-0.5), ("none", 1.0), ("0.25", 0.25), (2, 2.0), (-0.5, -0.5)]
-)
-def test_the_scale_multiplies_the_dot_products(scale: Any, factor: float) -> None:
-    layer = attncli.inspect(SENTENCE, d_model=4, d_k=9, d_v=4, scale=scale).layer(0)
-    assert layer.scale == pytest.approx(factor)
-    close(layer.head(0).scores, (layer.q[0] @ layer.k[0].T) * factor)
 
 
 # --- published numbers ---------------------------------------------------------------------------------------
@@ -297,43 +233,11 @@ def test_the_published_single_head_comes_out_digit_for_digit() -> None:
 
 def test_the_published_four_heads_come_out_digit_for_digit() -> None:
     trace = attncli.inspect(SENTENCE, num_heads=4, d_k=2, d_v=1, **NOTEBOOK)
-    assert rounded(joined(trace.layer(0))[0]) == "-0.0185 0.0170 0.1999 -0.0860"
+    assert rounded(heads(trace.layer(0), "output")[:, 0, 0]) == "-0.0185 0.0170 0.1999 -0.0860"
     assert trace.source.details["parameters"] == 4 * 3 * (2 + 2 + 1)
 
 
 # --- draws ---------------------------------------------------------------------------------------------------
-
-
-@both_rngs
-@pytest.mark.parametrize("init", ["scaled", "normal", "uniform", "linear", "zeros"])
-def test_every_init_draws_each_head_and_then_w_o(rng: str, init: str) -> None:
-    width, count, d_k, d_v = 6, 2, 3, 4
-    trace = attncli.inspect(SENTENCE, d_model=width, num_heads=count, d_k=d_k, d_v=d_v, init=init, seed=17, rng=rng)
-    x = embedded(rng, 17, width, SENTENCE)
-    stream = Stream(rng, 17)
-
-    def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        if init == "linear":
-            return stream.linear(rows, columns)
-        drawn = {
-            "scaled": lambda: stream.normal(rows, columns) / math.sqrt(width),
-            "normal": lambda: stream.normal(rows, columns),
-            "uniform": lambda: stream.uniform(rows, columns),
-            "zeros": lambda: torch.zeros(rows, columns),
-        }
-        return drawn[init](), torch.zeros(columns)
-
-    layer = trace.layer(0)
-    for head in range(count):
-        for name, columns in (("q", d_k), ("k", d_k), ("v", d_v)):
-            weight, bias = matrix(width, columns)
-            close(getattr(layer.head(head), name), x @ weight + bias)
-    weight, bias = matrix(count * d_v, width)
-    close(layer.out_projection, weight)
-    close(layer.projected(range(LENGTH)), torch.from_numpy(joined(layer)) @ weight + bias)
-    assert (layer.out_bias is not None) == (init == "linear")
-    biases = count * (d_k + d_k + d_v) + width if init == "linear" else 0
-    assert trace.source.details["parameters"] == width * count * (d_k + d_k + d_v) + count * d_v * width + biases
 
 
 @both_rngs

@@ -1,6 +1,5 @@
 """Data frames of pandas and polars: a row a cell, as TSV has them, with types."""
 
-import importlib.util
 import math
 import subprocess
 import sys
@@ -41,19 +40,11 @@ def test_a_row_is_a_cell(library: Library) -> None:
     types = {name: str(kind).lower() for name, kind in zip(frame.columns, frame.dtypes, strict=True)}
     assert types["score"] == types["weight"] == "float32"
     assert types["head"] == types["key"] == "int32"
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_a_part_of_a_trace_has_its_rows_alone(library: Library) -> None:
-    trace = attncli.inspect("time flies", target="le temps vole", num_heads=4)
-    assert len(trace.to_dataframe(library)) == 4 * 3 * 2
-    head = trace.layer(0).head(2, queries=[1])
+    crossed = attncli.inspect("time flies", target="le temps vole", num_heads=4)  # a part has its rows alone
+    head = crossed.layer(0).head(2, queries=[1])
     rows = rows_of(head.to_dataframe(library))
-    assert [(row["head"], row["query_token"], row["key_token"]) for row in rows] == [
-        (2, "temps", "time"),
-        (2, "temps", "flies"),
-    ]
-    assert [row["weight"] for row in rows] == head.weights[0].tolist()
+    places = [(row["head"], row["query_token"], row["key_token"], row["weight"]) for row in rows]
+    assert places == [(2, "temps", key, weight) for key, weight in zip(("time", "flies"), head.weights[0], strict=True)]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -71,18 +62,16 @@ def test_tokens_are_whole_nan_stays_nan_and_derived_numbers_have_no_scores(libra
 
 def test_a_survey_has_a_row_a_head() -> None:
     survey = attncli.heads(["time flies time", "flies"], num_heads=2)
-    for row, own, head in zip(
-        rows_of(survey.to_dataframe("pandas")), rows_of(survey.to_dataframe("polars")), survey.heads, strict=True
-    ):
+    frames = (rows_of(survey.to_dataframe(library)) for library in LIBRARIES)
+    for row, own, head in zip(*frames, survey.heads, strict=True):
         assert (row["layer"], row["kind"], row["head"]) == (head.layer, head.kind, head.head)
         assert own["label"] == (head.labels[0].name if head.labels else "")
         assert own["label_score"] == (head.labels[0].score if head.labels else None)
         assert own["labels"].split(";") == ([label.name for label in head.labels] or [""])
-        for name, value in ((name, head.metrics[name]) for name in survey.names):
+        for name in survey.names:
+            value = head.metrics[name]
             assert row[name] == value or (value is None and math.isnan(row[name]))
-            assert own[name] == value
-            assert own[f"{name}_std"] == head.std[name]
-            assert own[f"{name}_count"] == head.counts[name]
+            assert (own[name], own[f"{name}_std"], own[f"{name}_count"]) == (value, head.std[name], head.counts[name])
 
 
 def test_the_library_that_is_there_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +80,6 @@ def test_the_library_that_is_there_is_taken(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delitem(sys.modules, "pandas")
     assert isinstance(trace.to_dataframe(), polars.DataFrame)
     monkeypatch.delitem(sys.modules, "polars")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr("attncli.formats.frames.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="a data frame needs pandas or polars: pip install pandas"):
         trace.to_dataframe()

@@ -20,31 +20,26 @@ SENTENCE = "time flies like an arrow"
 SVG = "{http://www.w3.org/2000/svg}"
 CELL, LINE, MARGIN, BASELINE, TOP = 12.2, 24.4, 24, 20, 1.5  # of the SVG, whose pixels are three quarters of these
 ENDINGS = ["svg", "html", "md"]
-MARK = "\u200e"  # left to right
+ELEMENTS = {*"html head meta title style body main h1 h2 pre span".split()}
 
 
 class Page(HTMLParser):
-    """What a browser makes of a page: elements that nest, their attributes, and the text of each `pre`."""
-
-    VOID = frozenset({"meta"})
+    """What a browser makes of a page: elements that nest, their attributes, and the text of each."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.texts: dict[str, list[str]] = {}
-        self.declaration = ""
         self.feed(text)
         self.close()
         assert self.open == []
-
-    def handle_decl(self, decl: str) -> None:
-        self.declaration = decl
+        assert {tag for tag, _ in self.elements} <= ELEMENTS
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
         self.texts.setdefault(tag, []).append("")
-        if tag not in self.VOID:
+        if tag != "meta":
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -86,19 +81,11 @@ def grid_of(svg: str) -> list[str]:
     return ["".join(line).rstrip() for line in lines]
 
 
-def table_lines(output: str) -> list[str]:
-    """The lines of a table, without the blank that Rich leaves where it has wrapped one."""
-    return [line.rstrip() for line in output.rstrip("\n").split("\n")]
-
-
 def lines_of(name: str, text: str) -> list[str]:
     """The lines of a picture's view."""
     if name == "svg":
         return grid_of(text)
-    if name == "html":
-        (shown,) = Page(text).texts["pre"]
-        return shown.split("\n")[1:-1]
-    return text.split("\n")[3:-2]
+    return Page(text).texts["pre"][0].split("\n")[1:-1] if name == "html" else text.split("\n")[3:-2]
 
 
 def colors_of_svg(svg: str) -> dict[tuple[int, int], str]:
@@ -120,10 +107,8 @@ def colors_of_terminal(output: str) -> dict[tuple[int, int], str]:
         column, color = 0, None
         for code, characters in re.findall(r"\x1b\[([\d;]*)m|([^\x1b]+)", line):
             if characters:
-                for _ in characters:
-                    if color:
-                        cells[row, column] = color
-                    column += 1
+                cells |= {(row, column + place): color for place in range(len(characters)) if color}
+                column += len(characters)
             else:
                 behind = re.search(r"48;2;(\d+);(\d+);(\d+)", code)
                 color = "#{:02x}{:02x}{:02x}".format(*map(int, behind.groups())) if behind else None
@@ -154,7 +139,7 @@ def test_a_picture_says_what_the_table_says(attn: Run, arguments: list[str]) -> 
     for ending in (ending for ending in ENDINGS if (run[0], ending) != ("inspect", "html")):
         ran = attn(*run, "-F", ending, "--color", "never")
         assert (ran.code, ran.err) == (table.code, table.err)
-        assert lines_of(ending, ran.out) == table_lines(table.out)
+        assert lines_of(ending, ran.out) == [line.rstrip() for line in table.out.rstrip("\n").split("\n")]
 
 
 def test_the_colours_are_those_of_the_terminal(attn: Run) -> None:
@@ -178,71 +163,53 @@ def test_the_colours_are_those_of_the_terminal(attn: Run) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_picture_does_not_depend_on_the_terminal(attn: Run, tmp_path: Path, ending: str) -> None:
+def test_a_picture_loads_nothing_and_does_not_depend_on_the_terminal(attn: Run, tmp_path: Path, ending: str) -> None:
+    run = ("mask", "show", "causal", f"{SENTENCE} 漢字 שלום")
+    assert attn(*run, "-o", tmp_path / f"x.{ending}").code == 0
+    text = (tmp_path / f"x.{ending}").read_text(encoding="utf-8")
+    assert "漢字" in text
     names = {"COLUMNS", "TERM", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "LC_ALL", "PYTHONIOENCODING"}
     plain = {name: value for name, value in os.environ.items() if name not in names}
-    run, written = ("mask", "show", "causal", f"{SENTENCE} 漢字 שלום"), []
     for environment in (
         {"COLUMNS": "41", "TERM": "dumb", "NO_COLOR": "1", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
         {"COLUMNS": "300", "TERM": "xterm", "FORCE_COLOR": "1", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"},
     ):
         ran = program(*run, "-F", ending, env=plain | environment)
-        assert (ran.returncode, ran.stderr) == (0, "")
-        written.append(ran.stdout)
-    assert attn(*run, "-o", tmp_path / f"x.{ending}").code == 0
-    assert {*written} == {(tmp_path / f"x.{ending}").read_text(encoding="utf-8")}
-    assert "漢字" in written[0]
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_picture_loads_nothing(attn: Run, ending: str) -> None:
-    text = attn("mask", "show", "causal", SENTENCE, "-F", ending).out
+        assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", text)
     assert re.findall(r"https?://[^\"]*", text) == (["http://www.w3.org/2000/svg"] if ending == "svg" else [])
     assert set(re.findall(r"url\((.)", text)) <= {"#"}  # a place in the picture itself
     for word in ("@import", "@font-face", "src=", "href", "<script", "javascript"):
         assert word not in text.lower()
 
 
-def test_a_page_has_what_a_page_needs(attn: Run) -> None:
-    page = Page(attn("tokens", SENTENCE, "fruit flies", "-F", "html").out)
-    assert page.declaration == "DOCTYPE html"
+def test_several_sentences_stand_one_after_the_other_under_their_titles(attn: Run) -> None:
+    out = attn("tokens", SENTENCE, "fruit flies", "-F", "html").out
+    page = Page(out)
+    assert out.startswith("<!DOCTYPE html>")
     assert page.elements[0] == ("html", {"lang": "en"})
     assert ("meta", {"charset": "utf-8"}) in page.elements
     assert page.texts["title"] == [f"attn tokens: {SENTENCE} and 1 more"]
     assert page.texts["h2"] == [SENTENCE, "fruit flies"]
     assert len(page.texts["pre"]) == 2
-    allowed = {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "pre", "span"}
-    assert {tag for tag, _ in page.elements} <= allowed
-
-
-def test_several_sentences_stand_one_after_the_other(attn: Run) -> None:
     svg = attn("inspect", "time flies", "fruit", "--show", "heatmap", "-F", "svg").out
     assert [line for line in grid_of(svg) if line in ("time flies", "fruit")] == ["time flies", "fruit"]
-    root = ElementTree.fromstring(svg)
-    assert root.findtext(f"{SVG}title") == "attn inspect: time flies and 1 more"
+    assert ElementTree.fromstring(svg).findtext(f"{SVG}title") == "attn inspect: time flies and 1 more"
     markdown = attn("inspect", "time flies", "fruit", "--show", "heatmap", "-F", "md").out
     assert re.findall(r"^## .*", markdown, re.MULTILINE) == ["## `time flies`", "## `fruit`"]
 
 
 # --- what came from the user -------------------------------------------------------------------------------
 
-TOKENS = ["<script>alert(1)</script>", "&lt;", "a&b", "\"'", "]]>", "-->"]
-TOKENS += ["\x1b[31m", "\u202egnp.exe", "\uffff", "```", "|x|", "{a}", "{{b}}"]
+TOKENS = ["<script>alert(1)</script>", "&lt;", "a&b", "\"'", "]]>", "-->", "|x|", "{a}", "{{b}}", "```", "`````"]
+HIDDEN = {"\x1b[31m": "\\x1b[31m", "\u202egnp.exe": "\\u202egnp.exe", "\uffff": "\\uffff"}
 
 
-def test_markup_in_tokens_is_text(attn: Run, tmp_path: Path) -> None:
-    path = dump(tmp_path, TOKENS)
-    shown = [
-        token.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e").replace("\uffff", "\\uffff") for token in TOKENS
-    ]
-    run = ["tokens", "--from", path, "-F"]
-    page = Page(attn(*run, "html").out)
-    assert {tag for tag, _ in page.elements} <= {*"html head meta title style body main h1 pre span".split()}
-    for lines in (page.texts["pre"][0], "\n".join(grid_of(attn(*run, "svg").out)), attn(*run, "md").out):
-        assert all(token in lines for token in shown)
-
-
-def test_markup_in_a_sentence_is_text_in_titles(attn: Run) -> None:
+def test_markup_in_tokens_and_sentences_is_text(attn: Run, tmp_path: Path) -> None:
+    run = ["tokens", "--from", dump(tmp_path, [*TOKENS, *HIDDEN]), "-F"]
+    markdown = attn(*run, "md").out
+    for lines in (Page(attn(*run, "html").out).texts["pre"][0], "\n".join(grid_of(attn(*run, "svg").out)), markdown):
+        assert all(token in lines for token in (*TOKENS, *HIDDEN.values()))
+    assert re.findall(r"^(`{3,})(text)?$", markdown, re.MULTILINE) == [("``````", "text"), ("``````", "")]
     text = "</title><script>&amp;`x` {a} {{b}} \"'"
     page = Page(attn("tokens", text, "-F", "html").out)
     assert page.texts["h2"] == [text]
@@ -253,18 +220,10 @@ def test_markup_in_a_sentence_is_text_in_titles(attn: Run) -> None:
     assert attn("inspect", "`", "-F", "md").out.startswith("## `` ` ``\n")
 
 
-def test_no_token_ends_the_fence(attn: Run, tmp_path: Path) -> None:
-    markdown = attn("inspect", "--from", dump(tmp_path, ["```", "`````", "x"]), "--show", "tokens", "-F", "md").out
-    fences = re.findall(r"^(`{3,})(text)?$", markdown, re.MULTILINE)
-    assert fences == [("``````", "text"), ("``````", "")]
-    assert "1 `````" in markdown
-
-
 def test_wide_and_right_to_left_tokens_keep_their_columns(attn: Run, tmp_path: Path) -> None:
     labels = [("漢字", 4), ("שלום", 4), ("\u00e9", 1), ("time", 4)]
     path = dump(tmp_path, ["漢字", "שלום", "e\u0301", "time"])
-    run = ["inspect", "--from", path, "--show", "weights", "--precision", "4", "-F"]
-    svg = texts_of(attn(*run, "svg").out)
+    svg = texts_of(attn("inspect", "--from", path, "--show", "weights", "--precision", "4", "-F", "svg").out)
     rows = [[text for text in svg if text[0] == row] for row in range(5, 9)]
     for number, (row, (label, cells)) in enumerate(zip(rows, labels, strict=True)):
         own = [text for text in row if text[3].endswith(label)]
@@ -275,26 +234,19 @@ def test_wide_and_right_to_left_tokens_keep_their_columns(attn: Run, tmp_path: P
         numbers = [column for _, column, _, words in row if re.fullmatch(r"[\d.]{6}", words)]
         assert numbers == [column for _, column, _, words in rows[3] if re.fullmatch(r"[\d.]{6}", words)]
         assert len(numbers) == 4
-    for ending in ("html", "md"):
-        assert attn("tokens", "--from", path, "-F", ending).out.count("שלום" + MARK) == 1
-
-
-# --- how large ---------------------------------------------------------------------------------------------
+    for ending in ("html", "md"):  # the mark that ends a run from the right
+        assert attn("tokens", "--from", path, "-F", ending).out.count("שלום\u200e") == 1
 
 
 def test_nothing_of_sixty_tokens_is_cut(attn: Run) -> None:
     text = " ".join(f"word{number}" for number in range(60))
-    for ending in ENDINGS:
-        shown = attn("inspect", text, "-F", ending).out
-        assert "do not fit" not in shown.replace("&#160;", " ")
-        assert "word59" in shown
-    svg = attn("inspect", text, "-F", "svg").out
+    shown = {ending: attn("inspect", text, "-F", ending).out for ending in ENDINGS}
+    assert all("word59" in out for out in shown.values())
+    svg = shown["svg"]
     root = ElementTree.fromstring(svg)
     _, _, across, down = map(float, root.attrib["viewBox"].split())
     assert [float(root.attrib[name]) for name in ("width", "height")] == pytest.approx([across * 0.75, down * 0.75])
-    cells, lines = whole((across - 2 * MARGIN) / CELL), whole((down - 2 * MARGIN) / LINE)
     ends = [column + width for _, column, width, _ in texts_of(svg)]
-    ends += [column + 1 for _, column in colors_of_svg(svg)]
-    assert max(ends) == cells
-    assert max(row for row, *_ in texts_of(svg)) + 1 == lines
+    assert max([*ends, *(column + 1 for _, column in colors_of_svg(svg))]) == whole((across - 2 * MARGIN) / CELL)
+    assert max(row for row, *_ in texts_of(svg)) + 1 == whole((down - 2 * MARGIN) / LINE)
     assert sum("word" in words for *_, words in texts_of(svg)) >= 60

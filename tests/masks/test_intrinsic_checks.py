@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from attncli.errors import InputError, UsageError
 from attncli.masks.audit import audit_allowed
@@ -169,21 +167,3 @@ def test_an_expectation_of_another_batch_is_refused() -> None:
         found(of_keys(RIGHT), "pad", [7, 4, 3])
     with pytest.raises(UsageError, match=r"pad\(left\) beside a mask whose rows are not padded on the left"):
         found(of_keys(RIGHT), "pad(left)", RIGHT)
-
-
-@given(data=st.data(), is_causal=st.booleans(), side=st.sampled_from(["left", "right"]))
-@settings(max_examples=150, deadline=None)
-def test_one_wrong_cell_of_a_token_is_found_in_its_row(data: st.DataObject, is_causal: bool, side: str) -> None:
-    lengths = data.draw(st.lists(st.integers(2, SIZE), min_size=1, max_size=4))
-    tokens = padding(*lengths, side=side)
-    allowed = np.broadcast_to((LOWER if is_causal else EVERY) & of_keys(tokens), (len(lengths), 1, SIZE, SIZE)).copy()
-    expect = ("causal & " if is_causal else "") + ("pad" if side == "right" else "pad(left)")
-    assert "error" not in {finding.severity for finding in found(allowed, expect, lengths).values()}
-    row = data.draw(st.integers(0, len(lengths) - 1))
-    query = data.draw(st.sampled_from(np.flatnonzero(tokens[row]).tolist()))
-    key = data.draw(st.integers(0, SIZE - 1))
-    allowed[row, 0, query, key] ^= True
-    findings = found(allowed, expect, lengths)
-    wrong = [finding for finding in findings.values() if finding.severity == "error" and finding.cells]
-    assert {finding.cells for finding in wrong} == {((query, key),)}
-    assert len(lengths) == 1 or all(finding.message.split(":")[0].endswith(f"in batch row {row}") for finding in wrong)

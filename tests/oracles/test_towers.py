@@ -55,20 +55,6 @@ def test_the_language_model_of_one_that_hears(name: str, tmp_path: Path) -> None
     compare(model, name, tmp_path)
 
 
-def test_an_encoder_and_a_decoder_of_two_architectures(tmp_path: Path) -> None:
-    encoder, decoder = tiny_config("bert"), tiny_config("gpt2")
-    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
-    model = calmed(random_model(transformers.EncoderDecoderModel._from_config, config))
-    save(model, tmp_path)
-    trace = opened(tmp_path, "all").trace(words(IDS) or "", target="w9 w10 w11")
-    with torch.no_grad():
-        output = model(input_ids=IDS, decoder_input_ids=torch.tensor([[9, 10, 11]]), output_attentions=True)
-    for kind in ("encoder", "decoder", "cross"):
-        layers = [layer for layer in trace.layers if layer.kind == kind]
-        for layer, expected in zip(layers, output[f"{kind}_attentions"], strict=True):
-            np.testing.assert_allclose(stacked(layer), expected[0], atol=1e-6)
-
-
 def compare(model: Any, name: str, folder: Path) -> None:
     """Check that every layer shows what a model returns of the text alone."""
     trace = opened(folder, "all").trace(words(IDS) or "")

@@ -85,7 +85,6 @@ heads 'time flies' [--metrics entropy]
 heads 'time flies' [--sort entropy]
 heads 'time flies' [--top 1]
 heads 'time flies' [--grid entropy]
-check 'time flies' -m tiny [--docs 1,1]
 mask check 'window(2)' --expect causal --size 4 [--fail-on pad]
 learn 'time flies' [--lesson softmax]
 run [-m program]
@@ -94,10 +93,8 @@ run [--place nowhere.py] program.py
 run [--expect 'window(1)'] program.py
 mask show causal --size 2x4 [--past 0]
 mask show mask.npy [--for mha]
-mask show batch.npy --for sdpa [--batch]
 mask show pad --size 4 [--lengths 2]
 mask convert causal --size 3 -o mask.csv [--to mha]
-mask model tiny 'time flies' 'time' [--pad left]
 """
 
 
@@ -115,7 +112,6 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_llama: str, minilm: 
         "    optimizer.step()\n"
     )
     np.save(folder / "mask.npy", np.tri(4, dtype=bool))
-    np.save(folder / "batch.npy", np.stack([np.tri(4, dtype=bool)] * 2))
     (folder / "tiny").symlink_to(tiny_llama)
     (folder / "bert").symlink_to(minilm)
     chat = Path(shutil.copytree(tiny_llama, folder / "chat"))

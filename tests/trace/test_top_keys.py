@@ -55,9 +55,8 @@ def test_a_range_of_rows_is_a_slice(start: int | None, stop: int | None, count: 
     assert str(found) == written
 
 
-@pytest.mark.parametrize("text", ["", "3", "1:2:3", "a:", "9999999999:"])
-def test_what_is_no_range_is_a_token(text: str) -> None:
-    assert RowRange.of(text) is None
+def test_what_is_no_range_is_a_token() -> None:
+    assert [RowRange.of(text) for text in ("", "3", "1:2:3", "a:", "9999999999:")] == [None] * 5
 
 
 def test_no_more_tokens_are_generated_than_there_are() -> None:

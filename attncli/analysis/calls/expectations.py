@@ -153,9 +153,9 @@ class CallMismatch(NamedTuple):
         mask, expected = self.call.mask, self.expected
         if mask is None or expected is None or not self.finding.cells:
             return None
-        _, heads, queries, keys = mask.shape
-        grid = Grid(np.arange(queries)[:, None], keys, mask.past, queries, heads)
-        right = materialise(expected, MaskSize(queries, keys, mask.past), heads)
+        *_, queries, keys = mask.shape
+        grid = Grid(np.arange(queries)[:, None], keys, mask.past, queries)
+        right = materialise(expected, MaskSize(queries, keys, mask.past))
         right = right.reshape((1,) * (4 - right.ndim) + right.shape)
         planes = np.broadcast_to(mask.allowed, np.broadcast_shapes(mask.allowed.shape, right.shape))
         differs = (planes != right) & word_queries(expected, grid)

@@ -68,18 +68,8 @@ def invariances(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Itera
         padded = compare("cache", "whole, padded in steps", lambda: runner.with_cache_together(sentences))
         in_steps = padded if padded.has_failed or not (padded.change or 0) <= in_steps.change else in_steps
     yield in_steps
-    yield compare("backend", ", ".join(runner.backends), lambda: _in_eager(runner, sentences))
-    by_positions = compare("packing", "alone, packed by positions", lambda: runner.packed(sentences, False))
-    by_mask = compare("packing", "alone, packed by a mask", lambda: runner.packed(sentences, True))
-    # Either will do: a model that goes by the positions builds the masks of all its layers from them.
-    yield by_positions if by_positions.first is None or by_mask.change is None else by_mask
-
-
-def _in_eager(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Iterator[States]:
-    if len(runner.backends) == 1:
-        raise NotExposedError(f"it has {runner.backends[0]} attention alone")
-    for sentence in sentences:
-        yield runner.alone(sentence, backend=1)
+    yield compare("backend", ", ".join(runner.backends), lambda: map(runner.alone_in_eager, sentences))
+    yield compare("packing", "alone, packed by positions", lambda: runner.packed(sentences))
 
 
 def _largest(pairs: Iterable[tuple[States, States]]) -> dict[tuple[int, str], float]:

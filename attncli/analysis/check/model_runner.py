@@ -90,11 +90,8 @@ class ModelRunner:
             yield from self._audited(self._padded(some, side))
 
     def audited_documents(self, sentences: Sequence[EncodedInput]) -> Iterator[dict[Sublayer, CapturedLayer]]:
-        """Run sentences as documents of one sequence, and yield every layer of each.
-
-        A causal model is told by positions that begin again, as in training; an encoder by a mask of the documents.
-        """
-        for found in self._audited(self._packed(sentences, has_mask=not self.looks_back)):
+        """Run sentences as documents of one sequence, and yield every layer of each."""
+        for found in self._audited(self._packed(sentences)):
             yield {place: replace(layer, others="document") for place, layer in found.items()}
 
     def _audited(self, batch: PaddedBatch) -> Iterator[dict[Sublayer, CapturedLayer]]:
@@ -131,9 +128,15 @@ class ModelRunner:
 
     # --- in one way and another ---
 
-    def alone(self, sentence: EncodedInput, backend: int = 0) -> States:
-        """Return the hidden states of one sentence, computed by one of the `backends`."""
-        return self._states(self._padded([sentence], "right"), backend)[0]
+    def alone(self, sentence: EncodedInput) -> States:
+        """Return the hidden states of one sentence."""
+        return self._states(self._padded([sentence], "right"))[0]
+
+    def alone_in_eager(self, sentence: EncodedInput) -> States:
+        """Return the hidden states of one sentence, computed by the other one of two `backends`."""
+        if len(self.backends) == 1:
+            raise NotExposedError(f"it has {self.backends[0]} attention alone")
+        return self._states(self._padded([sentence], "right"), self.backends[1])[0]
 
     def together(self, sentences: Sequence[EncodedInput], side: str) -> list[States]:
         """Return the hidden states of each sentence of a padded batch."""
@@ -174,19 +177,19 @@ class ModelRunner:
     @property
     def looks_back(self) -> bool:
         """Whether some layers are causal: their queries see no later key."""
-        ahead = Grid(np.zeros((1, 1), int), 2, 0, 1, 1)  # the first of two positions
+        ahead = Grid(np.zeros((1, 1), int), 2, 0, 1)  # the first of two positions
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
-    def packed(self, sentences: Sequence[EncodedInput], has_mask: bool) -> list[States]:
-        """Return the hidden states of documents packed into one sequence, told apart by a mask or by positions."""
-        batch = self._packed(sentences, has_mask)
+    def packed(self, sentences: Sequence[EncodedInput]) -> list[States]:
+        """Return the hidden states of documents packed into one sequence."""
+        batch = self._packed(sentences)
         (found,) = self._states(batch._replace(spans=[batch.whole]))
         return [{place: state[span.text] for place, state in found.items()} for span in batch.spans]
 
     # --- inputs ---
 
-    def _states(self, batch: PaddedBatch, backend: int = 0) -> list[States]:
-        set_backend(self.model, self.backends[backend])
+    def _states(self, batch: PaddedBatch, backend: str | None = None) -> list[States]:
+        set_backend(self.model, backend or self.backends[0])
         return self._by_kind(states(self.model, batch.inputs, batch.spans))
 
     def _in_steps(self, batch: PaddedBatch, steps: list[int]) -> list[States]:
@@ -207,28 +210,18 @@ class ModelRunner:
         inputs = [sentence.inputs for sentence in sentences]
         return padded(inputs, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
 
-    def _packed(self, sentences: Sequence[EncodedInput], has_mask: bool) -> PaddedBatch:
-        """Return one sequence of several sentences, where each stands, and the whole of it."""
-        if self.checkpoint.is_encoder_decoder:
-            raise NotExposedError("documents of an encoder-decoder are not packed")
+    def _packed(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
+        """Return one sequence of several sentences, where each stands, and the whole of it.
+
+        A model that looks back is told by positions that begin again, as in training.
+        """
+        if self.checkpoint.is_encoder_decoder or not self.looks_back:
+            raise NotExposedError("its documents are told apart by a mask alone")
         if "position_ids" not in self.checkpoint.parameters:
             raise NotExposedError("it takes no position ids, which tell packed documents apart")
         ids = [token for sentence in sentences for token in sentence.inputs["input_ids"]]
         positions = [self.first_position + i for sentence in sentences for i in range(len(sentence.tokens))]
         inputs = {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
         ends = list(accumulate(len(sentence.tokens) for sentence in sentences))
-        if has_mask:
-            inputs["attention_mask"] = self._document_mask(ends)
         own, whole = [slice(*both) for both in pairwise([0, *ends])], slice(0, ends[-1])
         return PaddedBatch(inputs, [Span(one, one) for one in own], Span(whole, whole))
-
-    def _document_mask(self, ends: Sequence[int]) -> Any:
-        """Return an additive mask `[1, 1, T, T]` of documents, causal if the model is."""
-        if any(implied.window for implied in self.implied.values()):
-            raise NotExposedError("one mask would replace those of all its kinds of layers")
-        document = torch.bucketize(torch.arange(ends[-1]), torch.tensor(ends), right=True)
-        allowed = document[:, None] == document
-        if self.looks_back:
-            allowed = allowed.tril()
-        mask = torch.zeros(allowed.shape, dtype=self.model.dtype)
-        return mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)[None, None]

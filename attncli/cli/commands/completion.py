@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from typer import Argument
-
 from attncli.cli.environment import Environment
+from attncli.cli.groups import argument
 
 
 def completion(
     environment: Environment,
     shell: Annotated[
-        Literal["bash", "zsh", "fish", "powershell"],
-        Argument(help="The shell: bash, zsh, fish or powershell.", metavar="SHELL"),
+        Literal["bash", "zsh", "fish", "powershell"], argument("The shell: bash, zsh, fish or powershell.", "SHELL")
     ],
 ) -> None:
     """Print the completion script of a shell.

@@ -1,20 +1,21 @@
-"""`attn config`: what options are set to where a run does not give them, and where that comes from."""
+"""`attn config`: what options are set to where a run does not name them, and where that comes from."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
-from typer import Option
 
 from attncli._version import __version__
-from attncli.cli.config import DEFAULTS, FLAGS_ALONE, PROJECT, Setting, dashed, deciding, settings, unfit, user_file
-from attncli.cli.config import variable as variable_of
+from attncli.cli import options
+from attncli.cli.applicability import CommandLine, leave_out
 from attncli.cli.environment import Environment
+from attncli.cli.groups import dashed, variable
+from attncli.cli.settings import FLAGS_ALONE, PROJECT, deciding, defaults, settings, user_file
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -47,20 +48,24 @@ class _Line(NamedTuple):
     place: str
     why: str = ""
 
+    def cells(self) -> list[str]:
+        """Return the option, its value and its place in words."""
+        value = _DEFAULTS[self.name] if self.value is None and self.name else self.value
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return [dashed(self.name) if self.name else "-", text or "''", self.place]
+
 
 def config(
     context: typer.Context,
     environment: Environment,
-    format_: Annotated[
-        Literal["table", "json"] | None, Option("--format", "-F", help="Default: table.", rich_help_panel="Output")
-    ] = None,
+    format_: Annotated[Literal["table", "json"] | None, options.output_option("Default: table.", letter="-F")] = None,
 ) -> None:
-    """Say what the options are set to where a run does not give them.
+    """Say what the options are set to where a run does not name them.
 
     A flag goes before the environment, that before the table [tool.attncli] of the working directory's pyproject.toml,
     that before attncli/attncli.toml in $XDG_CONFIG_HOME (else ~/.config), that before the default.
 
-    Below stands what every machine of a cluster needs for --on, and what this one has of it.
+    -F json has the versions that all machines of a cluster share, for --on.
 
     Examples:
     attn config
@@ -68,57 +73,45 @@ def config(
     attn config -F json
     """
     root: Any = context.find_root()
-    chosen, ignored = _lines(root.command.get_command(root, "inspect").set_value)
+    chosen, ignored = _lines(root.command.get_command(root, "inspect"))
     if format_ == "json":
         environment.write([_document(chosen, ignored)])
         return
-    with environment.canvas("attn config") as shown:
-        how = shown.palette("viridis"), shown.width
-        shown.show([_table(("option", "value", "from"), [_row(one) for one in chosen], *how)])
+    with environment.open_view("attn config") as canvas:
+        room = canvas.palette("viridis"), canvas.width
+        canvas.show([_table(("option", "value", "from"), [one.cells() for one in chosen], *room)])
         if ignored:
-            rows = [[*_row(one), one.why] for one in ignored]
-            shown.show([_table(("not in force", "value", "from", "why"), rows, *how)])
-        model = next(_row(one)[1] for one in chosen if one.name == "model")
-        shown.show([_table(("--on ray", "each machine of a cluster needs", "here"), _on_ray(model), *how)])
+            rows = [[*one.cells(), one.why] for one in ignored]
+            canvas.show([_table(("not in force", "value", "from", "why"), rows, *room)])
 
 
-def _lines(value_of: Callable[[Setting], Any]) -> tuple[list[_Line], list[_Line]]:
-    """Return what every option is in a run that gives none, and what is set without being in force.
-
-    Args:
-        value_of: returns the value of a setting as its option takes it; that of one which is not in force too.
-    """
+def _lines(inspect: Any) -> tuple[list[_Line], list[_Line]]:
+    """Return what every option is in a run of `attn inspect` without any, and what is set without being in force."""
     found = settings()
     first = deciding(found)
-    left_out = unfit({name: one for name, one in first.items() if not one.is_default}, {})
-    chosen = []
-    for name, default in DEFAULTS.items():
-        if name in first and name not in left_out:
-            one = first[name]
-            chosen.append(_Line(name, default if one.is_default else value_of(one), one.place))
-        else:
-            chosen.append(_Line(name, default, "default"))
-    reasons = [(one, _why_not(one, first, left_out)) for values in found.values() for one in values]
-    ignored = [
-        _Line(one.name, one.value if one.is_default else value_of(one), one.place, why) for one, why in reasons if why
-    ]
+    standing = {name: one for name, one in first.items() if not one.is_default}
+    left_out, _ = leave_out(CommandLine("inspect", {one.name for one in inspect.params}, {}, standing))
+    chosen, ignored = [], []
+    for name, default in defaults().items():
+        chosen.append(_Line(name, default, "default"))
+        for one in found.get(name, ()):
+            value = default if one.is_default else inspect.set_value(one)
+            if one.unsets_offline:
+                ignored.append(_Line(name, value, one.place, "a project cannot switch it off"))
+            elif one is not first[name]:
+                ignored.append(_Line(name, value, one.place, f"{first[name].place} goes before it"))
+            elif name in left_out:
+                ignored.append(_Line(name, value, one.place, left_out[name]))
+            else:
+                chosen[-1] = _Line(name, value, one.place)
     return chosen, [*ignored, *_without_option()]
-
-
-def _why_not(one: Setting, first: Mapping[str, Setting], left_out: Mapping[str, str]) -> str:
-    """Return why a setting is not in force; nothing where it is."""
-    if one.is_lifting:
-        return "a project cannot switch it off"
-    if one is not first[one.name]:
-        return f"{first[one.name].place} goes before it"
-    return left_out.get(one.name, "")
 
 
 def _without_option() -> Iterator[_Line]:
     """Yield the environment variables that look like ours."""
     from attncli.text import did_you_mean
 
-    names = [variable_of(name) for name in DEFAULTS]
+    names = [variable(name) for name in defaults()]
     for name in sorted(os.environ.keys() - {*names, "ATTN_DEBUG"}):
         if name.startswith("ATTN_"):
             flag = dashed(name.removeprefix("ATTN_").lower())
@@ -130,11 +123,16 @@ def _without_option() -> Iterator[_Line]:
 
 def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
     import json
+    from importlib.metadata import PackageNotFoundError, version
 
+    try:
+        ray = version("ray")
+    except PackageNotFoundError:
+        ray = None
     return json.dumps({
         "schema": "attncli.config/1",
         "options": [
-            {"option": dashed(name), "variable": variable_of(name), "value": value, "from": place}
+            {"option": dashed(name), "variable": variable(name), "value": value, "from": place}
             for name, value, place, _ in chosen
             if name
         ],
@@ -145,40 +143,11 @@ def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
         "files": [PROJECT, user_file()],
         "cluster": {
             "attncli": __version__,
-            "ray": _ray(),
+            "ray": ray,
             "python": platform.python_version(),
             "address": os.environ.get("RAY_ADDRESS") or None,
         },
     }) + "\n"  # fmt: skip
-
-
-def _ray() -> str | None:
-    """Return which Ray is installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("ray")
-    except PackageNotFoundError:
-        return None
-
-
-def _on_ray(model: str) -> list[list[str]]:
-    """Return what the machines of a cluster must have in common, and what this one has of it."""
-    return [
-        ["attncli", "the same version", __version__],
-        ["ray", "the same version", _ray() or "not installed: pip install 'attncli[ray]'"],
-        ["python", "the same version", platform.python_version()],
-        ["model", "the same path, or name on the hub", model],
-        ["--file, -o", "the same path, or URL", "-"],
-        ["credentials", "in the environment of ray start", "-"],
-        ["RAY_ADDRESS", "only where attn is called", os.environ.get("RAY_ADDRESS") or "not set"],
-    ]
-
-
-def _row(one: _Line) -> list[str]:
-    value = _DEFAULTS[one.name] if one.value is None and one.name else one.value
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return [dashed(one.name) if one.name else "-", text or "''", one.place]
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], palette: Palette, width: int | None) -> Block:

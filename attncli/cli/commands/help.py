@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer import Argument
 
 from attncli.cli.environment import Environment
+from attncli.cli.groups import argument
 
 
 def help(  # noqa: A001
     context: typer.Context,
     environment: Environment,
-    words: Annotated[
-        list[str] | None,
-        Argument(metavar="TOPIC", help="A topic or a command. Default: the list of them.", show_default=False),
-    ] = None,
+    words: Annotated[list[str] | None, argument("A topic or a command. Default: the list of them.", "TOPIC")] = None,
 ) -> None:
     """Show the help of a command, or on a topic.
 

@@ -5,84 +5,48 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attncli.cli import options
-from attncli.cli.datasets import provenance
 from attncli.cli.environment import Environment
+from attncli.cli.groups import Options
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
-    from attncli.cli.request import Task
     from attncli.formats.figures.size import Size
-    from attncli.trace.trace import Trace
+    from attncli.trace.selection import Indices
+    from attncli.trace.trace import Derivation, Trace
     from attncli.trace.view import View
 
-_NOT_OF_PAGES = ("words", "norms", "rollout", "mean", "top_keys")
 
+@dataclass(frozen=True, repr=False, eq=False)
+class Inspection(Options):
+    """What a model writes on, and where the parts of a folder are computed."""
 
-@dataclass(frozen=True)
-class _Run:
-    """A run of the command.
-
-    Attributes:
-        environment: where it writes.
-        request: whose attention is shown.
-        derive: which numbers stand in place of the weights.
-        view: what of it is shown.
-        chosen: the format.
-        output: where it goes, and how it looks.
-        colormap: the colours of the heat maps.
-        save: where the trace is kept as well.
-        size: of a figure; None leaves it to what is drawn.
-        made: what the numbers depend on, in words.
-    """
-
-    environment: Environment
-    request: options.Inspection
-    derive: options.Derive
-    view: View
-    chosen: str
-    output: options.Traces
-    colormap: str
-    save: Path | None
-    size: Size | None
-    made: dict[str, str]
-
-    @property
-    def form(self) -> str | None:
-        """The machine format, if it is one."""
-        from attncli.formats import DRAWN
-
-        return None if self.chosen in DRAWN else self.chosen
-
-    @property
-    def is_figure(self) -> bool:
-        """Whether what is drawn is a figure for a paper, and not the view of a terminal."""
-        from attncli.formats import FIGURES
-
-        return self.chosen in FIGURES or self.size is not None
-
-    @property
-    def only(self) -> str | None:
-        """What takes a single trace, if anything does."""
-        if self.save is not None:
-            return "--save keeps"
-        return "a page of html shows" if self.chosen == "html" else "a figure shows" if self.is_figure else None
+    generate: Annotated[
+        int | None, options.input_option("Let a causal model write N more tokens, and show their rows.", "N", low=1)
+    ] = None
+    on: Annotated[
+        str | None,
+        options.model_option(
+            "Compute the parts of -o FOLDER/ on Ray: here, or on all machines of the cluster that this one is in.",
+            "ray|ray://HOST:PORT",
+            rare=True,
+        ),
+    ] = None
 
 
 def inspect(
-    context: typer.Context,
     environment: Environment,
-    request: options.Inspection,
-    view: options.ViewOptions,
+    request: options.CommonOptions,
+    parallel: options.Parallel,
+    more: Inspection,
+    shown: options.ViewOptions,
     derive: options.Derive,
-    output: options.Traces,
-    colormap: options.Colormap = None,
-    save: options.Save = None,
-    size: options.FigureSize = None,
+    output: options.TraceOutput,
+    save: Annotated[Path | None, options.output_option("Save the trace, for --from.", "FILE.safetensors")] = None,
 ) -> None:
     """Show the attention of a sentence, from its tokens to a heat map per head.
 
@@ -95,16 +59,63 @@ def inspect(
     attn inspect -F jsonl - < sentences.txt
     attn inspect -m demo -f sentences.txt --show metrics -o metrics/
     """
-    chosen = output.chosen(takes_folder=True)
-    colors, measured = colormap or "viridis", _size(size, chosen)
-    made = provenance("inspect", request, derive, view)
-    run = _Run(environment, request, derive, _view(view), chosen, output, colors, save, measured, made)
-    _refuse_contradictions(run)
-    if run.chosen == "html":
-        _check_page(view, run)
-    elif run.is_figure:
-        _check_figure(run)
-    if _show(context, run) if output.folder is None else _write_folder(context, run, output.folder):
+    from attncli.cli.loop import ResultStream, results_of, trace_job, write_results
+    from attncli.corpus.jobs import RenderTask
+    from attncli.formats import DRAWN, FIGURES
+
+    chosen, workers = output.chosen(takes_folder=True), parallel.workers
+    view, size = _view(shown), _size(shown.size)
+    _check_outputs(save, output.file)
+    form = None if chosen in DRAWN else chosen
+    is_figure = chosen in FIGURES or size is not None
+    if chosen == "html":
+        from attncli.formats.page import check_page
+
+        check_page(view.show)
+    elif is_figure and view.show is not None and not view.show & {"heatmap", "weights"}:
+        raise UsageError(
+            f"--show {shown.show} does not apply to a figure, which is maps of weights; give svg without --size"
+        )
+    derivation, layers = _derivation(derive, request)
+    job = trace_job(request, RenderTask(derivation, view, form, save), "0", layers, more.generate)
+    if output.folder is not None:
+        from attncli.cli.datasets import provenance, write_folder
+        from attncli.formats.columns import types_of
+
+        made = provenance("inspect", request, more, derive, shown) | {"--format": chosen}
+        failures = write_folder(
+            environment, request, job, folder=output.folder, form=chosen, types=types_of(view), made=made,
+            workers=workers, on=more.on,
+        )  # fmt: skip
+    else:
+        only = "a page of html shows" if chosen == "html" else "a figure shows" if is_figure else None
+        only = "--save keeps" if save is not None else only
+        results = results_of(
+            environment, request, job, layers=layers, only=only,
+            workers=1 if form is None or save is not None else workers,
+        )  # fmt: skip
+        stream = ResultStream(
+            environment,
+            results,
+            total=request.texts.last_number,
+            is_alone=request.is_alone,
+            raises=only is not None,
+            shares_terminal=environment.is_terminal(output.file),
+        )
+        colormap = shown.colormap or "viridis"
+        if chosen == "html":
+            from attncli.formats.page import write_page
+
+            with environment.output(output.file, encoding="utf-8") as file:
+                file.writelines(write_page(stream.values(), view, colormap))
+        elif is_figure:
+            _write_figure(environment, stream.values(), view, output, chosen, colormap, size)
+        elif form is None:
+            _draw(environment, stream.values(), view, output, chosen, colormap)
+        else:
+            write_results(environment, stream, view, form, output.file)
+        failures = stream.failures
+    if failures:
         raise typer.Exit(ExitCode.INPUT)
 
 
@@ -123,172 +134,92 @@ def _view(chosen: options.ViewOptions) -> View:
     )
 
 
-def _size(text: str | None, chosen: str) -> Size | None:
-    """Return the size of a figure.
-
-    Raises:
-        UsageError: it is none, or what is written is no figure.
-    """
+def _size(text: str | None) -> Size | None:
     if text is None:
         return None
-    from attncli.formats import FIGURES
     from attncli.formats.figures import check_figures
     from attncli.formats.figures.size import Size
 
-    size = Size.of(text)
-    if chosen not in FIGURES | {"svg"}:
-        raise UsageError(f"--size does not apply to {chosen}; it is of a figure: give -o figure.pdf, .png or .svg")
     check_figures()
-    return size
+    return Size.of(text)
 
 
-def _refuse_contradictions(run: _Run) -> None:
+def _check_outputs(save: Path | None, path: Path | None) -> None:
     from attncli.formats import MEANINGS
 
-    request, path = run.request, run.output.file
-    if run.save is not None and path is not None and run.save.absolute() == path.absolute():
-        raise UsageError(f"--save and --output both name {run.save}; give each a file of its own")
-    if run.save is not None and run.save.suffix.removeprefix(".") in MEANINGS:
-        ending = run.save.suffix
+    if save is None:
+        return
+    if path is not None and save.absolute() == path.absolute():
+        raise UsageError(f"--save and --output both name {save}; give each a file of its own")
+    if (ending := save.suffix).removeprefix(".") in MEANINGS:
         raise UsageError(f"--save keeps a trace, in a file such as x.safetensors; -o x{ending} writes a {ending} file")
-    if run.view.hide_special and request.has_words:
-        raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
-    if run.derive.words and request.generate is not None:
-        raise UsageError("--words merges pieces by their places in the text, and what --generate writes has none")
-    if request.on is not None:
-        from attncli.cli.datasets import check_on
-
-        check_on(request, request.on, run.output.folder)
-    if run.chosen == "parquet":
-        from attncli.formats.parquet import check_parquet
-
-        check_parquet(path)
 
 
-def _task(run: _Run) -> Task:
-    """Return what is made of the traces that are asked for: to be drawn, or their pieces of a format."""
-    from attncli.cli.request import Task, derivation_of
-    from attncli.corpus.jobs import RenderTask
+def _derivation(derive: options.Derive, request: options.CommonOptions) -> tuple[Derivation, Indices | None]:
+    """Return what is to be derived, and the layers that it needs; None leaves them to `--layer`.
 
-    derivation, layers = derivation_of(run.derive, run.request)
-    task = RenderTask(derivation, run.view, run.form, run.save)
-    return Task(task, "0", layers, run.request.generate)
+    A rollout needs every layer up to the one that is shown, by default the last one; a mean over layers is
+    over all of them unless some were chosen.
+    """
+    from attncli.trace.selection import Indices
+    from attncli.trace.trace import Derivation
 
-
-def _jobs(context: typer.Context, run: _Run) -> int | None:
-    from attncli.cli.request import jobs_of
-    from attncli.formats import DRAWN
-
-    what = f"{run.chosen}, which is drawn" if run.chosen in DRAWN else None
-    return jobs_of(context, run.request.jobs, what if run.save is None else "--save, which keeps a trace")
-
-
-def _show(context: typer.Context, run: _Run) -> int:
-    """Write what was asked for; return how many sentences were bad."""
-    from attncli.cli.request import is_alone, results_of
-    from attncli.cli.results import ResultStream, write_results
-    from attncli.cli.sentences import last_number
-    from attncli.formats import DRAWN
-
-    path, texts = run.output.file, run.request.computed.sentences
-    stream = ResultStream(
-        context,
-        run.environment,
-        results_of(run.environment, run.request, _task(run), only=run.only, jobs=_jobs(context, run)),
-        total=last_number(texts),
-        is_alone=is_alone(texts, run.request.from_),
-        raises=run.only is not None,
-        shares_terminal=run.environment.is_terminal(path),
-    )
-    if run.chosen == "html":
-        from attncli.formats.page import write_page
-
-        with run.environment.output(path, encoding="utf-8") as file:
-            file.writelines(write_page(stream.values(), run.view, run.colormap))
-    elif run.is_figure:
-        _write_figure(stream.values(), run)
-    elif run.chosen in DRAWN:
-        _draw(stream.values(), run)
-    else:
-        write_results(run.environment, stream, run.view, run.chosen, path)
-    return stream.failures
+    chosen, is_saved = request.selection.layer, request.from_ is not None
+    shown = None if chosen is None or not derive.rollout else Indices.of("layer", chosen)
+    derivation = Derivation(derive.norms, derive.rollout, derive.words, derive.mean, shown)
+    if derive.rollout and not (is_saved and shown is None):
+        return derivation, (shown or Indices.of("layer", -1)).and_below
+    if derive.mean in ("layers", "all") and chosen is None and not is_saved:
+        return derivation, Indices.of("layer", "all")
+    return derivation, None
 
 
-def _write_folder(context: typer.Context, run: _Run, folder: str) -> int:
-    """Write a dataset into a folder, or what is not there of it; return how many sentences were bad."""
-    from attncli.cli.datasets import write_folder
-    from attncli.formats.columns import types_of
-
-    return write_folder(
-        context,
-        run.environment,
-        run.request,
-        _task(run),
-        folder=folder,
-        form=run.chosen,
-        types=types_of(run.view),
-        made=run.made | {"--format": run.chosen},
-        jobs=_jobs(context, run),
-    )
-
-
-def _draw(traces: Iterable[tuple[int, Trace]], run: _Run) -> None:
+def _draw(
+    environment: Environment,
+    traces: Iterable[tuple[int, Trace]],
+    view: View,
+    output: options.TraceOutput,
+    chosen: str,
+    colormap: str,
+) -> None:
     from attncli.render.inspect import Layout
 
-    with run.output.canvas(run.environment, run.chosen, "inspect") as shown:
-        palette = shown.palette(run.colormap)
+    with output.view(environment, chosen, "inspect") as canvas:
+        palette = canvas.palette(colormap)
         layout, before = None, 0
         for _, trace in traces:
-            height = shown.height
-            if height is not None:  # what was said above the view takes lines of the screen, but not most of them
-                height = max(height - (run.environment.lines_said - before), height // 2)
-            layout = Layout(trace, run.view, palette, shown.width, height, run.output.all_)
-            shown.show(layout.renderables(), _title(trace))
-            for each in layout.notes():
-                run.environment.note(each)
-            before = run.environment.lines_said
+            height = canvas.height
+            if height is not None:  # what was noted above the view takes lines of the screen, but not most of them
+                height = max(height - (environment.noted_lines - before), height // 2)
+            layout = Layout(trace, view, palette, canvas.width, height, output.all_)
+            canvas.show(layout.renderables(), _title(trace))
+            for note in layout.notes():
+                environment.note(note)
+            before = environment.noted_lines
         if layout is None:
             raise InputError("there is nothing to draw: no sentence could be read")
 
 
-def _write_figure(traces: Iterable[tuple[int, Trace]], run: _Run) -> None:
-    from attncli.formats import FIGURES
+def _write_figure(
+    environment: Environment,
+    traces: Iterable[tuple[int, Trace]],
+    view: View,
+    output: options.TraceOutput,
+    chosen: str,
+    colormap: str,
+    size: Size | None,
+) -> None:
     from attncli.formats.figures import figure_of, written
 
-    (trace,) = (trace for _, trace in traces)
-    colormap = "gray" if run.output.color == "never" else run.colormap
-    figure = written(figure_of(trace, run.view, colormap, run.size), run.chosen, f"attn inspect: {_title(trace)}")
-    path = run.output.file
-    if path is not None and run.chosen in FIGURES:
-        with run.environment.binary(path) as file:
-            file.write(figure)
-        return
-    with run.environment.output(path, encoding="utf-8") as stream:
-        stream.write(figure.decode())
+    ((_, trace),) = traces
+    colormap = "gray" if output.color == "never" else colormap
+    figure = written(figure_of(trace, view, colormap, size), chosen, f"attn inspect: {_title(trace)}")
+    if output.file is not None and chosen != "svg":
+        environment.write_bytes(figure, output.file)
+    else:
+        with environment.output(output.file, encoding="utf-8") as stream:
+            stream.write(figure.decode())
 
 
 def _title(trace: Trace) -> str:
     return " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
-
-
-def _check_page(view: options.ViewOptions, run: _Run) -> None:
-    from attncli.formats.page import check_page
-
-    for name, _ in (*run.derive.explicit_values(), *view.explicit_values()):
-        if name in _NOT_OF_PAGES:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(
-                f"{option} does not apply to html, whose page holds all weights as they are; give svg or md"
-            )
-    check_page(run.view.show)
-
-
-def _check_figure(run: _Run) -> None:
-    if run.view.top_keys is not None:
-        raise UsageError("--top-keys does not apply to a figure, whose maps show every key; give svg without --size")
-    show = run.view.show
-    if show is not None and not show & {"heatmap", "weights"}:
-        raise UsageError(
-            f"--show {','.join(sorted(show))} does not apply to a figure, which is maps of weights; give svg without "
-            "--size"
-        )

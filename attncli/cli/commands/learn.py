@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from attncli.cli import options
-from attncli.cli.environment import Environment, PictureFile, Terminal
+from attncli.cli.environment import Environment
+from attncli.cli.groups import argument
+from attncli.cli.terminal import PictureFile, Terminal
 from attncli.errors import UsageError
 from attncli.signals import OnInterrupt
 
@@ -30,33 +30,22 @@ _STEPS = {  # how far a key goes; 0 is the end
 
 def learn(
     environment: Environment,
-    output: options.Picture,
+    output: options.PictureOutput,
     text: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TEXT", help="A sentence of up to 8 words. Default: time flies like an arrow.", show_default=False
-        ),
+        list[str] | None, argument("A sentence of up to 8 words. Default: time flies like an arrow.", "TEXT")
     ] = None,
     lesson: Annotated[
         Literal["one", "several", "causal", "cross"] | None,
         options.choice_option(
-            help="One head, several heads, a causal mask, or cross-attention between two texts. Default: one."
+            "One head, several heads, a causal mask, or cross-attention between two texts. Default: one."
         ),
     ] = None,
     query: Annotated[
         str | None,
-        options.choice_option(
-            "--query",
-            "-q",
-            metavar="TOKEN",
-            help="The word that attends, or its index. Default: the one in the middle.",
-        ),
+        options.choice_option("The word that attends, or its index. Default: the one in the middle.", "TOKEN", "-q"),
     ] = None,
     seed: Annotated[
-        int | None,
-        options.choice_option(
-            metavar="N", help="Seed of the embeddings and the weights. Default: 0.", envvar="ATTN_SEED"
-        ),
+        int | None, options.choice_option("Seed of the embeddings and the weights. Default: 0.", "N", setting=0)
     ] = None,
 ) -> None:
     """Walk one query through a layer, step by step, in numbers that you can redo.
@@ -78,19 +67,19 @@ def learn(
     if chosen == "table" and output.file is None and environment.is_dialogue():
         _in_screens(environment, walked, output)
         return
-    with output.canvas(environment, chosen, "learn") as shown:
-        for step in _steps(walked, shown):
-            shown.show(step.parts, step.name)
+    with output.view(environment, chosen, "learn") as canvas:
+        for step in _steps(walked, canvas):
+            canvas.show(step.parts, step.name)
 
 
-def _steps(walked: Walk, shown: Terminal | PictureFile) -> list[LessonStep]:
+def _steps(walked: Walk, canvas: Terminal | PictureFile) -> list[LessonStep]:
     from attncli.render.bars import TableFormat
     from attncli.render.learn import PRECISION, Steps
 
-    return Steps(walked, TableFormat(shown.palette("viridis"), shown.width, PRECISION)).all()
+    return Steps(walked, TableFormat(canvas.palette("viridis"), canvas.width, PRECISION)).all()
 
 
-def _in_screens(environment: Environment, walked: Walk, output: options.Picture) -> None:
+def _in_screens(environment: Environment, walked: Walk, output: options.PictureOutput) -> None:
     """Show one step at a time, as large as the terminal is then, until there is none or the person has enough."""
     import termios  # which Windows lacks
     import tty
@@ -102,17 +91,17 @@ def _in_screens(environment: Environment, walked: Walk, output: options.Picture)
         stack.callback(restore)
         while place < count:
             tty.setcbreak(descriptor, termios.TCSADRAIN)
-            with output.canvas(environment, "table", "learn") as shown:
-                assert isinstance(shown, Terminal)
-                steps = _steps(walked, shown)
+            with output.view(environment, "table", "learn") as canvas:
+                assert isinstance(canvas, Terminal)
+                steps = _steps(walked, canvas)
                 count = len(steps)
-                shown.turn()
-                shown.show(steps[place].parts)
+                canvas.turn()
+                canvas.show(steps[place].parts)
                 prompt = f"\n{place + 1} of {count} · Enter goes on, b goes back, q ends "
-                shown.stream.write(shown.palette("viridis").fit(prompt))
+                canvas.stream.write(canvas.palette("viridis").fit(prompt))
             while (step := _STEPS.get(os.read(descriptor, 32))) is None:
                 pass
-            shown.stream.write("\n")
+            canvas.stream.write("\n")
             if step == 0:
                 return
             place = max(place + step, 0)

@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer import Argument
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
-from attncli.cli.groups import Options
+from attncli.cli.groups import Options, argument
 from attncli.errors import ExitCode, UsageError
 from attncli.text import visible
 
@@ -23,62 +22,61 @@ if TYPE_CHECKING:
     from attncli.masks.comparison import Comparison
     from attncli.masks.expressions import Expression
     from attncli.masks.findings import Finding
-    from attncli.masks.mask_grid import GridOptions, MaskGrid, MaskSize
+    from attncli.masks.mask_grid import GridOptions, MaskGrid
     from attncli.render.masks import MaskView
 
 
-Mask = Annotated[str, Argument(metavar="EXPR|FILE", help="'causal & window(4)' or mask.npy.")]
-Other = Annotated[str, Argument(metavar="EXPR|FILE", help="What it is compared with.")]
+Mask = Annotated[str, argument("'causal & window(4)' or mask.npy.", "EXPR|FILE")]
 _SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
 
-Text = Annotated[
-    str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
-]
 
-
-@dataclass(frozen=True)
-class _Reading(Options):
+@dataclass(frozen=True, repr=False, eq=False)
+class MaskInput(Options):
     """How large a mask is, and what its values say."""
 
     size: Annotated[
         str | None,
         options.size_option(
-            "--size",
-            metavar="N|QxK",
-            help="Queries, and as many keys; or queries and keys: 3x8. Default: 8, or what the mask or the text says.",
+            "Queries, and as many keys; or queries and keys: 3x8. Default: 8, or what the mask or the text says.",
+            "N|QxK",
         ),
     ] = None
     past: Annotated[
         int | None,
-        options.size_option(
-            min=0, metavar="N", help="Keys before the first query. Default: as many as there are more keys."
-        ),
+        options.size_option("Keys before the first query. Default: as many as there are more keys.", "N", low=0),
     ] = None
     for_: Annotated[
         Literal["sdpa", "mha", "additive"] | None,
         options.input_option(
-            "--for",
-            help="What reads a file: sdpa, to which True = attend; mha (nn.MultiheadAttention), to which True = "
-            "masked; or additive, what is added to scores. Default: what makes it causal, or it is ambiguous.",
+            "What reads a file: sdpa, to which True = attend; mha (nn.MultiheadAttention), to which True = masked; or "
+            "additive, what is added to scores. Default: what makes it causal, or it is ambiguous."
         ),
     ] = None
     lengths: Annotated[
         str | None,
-        options.input_option(
-            metavar="LENGTHS", help="Tokens of each row of a batch, whose padding an expression calls pad: 5,2."
-        ),
+        options.input_option("Tokens of each row of a batch, whose padding an expression calls pad: 5,2.", "LENGTHS"),
     ] = None
 
     def grid_options(self, *masks: str | None, tokens: Sequence[str] | None = None) -> GridOptions:
-        """Return how masks are read, with how many tokens each row of a batch has.
+        """Return how masks are read, with how many tokens each row of a batch has; a text says how many keys there are.
 
         Raises:
-            UsageError: none of the masks needs lengths, or two options say the size.
+            UsageError: the size is none, two options say it, or none of the masks needs lengths.
             InputError: the lengths cannot be read.
         """
-        from attncli.masks.mask_grid import GridOptions, as_expression, has_padding_of_rows, is_file
+        from attncli.masks.mask_grid import GridOptions, MaskSize, as_expression, has_padding_of_rows, is_file
 
-        size, lengths = self.sizes(tokens), None
+        size = MaskSize(None, None if tokens is None else len(tokens), self.past)
+        if self.size is not None:
+            label = f"--size {visible(self.size)}"
+            if tokens is not None:
+                raise UsageError(f"{label} does not apply to a text, whose {len(tokens)} words are the keys")
+            found = _SIZE.fullmatch(self.size)
+            if found is None:
+                raise UsageError(f"{label}: expected queries, such as 8, or queries and keys, such as 3x8")
+            queries = int(found[1])
+            size = MaskSize(queries, queries + (self.past or 0) if found[2] is None else int(found[2]), self.past)
+        lengths = None
         if self.lengths is not None:
             expressions = [as_expression(mask) for mask in masks if mask is not None and not is_file(mask)]
             if not any(map(has_padding_of_rows, expressions)):
@@ -89,37 +87,13 @@ class _Reading(Options):
             lengths = [int(part) for part in numbers]
         return GridOptions(size, self.for_, lengths)
 
-    def sizes(self, tokens: Sequence[str] | None = None) -> MaskSize:
-        """Return what the size options say; a text says how many keys there are.
-
-        Raises:
-            UsageError: the size is none, or there is a text, which says it.
-        """
-        from attncli.masks.mask_grid import MaskSize
-
-        if self.size is None:
-            return MaskSize(None, None if tokens is None else len(tokens), self.past)
-        if tokens is not None:
-            raise UsageError(
-                f"--size {visible(self.size)} does not apply to a text, whose {len(tokens)} words are the keys"
-            )
-        found = _SIZE.fullmatch(self.size)
-        if found is None:
-            raise UsageError(
-                f"--size {visible(self.size)}: expected queries, such as 8, or queries and keys, such as 3x8"
-            )
-        queries = int(found[1])
-        return MaskSize(queries, queries + (self.past or 0) if found[2] is None else int(found[2]), self.past)
-
 
 def show(
     environment: Environment,
     mask: Mask,
-    reading: _Reading,
-    output: options.Document,
-    text: Annotated[
-        str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
-    ] = None,
+    mask_input: MaskInput,
+    output: options.DocumentOutput,
+    text: Annotated[str | None, argument("Its words are the keys, and the queries.", "TEXT")] = None,
     colormap: options.Colormap = None,
 ) -> None:
     """Draw a mask over the words of a text or over positions.
@@ -130,32 +104,36 @@ def show(
     attn mask show "causal & pad" --lengths 5,2 --size 6
     attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """
-    from attncli.masks.mask_grid import open_mask
+    from attncli.masks.mask_grid import open_masks
 
-    tokens = None if text is None else _words(text)
-    subject = open_mask(mask, reading.grid_options(mask, tokens=tokens))
+    tokens = None
+    if text is not None:
+        from attncli.encoding.encode import check_texts
+        from attncli.encoding.vocabulary import WordVocabulary
+
+        check_texts(text)
+        tokens = [token.label for token in WordVocabulary([text], None).encode(text, None)]
+    (subject,) = open_masks([mask], mask_input.grid_options(mask, tokens=tokens))
     subject.check_read()
     if output.chosen() == "json":
         from attncli.formats.documents import write_masks
 
         environment.write(write_masks([subject]), output.file)
         return
-    how = _How(environment, "show", mask, output, colormap or "viridis", tokens)
-    _draw(lambda view: view.shown(subject), subject, how)
+    _draw(environment, output, "show", mask, lambda view: view.shown(subject), subject, colormap or "viridis", tokens)
 
 
 def check(
     environment: Environment,
     mask: Mask,
-    reading: _Reading,
-    output: options.Document,
+    mask_input: MaskInput,
+    output: options.DocumentOutput,
     expect: Annotated[
-        str | None,
-        options.choice_option(metavar="EXPR", help="What it should say: 'causal & pad(right=2)', or a file."),
+        str | None, options.choice_option("What it should say: 'causal & pad(right=2)', or a file.", "EXPR")
     ] = None,
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
-        options.choice_option(help="What the model computes in; values beyond it are found."),
+        options.choice_option("What the model computes in; values beyond it are found."),
     ] = None,
     fail_on: options.FailOn = None,
 ) -> None:
@@ -169,11 +147,11 @@ def check(
     """
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
-    from attncli.masks.mask_grid import as_expression, is_file, open_mask, read_grid
+    from attncli.masks.mask_grid import as_expression, is_file, open_masks, read_grid
 
-    codes, how = parse_fail_on(fail_on), reading.grid_options(mask, expect)
+    codes, how = parse_fail_on(fail_on), mask_input.grid_options(mask, expect)
     expected = None if expect is None else as_expression(expect, how.lengths)
-    subject = read_grid(mask, how, expected) if is_file(mask) else open_mask(mask, how, expected)
+    subject = read_grid(mask, how, expected) if is_file(mask) else open_masks([mask], how, expected)[0]
     findings = [*audit(subject, expected, how.size), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
     if output.chosen() == "json":
@@ -183,13 +161,22 @@ def check(
     else:
         from attncli.render.masks import checked
 
-        comparison, drawn = _against(subject, expected, findings), _How(environment, "check", mask, output)
-        _draw(lambda view: checked(subject, findings, comparison, view.palette, view.room), subject, drawn)
+        comparison = _against(subject, expected, findings)
+        _draw(
+            environment, output, "check", mask,
+            lambda view: checked(subject, findings, comparison, view.palette, view.room), subject,
+        )  # fmt: skip
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def diff(environment: Environment, mask: Mask, other: Other, reading: _Reading, output: options.Picture) -> None:
+def diff(
+    environment: Environment,
+    mask: Mask,
+    other: Annotated[str, argument("What it is compared with.", "EXPR|FILE")],
+    mask_input: MaskInput,
+    output: options.PictureOutput,
+) -> None:
     """Show where two masks differ; exit with 0 if they are equal and with 1 if not.
 
     Examples:
@@ -197,32 +184,32 @@ def diff(environment: Environment, mask: Mask, other: Other, reading: _Reading, 
     attn mask diff before.npy after.npy
     """
     from attncli.masks.comparison import compare
-    from attncli.masks.mask_grid import open_pair
+    from attncli.masks.mask_grid import open_masks
     from attncli.render.masks import compared
 
-    how = _How(environment, "diff", f"{mask} / {other}", output)
-    first, second = open_pair(mask, other, reading.grid_options(mask, other))
+    first, second = open_masks([mask, other], mask_input.grid_options(mask, other))
+    for subject in (first, second):
+        subject.check_read()
     comparison = compare(first, second)
-    _draw(lambda view: compared(comparison, view.palette, view.room), first, how)
+    _draw(
+        environment, output, "diff", f"{mask} / {other}",
+        lambda view: compared(comparison, view.palette, view.room), first,
+    )  # fmt: skip
     if comparison.count:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
 def convert(
     mask: Mask,
-    reading: _Reading,
+    mask_input: MaskInput,
     to: Annotated[
         Literal["sdpa", "mha", "additive"],
-        options.output_option(
-            help="sdpa: True = attend; mha (nn.MultiheadAttention): True = masked; additive: 0 and min."
-        ),
+        options.output_option("sdpa: True = attend; mha (nn.MultiheadAttention): True = masked; additive: 0 and min."),
     ],
-    output: Annotated[
-        Path, options.output_option("--output", "-o", metavar="FILE", help="npy, pt, safetensors or csv.")
-    ],
+    output: Annotated[Path, options.output_option("npy, pt, safetensors or csv.", "FILE", "-o")],
     dtype: Annotated[
         Literal["float16", "float32", "float64"] | None,
-        options.output_option(help="Type of an additive mask. Default: float32."),
+        options.output_option("Type of an additive mask. Default: float32."),
     ] = None,
 ) -> None:
     """Write a mask as another API expects it.
@@ -233,60 +220,38 @@ def convert(
     """
     from attncli.masks.conventions import encode_mask
     from attncli.masks.files import write_values
-    from attncli.masks.mask_grid import open_mask
+    from attncli.masks.mask_grid import open_masks
 
-    if dtype is not None and to != "additive":
-        raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
-    subject = open_mask(mask, reading.grid_options(mask))
+    (subject,) = open_masks([mask], mask_input.grid_options(mask))
     subject.check_read()
     write_values(output, encode_mask(subject.cells, to, dtype or "float32"))
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text, as the toy layer splits it."""
-    from attncli.encoding.encode import check_texts
-    from attncli.encoding.vocabulary import WordVocabulary
-
-    check_texts(text)
-    return [token.label for token in WordVocabulary([text], None).encode(text, None)]
 
 
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
     """Return the mask beside what is expected, where cells are wrong."""
     from attncli.masks.comparison import compare
-    from attncli.masks.mask_grid import grid_of_expression, heads_of
+    from attncli.masks.mask_grid import grid_of_expression
 
     if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
         return None
-    return compare(subject, grid_of_expression(expected, subject.size, heads_of(subject.shape)))
+    return compare(subject, grid_of_expression(expected, subject.size))
 
 
-class _How(NamedTuple):
-    """How masks are drawn.
-
-    Attributes:
-        environment: where it writes.
-        command: that draws them.
-        title: what is drawn.
-        output: where it goes.
-        colormap: colours of cells.
-        tokens: what the positions are called; None where they are only counted.
-    """
-
-    environment: Environment
-    command: str
-    title: str
-    output: options.OutputOptions
-    colormap: str = "viridis"
-    tokens: Sequence[str] | None = None
-
-
-def _draw(renderables: Callable[[MaskView], Iterable[RenderableType]], subject: MaskGrid, how: _How) -> None:
-    """Draw a view of a mask, and say on stderr what was pooled."""
+def _draw(
+    environment: Environment,
+    output: options.OutputOptions,
+    command: str,
+    title: str,
+    renderables: Callable[[MaskView], Iterable[RenderableType]],
+    subject: MaskGrid,
+    colormap: str = "viridis",
+    tokens: Sequence[str] | None = None,
+) -> None:
+    """Draw a view of a mask, and note on stderr what was pooled."""
     from attncli.render.masks import MaskView, pooling_note
 
-    with how.output.canvas(how.environment, how.output.chosen(), f"mask {how.command}") as shown:
-        view = MaskView(shown.palette(how.colormap), shown.width, queries=how.tokens, keys=how.tokens)
-        shown.show(renderables(view), how.title)
+    with output.view(environment, output.chosen(), f"mask {command}") as canvas:
+        view = MaskView(canvas.palette(colormap), canvas.width, queries=tokens, keys=tokens)
+        canvas.show(renderables(view), title)
         if (pool := view.pool(subject)) != (1, 1):
-            how.environment.note(pooling_note(pool, "show"))
+            environment.note(pooling_note(pool, "show"))

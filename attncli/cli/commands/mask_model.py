@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from typer import Argument
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
+from attncli.cli.groups import argument
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attncli.cli.environment import PictureFile, Terminal
     from attncli.engines.torch.model_masks import LayerMask, SentenceMasks
     from attncli.masks.mask_grid import MaskGrid
-    from attncli.render.palette import Palette
 
 
 def model(
     environment: Environment,
-    model: Annotated[str, Argument(metavar="MODEL", help="A checkpoint's folder or its name on the hub.")],
-    text: Annotated[list[str], Argument(metavar="TEXT", help="Sentences; several are one padded batch.")],
-    hub: options.Hub,
-    prompt: options.ChatOptions,
-    output: options.Document,
-    pad: Annotated[
-        Literal["left", "right"] | None,
-        options.input_option(help="Where shorter sentences are padded. Default: where the tokenizer does."),
-    ] = None,
+    model: Annotated[str, argument("A checkpoint's folder or its name on the hub.", "MODEL")],
+    text: Annotated[list[str], argument("Sentences; several are one padded batch.", "TEXT")],
+    hub: options.HubOptions,
+    output: options.DocumentOutput,
+    chat: options.Chat = False,
     pair: options.Pair = None,
     target: Annotated[
         str | None,
-        options.input_option(
-            metavar="TEXT", help="What the decoder of an encoder-decoder reads. Default: the sentence itself."
-        ),
+        options.input_option("What the decoder of an encoder-decoder reads. Default: the sentence itself.", "TEXT"),
     ] = None,
     no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
@@ -52,52 +43,56 @@ def model(
     from attncli.checkpoints.options import LoadOptions, checked_options
     from attncli.checkpoints.snapshot import resolve
     from attncli.cli.progress import status
-    from attncli.cli.sentences import say_how_taken
-    from attncli.encoding.chat import refuse_beside_chat
+    from attncli.cli.sentences import note_doubts
     from attncli.engines.torch import announce_import
     from attncli.trace.selection import Indices
 
     chosen = output.chosen()
-    say_how_taken(options.TextOptions(text), environment)
-    if prompt.chat:
-        refuse_beside_chat(pair, target)
+    note_doubts(text, environment)
     with status(environment, f"loading {model}"):
-        loading = checked_options(
-            model,
-            dict(hub.explicit_values()) | dict(prompt.explicit_values()),
-            LoadOptions,
-            "a checkpoint that transformers runs",
-        )
+        values = {**dict(hub.explicit_values()), "chat": chat}
+        loading = checked_options(model, values, LoadOptions, "a checkpoint that transformers runs")
         snapshot = resolve(model, loading)
         announce_import("attn mask model", snapshot)
         from attncli.engines.torch.model_masks import BlankCheckpoint
 
         every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
         blank = BlankCheckpoint(snapshot, *every, kind=None, mask=None, special=special, options=loading)
-        sentences, notes = blank.masks(text or [], pair, target, pad)
-    for one in notes:
-        environment.note(one)
+        sentences, notes = blank.masks(text, pair, target)
+    for note in notes:
+        environment.note(note)
     if chosen == "json":
         from attncli.formats.documents import write_masks
 
-        described = [
-            (_subject(mask), _described(number, one, mask))
-            for number, one in enumerate(sentences, 1)
-            for mask in one.masks
-        ]
-        environment.write(
-            write_masks([subject for subject, _ in described], [more for _, more in described]), output.file
-        )
+        masks = [(number, one, mask) for number, one in enumerate(sentences, 1) for mask in one.masks]
+        described = [_described(number, one, mask) for number, one, mask in masks]
+        environment.write(write_masks([_grid(mask) for _, _, mask in masks], described), output.file)
         return
-    from attncli.render.masks import pooling_note
+    from attncli.render.masks import MaskView, pooling_note
 
-    with output.canvas(environment, chosen, "mask model") as shown:
-        pools = _draw(sentences, shown, shown.palette(colormap or "viridis"), model)
-    for pool in pools:
+    pools: dict[tuple[int, int], None] = {}
+    with output.view(environment, chosen, "mask model") as canvas:
+        palette = canvas.palette(colormap or "viridis")
+
+        def renderables() -> Iterator[RenderableType]:
+            from rich.text import Text
+
+            for number, one in enumerate(sentences, 1):
+                if len(sentences) > 1:
+                    yield Text(palette.label(f"sentence {number}: {one.sentence.text}"), "bold")
+                for mask in one.masks:
+                    grid = _named(mask)
+                    queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
+                    view = MaskView(palette, canvas.width, queries, keys)
+                    pools[view.pool(grid)] = None
+                    yield from view.shown(grid)
+
+        canvas.show(renderables(), model)
+    for pool in pools.keys() - {(1, 1)}:
         environment.note(pooling_note(pool, "model"))
 
 
-def _subject(mask: LayerMask) -> MaskGrid:
+def _grid(mask: LayerMask) -> MaskGrid:
     """Return a mask under the rule that it follows, if it follows one."""
     from attncli.masks.mask_grid import MaskGrid
     from attncli.masks.recognition import recognise_plane
@@ -121,35 +116,10 @@ def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, An
     }
 
 
-def _draw(
-    sentences: Sequence[SentenceMasks], shown: Terminal | PictureFile, palette: Palette, title: str
-) -> list[tuple[int, int]]:
-    """Draw the masks; return by how much they are pooled, where they are."""
-    from rich.text import Text
-
-    from attncli.render.masks import MaskView
-
-    pools: dict[tuple[int, int], None] = {}
-
-    def renderables() -> Iterator[RenderableType]:
-        for number, one in enumerate(sentences, 1):
-            if len(sentences) > 1:
-                yield Text(palette.label(f"sentence {number}: {one.sentence.text}"), "bold")
-            for mask in one.masks:
-                subject = _named(mask)
-                queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
-                view = MaskView(palette, shown.width, queries, keys)
-                pools[view.pool(subject)] = None
-                yield from view.shown(subject)
-
-    shown.show(renderables(), title)
-    return [pool for pool in pools if pool != (1, 1)]
-
-
 def _named(mask: LayerMask) -> MaskGrid:
     """Return a mask under a name that says which layers have it."""
     from attncli.text import layers_named
 
-    subject = _subject(mask)
-    parts = [mask.kind, layers_named(mask.layers), subject.name]
-    return subject._replace(name=" · ".join(filter(None, parts)))
+    grid = _grid(mask)
+    parts = [mask.kind, layers_named(mask.layers), grid.name]
+    return grid._replace(name=" · ".join(filter(None, parts)))

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument
 
 from attncli.cli import options
-from attncli.cli.environment import Environment, complain
+from attncli.cli.environment import Environment, print_error
+from attncli.cli.groups import argument
 from attncli.errors import AttnError, ExitCode, InputError, UsageError
 from attncli.text import visible
 
@@ -24,39 +24,30 @@ def run(
     output: options.StderrOutput,
     program: Annotated[
         list[str] | None,
-        Argument(
-            metavar="SCRIPT ARGS",
-            help="A program, as python takes it, and its arguments; with -m the arguments alone.",
-            show_default=False,
-        ),
+        argument("A program, as python takes it, and its arguments; with -m the arguments alone.", "SCRIPT ARGS"),
     ] = None,
     module: Annotated[
-        str | None, options.input_option("-m", metavar="MODULE", help="Run a module, as python -m does.")
+        str | None, options.input_option("Run a module, as python -m does.", "MODULE", flags="-m")
     ] = None,
     steps: Annotated[
-        int | None,
-        options.choice_option(min=1, metavar="N", help="End the program after N steps of an optimizer of torch."),
+        int | None, options.choice_option("End the program after N steps of an optimizer of torch.", "N", low=1)
     ] = None,
     place: Annotated[
         str | None,
-        options.choice_option(
-            metavar="GLOB", help="Look at these places alone: a file, file:line, a function, or a module's name."
-        ),
+        options.choice_option("Look at these places alone: a file, file:line, a function, or a module's name.", "GLOB"),
     ] = None,
     expect: Annotated[
         list[str] | None,
         options.choice_option(
-            metavar="[PATTERN=]EXPR",
-            help="What each mask should be, or those of the places that match; exit with 1 where one is not. "
-            "May be repeated.",
+            "What each mask should be, or those of the places that match; exit with 1 where one is not. May be "
+            "repeated.",
+            "[PATTERN=]EXPR",
         ),
     ] = None,
     fail_on: options.FailOn = None,
     save: Annotated[
         Path | None,
-        options.output_option(
-            metavar="DIR", help="Save the first call of each place there, a trace a batch row, for --from."
-        ),
+        options.output_option("Save the first call of each place there, a trace a batch row, for --from.", "DIR"),
     ] = None,
 ) -> None:
     """Run a Python program as python does, and show every attention that ran.
@@ -86,7 +77,7 @@ def run(
     codes, chosen = parse_fail_on(fail_on), output.chosen()
     run_it = program_of(target, is_module=module is not None)
     calls = Calls(expect or None, place, is_kept=save is not None)
-    aside = environment.aside()
+    stderr = environment.on_stderr()
     is_judged = bool(expect) or fail_on is not None
 
     def report() -> int:
@@ -95,17 +86,17 @@ def run(
             unused = calls.unused
             calls.notes += unused
             for note in [*calls.notes, *_left_out(calls)]:
-                aside.note(note)
-            _write(calls, output, chosen, aside)
+                stderr.note(note)
+            _write(calls, output, chosen, stderr)
             if save is not None:
-                _save(calls, save, aside)
+                _save(calls, save, stderr)
             is_wrong = fails(calls.findings, codes) or bool(unused) or (bool(expect) and not calls.calls)
         except AttnError as error:
-            complain(str(error))
+            print_error(str(error))
             return error.exit_code
         except Exception as fault:
             with suppress(Exception):  # the program may have closed standard error
-                complain(f"the table cannot be shown: {described(fault)}")
+                print_error(f"the table cannot be shown: {described(fault)}")
             is_wrong = True
         # What could not be looked at is not as it should be.
         return ExitCode.FINDINGS if is_judged and (is_wrong or calls.notes.fault is not None) else ExitCode.OK
@@ -113,7 +104,10 @@ def run(
     # The program may go to another folder.
     output = replace(output, output=None if output.file is None else str(output.file.absolute()))
     if save is not None:
-        _make_folder(save)
+        try:
+            save.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--save {visible(str(save))}: {error.strerror or error}") from None
         save = save.absolute()
     calls.start()
     with ExitStack() as stack:
@@ -134,40 +128,30 @@ def _left_out(calls: Calls) -> list[str]:
     return [f"no attention was seen; looked for {LOOKED_FOR}"]
 
 
-def _write(calls: Calls, output: options.StderrOutput, chosen: str, aside: Environment) -> None:
+def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Environment) -> None:
     if chosen != "table":
         from attncli.formats.columns import call_table
         from attncli.formats.documents import write_calls
         from attncli.formats.rows import table_rows
 
-        aside.write([write_calls(calls)] if chosen == "json" else table_rows(call_table(calls), chosen), output.file)
+        stderr.write([write_calls(calls)] if chosen == "json" else table_rows(call_table(calls), chosen), output.file)
         return
     from attncli.render.calls import calls_parts
 
-    with output.canvas(aside, chosen, "run") as shown:
-        shown.show(calls_parts(calls, shown.palette("viridis"), shown.width))
+    with output.view(stderr, chosen, "run") as canvas:
+        canvas.show(calls_parts(calls, canvas.palette("viridis"), canvas.width))
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--save {visible(str(folder))}: {error.strerror or error}") from None
-
-
-def _save(calls: Calls, folder: Path, aside: Environment) -> None:
+def _save(calls: Calls, folder: Path, stderr: Environment) -> None:
     """Save the traces of every row, in the order of the table."""
     for number, row in enumerate(calls.rows, 1):
         try:
             traces = row.traces
         except AttnError as error:
-            aside.note(f"{row.place} is not saved: {error}")
+            stderr.note(f"{row.place} is not saved: {error}")
             continue
+        place = f"{row.place}-{row.place.function}"
+        name = "".join(one if one.isalnum() or one in "._-" else "-" for one in place).strip("-")[-100:]
         for index, trace in enumerate(traces):
             batch = f"-row{index}" if len(traces) > 1 else ""
-            trace.save(folder / f"{number:02}-{_file_name(f'{row.place}-{row.place.function}')}{batch}.safetensors")
-
-
-def _file_name(place: str) -> str:
-    """Return what a place is called in the name of a file."""
-    return "".join(one if one.isalnum() or one in "._-" else "-" for one in place).strip("-")[-100:]
+            trace.save(folder / f"{number:02}-{name}{batch}.safetensors")

@@ -8,37 +8,28 @@ from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.errors import UsageError
 
-Query = Annotated[
-    list[str] | None,
-    options.choice_option("--query", "-q", metavar="TOKEN", help="The token that attends: its text or its index."),
-]
-Key = Annotated[
-    list[str] | None,
-    options.choice_option(
-        "--key",
-        "-k",
-        metavar="TOKEN",
-        help="The token that is attended to: its text or its index. Default: the whole row, keys by weight.",
-    ),
-]
-Top = Annotated[
-    int | None,
-    options.view_option(
-        min=1,
-        max=1_000_000,
-        metavar="N",
-        help="Dimensions, or keys of a row, in the table; the rest is summed up. Default: 8.",
-    ),
-]
-
 
 def why(
     environment: Environment,
-    request: options.Request,
-    output: options.Document,
-    query: Query = None,
-    key: Key = None,
-    top: Top = None,
+    request: options.CommonOptions,
+    output: options.DocumentOutput,
+    query: Annotated[
+        list[str] | None, options.choice_option("The token that attends: its text or its index.", "TOKEN", "-q")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        options.choice_option(
+            "The token that is attended to: its text or its index. Default: the whole row, keys by weight.",
+            "TOKEN",
+            "-k",
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        options.view_option(
+            "Dimensions, or keys of a row, in the table; the rest is summed up. Default: 8.", "N", low=1, high=1_000_000
+        ),
+    ] = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
@@ -55,14 +46,16 @@ def why(
     from attncli.analysis.cell import AttentionRow
     from attncli.analysis.warnings import warnings_of_rows
     from attncli.analysis.why import explain
-    from attncli.cli.request import traces_of
+    from attncli.cli.loop import traces_of
 
-    wanted_query, wanted_key = _the_only("query", query), _the_only("key", key)
-    if wanted_query is None:
+    for name, values in (("query", query or ()), ("key", key or ())):
+        if len(values) > 1:
+            raise UsageError(f"--{name} is given {len(values)} times; one cell or one row is explained at a time")
+    if not query:
         raise UsageError("--query: give the token that attends, its text or its index")
     chosen = output.chosen()
-    ((_, trace),) = traces_of(environment, request, "0", only="attn why explains")
-    explained = explain(trace, wanted_query, wanted_key)
+    (trace,) = traces_of(environment, request, only="attn why explains")
+    explained = explain(trace, query[0], key[0] if key else None)
     for warning in warnings_of_rows(trace, [one if isinstance(one, AttentionRow) else one.row for one in explained]):
         environment.note(f"warning: {warning}")
     if chosen == "json":
@@ -73,15 +66,9 @@ def why(
     from attncli.render.bars import TableFormat
     from attncli.render.why import WhyPage
 
-    with output.canvas(environment, chosen, "why") as shown:
-        sheet = TableFormat(shown.palette(colormap or "viridis"), shown.width, precision, ramp)
-        page = WhyPage(trace, explained, top or 8, sheet)
-        shown.show(page.parts(), trace.text or trace.target or "")
-    for each in page.notes():
-        environment.note(each)
-
-
-def _the_only(name: str, values: list[str] | None) -> str | None:
-    if values and len(values) > 1:
-        raise UsageError(f"--{name} is given {len(values)} times; one cell or one row is explained at a time")
-    return values[0] if values else None
+    with output.view(environment, chosen, "why") as canvas:
+        table = TableFormat(canvas.palette(colormap or "viridis"), canvas.width, precision, ramp)
+        page = WhyPage(trace, explained, top or 8, table)
+        canvas.show(page.parts(), trace.text or trace.target or "")
+    for note in page.notes():
+        environment.note(note)

@@ -12,15 +12,11 @@ MAX_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
 MAX_EMPTY = 2**16  # lines that follow each other; a small file may unpack to any number
 
 _BOM = b"\xef\xbb\xbf"
-# What a file is by its first bytes. No sentence begins with any of these.
-_MARKS = {
-    **dict.fromkeys((b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"), "packed and no text"),
-    **{b"BZh%d1AY&SY" % level: "packed and no text" for level in range(1, 10)},
-    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"), "UTF-16 or UTF-32"),
-    b"PK\x03\x04": "a zip archive and no text",
-    b"%PDF-": "a PDF document and no text",
-    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff"), "a picture and no text"),
-}
+# What files that hold no text begin with, and no sentence does: packed, archives, documents, pictures, UTF-16.
+_MARKS = (
+    b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", *(b"BZh%d1AY&SY" % level for level in range(1, 10)), b"PK\x03\x04",
+    b"%PDF-", b"\x89PNG", b"\xff\xd8\xff", b"\xff\xfe", b"\xfe\xff",
+)  # fmt: skip
 
 
 def read_text(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[CorpusItem]:
@@ -81,10 +77,7 @@ def _refuse_binary(line: bytes, ahead: bytes, name: str) -> None:
 
     `ahead` are the first bytes, of other lines too: binary data has line ends by chance.
     """
-    what = next((what for mark, what in _MARKS.items() if line.startswith(mark)), None)
-    if what is None and b"\0" in line + ahead:
-        what = "binary and no text"
-    if what is not None:
+    if line.startswith(_MARKS) or b"\0" in line + ahead:
         hint = "; --from reads a saved trace" if name.endswith(".safetensors") else ""
         hint = "; the name of a Parquet file ends in .parquet" if line.startswith(b"PAR1") else hint
-        raise InputError(f"{name} is {what}; expected UTF-8, one sentence a line{hint}")
+        raise InputError(f"{name} is packed, binary or in another encoding; expected UTF-8, one sentence a line{hint}")

@@ -115,10 +115,8 @@ class BlankCheckpoint(Checkpoint):
             yield f"{layers}: {instead(kind)} and no mask"
         yield from (note for one in sentences for note in one.notes)
         is_padded = len({(len(one.tokens), len(one.query_tokens)) for one in sentences}) > 1
-        if pad is not None and not is_padded:
-            yield f"--pad {pad} adds nothing: there are no sentences of different lengths"
         if pad is None and is_padded:
-            yield f"padded on the {side}, as the tokenizer does it; --pad left or --pad right decides"
+            yield f"padded on the {side}, as the tokenizer does it"
         if is_padded and self.encoder.tokenizer.pad_token_id is None:
             yield f"the tokenizer has no pad token; padded with {padding.label}"
 

@@ -17,9 +17,13 @@ from typer.main import get_command
 from attncli._version import __version__
 from attncli.checkpoints.options import EngineOptions, ToyOptions
 from attncli.cli.app import app
-from attncli.cli.config import DEFAULTS
+from attncli.cli.groups import dashed
+from attncli.cli.settings import defaults
+
+Run = Callable[..., Any]
 
 SENTENCE = "time flies like an arrow"
+DEFAULTS = defaults()
 # Of an option of each kind four values, none of them the default, as a command line has them.
 VALUES = {
     "model": ["first", "second", "third", "fourth"],
@@ -28,12 +32,7 @@ VALUES = {
     "seed": ["1", "2", "3", "4"],
     "colormap": ["cividis", "gray", "cividis", "gray"],
 }
-OF_CHECKPOINTS = {"dtype"}
 NUMBERS = {"d_model", "num_heads", "seed", "precision", "width"}
-
-
-def dashed(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def toml(values: Mapping[str, str]) -> str:
@@ -73,52 +72,41 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     return Places(tmp_path, monkeypatch)
 
 
-def given(*arguments: str) -> dict[str, Any]:
+def values_of(*arguments: str) -> dict[str, Any]:
     """What `attn inspect` takes from its command line and from where values stand."""
     root: Any = get_command(app)
-    context = root.get_command(None, "inspect").make_context("inspect", [SENTENCE, *arguments])
-    unsaid = (None, False, ())
-    return {
-        name: value
-        for name, value in context.params.items()
-        if name != "text" and not any(value is one for one in unsaid)
-    }
+    context = root.get_command(None, "inspect").make_context("inspect", [*arguments])
+    return {name: value for name, value in context.params.items() if value not in (None, False, [])}
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_flag_goes_before_the_environment_the_project_the_user_and_the_default(name: str, places: Places) -> None:
-    beside = {"model": "a/model"} if name in OF_CHECKPOINTS else {}
-    flags = [[f"--{dashed(one)}={text}" for one, text in {**beside, name: value}.items()] for value in VALUES[name]]
-    # What Typer makes of flags, where nothing stands anywhere, is what the other places have to come to.
-    expected = [given(*flag) for flag in flags]
-    assert given() == {}
-    in_environment, in_project, in_home = ({**beside, name: value} for value in VALUES[name][1:])
+    more = {"dtype": {"model": "a/model"}}.get(name, {})
+    form = ["-F", "jsonl"]
+    flags = [
+        [*form, *(f"--{dashed(one)}={text}" for one, text in {**more, name: value}.items())] for value in VALUES[name]
+    ]
+    # What is made of flags, where nothing stands anywhere, is what the other places have to come to.
+    expected = [values_of(*flag) for flag in flags]
+    in_environment, in_project, in_home = ({**more, name: value} for value in VALUES[name][1:])
     places.in_home(**in_home)
-    assert given() == expected[3]
+    assert values_of(*form) == expected[3]
     places.in_project(**in_project)
-    assert given() == expected[2]
+    assert values_of(*form) == expected[2]
     places.environment(**in_environment)
-    assert given() == expected[1]
-    assert given(*flags[0]) == expected[0]
+    assert values_of(*form) == expected[1]
+    assert values_of(*flags[0]) == expected[0]
 
 
 def test_offline_can_be_switched_off_by_the_environment_and_not_by_a_project(places: Places) -> None:
-    assert given("--offline") == {"offline": True}
+    assert values_of("--offline") == {"offline": True}
     places.in_home(offline="true")
     places.in_project(offline="false")
-    assert given() == {"offline": True}, "a cloned repository sends nobody to the network"
+    assert values_of() == {"offline": True}, "a cloned repository sends nobody to the network"
     places.environment(offline="0")
-    assert not given().get("offline")
+    assert not values_of().get("offline")
     places.environment(offline="yes")
-    assert given() == {"offline": True}
-
-
-def test_an_empty_variable_is_the_default_whatever_a_file_says(places: Places) -> None:
-    places.in_project(model="a/model", width="50")
-    places.environment(model="")
-    assert given() == {"width": 50}
-    places.environment(model="", width="")
-    assert given() == {}
+    assert values_of() == {"offline": True}
 
 
 def test_the_variables_of_the_help_are_those_that_are_read() -> None:
@@ -151,16 +139,17 @@ def test_the_defaults_are_those_of_the_sources_and_of_the_help() -> None:
 def test_the_docs_list_them() -> None:
     text = pages()["docs/reference/configuration.md"]
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")][1:]
-    names = list(DEFAULTS)
-    assert [one for row in rows for one in re.findall(r"`(\w+)`", row[2])] == [f"ATTN_{name.upper()}" for name in names]
-    assert [one for row in rows for one in re.findall(r"`([\w-]+)`", row[3])] == list(map(dashed, names))
+    assert {one for row in rows for one in re.findall(r"`(\w+)`", row[2])} == {
+        f"ATTN_{name.upper()}" for name in DEFAULTS
+    }
+    assert {one for row in rows for one in re.findall(r"`([\w-]+)`", row[3])} == {dashed(name) for name in DEFAULTS}
 
 
 # --- what does not apply ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("standing", "arguments", "left"),
+    ("standing", "arguments", "in_force"),
     [
         # --from has its attention already.
         ({"model": "m", "dtype": "float16", "seed": "3", "offline": "true"}, ["--from", "t.safetensors"], {}),
@@ -173,8 +162,8 @@ def test_the_docs_list_them() -> None:
         # A checkpoint has no toy layer's options.
         ({"seed": "3", "d_model": "8", "dtype": "float16"}, ["-m", "m"], {"dtype": "float16"}),
         # A model runs in one place.
-        ({"model": "m", "device_map": "auto"}, ["--device", "cpu"], {"model": "m"}),
-        ({"model": "m", "device": "cuda"}, ["--device-map", "auto"], {"model": "m"}),
+        ({"device_map": "auto"}, ["-m", "m", "--device", "cpu"], {}),
+        ({"device": "cuda"}, ["-m", "m", "--device-map", "auto"], {}),
         ({"init": "zeros"}, ["--project", "none"], {}),
         # The engine is a checkpoint's.
         ({"engine": "native"}, [], {}),
@@ -185,78 +174,41 @@ def test_the_docs_list_them() -> None:
     ],
 )
 def test_what_does_not_apply_is_left_out(
-    standing: dict[str, str], arguments: list[str], left: dict[str, Any], places: Places
+    standing: dict[str, str], arguments: list[str], in_force: dict[str, Any], places: Places
 ) -> None:
-    alone = given(*arguments)
+    alone = values_of(*arguments)
     places.in_project(**standing)
-    assert given(*arguments) == alone | left
+    assert values_of(*arguments) == alone | in_force
     places.project.unlink()
     places.environment(**standing)
-    assert given(*arguments) == alone | left
+    assert values_of(*arguments) == alone | in_force
 
 
-def test_the_nearer_of_two_places_says_where_a_model_runs(places: Places, attn: Callable[..., Any]) -> None:
-    places.in_home(model="m", device_map="auto")
-    places.in_project(device="cuda")
-    assert given() == {"model": "m", "device": "cuda"}
-
-
-def test_a_flag_that_does_not_apply_is_refused_whatever_stands(places: Places, attn: Callable[..., Any]) -> None:
+def test_a_flag_that_does_not_apply_is_refused_whatever_stands(places: Places, attn: Run) -> None:
     places.environment(model="m", dtype="float16")
     ran = attn("inspect", SENTENCE, "--seed", "3", "--dtype", "float16")
-    assert ran.code == 2
-    assert "--dtype does not apply to the toy layer" in ran.err
-
-
-def test_machine_output_is_the_same_bytes_whatever_view_stands(places: Places, attn: Callable[..., Any]) -> None:
-    plain = {chosen: attn("inspect", SENTENCE, "-F", chosen).out for chosen in ("json", "tsv", "csv", "jsonl")}
-    places.environment(precision="1", width="50", color="always", colormap="gray", dtype="float16", device="cuda")
-    assert {chosen: attn("inspect", SENTENCE, "-F", chosen).out for chosen in plain} == plain
+    refused(ran, 2, "--dtype does not apply to the toy layer")
 
 
 # --- real runs of every command ---------------------------------------------------------------------------
 
 
-def test_every_command_takes_them(places: Places, attn: Callable[..., Any], tiny_llama: str) -> None:
+def test_commands_take_them(places: Places, attn: Run, tiny_llama: str) -> None:
     blank = places.folder / "with a blank"
     blank.symlink_to(tiny_llama, target_is_directory=True)
-    runs = [
-        ["inspect", SENTENCE, "-F", "json"],
-        ["heads", SENTENCE],
-        ["why", SENTENCE, "-q", "arrow"],
-        ["diff", SENTENCE, "fruit flies like a banana", "-F", "json"],
-    ]
+    runs = [["heads", SENTENCE], ["diff", SENTENCE, "fruit flies like a banana", "-F", "json"]]
     toy = [attn(*run).out for run in runs]
-    flagged = [attn(*run, "-m", blank).out for run in runs]
+    with_model = [attn(*run, "-m", blank).out for run in runs]
     seeded = [attn(*run, "--seed", "3").out for run in runs]
-    assert all(len({*three}) == 3 for three in zip(toy, flagged, seeded, strict=True))
+    assert all(len({*three}) == 3 for three in zip(toy, with_model, seeded, strict=True))
     places.in_project(seed="3")
     assert [attn(*run).out for run in runs] == seeded
     # An engine is nothing to commands that have none.
     places.environment(model=str(blank), engine="native")
-    assert [attn(*run).out for run in runs] == flagged
-    checked = attn("check", SENTENCE)
-    assert checked.out.startswith(f"{blank} · llama ·"), checked.err
+    assert [attn(*run).out for run in runs] == with_model
+    assert attn("check", SENTENCE).out.startswith(f"{blank} · llama ·")
     for run in (["tokens", SENTENCE], ["inspect", SENTENCE, "--seed", "3"]):
         assert (attn(*run).code, attn(*run).err) == (0, "")
-
-
-def test_masks_are_drawn_as_wide_as_it_stands_and_have_a_type_of_their_own(
-    places: Places, attn: Callable[..., Any]
-) -> None:
-    wide = attn("mask", "show", "causal", "--size", "60").out
-    narrow = attn("mask", "show", "causal", "--size", "60", "--width", "50").out
-    converted = ["mask", "convert", "causal", "--size", "4", "--to", "sdpa", "-o", "mask.npy"]
-    places.in_home(width="50", dtype="float16")
-    assert attn("mask", "show", "causal", "--size", "60").out == narrow != wide
-    assert attn(*converted).code == 0, "ATTN_DTYPE is of a checkpoint's weights"
-
-
-def test_a_file_in_utf_16_is_not_taken_for_one_that_says_nothing(places: Places, attn: Callable[..., Any]) -> None:
-    places.project.write_bytes("[tool.attncli]\nseed = 3\n".encode("utf-16"))
-    ran = attn("inspect", SENTENCE)
-    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert "pyproject.toml is no valid TOML: " in ran.err
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------
@@ -266,10 +218,8 @@ def test_a_file_in_utf_16_is_not_taken_for_one_that_says_nothing(places: Places,
     ("text", "said"),
     [
         ("colourmap = 'gray'", "pyproject.toml: there is no 'colourmap' to configure; did you mean 'colormap'?"),
-        ("d_model = 8", "pyproject.toml: there is no 'd_model' to configure; did you mean 'd-model'?"),
-        ("layer = 3", "pyproject.toml: there is no 'layer' to configure; expected some of model, dtype"),
+        ("layer = 3", "pyproject.toml: there is no 'layer' to configure; expected some of model, "),
         ("[tool.attncli.why]\nseed = 3", "pyproject.toml: there is no 'why' to configure"),
-        ("'\\u001b[31m' = 3", "there is no '"),
         ("seed = '3'", "'seed' in pyproject.toml: expected a whole number"),
         ("seed = true", "'seed' in pyproject.toml: expected a whole number"),
         ("width = nan", "'width' in pyproject.toml: expected a whole number"),
@@ -280,18 +230,15 @@ def test_a_file_in_utf_16_is_not_taken_for_one_that_says_nothing(places: Places,
         ("width = 3", "invalid value for 'width' in pyproject.toml: "),
         ("seed = -3", "--seed -3: expected 0 to 2^63 - 1 (--seed -3 comes from 'seed' in pyproject.toml)"),
         ("seed = ", "pyproject.toml is no valid TOML: "),
-        (f"seed = {'[' * 100_000}", "pyproject.toml is no valid TOML: "),
         (f"# {'#' * 2**20}", "pyproject.toml is larger than 1 MiB; expected a configuration file there"),
     ],
 )
-def test_what_a_file_cannot_say_is_one_sentence_and_exit_2(
-    text: str, said: str, places: Places, attn: Callable[..., Any]
-) -> None:
+def test_what_a_file_cannot_say_is_one_sentence_and_exit_2(text: str, said: str, places: Places, attn: Run) -> None:
     places.project.write_text(f"[tool.attncli]\n{text}\n")
     refused(attn("inspect", SENTENCE), 2, said)
 
 
-def test_no_file_and_no_variable_switches_on_code_of_others(places: Places, attn: Callable[..., Any]) -> None:
+def test_no_file_and_no_variable_switches_on_code_of_others(places: Places, attn: Run) -> None:
     for file, line in (
         (places.project, "[tool.attncli]\ntrust-remote-code = true\n"),
         (places.user, "trust_remote_code = true"),
@@ -302,7 +249,7 @@ def test_no_file_and_no_variable_switches_on_code_of_others(places: Places, attn
         assert re.search("'trust[-_]remote[-_]code' is read from no file", ran.err)
         file.unlink()
     places.environment(trust_remote_code="1")
-    assert given("-m", "m") == {"model": "m"}
+    assert values_of("-m", "m") == {"model": "m"}
     (ignored,) = attn("config", "-F", "json").json["ignored"]
     assert ignored["from"] == "ATTN_TRUST_REMOTE_CODE"
     assert "takes a flag" in ignored["why"]
@@ -318,47 +265,46 @@ def test_no_file_and_no_variable_switches_on_code_of_others(places: Places, attn
         ("MODEL", "no/such\x1b[31m", "(--model no/such"),
     ],
 )
-def test_what_is_wrong_with_a_variable_names_it(
-    name: str, value: str, said: str, places: Places, attn: Callable[..., Any]
-) -> None:
+def test_what_is_wrong_with_a_variable_names_it(name: str, value: str, said: str, places: Places, attn: Run) -> None:
     places.environment(**{name: value})
     refused(attn("inspect", SENTENCE), 3 if name == "MODEL" else 2, said, f"ATTN_{name}")
 
 
-def test_files_are_looked_for_in_two_places_alone(
-    places: Places, attn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_looked_for_in_two_places_alone(places: Places, attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     places.in_project(seed="3")
     inside = places.folder / "work" / "inside"
     inside.mkdir()
     monkeypatch.chdir(inside)
-    assert given() == {}, "of a parent folder nothing is read"
+    assert values_of() == {}, "of a parent folder nothing is read"
     monkeypatch.chdir(places.folder)
     monkeypatch.setenv("XDG_CONFIG_HOME", "home")  # relative: the specification ignores it
     places.in_home(seed="4")
     monkeypatch.setenv("HOME", str(places.folder))
-    assert given() == {}
+    assert values_of() == {}
     (places.folder / ".config").symlink_to(places.folder / "home")
-    assert given() == {"seed": 4}
+    assert values_of() == {"seed": 4}
     monkeypatch.delenv("XDG_CONFIG_HOME")
-    assert given() == {"seed": 4}
+    assert values_of() == {"seed": 4}
 
 
 def test_what_is_no_configuration_of_ours_is_left_alone(places: Places) -> None:
     for text in ("[tool.other", "", "tool = 3 # attncli", "[tool]\nother = 'attncli'"):
         places.project.write_text(text)
-        assert given() == {}
+        assert values_of() == {}
     places.project.write_bytes(b"\xef\xbb\xbf[tool.attncli]\r\nseed = 3\r\n")  # as Windows' editor writes it
-    assert given() == {"seed": 3}
+    assert values_of() == {"seed": 3}
 
 
-def test_a_file_that_cannot_be_read_is_said(places: Places, attn: Callable[..., Any]) -> None:
+def test_a_file_that_cannot_be_read_is_said(places: Places, attn: Run) -> None:
     for target in ("/proc/self/mem", "/dev/zero"):  # an error at its start; endless
         places.project.symlink_to(target)
         ran = attn("inspect", SENTENCE)
         assert ran.code == 2
         assert re.fullmatch(r"attn: .*pyproject\.toml.*\n", ran.err), ran.err
         places.project.unlink()
+    places.project.write_bytes("[tool.attncli]\nseed = 3\n".encode("utf-16"))  # which is not taken for saying nothing
+    refused(attn("inspect", SENTENCE), 2, "pyproject.toml is no valid TOML: ")
+    places.project.unlink()
     places.user.write_bytes(b"seed = '\xff'")
     assert f"{places.user} is no valid TOML" in attn("inspect", SENTENCE).err
     places.user.unlink()
@@ -375,7 +321,7 @@ def test_a_file_that_cannot_be_read_is_said(places: Places, attn: Callable[..., 
 # --- attn config ------------------------------------------------------------------------------------------
 
 
-def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, attn: Callable[..., Any]) -> None:
+def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, attn: Run) -> None:
     bare = attn("config", "-F", "json").json
     assert (bare["schema"], bare["ignored"]) == ("attncli.config/1", [])
     assert {one["option"].replace("-", "_"): one["value"] for one in bare["options"]} == DEFAULTS
@@ -403,28 +349,19 @@ def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, at
     }
 
 
-def test_config_finds_what_is_wrong_where_it_is_not_in_force_too(places: Places, attn: Callable[..., Any]) -> None:
-    places.project.write_text("[tool.attncli]\nwidth = nan\n")
-    places.environment(width="50")
-    assert attn("inspect", SENTENCE).code == 0
-    ran = attn("config", "-F", "json")
-    assert (ran.code, ran.out) == (2, "")
-    assert "'width' in pyproject.toml: expected a whole number" in ran.err
-
-
-def test_config_as_a_table_says_the_same_and_loses_nothing(places: Places, attn: Callable[..., Any]) -> None:
+def test_config_as_a_table_says_the_same_and_loses_nothing(places: Places, attn: Run) -> None:
     places.environment(model="\x1b[31mred", seed="3")
     table = attn("config").out
     rows = dict(re.findall(r"^(\S+)  +(.*?)$", table, re.MULTILINE))
     assert set(map(dashed, DEFAULTS)) <= rows.keys()
     assert "\x1b" not in table
     assert re.search(r"^model +\S*\[31mred +ATTN_MODEL$", table, re.MULTILINE)
-    assert re.search(r"^seed +3 +ATTN_SEED +does not apply to a checkpoint$", table, re.MULTILINE)
+    assert re.search(r"^seed +3 +ATTN_SEED +does not apply to --model$", table, re.MULTILINE)
     assert re.search(r"^d-model +32 +default$", table, re.MULTILINE)
 
 
 def test_config_says_what_the_machines_of_a_cluster_have_in_common(
-    places: Places, attn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    places: Places, attn: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "\x1b[2J:6379")
     monkeypatch.setattr("importlib.metadata.version", lambda name: (_ for _ in ()).throw(PackageNotFoundError(name)))
@@ -433,10 +370,6 @@ def test_config_says_what_the_machines_of_a_cluster_have_in_common(
     assert attn("config", "-F", "json").json["cluster"] == {
         "attncli": __version__, "ray": None, "python": python, "address": "\x1b[2J:6379"
     }  # fmt: skip
-    of_cluster = attn("config").out.partition("\n--on ray ")[2]
-    assert "not installed: pip install 'attncli[ray]'\n" in of_cluster
-    assert of_cluster.endswith("[2J:6379\n")
-    assert "\x1b" not in of_cluster
 
 
 def test_a_run_without_standing_values_parses_nothing_and_one_with_some_validates_cheaply(places: Places) -> None:

@@ -1,0 +1,266 @@
+"""From the options of a command to results: what is asked for becomes a job, sentences go through it, one loop.
+
+What is wrong with a sentence is printed on stderr while its results go by, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic
+
+from attncli.cli.environment import Environment, print_error
+from attncli.cli.progress import ProgressBar
+from attncli.cli.sentences import sentences
+from attncli.corpus.protocol import Result, Value
+from attncli.errors import Failure, UsageError, raise_on_failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from attncli.cli.options import CommonOptions
+    from attncli.corpus.jobs import TraceJob, TraceTask
+    from attncli.engines.source import CorpusItem, Source
+    from attncli.trace.selection import Indices
+    from attncli.trace.tokenization import Choice
+    from attncli.trace.trace import Trace
+    from attncli.trace.view import View
+
+_MAX_WARNINGS = 20  # different ones; a file of sentences may have one for each
+
+
+# --- resolve ----------------------------------------------------------------------------------------------
+
+
+def trace_job(
+    options: CommonOptions,
+    task: TraceTask[Any],
+    default_layers: str = "0",
+    layers: Indices | None = None,
+    generate: int | None = None,
+) -> TraceJob[Any]:
+    """Return the job that a command asks for, nothing of which is open.
+
+    Args:
+        options: of the command.
+        task: what is made of each trace.
+        default_layers: which are computed where `--layer` names none.
+        layers: which are needed, whatever `--layer` names.
+        generate: how many tokens the model writes.
+    """
+    from attncli.corpus.jobs import TraceJob
+
+    texts, chosen = options.texts, options.selection
+    source = {
+        "model": options.model,
+        "layers": layers or chosen.layer or default_layers,
+        "heads": chosen.head,
+        "kind": chosen.kind,
+        "mask": options.mask,
+        "special": not texts.no_special,
+        "generate": generate or 0,
+        **({"chat": True} if texts.chat else {}),
+        **dict(options.toy.explicit_values()),
+        **dict(options.load.explicit_values()),
+    }
+    return TraceJob(task, source, texts.pair, texts.target)
+
+
+def open_source(environment: Environment, options: CommonOptions, job: TraceJob[Any]) -> Source:
+    """Return the source of a job; see `engines.open_source` for what is raised."""
+    from attncli.encoding.encode import check_texts
+
+    with loading(environment, options.model, options.toy.vocab):
+        source = job.source()
+    if options.model is None:
+        environment.info(f"the toy layer: {source}")
+    check_texts(None, job.pair, job.target)
+    return source
+
+
+def workers_on_device(options: CommonOptions, workers: int | None) -> int | None:
+    """Return how many processes work; one device has one copy of the weights, so there it is 1 unless more are set."""
+    load = options.load
+    is_device = load.device not in (None, "cpu") or load.device_map is not None
+    return workers or (1 if is_device else None)
+
+
+def loading(environment: Environment, model: str | None, vocab: str | None) -> AbstractContextManager[None]:
+    """Return the line of a terminal while what is named is loaded; `words` are a vocabulary that nobody loads."""
+    from attncli.cli.progress import status
+
+    name = vocab or "words" if model is None else model
+    return nullcontext() if name == "words" else status(environment, f"loading {name}")
+
+
+# --- loop -------------------------------------------------------------------------------------------------
+
+
+class ResultStream(Generic[Value]):
+    """The results of a run; it is read once. What works for it ends with the command.
+
+    Args:
+        environment: that of the run.
+        results: of the sentences.
+        total: the number of the last sentence, if that is known.
+        is_alone: whether there can be one sentence only.
+        raises: whether the first bad one ends the run with its error, as the only one does.
+        warns_once: whether each warning is printed once, and not with the number of each sentence.
+        shares_terminal: whether the results are written to the terminal that the bar is on, as they come.
+        is_resumable: whether the same command goes on where a run is stopped.
+
+    Attributes:
+        failures: how many bad ones have come by.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        results: Generator[Result[Value], None, None],
+        *,
+        total: int | None,
+        is_alone: bool,
+        raises: bool = False,
+        warns_once: bool = False,
+        shares_terminal: bool = False,
+        is_resumable: bool = False,
+    ) -> None:
+        self.failures = 0
+        self._environment, self._is_alone, self._raises = environment, is_alone, raises or is_alone
+        self._results, self._warns_once = results, warns_once
+        self._seen: set[str] = set()
+        environment.enter(closing(results))
+        self._bar = environment.enter(ProgressBar(environment, total, shares_terminal, is_resumable))
+
+    def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
+        """Yield the number and the value of each result, printing on stderr what is wrong with it.
+
+        Raises:
+            AttnError: of the first failure's kind, where it ends the run.
+        """
+        for number, value, warnings, notes in self._bar.track(self._results):
+            if isinstance(value, Failure):
+                if self._raises:
+                    raise value.kind(value.reason if self._is_alone else value.of(number))
+                self.failures += 1
+                print_error(value.of(number))
+            self._warn(number, warnings, notes)
+            yield number, value
+        if (more := len(self._seen) - _MAX_WARNINGS) > 0:
+            self._environment.note(f"warning: {more} more of other sentences; attn inspect prints them all")
+
+    def _warn(self, number: int, warnings: tuple[str, ...], notes: tuple[str, ...]) -> None:
+        for warning in (*notes, *warnings) if self._warns_once else notes:
+            if warning not in self._seen:
+                self._seen.add(warning)
+                if len(self._seen) <= _MAX_WARNINGS:
+                    self._environment.note(f"warning: {warning}")
+        if not self._warns_once:
+            place = "" if self._is_alone else f"sentence {number}: "
+            for warning in warnings:
+                self._environment.note(f"warning: {place}{warning}")
+
+    def values(self) -> Iterator[tuple[int, Value]]:
+        """Yield those that are no failures."""
+        for number, value in self:
+            if not isinstance(value, Failure):
+                yield number, value
+
+
+def results_of(
+    environment: Environment,
+    options: CommonOptions,
+    job: TraceJob[Any],
+    *,
+    layers: Indices | None = None,
+    only: str | None = None,
+    texts: Iterable[CorpusItem] | None = None,
+    workers: int | None = 1,
+) -> Generator[Result[Any], None, None]:
+    """Yield what is made of the traces that a command is asked for; a bad request is refused before the first one.
+
+    Args:
+        environment: that of the run.
+        options: of the command.
+        job: what is made.
+        layers: which a saved trace needs, whatever `--layer` names.
+        only: what takes a single trace, for the error; None takes any number.
+        texts: in the place of the sentences that the options name.
+        workers: how many processes work; see `corpus.run.run`.
+
+    Raises:
+        UsageError: options contradict each other, or do not apply.
+        LoadError: the checkpoint cannot be loaded.
+        InputError: a file cannot be read.
+    """
+    if options.from_ is not None:
+        from attncli.trace.store import load
+
+        chosen = options.selection
+        trace = load(options.from_, layers or chosen.layer, chosen.head, chosen.kind)
+        return (job.result(1, one) for one in [trace])
+    from attncli.corpus.run import batched, first_batched, run
+
+    numbered = sentences(options.texts, environment) if texts is None else iter(texts)
+    if only is not None:
+        first = list(islice(numbered, 2))
+        if len(first) > 1:
+            raise UsageError(f"{only} one trace; give one sentence, or each in a run of its own")
+        numbered = iter(first)
+    source = open_source(environment, options, job)
+    workers = workers_on_device(options, workers)
+    batch_from = 1 if source.can_batch else first_batched(workers, source.parallel_from)
+    return run(job, batched(numbered, batch_from), workers, job.open(source), source.parallel_from)
+
+
+def traces_of(
+    environment: Environment,
+    options: CommonOptions,
+    default_layers: str = "0",
+    only: str | None = None,
+    *,
+    texts: Iterable[CorpusItem] | None = None,
+) -> Iterator[Trace]:
+    """Yield the traces up to the first bad sentence, which raises its error; computed in this process."""
+    from attncli.corpus.jobs import Identity
+
+    results = results_of(environment, options, trace_job(options, Identity(), default_layers), only=only, texts=texts)
+    numbered = ((result.number, result.value) for result in results)
+    return (trace for _, trace in raise_on_failure(numbered, options.is_alone))
+
+
+# --- view: what is written in a machine format ----------------------------------------------------------------
+
+
+def write_results(
+    environment: Environment, results: ResultStream[Any], shown: View | Choice, form: str, path: Path | None
+) -> None:
+    """Write results that are pieces of a machine format to a file, or to standard output.
+
+    Args:
+        environment: of the run.
+        results: the pieces of each sentence.
+        shown: what of each result is shown, which says what the columns of rows are.
+        form: the format.
+        path: of the file, which Parquet has.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    from attncli.formats import STREAMS, joined
+
+    types = {}
+    if form not in ("json", "jsonl"):
+        from attncli.formats.columns import types_of  # which imports NumPy
+
+        types = types_of(shown)
+    if form == "parquet":
+        from attncli.formats.parquet import check_parquet, write_parquet
+
+        write_parquet(results, types, check_parquet(path))
+        return
+    with environment.output(path, is_stream=form in STREAMS) as stream:
+        for piece in joined(form, results, types):
+            stream.write(piece)
+            stream.flush()

@@ -1,0 +1,141 @@
+"""Options: those of the sources and of Python, one for each field of a group; what does not apply is refused."""
+
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+import typer
+from refusals import USAGE, refused
+
+from attncli.analysis.learn import LESSONS
+from attncli.checkpoints.options import EngineOptions, LoadOptions, TokenizerOptions, ToyOptions
+from attncli.checkpoints.signatures import SourceKeywords
+from attncli.cli import options
+from attncli.cli.applicability import TABLE
+from attncli.cli.commands.learn import learn
+from attncli.cli.groups import choices_of, kind_of, options_of, value_of, with_option_groups
+from attncli.render.palette import COLORMAPS
+from attncli.trace.display import Drawable
+from attncli.trace.view import Ramp
+
+Run = Callable[..., Any]
+
+
+def names(*groups: Any) -> set[str]:
+    return {name for group in groups for name, _, _ in options_of(group)}
+
+
+def texts_of(kind: Any) -> set[str]:
+    """Every text that a type allows."""
+    if get_origin(kind) is Literal:
+        return set(get_args(kind))
+    return set().union(*map(texts_of, get_args(kind)))
+
+
+def test_the_groups_are_the_options_of_the_sources() -> None:
+    expected = {
+        LoadOptions: names(options.Load) | {"chat"},
+        EngineOptions: names(options.Engine) | {"chat"},
+        ToyOptions: names(options.Toy) | {"offline"},
+        TokenizerOptions: names(options.HubOptions) | {"chat", "truncate"},
+    }
+    assert {kind: {field.name for field in fields(kind)} for kind in expected} == expected  # type: ignore[arg-type]
+
+
+def test_the_command_line_and_python_have_the_same_options_and_choices() -> None:
+    python = get_type_hints(SourceKeywords)
+    assert names(options.Engine, options.Toy) - python.keys() == set()
+    for group in (options.Engine, options.Toy, options.Selection):
+        for name, annotation, _ in options_of(group):
+            if get_origin(kind_of(annotation)) is Literal:
+                assert texts_of(python[name]) == set(get_args(kind_of(annotation))) != set(), name
+    drawn = get_type_hints(Drawable.plot, localns={"Figure": object, "Iterable": Iterable})
+    for name, choices in (("ramp", get_args(Ramp)), ("colormap", COLORMAPS)):
+        assert texts_of(drawn[name]) == set(choices_of(options.ViewOptions, name)) == set(choices)
+    assert texts_of(get_type_hints(learn, include_extras=True)["lesson"]) == LESSONS.keys()
+
+
+def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> None:
+    seen: list[Any] = []
+
+    def command(
+        selection: options.Selection,
+        request: options.CommonOptions,
+        layer: Annotated[str | None, options.choice_option("Mine.")] = None,
+    ) -> None:
+        """Do it."""
+        seen.extend([selection, request, layer])
+
+    app = typer.Typer(add_completion=False)
+    app.command()(with_option_groups(command, options.Verbosity))
+    made: Any = typer.main.get_command(app)
+    expected = names(options.Selection, options.TextAndTarget, options.Engine, options.Toy, options.Verbosity)
+    assert {parameter.name for parameter in made.params} == {*expected, "mask", "model", "from_"}
+    assert [one.help for one in made.params if one.name == "layer"] == ["Mine."]
+    made.callback(**{one.name: one.default for one in made.params} | {"layer": "3", "d_k": 4, "out_proj": False})
+    selection, request, layer = seen
+    assert (layer, dict(selection.explicit_values())) == ("3", {"layer": "3"})
+    assert dict(request.explicit_values()) == {"layer": "3", "d_k": 4, "out_proj": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "limits", "message"),
+    [
+        ("", Path, (), "the file name is empty"),
+        ("1.5", int, (), "expected a whole number"),
+        ("2", int, (3, None), "expected at least 3"),
+        ("4", int, (None, 3), "expected at most 3"),
+        ("maybe", bool, (), "expected true or false"),
+        ("A", Literal["a", "bee"], (), "'A' is not one of 'a', 'bee'; did you mean 'a'?"),
+    ],
+)
+def test_a_text_that_is_no_value_is_refused(text: str, kind: Any, limits: Any, message: str) -> None:
+    with pytest.raises(typer.BadParameter) as raised:
+        value_of(text, kind, *limits)
+    assert raised.value.message == message
+
+
+# For each row of the table that refuses, a command line with such an option.
+REFUSED = {
+    "inspect x --from a": "TEXT does not apply to --from, whose attention is already computed; drop one of them",
+    "inspect --from a --generate 3": "--generate does not apply to --from, whose attention is already computed",
+    "tokens --from a --vocab words": "--vocab does not apply to --from",
+    "explore --from a --pair x": "--pair does not apply to --from",
+    "diff --from a --from b -m c": "--model does not apply to --from",
+    "inspect x -m demo --seed 3": "--seed does not apply to --model; it belongs to the toy layer",
+    "inspect x --dtype float16": "--dtype does not apply to the toy layer; give --model, or leave it out",
+    "inspect x --project none --init zeros": "--init does not apply to --project none, which has no weights",
+    "inspect x --quiet --verbose": "--quiet does not apply to --verbose; drop one of them",
+    "inspect x -m demo --chat --pair y": "--pair does not apply to --chat, which makes one text of all messages",
+    "inspect x --hide-special": "--hide-special does not apply to --vocab words, which adds no special tokens",
+    "inspect x -m demo --rollout --head 1": "--head does not apply to --rollout, which is the mean over all heads",
+    "inspect x -m demo --generate 2 --words": "--words does not apply to --generate, whose tokens have no places",
+    "inspect x -o page.html --top-keys 2": "--top-keys does not apply to html, whose page holds all weights",
+    "inspect x -o x.pdf --top-keys 2": "--top-keys does not apply to a figure, whose maps show every key",
+    "inspect x -F json --size 3in": "--size does not apply to json; it is of a figure: give -o figure.pdf",
+    "inspect x -j 2": "--jobs does not apply to table, which is drawn, one sentence after the other; give",
+    "tokens x -j auto -F svg": "--jobs does not apply to svg, which is drawn",
+    "inspect x -j 2 --save x.safetensors -F json": "--jobs does not apply to --save, which keeps a trace",
+    "inspect x --save x.safetensors -o out/": "--save does not apply to -o FOLDER/, whose parts are of many sentences",
+    "inspect x -F jsonl --on ray": "--on does not apply to a file; give -o FOLDER/, a dataset of parts",
+    "inspect x -m demo -o out/ --on ray --device-map auto": "--device-map does not apply to --on, where each process",
+    "inspect x -m demo -o out/ --on ray --device cuda:1": "--device does not apply to --on, where Ray chooses the GPU",
+    "heads x --label --grid sink": "--label does not apply to --grid, which has every head in its place",
+    "heads x --top 3": "--top does not apply to heads in their places; give --sort METRIC or --label",
+    "heads x -m demo --induction": "TEXT does not apply to --induction, which draws its tokens",
+    "mask convert causal --size 2 --to mha -o x.npy --dtype float16": "--dtype does not apply to --to mha",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_does_not_apply_is_one_sentence(line: str, attn: Run, folder: Path) -> None:
+    refused(attn(*shlex.split(line)), USAGE, REFUSED[line])
+    assert list(folder.iterdir()) == []
+
+
+def test_every_row_that_refuses_has_a_line() -> None:
+    reasons = [row.why.partition(" ")[0] for row in TABLE if row.is_refused and not row.why.startswith("{")]
+    assert all(any(f"does not apply to {reason}" in message for message in REFUSED.values()) for reason in reasons)
