@@ -234,7 +234,7 @@ class _RunningModule:
 
 
 class _Thread(TorchFunctionMode):
-    """Watches one thread; it is the context of its readers."""
+    """Watches one thread; it is the context of its readers, see `ThreadContext`."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -338,25 +338,20 @@ class _Thread(TorchFunctionMode):
             self._step_out()
 
     def place(self) -> CallSite:
-        """See ThreadContext."""
         if "torch._dynamo" in sys.modules and _EAGERLY not in self._watch.notes and is_in_compiled_region():
             self.note(_EAGERLY)
         return CallSite(*user_line(self._watch.start), self._watch.names.name([each.module for each in self._running]))
 
     def line(self) -> str | None:
-        """See ThreadContext."""
         return line_of(sys._getframe(1), self._watch.start)
 
     def module(self) -> nn.Module | None:
-        """See ThreadContext."""
         return self._running[-1].module if self._running else None
 
     def is_training(self) -> bool | None:
-        """See ThreadContext."""
         return self._running[-1].module.training if self._running else None
 
     def emit(self, call: AttentionCall) -> None:
-        """See ThreadContext."""
         if not all(call.shape) or (call.q is not None and is_of_nothing(call.q)):
             return
 
@@ -376,12 +371,10 @@ class _Thread(TorchFunctionMode):
                 self._watch.on_call(call)
 
     def count_lost(self, shape: tuple[int, ...]) -> None:
-        """See ThreadContext."""
         with self._watch.lock:
             self._watch.notes.count_lost(str(self.place()), shape)
 
     def note(self, text: str) -> None:
-        """See ThreadContext."""
         self._watch.notes.add(text)
 
     def _is_on(self, function: Callable[..., Any] | None = None) -> bool:
