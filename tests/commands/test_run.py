@@ -282,8 +282,8 @@ def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("attncli.recording.readers.sdpa._call", "an attention could not be looked at"),
-        ("attncli.analysis.calls.calls.kept", "wrong.py:6 could not be kept"),
+        ("attncli.recording.readers.sdpa._read", "an attention could not be looked at"),
+        ("attncli.analysis.calls.calls.detached", "wrong.py:6 could not be kept"),
         ("attncli.recording.watch._Thread.enter", "the program could not be watched"),
         ("attncli.render.calls.calls_parts", "the table cannot be shown"),
     ],
