@@ -174,6 +174,13 @@ def test_place(train: Path) -> None:
     ).stderr  # fmt: skip
 
 
+def test_a_module_is_run_as_python_does(train: Path) -> None:
+    ran = run("-m", "train", "--quiet", "-m", "x")
+    assert ran.returncode == 3
+    assert ran.stdout.splitlines()[-1].strip() == "--quiet -m x"
+    assert len(table(ran)) == 2
+
+
 WRONG = """\
 import torch
 import torch.nn.functional as F
@@ -282,8 +289,11 @@ def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("attncli.recording.readers.sdpa._call", "an attention could not be looked at"),
-        ("attncli.analysis.calls.calls.kept", "wrong.py:6 could not be kept"),
+        ("attncli.recording.readers.sdpa._read", "an attention could not be looked at"),
+        ("attncli.analysis.calls.analyzer.findings_of", "wrong.py:6 could not be looked at"),
+        ("attncli.analysis.calls.calls.findings_of_step", "the masks of a step could not be held against each other"),
+        ("attncli.analysis.calls.calls.detached", "wrong.py:6 could not be kept"),
+        ("attncli.recording.input_metadata._positions_of", "an attention could not be looked at"),
         ("attncli.recording.watch._Thread.enter", "the program could not be watched"),
         ("attncli.render.calls.calls_parts", "the table cannot be shown"),
     ],
