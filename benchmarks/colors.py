@@ -15,8 +15,7 @@ from typing import get_args
 import numpy as np
 
 import attncli
-from attncli.render.color_limits import scale_of_layer
-from attncli.render.heatmap import heatmap_of
+from attncli.render.heatmap import heatmap_of, scale_of_layer
 from attncli.render.palette import Palette, Scale
 from attncli.trace.view import Ramp, View
 

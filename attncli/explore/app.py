@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock, Thread
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.cells import cell_len
@@ -18,7 +20,6 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.driver import Driver
-from textual.message import Message
 from textual.worker import get_current_worker
 from threadpoolctl import threadpool_limits
 
@@ -29,6 +30,7 @@ from attncli.explore.panes import BlockWidget, LineInput
 from attncli.explore.renderer import LEAST, MAPS, Pane, PaneRenderer, RenderInput
 from attncli.masks.parser import Mistake, mistake_in
 from attncli.render.fit import Bounds
+from attncli.signals import end
 
 if TYPE_CHECKING:
     from attncli.engines.interactive import InteractiveSource
@@ -50,6 +52,7 @@ _CHANGES: dict[str, Callable[[ViewState, Limits, int], ViewState]] = {
     "metric": lambda look, room, by: look.next_metric(by),
     "ramp": lambda look, room, by: look.next_ramp(),
 }
+_UNTIL_ENDED = 2  # seconds for ending as a person who leaves does
 _HIGH, _WIDE = 20, 72  # lines from which tokens have two, and columns from which something stands beside the large head
 _WITH_BOTH = 13  # lines of the maps from which the map of layers stands above the small heads
 
@@ -67,6 +70,8 @@ def run(model: InteractiveSource, look: ViewState, palette: Palette, save: Save)
         RuntimeError: it failed, which Textual has said on stderr.
     """
     explorer = Explorer(model, look, palette, save)
+    if hasattr(select, "poll"):  # which Windows has not
+        Thread(target=_end_with_terminal, name="terminal", daemon=True).start()
     settled = {number: signal.getsignal(number) for number in _LEAVING}
     loop = asyncio.new_event_loop()  # `asyncio.run` would wait for the thread of the model
     try:
@@ -80,21 +85,18 @@ def run(model: InteractiveSource, look: ViewState, palette: Palette, save: Save)
     return explorer.seen, explorer.is_computing()
 
 
-class FileSaved(Message):
-    """What was asked to be saved is saved, or not."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
+def _end_with_terminal() -> None:
+    """End as by a SIGTERM when the terminal is gone, however that ended; Textual would wait for ever to write to it."""
+    waiting = select.poll()
+    waiting.register(0, 0)  # that the other end is closed is always reported
+    if any(event & select.POLLHUP for _, event in waiting.poll()):
+        os.kill(os.getpid(), signal.SIGTERM)
+        sleep(_UNTIL_ENDED)
+        end(signal.SIGHUP)
 
 
 class Prompt(NamedTuple):
-    """A line that is open below the maps.
-
-    Attributes:
-        name: what is typed in it: `find`, `mask`, `pair`, `target` or `save`.
-        before: what was looked at when it was opened.
-    """
+    """A line that is open below the maps: what is typed in it, and what was looked at when it was opened."""
 
     name: str
     before: ViewState
@@ -113,11 +115,7 @@ class _TolerantDriver:
 
 
 class Explorer(App[None]):
-    """What `attn explore` shows.
-
-    Attributes:
-        look: what is looked at.
-    """
+    """What `attn explore` shows."""
 
     CSS = """
     Screen { overflow: hidden; background: ansi_default; color: ansi_default; }
@@ -313,10 +311,10 @@ class Explorer(App[None]):
             shown = {"help", "foot"}
         else:
             has_both = is_wide and not self._has_why and height - 4 - (2 if is_high else 1) >= _WITH_BOTH
-            beside = {"map", "heads"} if has_both else {"why"} if self._has_why else {self._map} - {"head"}
+            maps = {"map", "heads"} if has_both else {"why"} if self._has_why else {self._map} - {"head"}
             if is_wide:
-                beside = {"head"} | (beside or {"map"})
-            shown = {"mark", "text", "tokens", "status", "foot", *(beside or {"head"})}
+                maps = {"head"} | (maps or {"map"})
+            shown = {"mark", "text", "tokens", "status", "foot", *(maps or {"head"})}
             shown |= {"label", "line"} if is_open else set() if is_long else {"cell"}
         for widget in (*panes.values(), self._text, self._line):
             widget.display = widget.id in shown
@@ -397,13 +395,9 @@ class Explorer(App[None]):
             text = self._save(seen, path)
         except Exception as error:
             text = reason(error)
-        with suppress(RuntimeError):  # the application is over
-            self.post_message(FileSaved(text))
-
-    def on_file_saved(self, message: FileSaved) -> None:
-        """Say what was saved."""
         self._saving = ""
-        self._say(message.text)
+        with suppress(RuntimeError):  # the application is over
+            self.call_later(self._say, text)
 
     def action_open(self, name: str) -> None:
         """Open the line below the maps; a target that stands alone is typed in the first line."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from attncli.engines.interactive import Query
 from attncli.explore.view_state import FIRST_METRIC, ViewState
 
+_ENCODING = ("utf-8", "surrogateescape")
 What = Literal["head", "heads", "map", "why"]
 
 
@@ -39,13 +38,7 @@ class InputSource(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplayCommand:
-    """A command of `attn`.
-
-    Attributes:
-        name: such as `inspect`.
-        texts: its arguments.
-        options: their names and values, a word each.
-    """
+    """A command of `attn`."""
 
     name: str
     texts: tuple[str, ...]
@@ -75,8 +68,12 @@ def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
     other, which is looked at.
     """
     look, what = seen
-    texts = () if source.is_saved else _texts(look.question)
-    options = source.options if source.is_saved else (*source.options, *_question_options(look.question))
+    question, options = look.question, source.options
+    texts: tuple[str, ...] = ()
+    if not source.is_saved:
+        texts = () if not question.text and question.target is not None else (question.text,)
+        for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
+            options += () if value is None else (f"--{name}", value)
     layer, head = ("--layer", str(look.layer)), ("--head", str(look.head))
     place = layer if look.layer or (look.numbers == "rollout" and what != "why") else ()  # which ends in the last one
     kind = () if look.kind is None else ("--kind", look.kind)
@@ -96,16 +93,6 @@ def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
     return ReplayCommand("inspect", texts, (*options, *place, *kind, *which, *numbers, *ramp))
 
 
-def _texts(question: Query) -> tuple[str, ...]:
-    return () if not question.text and question.target is not None else (question.text,)
-
-
-def _question_options(question: Query) -> Iterator[str]:
-    for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
-        if value is not None:
-            yield from (f"--{name}", value)
-
-
 def _compared(look: ViewState) -> tuple[str, ...]:
     """Return the held text and this one, where a command compares the two."""
     held, question = look.held, look.question
@@ -119,9 +106,8 @@ def _quoted(word: str) -> str:
     """Return a word as a shell reads it; what a terminal does not show stands there in octal digits."""
     if word.isprintable():
         return shlex.quote(word)
-    shown = (one if one.isprintable() and one not in "\\'" else _octal(one) for one in word)
-    return f"$'{''.join(shown)}'"
-
-
-def _octal(character: str) -> str:
-    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))
+    escaped = "".join(
+        one if one.isprintable() and one not in "\\'" else "".join(f"\\{byte:03o}" for byte in one.encode(*_ENCODING))
+        for one in word
+    )
+    return f"$'{escaped}'"

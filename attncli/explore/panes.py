@@ -26,11 +26,7 @@ _EDITING = {binding.key: binding.action for binding in Binding.make_bindings(Inp
 
 
 class BlockWidget(Widget):
-    """A rectangle that shows a block, and says where it was clicked and how the wheel was turned over it.
-
-    Attributes:
-        drawn_for: the size that the block was drawn for.
-    """
+    """A rectangle that shows a block, and says where it was clicked and how the wheel was turned over it."""
 
     ALLOW_SELECT = False
 

@@ -68,9 +68,6 @@ class RenderInput(NamedTuple):
 class PaneRenderer:
     """What is drawn, and of which answers.
 
-    Attributes:
-        answer: the last one that came.
-
     Args:
         palette: how cells look.
     """

@@ -46,9 +46,7 @@ Block = Mapping[str, Any]
 class StringColumn(NamedTuple):
     """A column of texts, of which there are few.
 
-    Attributes:
-        texts: each of them.
-        places: which of them stands in each row.
+    Each row has one of the texts, by its place.
     """
 
     texts: Sequence[str]
@@ -58,9 +56,7 @@ class StringColumn(NamedTuple):
 class Table(NamedTuple):
     """Columns of values.
 
-    Attributes:
-        types: of the columns, in order.
-        blocks: of rows, each with all columns; they are made as they are read.
+    Blocks of rows are made as they are read, each with all columns.
     """
 
     types: Mapping[str, str]

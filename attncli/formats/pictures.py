@@ -36,9 +36,7 @@ FONTS = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Lib
 class Drawing(NamedTuple):
     """A view, drawn.
 
-    Attributes:
-        title: what it shows, on one line and harmless; empty where its lines say so.
-        block: its lines.
+    The title says what it shows, on one line and harmless; it is empty where the lines say so.
     """
 
     title: str
@@ -73,9 +71,8 @@ def _console(width: int) -> Console:
 def title_of(drawings: Sequence[Drawing], name: str) -> str:
     """Return what a document of these views is called, given what drew them."""
     titles = [drawing.title for drawing in drawings if drawing.title]
-    if not titles:
-        return name
-    return f"{name}: {titles[0]}" + (f" and {len(titles) - 1} more" if len(titles) > 1 else "")
+    more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+    return f"{name}: {titles[0]}{more}" if titles else name
 
 
 # --- SVG and HTML ------------------------------------------------------------------------------------------
@@ -113,18 +110,6 @@ def boxed_runs(text: str) -> Iterator[tuple[str, int, bool]]:
         yield "".join(parts), sum(widths), is_boxed and sum(widths) > 0
 
 
-def _apart(line: Sequence[Segment]) -> Iterator[Segment]:
-    """Yield a line with segments of their own for what fonts may give another width.
-
-    Rich makes each as wide as it has characters, so that wide ones are followed by joiners, which nobody sees.
-    """
-    for text, style, _ in Segment.simplify(line):
-        for part, width, is_boxed in boxed_runs(text):
-            own = normalize("NFC", part)
-            padded = own + _JOINER * (width - len(own)) if is_boxed else part
-            yield Segment(padded, (style or Style()) + _APART if is_boxed else style)
-
-
 # What is in double braces Rich fills in. Blocks of half a cell meet in fonts of this size, as most have them.
 _SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {across:g} {down:g}">
@@ -147,18 +132,20 @@ text {{{{ font: 21px {fonts}; }}}}
 
 def write_svg(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
     """Yield the picture of all views, one below the other: real text, as wide as a terminal makes it."""
-    lines = stacked(drawings)
-    console = recorded([*(list(_apart(line)) for line in lines), []])  # Rich gives the last line no clip path
+    lines, apart = stacked(drawings), list[list[Segment]]()
+    for line in lines:
+        # What fonts may give another width has a segment of its own. Rich makes each as wide as it has characters, so
+        # that wide ones are followed by joiners, which nobody sees.
+        apart.append([])
+        for text, style, _ in Segment.simplify(line):
+            for part, width, is_boxed in boxed_runs(text):
+                own = normalize("NFC", part)
+                padded = Segment(own + _JOINER * (width - len(own)), (style or Style()) + _APART)
+                apart[-1].append(padded if is_boxed else Segment(part, style))
+    console = recorded([*apart, []])  # Rich gives the last line no clip path
     across, down = console.width * _CELL + 2 * _MARGIN, len(lines) * _LINE + 2 * _MARGIN
-    form = _SVG.format(
-        width=across * 0.75,
-        height=down * 0.75,
-        across=across,
-        down=down,
-        title=_literally(title_of(drawings, name)),
-        fonts=FONTS,
-        margin=_MARGIN,
-    )
+    title, size = _literally(title_of(drawings, name)), {"width": across * 0.75, "height": down * 0.75}
+    form = _SVG.format(**size, across=across, down=down, title=title, fonts=FONTS, margin=_MARGIN)
     yield console.export_svg(theme=THEME, code_format=form, font_aspect_ratio=_CELL / 20, unique_id="attn")
 
 
@@ -235,25 +222,20 @@ def notebook_html(drawing: Drawing) -> str:
 
 # --- Markdown ----------------------------------------------------------------------------------------------
 
-_TICKS = re.compile(r"`+")
-
 
 def write_markdown(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
     """Yield all views, one below the other, each under a heading."""
     for number, drawing in enumerate(drawings):
         text = "\n".join("".join(segment.text for segment in line) for line in drawing.block.lines)
         fence = "`" * max(3, _longest(text) + 1)
-        heading = _code(drawing.title) if drawing.title else name
+        title, ticks = drawing.title, "`" * (_longest(drawing.title) + 1)
+        # In a code span nothing is markup, a mention, a link or HTML.
+        blank = " " if title[:1] in " `" or title[-1:] in " `" else ""
+        heading = f"{ticks}{blank}{title}{blank}{ticks}" if title else name
         yield "\n" if number else ""
         yield f"## {heading}\n\n{fence}text\n{text}\n{fence}\n"
 
 
-def _code(text: str) -> str:
-    """Return text as a code span: in there nothing is markup, a mention, a link or HTML."""
-    ticks = "`" * (_longest(text) + 1)
-    blank = " " if text[:1] in " `" or text[-1:] in " `" else ""
-    return f"{ticks}{blank}{text}{blank}{ticks}"
-
-
 def _longest(text: str) -> int:
-    return max(map(len, _TICKS.findall(text)), default=0)
+    """Return how many backticks stand together at the most."""
+    return max(map(len, re.findall(r"`+", text)), default=0)

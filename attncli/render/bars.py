@@ -69,11 +69,7 @@ def _mark(value: float) -> str:
 class TableFormat:
     """Where tables go, and how numbers and tokens look in them.
 
-    Attributes:
-        palette: how bars and words look.
-        width: cells in a line; None is as many as it takes.
-        precision: digits after the point; None is four.
-        ramp: how the colours of bars grow with weights; None leaves it to the palette.
+    Without a precision numbers have four digits.
     """
 
     palette: Palette

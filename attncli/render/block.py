@@ -153,12 +153,7 @@ Cell = tuple[str, Style | None]
 class Column(NamedTuple):
     """A column of a table.
 
-    Attributes:
-        title: what stands above it.
-        texts: its cells from the top.
-        style: of all of them, or of each.
-        align: `<` or `>`.
-        title_style: of the title.
+    It is aligned by `<` or `>`; the style is of all of its cells, or of each.
     """
 
     title: str

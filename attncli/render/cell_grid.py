@@ -44,13 +44,7 @@ WIDE, NARROW, HALF = GridCell(2, 1), GridCell(1, 1), GridCell(1, 2)
 
 
 class CellGrid(NamedTuple):
-    """Where the cells of a map stand.
-
-    Attributes:
-        rows: its row axis, pooled.
-        columns: its column axis, pooled.
-        cell: how large its cells are.
-    """
+    """Where the cells of a map stand."""
 
     rows: Axis
     columns: Axis

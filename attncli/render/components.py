@@ -15,8 +15,7 @@ from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
 from attncli.render.block import COMFORTABLE, Block, Column, block, hstack, in_words, stack, table
 from attncli.render.cell_grid import HALF, NARROW, GridCell
-from attncli.render.color_limits import scale_of_layer
-from attncli.render.heatmap import Extent, Heatmap, cell_of, heatmap_of, heatmaps
+from attncli.render.heatmap import Extent, Heatmap, cell_of, heatmap_of, heatmaps, scale_of_layer
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -57,14 +56,7 @@ class MatrixFrame(NamedTuple):
 
 @dataclass(frozen=True)
 class Components:
-    """The parts of a trace's view.
-
-    Attributes:
-        trace: what is shown.
-        view: what of it is shown.
-        palette: how cells look.
-        width: cells in a line; None is as many as it takes.
-    """
+    """The parts of a trace's view."""
 
     trace: Trace
     view: View

@@ -17,10 +17,9 @@ from rich.segment import Segment
 
 from attncli.render.axes import titled
 from attncli.render.block import Block, block, stack
-from attncli.render.color_limits import scale_of_layer
 from attncli.render.components import WALK, Components, MatrixFrame, layer_title, wrap_block
 from attncli.render.fit import LONG, Bounds, GridLayout, HeadMapGroup, cost, fit, fit_with_note
-from attncli.render.heatmap import Heatmap, heatmap_of
+from attncli.render.heatmap import Heatmap, heatmap_of, scale_of_layer
 from attncli.render.palette import BOLD, Palette, Scale
 from attncli.render.sections import headline, proof_line, shapes_table
 from attncli.text import layers_named
@@ -114,12 +113,7 @@ def _short(what: str, label: int | str) -> str:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """As much of a trace as one screen has room for.
-
-    Attributes:
-        components: what the view is put together from.
-        lines: of the screen, with those of the note.
-    """
+    """As much of a trace as one screen has room for."""
 
     components: Components
     lines: int
@@ -137,12 +131,12 @@ class Dashboard:
             return walk, ""
         # As many keys of the query as have room beside each other under two titles, where these are three or more.
         lines = 2 + len(self._frames[0].layer.heads)
-        beside = (
+        fitting = (
             keys
             for keys in range(_TOP_KEYS, 2, -1)
             if len(self.components.ranked(self._frames[0], keys).lines) == lines
         )
-        return self._listed(next(beside, _TOP_KEYS), is_instead=True)
+        return self._listed(next(fitting, _TOP_KEYS), is_instead=True)
 
     @cached_property
     def _frames(self) -> list[MatrixFrame]:

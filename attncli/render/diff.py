@@ -23,8 +23,7 @@ from attncli.analysis.diff import (
 )
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, grid, hstack, in_lines, stack, table
-from attncli.render.color_limits import largest_weight
-from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, pooling
+from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, largest_weight, pooling
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -140,13 +139,7 @@ def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Heatmap:
 class DiffView:
     """A comparison laid out for one output.
 
-    Attributes:
-        difference: what is shown: of two traces, or of two models over many sentences.
-        palette: how cells look.
-        width: cells in a line; None is as many as it takes.
-        precision: digits after the point.
-        top: how many heads are listed.
-        ramp: how colours grow with weights and differences; None leaves it to the palette.
+    It is of two traces, or of two models over many sentences; of the heads the `top` are listed.
     """
 
     difference: Difference | Differences

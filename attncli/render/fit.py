@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple, Protocol, TypeVar
 
 from rich.cells import cell_len
@@ -33,12 +33,7 @@ _Shown = TypeVar("_Shown")
 
 
 class Bounds(NamedTuple):
-    """Room on a screen.
-
-    Attributes:
-        lines: how many.
-        width: cells in each.
-    """
+    """Room on a screen."""
 
     lines: int
     width: int
@@ -231,9 +226,13 @@ class HeadMapGroup:
         """The query axis with ever shorter labels."""
         return [self.rows if longest is None else self.rows.shortened(longest, self.palette) for longest in _LABELS]
 
+    @cached_property
+    def _axes(self) -> Callable[[tuple[int, int]], tuple[Axis, Axis]]:
+        return cache(lambda pool: (self.rows.pooled(pool[0]), self.columns.pooled(pool[1])))
+
     def _layout(self, bounds: Bounds, cell: GridCell, pool: tuple[int, int]) -> GridLayout:
         """Return how most heads are drawn with such cells, with the longest labels that let as many stand there."""
-        rows, columns = self.rows.pooled(pool[0]), self.columns.pooled(pool[1])
+        rows, columns = self._axes(pool)
 
         def layouts() -> Iterator[GridLayout]:
             for is_short, titles in enumerate(self.titles):

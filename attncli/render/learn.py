@@ -39,12 +39,7 @@ _PROJECTION = (
 
 
 class LessonStep(NamedTuple):
-    """One step of a lesson.
-
-    Attributes:
-        name: what is computed.
-        parts: what is shown, from the top.
-    """
+    """One step of a lesson."""
 
     name: str
     parts: tuple[RenderableType, ...]
@@ -52,12 +47,7 @@ class LessonStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps:
-    """A lesson laid out for one output.
-
-    Attributes:
-        walk: the lesson's numbers.
-        sheet: where it goes.
-    """
+    """A lesson laid out for one output."""
 
     walk: Walk
     sheet: TableFormat

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.style import Style
 
 from attncli.render.axes import Axis
 from attncli.render.block import COMFORTABLE, Block, block, cell, hstack, stack
@@ -44,6 +43,11 @@ class Matrix(NamedTuple):
     hide_masked: bool = False
     scale: Scale | None = None
 
+    @property
+    def is_large(self) -> bool:
+        """Whether its numbers are too large for fixed decimals."""
+        return bool((np.abs(self.values[np.isfinite(self.values)]) >= WIDEST_FIXED).any())
+
     def column_width(self, palette: Palette, digits: int) -> int:
         """Return how many cells a column takes, its gap left out."""
         finite = self.values[np.isfinite(self.values)]
@@ -57,62 +61,35 @@ class Matrix(NamedTuple):
 
     def bodies(self, palette: Palette, width: int | None, digits: int) -> list[Block]:
         """Return the matrix without its row labels, in as many pieces as `width` cells take; None is one."""
+        title = [Segment(" "), Segment(palette.fit(self.title), BOLD)]
         if not len(self.columns):
-            return [block([self._title(palette), [Segment(" no numbers", DIM)]])]
-        each = self.column_width(palette, digits) + 1
-        step = len(self.columns) if width is None else max(width // each, 1)
-        starts = range(0, len(self.columns), step)
-        return [self._piece(range(start, min(start + step, len(self.columns))), palette, digits) for start in starts]
-
-    def _title(self, palette: Palette) -> list[Segment]:
-        return [Segment(" "), Segment(palette.fit(self.title), BOLD)]
-
-    def _piece(self, shown: range, palette: Palette, digits: int) -> Block:
-        """Return some of the columns."""
-        columns = slice(shown.start, shown.stop)
-        values = self.values[:, columns]
-        allowed = np.ones(values.shape, bool) if self.allowed is None else self.allowed[:, columns]
-        texts = [[number_text(value, digits, self.is_large) for value in row] for row in values.tolist()]
-        if self.hide_masked:
-            mark = palette.fit("·")
-            texts = [
-                [text if ok else mark for text, ok in zip(row, oks, strict=True)]
-                for row, oks in zip(texts, allowed.tolist(), strict=True)
-            ]
-        column_width = self.column_width(palette, digits)
-        names = [palette.shortened(label, column_width) for label in self.columns.labels[columns]]
-        lines = [self._title(palette), self._line(shown, column_width, names, [DIM] * len(names), "")]
-        bar = palette.fit("│")
-        for row, (line_texts, line_styles) in enumerate(
-            zip(texts, self._styles(palette, allowed, values), strict=True)
-        ):
-            if self.rows.boundary and row == self.rows.boundary:
-                lines.append([Segment(palette.fit("─") * ((column_width + 1) * len(shown)), DIM)])
-            lines.append(self._line(shown, column_width, line_texts, line_styles, bar))
-        return block(lines)
-
-    @property
-    def is_large(self) -> bool:
-        """Whether its numbers are too large for fixed decimals."""
-        finite = self.values[np.isfinite(self.values)]
-        return bool(finite.size) and float(np.abs(finite).max()) >= WIDEST_FIXED
-
-    def _line(
-        self, shown: range, width: int, texts: Sequence[str], styles: Sequence[Style | None], bar: str
-    ) -> list[Segment]:
-        """Return one line of cells; where a second text begins stands a bar."""
-        line = []
-        for column, text, style in zip(shown, texts, styles, strict=True):
-            is_boundary = column == self.columns.boundary > 0
-            line += [Segment(bar if is_boundary and bar else " ", DIM), cell(text, width, style)]
-        return line
-
-    def _styles(
-        self, palette: Palette, allowed: Bool[np.ndarray, "R C"], values: Float[np.ndarray, "R C"]
-    ) -> list[list[Style | None]]:
-        if self.scale is not None and palette.has_color:
-            return [[style for _, style in row] for row in palette.cells(values, allowed, self.scale, 1)]
-        return [[None if ok else DIM for ok in row] for row in allowed.tolist()]
+            return [block([title, [Segment(" no numbers", DIM)]])]
+        each, count = self.column_width(palette, digits), len(self.columns)
+        step = count if width is None else max(width // (each + 1), 1)
+        mark, bar, is_large = palette.fit("·"), palette.fit("│"), self.is_large
+        allowed = np.ones(self.values.shape, bool) if self.allowed is None else self.allowed
+        is_colored = self.scale is not None and palette.has_color
+        pieces = []
+        for columns in (range(start, min(start + step, count)) for start in range(0, count, step)):
+            part = slice(columns.start, columns.stop)
+            values, counted = self.values[:, part], allowed[:, part]
+            if is_colored and self.scale is not None:
+                styles = [[style for _, style in row] for row in palette.cells(values, counted, self.scale, 1)]
+            else:
+                styles = [[None if ok else DIM for ok in row] for row in counted.tolist()]
+            gaps = [Segment(bar if place == self.columns.boundary > 0 else " ", DIM) for place in columns]
+            names = [cell(palette.shortened(label, each), each, DIM) for label in self.columns.labels[part]]
+            lines = [title, [segment for name in names for segment in (Segment(" ", DIM), name)]]
+            for row, numbers in enumerate(values.tolist()):
+                if self.rows.boundary and row == self.rows.boundary:
+                    lines.append([Segment(palette.fit("─") * ((each + 1) * len(columns)), DIM)])
+                line = []
+                for gap, value, ok, style in zip(gaps, numbers, counted[row].tolist(), styles[row], strict=True):
+                    text = mark if self.hide_masked and not ok else number_text(value, digits, is_large)
+                    line += [gap, cell(text, each, style)]
+                lines.append(line)
+            pieces.append(block(lines))
+        return pieces
 
 
 def side_by_side(matrices: Sequence[Matrix], palette: Palette, width: int | None, precision: int | None) -> Block:
@@ -120,32 +97,8 @@ def side_by_side(matrices: Sequence[Matrix], palette: Palette, width: int | None
 
     Without a precision numbers have as many digits, 4 to 2, as let all stand in one line.
     """
-    if precision is None:
-        precision = _most_digits(matrices, palette, width or COMFORTABLE)
-    return _placed(matrices, palette, width, precision)
-
-
-def _most_digits(matrices: Sequence[Matrix], palette: Palette, width: int) -> int:
-    """Return the most digits with which all stand in one line, or else in the fewest pieces."""
-    if len(matrices[0].rows) == 1:
-        return DIGITS
-    labels = matrices[0].rows.row_labels(2, palette).width
-
-    def needed(digits: int) -> int:
-        columns = sum(len(matrix.columns) * (matrix.column_width(palette, digits) + 1) for matrix in matrices)
-        return labels + columns + GAP * (len(matrices) - 1)
-
-    def pieces(digits: int) -> int:
-        room = max(width - labels, 1)
-        return sum(-(-len(m.columns) // max(room // (m.column_width(palette, digits) + 1), 1)) for m in matrices)
-
-    choices = range(DIGITS, 1, -1)
-    return next((digits for digits in choices if needed(digits) <= width), min(choices, key=pieces))
-
-
-def _placed(matrices: Sequence[Matrix], palette: Palette, width: int | None, digits: int) -> Block:
-    """Return the matrices in lines, the labels of their rows at the left of each."""
     room = width or COMFORTABLE
+    digits = _most_digits(matrices, palette, room) if precision is None else precision
     lines: list[list[Block]] = []
     used = 0
     rows: Axis | None = None
@@ -164,6 +117,19 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int | None, dig
             used += sum(part.width for part in added)
             rows = matrix.rows
     return stack((hstack(line, 0) for line in lines), gap=1)
+
+
+def _most_digits(matrices: Sequence[Matrix], palette: Palette, width: int) -> int:
+    """Return the most digits with which all stand in one line, or else in the fewest pieces."""
+    if len(matrices[0].rows) == 1:
+        return DIGITS
+    labels = matrices[0].rows.row_labels(2, palette).width
+    room, choices = max(width - labels, 1), range(DIGITS, 1, -1)
+    sizes = {digits: [(len(m.columns), m.column_width(palette, digits) + 1) for m in matrices] for digits in choices}
+    for digits, own in sizes.items():
+        if labels + sum(count * each for count, each in own) + GAP * (len(matrices) - 1) <= width:
+            return digits
+    return min(choices, key=lambda digits: sum(-(-count // max(room // each, 1)) for count, each in sizes[digits]))
 
 
 def number_text(value: float, digits: int, is_large: bool | None = None) -> str:

@@ -28,9 +28,9 @@ class Gated:
     """The toy layer, which waits before each answer for as long as its gate is shut, and fails at some texts."""
 
     def __init__(self) -> None:
-        self.asked = open_interactive()
-        self.layers = self.asked.layers
-        self.steps, self.trace = self.asked.steps, self.asked.trace
+        self.model = open_interactive()
+        self.layers = self.model.layers
+        self.steps, self.trace = self.model.steps, self.model.trace
         self.gate = Event()
         self.gate.set()
         self.texts = []
@@ -40,14 +40,14 @@ class Gated:
         self.gate.wait()
         if "fail" in question.text:
             raise InputError("this text cannot be read")
-        return self.asked.tokens(question)
+        return self.model.tokens(question)
 
 
 class Driven:
     """An explorer that runs, and what is seen of it."""
 
-    def __init__(self, app: Explorer, pilot: Pilot, asked) -> None:
-        self.app, self.pilot, self.asked = app, pilot, asked
+    def __init__(self, app: Explorer, pilot: Pilot, model) -> None:
+        self.app, self.pilot, self.model = app, pilot, model
 
     @property
     def look(self) -> ViewState:
@@ -94,11 +94,11 @@ class Driven:
 
 
 @asynccontextmanager
-async def driven(asked=None, size=(80, 24), text=TEXT, save=lambda look, path: f"saved {path}"):
-    asked = open_interactive() if asked is None else asked()
-    app = Explorer(asked, ViewState(Query(text)), Palette("blocks"), save)
+async def driven(model=None, size=(80, 24), text=TEXT, save=lambda look, path: f"saved {path}"):
+    model = open_interactive() if model is None else model()
+    app = Explorer(model, ViewState(Query(text)), Palette("blocks"), save)
     async with app.run_test(size=size) as pilot:
-        one = Driven(app, pilot, asked)
+        one = Driven(app, pilot, model)
         await one.answered()
         yield one
 
@@ -285,7 +285,7 @@ DOES = {
 }
 
 
-@in_app(asked=demo, size=(100, 30))
+@in_app(model=demo, size=(100, 30))
 async def test_every_key_of_the_table_does_what_it_says(one):
     one.suspended = False
     one.app.action_suspend_process = lambda: setattr(one, "suspended", True)
@@ -328,7 +328,7 @@ async def test_in_a_long_text_one_goes_from_cell_to_cell(one):
     assert min(queries.step, keys.step) > 1
 
 
-@in_app(asked=demo)
+@in_app(model=demo)
 async def test_what_is_held_is_named_by_what_differs_and_what_changed_is_on_the_map(one):
     await one.press("escape", "d")
     assert f"against '{TEXT}'" in one.seen("status")
@@ -428,7 +428,7 @@ async def test_a_key_or_a_pane_that_fails_says_so_and_typing_goes_on(one):
         assert "head 1" in one.seen("head")
 
 
-@in_app(asked=Gated)
+@in_app(model=Gated)
 async def test_a_model_that_fails_or_blocks_says_so_and_typing_goes_on(one):
     await one.press(*" fail")
     await one.until(lambda: "this text cannot be read" in one.seen("status"))
@@ -436,7 +436,7 @@ async def test_a_model_that_fails_or_blocks_says_so_and_typing_goes_on(one):
     await one.answered()
     assert "cannot be read" not in one.seen("status")
     bright, head = list(one.styles("head")), one.seen("head")
-    one.asked.gate.clear()
+    one.model.gate.clear()
     await one.press(*" more")
     await one.until(lambda: list(one.styles("head")) != bright)  # dim
     assert one.typed == f"{TEXT} more"
@@ -445,15 +445,15 @@ async def test_a_model_that_fails_or_blocks_says_so_and_typing_goes_on(one):
     assert all(style.dim for style in one.styles("head") if style)
     await one.press(*" and more", "escape", "l")
     assert one.typed == f"{TEXT} more and more"
-    one.asked.gate.set()
+    one.model.gate.set()
     await one.answered()
     assert "more" in one.seen("head")
     assert not all(style.dim for style in one.styles("head") if style)
 
 
-@in_app(asked=Gated)
+@in_app(model=Gated)
 async def test_of_a_slow_model_the_newest_text_is_asked_for_and_who_leaves_does_not_wait(one):
-    gate, texts = one.asked.gate, one.asked.texts
+    gate, texts = one.model.gate, one.model.texts
     gate.clear()
     await one.press("1")
     await one.until(lambda: texts[-1] == f"{TEXT}1")
@@ -473,7 +473,7 @@ async def test_of_a_slow_model_the_newest_text_is_asked_for_and_who_leaves_does_
 # --- sizes, colours and the mouse ---
 
 
-@in_app(asked=demo)
+@in_app(model=demo)
 async def test_at_every_size_panes_fill_the_terminal_and_do_not_overlap(one):
     for width, height in [(40, 12), (72, 12), (200, 60), (39, 12), (80, 11), (1, 1), (80, 24)]:
         await one.pilot.resize_terminal(width, height)

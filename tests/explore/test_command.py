@@ -26,9 +26,9 @@ def answered(look: ViewState, **options: Any) -> ComputedView:
     return answer
 
 
-def said(attn: Run, seen: ViewSnapshot, given: InputSource, *more: str) -> Any:
+def answer_of(attn: Run, seen: ViewSnapshot, source: InputSource, *more: str) -> Any:
     """What the program says to the line, as a shell hands it over."""
-    _, *words = shlex.split(command_of(seen, given).line(*more))
+    _, *words = shlex.split(command_of(seen, source).line(*more))
     ran = attn(*words)
     assert ran.code == 0, ran.err
     return ran.json
@@ -42,7 +42,7 @@ def test_a_layer_is_what_inspect_computes(attn: Run, numbers: Any, mask: str | N
     look = ViewState(Query(TEXT, mask=mask), layer=2, head=3, numbers=numbers)
     shown = answered(look, model="demo").shown
     assert shown is not None
-    (layer,) = said(attn, ViewSnapshot(look, what), DEMO, "-F", "json", "--show", "weights")["layers"]
+    (layer,) = answer_of(attn, ViewSnapshot(look, what), DEMO, "-F", "json", "--show", "weights")["layers"]
     heads = shown.layers[0].heads if what == "heads" or numbers == "rollout" else [3]
     for found, head in zip(layer["heads"], heads, strict=True):
         written = found["norms" if numbers == "norms" else "weights"]
@@ -65,7 +65,7 @@ def test_why_is_what_why_explains(attn: Run) -> None:
     look = ViewState(Query(TEXT), layer=1, head=2, query=4, key=1)
     recorded = answered(look, model="demo").recorded
     assert recorded is not None
-    found = said(attn, ViewSnapshot(look, "why"), DEMO, "-F", "json")
+    found = answer_of(attn, ViewSnapshot(look, "why"), DEMO, "-F", "json")
     assert (found["query"], found["key"]) == (4, 1)
     assert found["weight"] == pytest.approx(recorded.layer(1).head(2).weights[4, 1], rel=1e-4)
 
@@ -73,11 +73,11 @@ def test_why_is_what_why_explains(attn: Run) -> None:
 def test_what_is_held_is_compared_by_diff(attn: Run) -> None:
     look = ViewState(Query("fruit flies like a banana"), layer=1, head=2, held=Query(TEXT))
     changes = {(one.layer, one.head): one.jensen_shannon for one in answered(look, model="demo").changes}
-    (found,) = said(attn, ViewSnapshot(look), DEMO, "-F", "json")["heads"]
+    (found,) = answer_of(attn, ViewSnapshot(look), DEMO, "-F", "json")["heads"]
     assert found["jensen_shannon"] == pytest.approx(changes[1, 2], rel=1e-4)
-    of_layer = said(attn, ViewSnapshot(look, "heads"), DEMO, "-F", "json")["heads"]
+    of_layer = answer_of(attn, ViewSnapshot(look, "heads"), DEMO, "-F", "json")["heads"]
     assert {(one["layer"], one["head"]) for one in of_layer} == {place for place in changes if place[0] == 1}
-    everywhere = said(attn, ViewSnapshot(replace(look, metric=None), "map"), DEMO, "-F", "json")["heads"]
+    everywhere = answer_of(attn, ViewSnapshot(replace(look, metric=None), "map"), DEMO, "-F", "json")["heads"]
     found = {(one["layer"], one["head"]): one["jensen_shannon"] for one in everywhere}
     assert found == pytest.approx(changes, rel=1e-4, abs=1e-9)
 

@@ -18,29 +18,36 @@ from attncli.explore.computation import ComputedView, IncrementalComputation
 from attncli.explore.view_state import Limits, ViewState
 from attncli.trace.trace import Trace
 
-TEXT = "time flies like an arrow"
-OTHER = "fruit flies like a banana"
+TEXT, OTHER = "time flies like an arrow", "fruit flies like a banana"
 LOOK = ViewState(Query(TEXT), layer=2)
-LAYERS = 4  # of the model in the box
+EVERY = [0, 1, 2, 3]  # layers of the model in the box
 
 
 @pytest.fixture
 def model() -> Plain:
-    return Plain(LAYERS, model="demo")
+    return Plain(len(EVERY), model="demo")
 
 
-def answering_of(asked: InteractiveSource) -> IncrementalComputation:
+def answering_of(model: InteractiveSource) -> IncrementalComputation:
     """Ask a model that answers in no time: what is asked for at once depends on how long answers take."""
-    return IncrementalComputation(asked, lambda: 0.0)
+    return IncrementalComputation(model, lambda: 0.0)
+
+
+def last_of(model: InteractiveSource | IncrementalComputation, look: ViewState) -> ComputedView:
+    computation = model if isinstance(model, IncrementalComputation) else answering_of(model)
+    *_, last = computation.results(look)
+    return last
+
+
+def demo(text: str = TEXT, layers: Any = 2, **options: Any) -> Trace:
+    return attncli.inspect(text, model="demo", layers=layers, **options)
 
 
 def assert_same(found: Trace | None, wanted: Trace) -> None:
     assert found is not None
     assert found.query_tokens == wanted.query_tokens
-    assert [(each.layer, each.kind, each.heads) for each in found.layers] == [
-        (each.layer, each.kind, each.heads) for each in wanted.layers
-    ]
     for one, other in zip(found.layers, wanted.layers, strict=True):
+        assert (one.layer, one.kind, one.heads) == (other.layer, other.kind, other.heads)
         for head in range(one.num_heads):
             np.testing.assert_array_equal(one.head(head).weights, other.head(head).weights)
 
@@ -57,17 +64,21 @@ def assert_measured(answer: ComputedView, layers: list[int], text: str = TEXT, *
             assert head.metrics[name] == (value if value is None else pytest.approx(value, rel=1e-5, abs=1e-6))
 
 
+def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float | None]:
+    return {(one.layer, one.head): one.jensen_shannon for one in heads}
+
+
 # --- stages -----------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_grows_from_the_tokens_over_the_layer_to_the_map(model: Plain) -> None:
     tokens, layer, *measured, last = answering_of(model).results(LOOK)
-    wanted = attncli.inspect(TEXT, model="demo", layers=2)
+    wanted = demo()
     assert tokens.tokens == layer.tokens == (wanted.query_tokens, wanted.key_tokens)
     assert (tokens.shown, tokens.survey, layer.survey) == (None, None, None)
     assert_same(layer.shown, wanted)
     # The nearest layers first.
-    for answer, layers in zip(measured, ([2], [1, 2], [1, 2, 3], [0, 1, 2, 3]), strict=True):
+    for answer, layers in zip(measured, ([2], [1, 2], [1, 2, 3], EVERY), strict=True):
         assert_measured(answer, layers)
         assert answer.shown is layer.shown
     assert [each.is_whole for each in (tokens, layer, *measured, last)] == [False] * 6 + [True]
@@ -77,12 +88,10 @@ def test_an_answer_grows_from_the_tokens_over_the_layer_to_the_map(model: Plain)
 
 def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
     answering = answering_of(model)
-    *_, norms = answering.results(LOOK.counting("norms"))
-    assert_same(norms.shown, attncli.derive(attncli.inspect(TEXT, model="demo", layers=2), norms=True))
-    *_, rollout = answering.results(LOOK.counting("rollout"))
-    whole = attncli.inspect(TEXT, model="demo", layers="all")
-    assert_same(rollout.shown, attncli.derive(whole, rollout=True, layers=2))
-    assert_measured(rollout, [0, 1, 2, 3])  # of the weights
+    assert_same(last_of(answering, LOOK.counting("norms")).shown, attncli.derive(demo(), norms=True))
+    rollout = last_of(answering, LOOK.counting("rollout"))
+    assert_same(rollout.shown, attncli.derive(demo(layers="all"), rollout=True, layers=2))
+    assert_measured(rollout, EVERY)  # of the weights
     assert rollout.room().heads == (0, 1, 2, 3)  # to come back to
 
 
@@ -90,57 +99,50 @@ def test_a_held_question_is_compared(model: Plain) -> None:
     look = LOOK.holding().asking(OTHER)
     _, alone, both, *_, last = answering_of(model).results(look)
     assert (alone.held, alone.changes) == (None, ())
-    first, second = (attncli.inspect(text, model="demo", layers=2) for text in (TEXT, OTHER))
-    assert_same(both.held, first)
-    assert_same(both.shown, second)
-    everywhere = attncli.diff(*(attncli.inspect(text, model="demo", layers="all") for text in (TEXT, OTHER)))
+    assert_same(both.held, demo())
+    assert_same(both.shown, demo(OTHER))
+    everywhere = attncli.diff(demo(layers="all"), demo(OTHER, "all"))
     assert numbers_of(last.changes) == pytest.approx(numbers_of(everywhere.heads), rel=1e-4, abs=1e-9)
-    *_, norms = answering_of(model).results(look.counting("norms"))
-    assert_same(norms.held, attncli.derive(first, norms=True))
+    norms = last_of(model, look.counting("norms"))
+    assert_same(norms.held, attncli.derive(demo(), norms=True))
     assert (numbers_of(norms.changes), norms.failure) == (numbers_of(last.changes), "")
 
 
-def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float | None]:
-    return {(one.layer, one.head): one.jensen_shannon for one in heads}
-
-
 def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
-    question = Query(TEXT, pair=OTHER, mask="causal & window(3)")
-    *_, last = answering_of(model).results(ViewState(question))
-    wanted = attncli.inspect(TEXT, pair=OTHER, mask=question.mask, model="demo", layers=0)
-    assert_same(last.shown, wanted)
-    assert_measured(last, [0, 1, 2, 3], pair=OTHER, mask=question.mask)
+    options = {"pair": OTHER, "mask": "causal & window(3)"}
+    last = last_of(model, ViewState(Query(TEXT, **options)))
+    assert_same(last.shown, demo(layers=0, **options))
+    assert_measured(last, EVERY, **options)
 
 
-@pytest.mark.parametrize(("layer", "found"), [(-1, 3), (99, 3)])
-def test_a_layer_is_one_that_there_is(model: Plain, layer: int, found: int) -> None:
+@pytest.mark.parametrize("layer", [-1, 99])
+def test_a_layer_is_one_that_there_is(model: Plain, layer: int) -> None:
     answer = next(answering_of(model).results(replace(LOOK, layer=layer)))
-    assert answer.look.layer == found
-    assert answer.serves(replace(LOOK, layer=found))
+    assert answer.look.layer == 3
+    assert answer.serves(replace(LOOK, layer=3))
     assert answer.room() == Limits((0, 1, 2, 3), (), (), *answer.tokens or ())
 
 
 # --- nothing twice ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_known_is_not_asked_for_again(model: Plain) -> None:
+def test_what_was_computed_is_not_asked_for_again(model: Plain) -> None:
     answering = answering_of(model)
 
-    def asked(look: ViewState) -> list[tuple[str, list[int]]]:
+    def questions(look: ViewState) -> list[tuple[str, list[int]]]:
         model.asked.clear()
-        *_, last = answering.results(look)
-        assert_measured(last, [0, 1, 2, 3], look.question.text)
+        assert_measured(last_of(answering, look), EVERY, look.question.text)
         return list(model.asked)
 
-    assert asked(LOOK) == [(TEXT, []), (TEXT, [2]), (TEXT, [1]), (TEXT, [3]), (TEXT, [0])]
-    assert asked(LOOK) == asked(LOOK.counting("norms")) == asked(LOOK.moved(Limits(), 1, 1)) == []
-    assert asked(replace(LOOK, layer=1)) == [(TEXT, [1])]
-    assert asked(LOOK.counting("rollout")) == [(TEXT, [0, 1, 2])]
-    assert asked(LOOK.holding()) == [(TEXT, [3])]  # the others have been looked at
-    assert asked(replace(LOOK, layer=0)) == []
+    assert questions(LOOK) == [(TEXT, []), (TEXT, [2]), (TEXT, [1]), (TEXT, [3]), (TEXT, [0])]
+    assert questions(LOOK) == questions(LOOK.counting("norms")) == questions(LOOK.moved(Limits(), 1, 1)) == []
+    assert questions(replace(LOOK, layer=1)) == [(TEXT, [1])]
+    assert questions(LOOK.counting("rollout")) == [(TEXT, [0, 1, 2])]
+    assert questions(LOOK.holding()) == [(TEXT, [3])]  # the others have been looked at
+    assert questions(replace(LOOK, layer=0)) == []
     held = LOOK.holding().asking(OTHER)
-    assert asked(held) == [(OTHER, []), (OTHER, [2]), (OTHER, [1]), (OTHER, [3]), (OTHER, [0])]
-    assert asked(held.asking(TEXT)) == []
+    assert questions(held) == [(OTHER, []), (OTHER, [2]), (OTHER, [1]), (OTHER, [3]), (OTHER, [0])]
+    assert questions(held.asking(TEXT)) == []
 
 
 def test_an_answer_that_was_dropped_goes_on_where_it_was(model: Plain) -> None:
@@ -152,23 +154,35 @@ def test_an_answer_that_was_dropped_goes_on_where_it_was(model: Plain) -> None:
     model.asked.clear()
     first, *_, last = answering.results(LOOK.next_head(Limits(heads=(0, 1))))
     assert_measured(first, [1, 2])
-    assert_measured(last, [0, 1, 2, 3])
+    assert_measured(last, EVERY)
     assert model.asked == [(TEXT, [3]), (TEXT, [0])]
 
 
 def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(model: Plain) -> None:
     answering = IncrementalComputation(model, count().__next__)  # a second goes by between any two looks at the clock
-    *_, _ = answering.results(replace(LOOK, layer=0))
+    last_of(answering, replace(LOOK, layer=0))
     model.asked.clear()
-    tokens, *on_the_way, layer = (
-        answer for answer, _ in zip(answering.results(LOOK.asking(OTHER)), range(4), strict=False)
-    )
+    answers = answering.results(LOOK.asking(OTHER))
+    tokens, *on_the_way, layer = (next(answers) for _ in range(4))
     assert model.asked == [(OTHER, []), (OTHER, [0]), (OTHER, [1]), (OTHER, [2])]
     assert {answer.shown for answer in (tokens, *on_the_way)} == {None}
-    assert_same(layer.shown, attncli.inspect(OTHER, model="demo", layers=2))
+    assert_same(layer.shown, demo(OTHER))
     model.asked.clear()
-    *_, _ = answering.results(LOOK.asking(OTHER).counting("norms"))
+    last_of(answering, LOOK.asking(OTHER).counting("norms"))
     assert (OTHER, [2]) not in model.asked
+
+
+def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = replace(LOOK, held=Query(OTHER))
+    stages = [answer for answer in answering_of(model).results(look) if answer.shown is not None]
+    monkeypatch.delattr("attncli.trace.layer.Stages")  # whatever is derived now is derived while drawing
+    for answer in stages:
+        sight = answer.sight()
+        assert sight is not None
+        assert sight.held is answer.held
+        assert sight.scale(None).high > 0
+    assert stages[0].held is None
+    assert stages[-1].held is not None
 
 
 # --- kinds ------------------------------------------------------------------------------------------------------
@@ -195,8 +209,7 @@ def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
         def steps(self, layers: Sequence[int]) -> list[list[int]]:
             return [list(layers)]
 
-    look = ViewState(Query("a", target="b"))
-    first, *_, last = answering_of(Together(two_sided, range(4))).results(look.holding())
+    first, *_, last = answering_of(Together(two_sided, range(4))).results(ViewState(Query("a", target="b")).holding())
     assert (first.measured, last.measured) == (frozenset(), {0, 1, 2, 3})
     assert first.layers_of("encoder") == (0, 1, 2, 3)  # which is not known yet
     assert (last.layers_of("encoder"), last.layers_of("decoder")) == ((0, 1), (0, 1, 2))
@@ -206,41 +219,26 @@ def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
 
 def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
     answering = answering_of(Made(two_sided, range(3)))
-    look = ViewState(Query("s", target="t"), layer=1)
+    look, kinds = ViewState(Query("s", target="t"), layer=1), ("encoder", "decoder", "cross")
     tokens, *_, last = answering.results(look)
-    assert last.room().kinds == ("encoder", "decoder", "cross")
+    assert last.room().kinds == kinds
     for answer in (tokens, last):
-        sizes = [tuple(map(len, answer.room(kind)[3:])) for kind in ("encoder", "decoder", "cross")]
-        assert sizes == [(5, 5), (4, 4), (4, 5)]
-    assert {(head.layer, head.kind) for head in last.survey.heads if last.survey} == {
-        (layer.layer, layer.kind) for layer in two_sided(look.question).layers
-    }
+        assert [tuple(map(len, answer.room(kind)[3:])) for kind in kinds] == [(5, 5), (4, 4), (4, 5)]
     whole = two_sided(look.question)
+    assert last.survey is not None
+    assert {(head.layer, head.kind) for head in last.survey.heads} == {(one.layer, one.kind) for one in whole.layers}
     for kind in ("encoder", "decoder"):
-        *_, rolled = answering.results(replace(look, kind=kind).counting("rollout"))
+        rolled = last_of(answering, replace(look, kind=kind).counting("rollout"))
         alone = replace(whole, layers=tuple(layer for layer in whole.layers if layer.kind == kind))
         assert_same(rolled.shown, attncli.derive(alone, rollout=True, layers=1))
-        assert rolled.room(kind).kinds == ("encoder", "decoder", "cross")
-    *_, cross = answering.results(replace(look, kind="cross").counting("rollout"))
+        assert rolled.room(kind).kinds == kinds
+    cross = last_of(answering, replace(look, kind="cross").counting("rollout"))
     assert "queries and keys have to be the same tokens" in cross.failure
     assert cross.survey is not None
-    *_, above = answering.results(replace(look, layer=2).counting("rollout"))
+    above = last_of(answering, replace(look, layer=2).counting("rollout"))
     assert above.sight() is not None
     assert above.shown is not None
     assert above.shown.layers[0].kind == "decoder"
-
-
-def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = replace(LOOK, held=Query(OTHER))
-    stages = [answer for answer in answering_of(model).results(look) if answer.shown is not None]
-    monkeypatch.delattr("attncli.trace.layer.Stages")  # whatever is derived now is derived while drawing
-    for answer in stages:
-        sight = answer.sight()
-        assert sight is not None
-        assert sight.held is answer.held
-        assert sight.scale(None).high > 0
-    assert stages[0].held is None
-    assert stages[-1].held is not None
 
 
 # --- failures ---------------------------------------------------------------------------------------------------
@@ -250,27 +248,24 @@ def test_a_text_that_cannot_be_read_is_a_failure(model: Plain) -> None:
     answering = answering_of(model)
     (answer,) = answering.results(LOOK.asking(""))
     with pytest.raises(InputError) as error:
-        attncli.inspect("", model="demo")
+        demo("")
     assert (answer.failure, answer.is_whole, answer.tokens) == (str(error.value), True, None)
-    *_, last = answering.results(LOOK)
+    last = last_of(answering, LOOK)
     assert (last.failure, last.is_whole) == ("", True)
 
 
 def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None:
     made = Made(lambda _: trace_of(watched([[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.25, 0.75]])))
     answering = answering_of(made)
-    *_, last = answering.results(ViewState(Query("s"), numbers="norms"))
+    last = last_of(answering, ViewState(Query("s"), numbers="norms"))
     assert "needs the values V" in last.failure
-    assert last.is_whole
-    assert last.shown is None
+    assert (last.is_whole, last.shown, last.room().heads) == (True, None, (0,))
     assert last.survey is not None
-    assert last.room().heads == (0,)
-    *_, weights = answering.results(ViewState(Query("s")))
-    assert weights.failure == ""
+    assert last_of(answering, ViewState(Query("s"))).failure == ""
 
 
 def test_a_held_question_that_shares_nothing_is_said() -> None:
-    *_, last = answering_of(Plain(1)).results(ViewState(Query("time flies")).holding().asking("nothing else"))
+    last = last_of(Plain(1), ViewState(Query("time flies")).holding().asking("nothing else"))
     assert "share no token" in last.failure
     assert last.changes == ()
     assert last.held is not None
@@ -278,7 +273,7 @@ def test_a_held_question_that_shares_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "sentence"),
     [
         (NotExposedError("there are no weights"), "there are no weights"),
         (MemoryError(), "out of memory; give fewer tokens"),
@@ -286,14 +281,13 @@ def test_a_held_question_that_shares_nothing_is_said() -> None:
         (ValueError("one\ntwo\x1b["), "this is a bug in attn, please report it: ValueError: one two\\x1b["),
     ],
 )
-def test_whatever_is_raised_is_a_sentence(model: Plain, error: Exception, said: str) -> None:
+def test_whatever_is_raised_is_a_sentence(model: Plain, error: Exception, sentence: str) -> None:
     def fails(*_: Any) -> Any:
         raise error
 
     whole, model.whole = model.whole, fails  # type: ignore[method-assign]
     answering = answering_of(model)
     (last,) = answering.results(LOOK)
-    assert (last.failure, last.is_whole) == (said, True)
+    assert (last.failure, last.is_whole) == (sentence, True)
     model.whole = whole  # type: ignore[method-assign]
-    *_, last = answering.results(LOOK)
-    assert_measured(last, [0, 1, 2, 3])
+    assert_measured(last_of(answering, LOOK), EVERY)

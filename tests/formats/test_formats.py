@@ -114,8 +114,8 @@ def test_precision_rounds_every_number_of_a_head(attn: Run) -> None:
 
 def test_show_selects_what_heads_hold_and_nothing_else(attn: Run) -> None:
     whole = attn("inspect", SENTENCE, "-F", "json").json
-    usual = whole.pop("layers")[0]
-    del usual["heads"]
+    default = whole.pop("layers")[0]
+    del default["heads"]
     matrices = ("q", "k", "v", "scores", "mask", "weights", "output", "metrics")
     for part in ("q", "mask", "output", "metrics", "tokens"):
         document = attn("inspect", SENTENCE, "-F", "json", "--show", part).json
@@ -124,7 +124,7 @@ def test_show_selects_what_heads_hold_and_nothing_else(attn: Run) -> None:
         assert [set(head) for head in layer.pop("heads")] == [{"head", *({part} & {*matrices})}] * 4
         assert ("projected" in layer) is (part == "output")
         layer.pop("projected", None)
-        assert layer == usual
+        assert layer == default
 
 
 def test_the_projected_heads_are_the_outputs_times_w_o(attn: Run) -> None:

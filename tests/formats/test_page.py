@@ -104,8 +104,8 @@ def test_rows_columns_heads_and_special_tokens_are_those_that_were_chosen(
     arguments = (SENTENCE, "-m", minilm, "--hide-special", "-q", "flies", "-q", "1", "-H", "3,1")
     page = page_of(attn, tmp_path / "page.html", *arguments)
     document = attn("inspect", *arguments, "-F", "json", "--precision", "3").json
-    said = document_of(page)
-    rows, columns = (said["sequences"][said["layers"][0][side]] for side in ("rows", "columns"))
+    words = document_of(page)
+    rows, columns = (words["sequences"][words["layers"][0][side]] for side in ("rows", "columns"))
     assert [token["index"] for token in rows] == [token["index"] for token in document["query_tokens"]]
     assert [token["label"] for token in columns] == SENTENCE.split()
     assert list(weights_in(page)) == [(0, 3), (0, 1)]
@@ -192,7 +192,7 @@ def test_the_policy_allows_the_pages_own_script_and_style_and_no_address(attn: R
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
         (["-o", "page.html", "--show", "scores,q,k"], "--show scores does not apply to html"),
         (["-o", "page.html", "--show", "weights,q"], "write --show q,k"),
@@ -202,12 +202,12 @@ def test_the_policy_allows_the_pages_own_script_and_style_and_no_address(attn: R
     ],
 )
 def test_what_is_no_page_is_a_usage_error(
-    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ran = attn("inspect", SENTENCE, *arguments)
     assert ran.code == 2
-    assert said in ran.err
+    assert words in ran.err
     assert ran.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 

@@ -13,8 +13,7 @@ import pytest
 from matplotlib.image import imread
 from pages import ODD, QK, odd_trace, page_of, random_trace, to_three_decimals, translation, written
 
-from attncli.render.color_limits import scale_of_layer
-from attncli.render.heatmap import heatmap_of
+from attncli.render.heatmap import heatmap_of, scale_of_layer
 from attncli.render.palette import Palette
 from attncli.trace.view import Ramp, View
 
@@ -43,28 +42,28 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def opened(chromium: Browser) -> Iterator[Callable[..., Page]]:
     """Open a page; nothing that it does may end in an error, a message or a request."""
-    said: list[str] = []
+    messages: list[str] = []
     contexts = []
 
     def open_page(path: Path, fragment: str = "", **options: Any) -> Page:
         context = chromium.new_context(offline=True, viewport={"width": 1400, "height": 1000}, **options)
         contexts.append(context)
         context.set_default_timeout(120_000)
-        page, before = context.new_page(), len(said)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("dialog", lambda dialog: said.append(dialog.message))
-        page.on("request", lambda request: said.append(request.url))
+        page, before = context.new_page(), len(messages)
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("dialog", lambda dialog: messages.append(dialog.message))
+        page.on("request", lambda request: messages.append(request.url))
         page.goto(path.as_uri() + fragment)
         page.wait_for_selector("#cell-value")
         page.wait_for_selector("#heads[data-drawn]", state="attached")
-        assert [url.partition("#")[0] for url in said[before:]] == [path.as_uri()]
+        assert [url.partition("#")[0] for url in messages[before:]] == [path.as_uri()]
         return page
 
     yield open_page
     for context in contexts:
         context.close()
-    assert all(text.startswith(("file:", "blob:file:")) for text in said), said
+    assert all(text.startswith(("file:", "blob:file:")) for text in messages), messages
 
 
 @pytest.fixture
@@ -425,7 +424,7 @@ def test_the_mask_is_drawn_in_two_colours(inspected: Inspected) -> None:
     page, _ = inspected(SENTENCE)
     page.get_by_label("show").select_option("mask")
     settled(page)
-    assert all(said in page.inner_text("#legend") for said in ("attends", "masked", "mask causal"))
+    assert all(messages in page.inner_text("#legend") for messages in ("attends", "masked", "mask causal"))
 
 
 def test_light_and_dark_follow_the_system_and_the_button(tmp_path: Path, opened: Callable[..., Page]) -> None:

@@ -13,7 +13,6 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli.render.block import Block
-from attncli.render.color_limits import scale_of_layer
 from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
@@ -23,7 +22,7 @@ from attncli.render.explore.status import cell_line, status_lines
 from attncli.render.explore.tokens import token_strip
 from attncli.render.explore.why import why_box
 from attncli.render.fit import Bounds
-from attncli.render.heatmap import heatmap_of
+from attncli.render.heatmap import heatmap_of, scale_of_layer
 from attncli.render.palette import Palette, Scale
 from attncli.trace.trace import Trace
 from attncli.trace.view import View

@@ -40,7 +40,7 @@ def test_the_default_ramp_tells_the_most_cells_apart_and_as_many_as_is_published
         assert max(of_model, key=lambda ramp: of_model[ramp]) == DEFAULT_RAMP
     texts = colors.SENTENCES.read_text(encoding="utf-8").splitlines()
     (found,) = colors.shares(minilm, texts, DEFAULT_RAMP, ("truecolor",))
-    assert 100 * found.told / found.pairs == pytest.approx(published["MiniLM", DEFAULT_RAMP], abs=0.1)
+    assert 100 * found.distinct / found.pairs == pytest.approx(published["MiniLM", DEFAULT_RAMP], abs=0.1)
 
 
 def test_a_head_that_looks_at_the_token_before_is_a_bright_line(colors: ModuleType, minilm: str) -> None:
@@ -52,8 +52,8 @@ def test_a_head_that_looks_at_the_token_before_is_a_bright_line(colors: ModuleTy
         ramp = Palette(tier).ramp(2)
         steps = (Scale.up_to(float(weights.max())).placed(weights) * len(ramp)).astype(int).clip(0, len(ramp) - 1)
         for query in range(1, 27):
-            beside = [key for key in (query - 2, query) if key >= 0]
-            assert all(steps[query, query - 1] - steps[query, key] >= len(ramp) / 2 for key in beside)
+            neighbours = [key for key in (query - 2, query) if key >= 0]
+            assert all(steps[query, query - 1] - steps[query, key] >= len(ramp) / 2 for key in neighbours)
         off = ~np.eye(27, k=-1, dtype=bool)
         off[0] = False  # the first token has none before it
         assert (steps[off] < len(ramp) / 4).mean() > 0.99

@@ -81,11 +81,9 @@ def explore(
         state = replace(state, question=opened.own)
     from attncli.explore.app import run
     from attncli.explore.exporter import Exporter
-    from attncli.explore.hangup import end_with_terminal
 
     with environment.open_view("attn explore", color=color) as terminal:
         palette = terminal.palette(colormap or "viridis")
-    end_with_terminal()
     seen, is_computing = run(opened, state, palette, Exporter(source))
     environment.write([f"{command_of(seen, source).line()}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then

@@ -21,12 +21,7 @@ def _characters(family: str) -> frozenset[int]:
 
 
 class Fonts(NamedTuple):
-    """The fonts that the words of a figure need.
-
-    Attributes:
-        families: of fonts, in the order in which they are asked for a character.
-        lacking: the characters that none of them has.
-    """
+    """The fonts that the words of a figure need."""
 
     families: tuple[str, ...]
     lacking: frozenset[str]

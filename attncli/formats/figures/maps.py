@@ -21,8 +21,7 @@ from attncli.errors import UsageError
 from attncli.formats.figures.fonts import Fonts
 from attncli.formats.figures.size import INCH, Size
 from attncli.render.axes import MARK, STEPS, Axis, titled
-from attncli.render.color_limits import scale_of_layer
-from attncli.render.heatmap import Heatmap, heatmap_of
+from attncli.render.heatmap import Heatmap, heatmap_of, scale_of_layer
 from attncli.render.legend import ticks
 from attncli.render.palette import COLORMAPS, Palette, Scale
 from attncli.text import plural

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import InputError, UsageError
 from attncli.formats.json_stream import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
-from attncli.render.color_limits import largest_weight
+from attncli.render.heatmap import largest_weight
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible

@@ -36,13 +36,7 @@ _MOST_MEASURED = 200  # tokens whose longest label is looked for
 
 
 class CellCursor(NamedTuple):
-    """The cell that is looked at.
-
-    Attributes:
-        head: the head.
-        query: its row.
-        key: its column.
-    """
+    """The cell that is looked at."""
 
     head: int
     query: int

@@ -22,17 +22,7 @@ _LEAST = 4  # cells each way of a map, as long as one is that large and fits
 
 
 class _Tiles(NamedTuple):
-    """How the heads are drawn.
-
-    Attributes:
-        cell: how large a cell is.
-        rows: the first of the rows that each stands for.
-        columns: likewise.
-        high: lines of a map, its title among them.
-        wide: characters of it.
-        in_a_strip: how many stand beside each other.
-        heads: how many there is room for.
-    """
+    """How the heads are drawn."""
 
     cell: GridCell
     rows: range

@@ -24,12 +24,7 @@ _GREY = ColorTriplet(128, 128, 128)
 
 
 class PaneContent(NamedTuple, Generic[Place]):
-    """A pane.
-
-    Attributes:
-        block: no higher and no wider than its room.
-        at: what lies at a line and a column of it; None where nothing does.
-    """
+    """What a pane shows, and what lies at a line and a column of it; None is nothing."""
 
     block: Block
     at: Callable[[int, int], Place | None]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, mask_argument, padding, place, sdpa
@@ -9,6 +10,7 @@ from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, mask_argument, padding, p
 from attncli.analysis.calls.calls import Calls
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall
+from attncli.recording.input_hint import InputHint
 
 INF = float("inf")
 LEAST = torch.finfo(torch.float32).min
@@ -224,3 +226,13 @@ def test_calls_that_are_not() -> None:
     unread = sdpa(unsupported="the score_mod")
     assert codes(unread, expect="causal") == [("no-mask", "error")]
     assert codes(unread) == []
+
+
+def test_two_streams_of_the_same_words_are_no_cache() -> None:
+    """ProphetNet: a place attends to its words, and then to them and as many more."""
+    calls, positions = Calls(), np.arange(1, T + 1)[None]
+    for keys in (T, 2 * T):
+        calls.here().add(InputHint("positions", positions, T, 1))
+        calls.take(sdpa(size=(B, T, keys)))
+    calls.finish()
+    assert [one for one in calls.findings if one.severity == "error"] == []

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import attncli
-from attncli.render.color_limits import scale_of_layer
-from attncli.render.heatmap import Heatmap, heatmap_of
+from attncli.render.heatmap import Heatmap, heatmap_of, scale_of_layer
 from attncli.render.palette import Scale
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
