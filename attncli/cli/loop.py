@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic
 
 from attncli.cli.environment import Environment, print_error
-from attncli.cli.progress import ProgressBar
+from attncli.cli.progress import ProgressBar, status
 from attncli.cli.sentences import sentences
 from attncli.corpus.protocol import Result, Value
 from attncli.errors import Failure, UsageError, raise_on_failure
@@ -83,8 +83,6 @@ def workers_on_device(options: CommonOptions, workers: int | None) -> int | None
 
 def loading(environment: Environment, model: str | None, vocab: str | None) -> AbstractContextManager[None]:
     """Return the line of a terminal while what is named is loaded; `words` are a vocabulary that nobody loads."""
-    from attncli.cli.progress import status
-
     name = vocab or "words" if model is None else model
     return nullcontext() if name == "words" else status(environment, f"loading {name}")
 
