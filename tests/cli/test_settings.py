@@ -358,3 +358,17 @@ def test_config_as_a_table_says_the_same_and_loses_nothing(places: Places, attn:
     assert re.search(r"^model +\S*\[31mred +ATTN_MODEL$", table, re.MULTILINE)
     assert re.search(r"^seed +3 +ATTN_SEED +does not apply to --model$", table, re.MULTILINE)
     assert re.search(r"^d-model +32 +default$", table, re.MULTILINE)
+
+
+def test_an_empty_variable_is_the_default_whatever_a_file_says(places: Places) -> None:
+    places.in_project(model="a/model", width="50")
+    places.environment(model="")
+    assert values_of() == {"width": 50}
+    places.environment(model="", width="")
+    assert values_of() == {}
+
+
+def test_the_nearer_of_two_places_says_where_a_model_runs(places: Places) -> None:
+    places.in_home(model="m", device_map="auto")
+    places.in_project(device="cuda")
+    assert values_of() == {"model": "m", "device": "cuda"}

@@ -315,3 +315,16 @@ def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
         assert said in ran.stderr
     judged = run("--save", "traces", "--expect", "full", "wrong.py")
     assert judged.returncode == FINDINGS  # what could not be looked at is not ok
+
+
+def test_a_pattern_of_expect_at_which_nothing_ran_ends_with_1(train: Path) -> None:
+    ran = run("--expect", "causal", "--expect", "pooler.*=pad", "--expect", "poler.attn=full", "train.py")
+    assert ran.returncode == FINDINGS
+    assert ran.stderr.splitlines()[0] == "attn: no attention ran at poler.attn; 16 calls ran elsewhere"
+
+
+def test_a_script_that_is_not_there_leaves_no_folder(folder: Path) -> None:
+    ran = run("--save", "traces", "missing.py")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "can't open file" in ran.stderr
+    assert not (folder / "traces").exists()
