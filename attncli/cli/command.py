@@ -29,6 +29,10 @@ def print_help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
 class WithOwnHelp:
     """A command or a group of them, whose help and errors are its own."""
 
+    def read_line(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line as Click does."""
+        return super().parse_args(ctx, args)  # type: ignore[misc]
+
     def get_help_option(self, ctx: Any) -> Any:
         """Return `--help`, which is off where it is not typed: that it is nothing at all would be validated."""
         option = super().get_help_option(ctx)  # type: ignore[misc]  # of Typer's class, which follows
@@ -42,20 +46,20 @@ class WithOwnHelp:
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; what is wrong with it is said of this command, also where an option has no value."""
         try:
-            return super().parse_args(ctx, list(args))  # type: ignore[misc]
+            return self.read_line(ctx, list(args))
         except typer.TyperException as error:
             vars(error).update(ctx=ctx)
             raise
 
 
-class _Settable(TyperCommand):
-    """A command whose options are set by its command line, the environment and the configuration files.
+class Command(WithOwnHelp, TyperCommand):
+    """A command whose options are set by its command line, the environment and files, and beside which nothing prints.
 
     Typer validates every option with pydantic, typed or not, and importing that takes two thirds of the time that
     NumPy, Typer and Rich take together. So the values are made here, of what Click finds and as the annotations say.
     """
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def read_line(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line, and what is set elsewhere and applies to the run, which is kept in `ctx.obj`."""
         parsed, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
         typed = {}
@@ -121,10 +125,6 @@ class _Settable(TyperCommand):
         except BadParameter as error:
             error.param_hint = label
             raise
-
-
-class Command(WithOwnHelp, _Settable):
-    """A command beside which nothing else prints."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error about a setting says where it comes from."""

@@ -72,9 +72,6 @@ def write_folder(
         made: what the numbers depend on; see `provenance`.
         workers: how many processes work.
         on: what they run on, if not on this machine.
-
-    Raises:
-        AttnError: what `write_dataset` and the job raise.
     """
     from attncli.corpus.dataset import ShardWriterJob, in_shards, write_dataset
 

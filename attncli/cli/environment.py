@@ -158,13 +158,6 @@ class Environment:
         is_watched = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         return is_watched and not self.is_quiet
 
-    def is_dialogue(self) -> bool:
-        """Whether a person reads standard output as it comes, and types, on a terminal that moves its cursor."""
-        from importlib.util import find_spec
-
-        can_move = os.environ.get("TERM") != "dumb" and find_spec("termios") is not None
-        return can_move and self.is_terminal(None) and sys.stdin is not None and sys.stdin.isatty()
-
     def lacks_screen(self) -> str:
         """Return why nobody can look at a screen here that changes as they type; empty where somebody can."""
         streams = {"standard input": sys.stdin, "standard output": self._data, "standard error": sys.stderr}

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic
 
 from attncli.cli.environment import Environment, print_error
-from attncli.cli.progress import ProgressBar
+from attncli.cli.progress import ProgressBar, status
 from attncli.cli.sentences import sentences
 from attncli.corpus.protocol import Result, Value
 from attncli.errors import Failure, UsageError, raise_on_failure
@@ -42,12 +42,7 @@ def trace_job(
 ) -> TraceJob[Any]:
     """Return the job that a command asks for, nothing of which is open.
 
-    Args:
-        options: of the command.
-        task: what is made of each trace.
-        default_layers: which are computed where `--layer` names none.
-        layers: which are needed, whatever `--layer` names.
-        generate: how many tokens the model writes.
+    `layers` are needed whatever `--layer` names, `default_layers` where it names none.
     """
     from attncli.corpus.jobs import TraceJob
 
@@ -88,8 +83,6 @@ def workers_on_device(options: CommonOptions, workers: int | None) -> int | None
 
 def loading(environment: Environment, model: str | None, vocab: str | None) -> AbstractContextManager[None]:
     """Return the line of a terminal while what is named is loaded; `words` are a vocabulary that nobody loads."""
-    from attncli.cli.progress import status
-
     name = vocab or "words" if model is None else model
     return nullcontext() if name == "words" else status(environment, f"loading {name}")
 
@@ -188,11 +181,6 @@ def results_of(
         only: what takes a single trace, for the error; None takes any number.
         texts: in the place of the sentences that the options name.
         workers: how many processes work; see `corpus.run.run`.
-
-    Raises:
-        UsageError: options contradict each other, or do not apply.
-        LoadError: the checkpoint cannot be loaded.
-        InputError: a file cannot be read.
     """
     if options.from_ is not None:
         from attncli.trace.store import load
@@ -238,15 +226,7 @@ def write_results(
 ) -> None:
     """Write results that are pieces of a machine format to a file, or to standard output.
 
-    Args:
-        environment: of the run.
-        results: the pieces of each sentence.
-        shown: what of each result is shown, which says what the columns of rows are.
-        form: the format.
-        path: of the file, which Parquet has.
-
-    Raises:
-        InputError: the file cannot be written.
+    What of each result is shown says what the columns of rows are. Parquet has a file.
     """
     from attncli.formats import STREAMS, joined
 

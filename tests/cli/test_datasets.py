@@ -72,3 +72,10 @@ def test_a_folder_is_not_for_a_saved_trace_or_tokens(attn: Run, tmp_path: Path) 
     assert "a folder of parts is of sentences" in ran.err
     assert attn("tokens", "a b", "-o", f"{tmp_path}/out/").code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_a_format_that_no_folder_has_is_refused(attn: Run, tmp_path: Path) -> None:
+    ran = attn("inspect", "a b", "-F", "json", "-o", f"{tmp_path}/out/")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "--format json does not apply to a folder, whose parts are parquet, jsonl, tsv, csv" in ran.err
+    assert not list(tmp_path.iterdir())

@@ -225,3 +225,10 @@ def test_attn_runs_a_pytest_that_warns_of_nothing(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1 passed" in ended.stdout
     assert ended.stderr.startswith("1 place, 4 calls"), ended.stderr
+
+
+def test_of_a_long_mask_the_map_is_small(failures: dict[str, str]) -> None:
+    lines = message(failures["test_the_future_is_seen"])
+    assert len(lines) < 80
+    assert max(map(len, lines)) < 120
+    assert any(line.startswith("a cell is ") for line in lines)

@@ -2,10 +2,8 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +324,8 @@ def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, at
     assert (bare["schema"], bare["ignored"]) == ("attncli.config/1", [])
     assert {one["option"].replace("-", "_"): one["value"] for one in bare["options"]} == DEFAULTS
     assert bare["files"] == ["pyproject.toml", str(places.user)]
+    python = sys.version.split()[0]
+    assert bare["cluster"].items() >= {"attncli": __version__, "python": python, "address": None}.items()
     places.in_home(colormap="gray", width="90", offline="true", dtype="float16")
     places.in_project(model="a/model", colormap="cividis", offline="false")
     places.environment(model="", seed="7", modle="x")
@@ -360,27 +360,15 @@ def test_config_as_a_table_says_the_same_and_loses_nothing(places: Places, attn:
     assert re.search(r"^d-model +32 +default$", table, re.MULTILINE)
 
 
-def test_config_says_what_the_machines_of_a_cluster_have_in_common(
-    places: Places, attn: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "\x1b[2J:6379")
-    monkeypatch.setattr("importlib.metadata.version", lambda name: (_ for _ in ()).throw(PackageNotFoundError(name)))
-    places.environment(model="demo")
-    python = sys.version.split()[0]
-    assert attn("config", "-F", "json").json["cluster"] == {
-        "attncli": __version__, "ray": None, "python": python, "address": "\x1b[2J:6379"
-    }  # fmt: skip
+def test_an_empty_variable_is_the_default_whatever_a_file_says(places: Places) -> None:
+    places.in_project(model="a/model", width="50")
+    places.environment(model="")
+    assert values_of() == {"width": 50}
+    places.environment(model="", width="")
+    assert values_of() == {}
 
 
-def test_a_run_without_standing_values_parses_nothing_and_one_with_some_validates_cheaply(places: Places) -> None:
-    script = """
-import sys
-from typer.testing import CliRunner
-from attncli.cli.app import app
-assert CliRunner().invoke(app, ["inspect", "time flies"]).exit_code == 0
-print({"tomllib", "torch"} & sys.modules.keys(), "pydantic" in sys.modules)
-"""
-    places.project.write_text("[tool.other]\nname = 3\n")
-    environment = os.environ | {"ATTN_COLORMAP": "gray", "ATTN_SEED": "3"}
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
-    assert ran.stdout == "set() False\n"
+def test_the_nearer_of_two_places_says_where_a_model_runs(places: Places) -> None:
+    places.in_home(model="m", device_map="auto")
+    places.in_project(device="cuda")
+    assert values_of() == {"model": "m", "device": "cuda"}

@@ -115,3 +115,15 @@ def test_without_a_pager_it_is_printed() -> None:
     code, _, shown = on_terminal("inspect", TEXT, *TOY, "--all", out=True, PAGER="no-such-pager-anywhere", **SCREEN)
     assert code == 0
     assert "scores, before the mask" in text_shown(shown)
+
+
+def test_an_error_that_nobody_watches_is_one_line_even_where_colour_is_forced() -> None:
+    with whole_program() as attn:
+        ran = attn("inspect", "x" * 300, "--query", "y", FORCE_COLOR="1", COLUMNS="40")
+    assert ran.err.count("\n") == 1
+    assert "\x1b" not in ran.err
+
+
+def test_an_error_has_no_colour_where_none_is_wanted() -> None:
+    shown = on_terminal("inspect", "--nonsense", NO_COLOR="1", FORCE_COLOR="")[2]
+    assert shown == "attn: no such option: --nonsense; see attn inspect --help\r\n"

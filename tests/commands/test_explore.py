@@ -5,6 +5,7 @@ import shlex
 import termios
 from collections.abc import Callable
 from pathlib import Path
+from select import select
 from typing import Any
 
 import pytest
@@ -90,3 +91,18 @@ def test_the_guide_has_the_keys_that_the_program_has() -> None:
     page = Path(__file__).parents[2] / "docs" / "guides" / "explore.md"
     rows = "".join(f"| {keys} | {does} |\n" for keys, does in HELP)
     assert f"| keys | what they do |\n|---|---|\n{rows}" in page.read_text(encoding="utf-8")
+
+
+def test_bytes_that_are_no_text_are_lost_and_typing_goes_on() -> None:
+    with person("explore", TEXT, "-m", "demo") as one:
+        one.until("head 0", "entropy")
+        os.write(one.terminal, b"\xed\xa0\xbd")
+        one.shown = ""
+        while "arrowy" not in text_shown(one.shown):  # what is read together with them is lost too
+            one.types("y")
+            if select([one.terminal], [], [], 0.1)[0]:
+                one.shown += os.read(one.terminal, 65536).decode(errors="replace")
+        one.types("\x15time flies fast")
+        one.until("4 fast")  # on the map: what is left is what was drawn
+        one.types("\x03")
+        assert one.left() == (0, "attn inspect 'time flies fast' -m demo --head 0\n")

@@ -225,3 +225,9 @@ def test_a_map_has_no_range_of_infinities_and_no_undefined_head_at_an_end() -> N
     ends = [line.split("   ")[1] for line in shown[-2:]]
     assert [end.rpartition(": ")[2] for end in ends] == ["inf", "1.0000"]
     assert not any("head 3" in line for line in shown[-2:])
+
+
+def test_a_thousand_warnings_are_counted(attn: Run) -> None:
+    ran = attn("heads", "--mask", "~causal", stdin="\n".join(f"x w{number}" for number in range(1000)))
+    assert len(ran.err.splitlines()) == 21
+    assert "980 more" in ran.err

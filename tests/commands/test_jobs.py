@@ -172,3 +172,10 @@ def _of_weights(process: int) -> tuple[float, float]:
     found = [one for one in maps if ".safetensors" in one.partition("\n")[0]]
     sizes = [[1024 * int(re.search(rf"(?m)^{name}: +(\d+)", one)[1]) for one in found] for name in ("Rss", "Pss")]  # type: ignore[index]
     return sum(sizes[0]), sum(sizes[1])
+
+
+def test_parquet_is_that_of_one_process(attn: Run, corpus: Path, tmp_path: Path) -> None:
+    files = [tmp_path / f"{jobs}.parquet" for jobs in (1, 2)]
+    for jobs, file in enumerate(files, start=1):
+        assert attn("inspect", "--file", corpus, "-o", file, "-j", str(jobs)).code == 5
+    assert files[0].read_bytes() == files[1].read_bytes()

@@ -5,6 +5,7 @@ import re
 import shlex
 import termios
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,3 +197,11 @@ def test_the_name_of_a_lesson_is_no_text(attn: Run) -> None:
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == "attn: 'causal' is a lesson, and was taken as a text; give attn learn --lesson causal\n"
     assert attn("learn", "causal", "--lesson", "one").code == 0
+
+
+def test_words_without_quotes_are_one_sentence_and_a_lesson_may_be_a_file(attn: Run, tmp_path: Path) -> None:
+    assert attn("learn", "cats", "sleep").out == attn("learn", "cats sleep").out
+    assert attn("learn").out == attn("learn", "time flies like an arrow").out
+    path = tmp_path / "lesson.md"
+    assert attn("learn", "cats sleep", "-o", path).out == ""
+    assert "softmax: the weights" in path.read_text()

@@ -174,6 +174,13 @@ def test_place(train: Path) -> None:
     ).stderr  # fmt: skip
 
 
+def test_a_module_is_run_as_python_does(train: Path) -> None:
+    ran = run("-m", "train", "--quiet", "-m", "x")
+    assert ran.returncode == 3
+    assert ran.stdout.splitlines()[-1].strip() == "--quiet -m x"
+    assert len(table(ran)) == 2
+
+
 WRONG = """\
 import torch
 import torch.nn.functional as F
@@ -283,7 +290,10 @@ def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code
     ("broken", "said"),
     [
         ("attncli.recording.readers.sdpa._read", "an attention could not be looked at"),
+        ("attncli.analysis.calls.analyzer.findings_of", "wrong.py:6 could not be looked at"),
+        ("attncli.analysis.calls.calls.findings_of_step", "the masks of a step could not be held against each other"),
         ("attncli.analysis.calls.calls.detached", "wrong.py:6 could not be kept"),
+        ("attncli.recording.input_metadata._positions_of", "an attention could not be looked at"),
         ("attncli.recording.watch._Thread.enter", "the program could not be watched"),
         ("attncli.render.calls.calls_parts", "the table cannot be shown"),
     ],
@@ -305,3 +315,16 @@ def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
         assert said in ran.stderr
     judged = run("--save", "traces", "--expect", "full", "wrong.py")
     assert judged.returncode == FINDINGS  # what could not be looked at is not ok
+
+
+def test_a_pattern_of_expect_at_which_nothing_ran_ends_with_1(train: Path) -> None:
+    ran = run("--expect", "causal", "--expect", "pooler.*=pad", "--expect", "poler.attn=full", "train.py")
+    assert ran.returncode == FINDINGS
+    assert ran.stderr.splitlines()[0] == "attn: no attention ran at poler.attn; 16 calls ran elsewhere"
+
+
+def test_a_script_that_is_not_there_leaves_no_folder(folder: Path) -> None:
+    ran = run("--save", "traces", "missing.py")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "can't open file" in ran.stderr
+    assert not (folder / "traces").exists()

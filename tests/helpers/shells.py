@@ -30,12 +30,9 @@ class Shell:
         self.record = record
         self.shown = ""
 
-    def type(self, keys: str) -> None:
-        os.write(self.terminal, keys.encode())
-
-    def wait_for(self, *texts: str, seconds: float = 60) -> None:
+    def wait_for(self, *texts: str) -> None:
         """Read what the shell shows until it shows these texts, one after the other, since it was called."""
-        start, end = len(self.shown), time.monotonic() + seconds
+        start, end = len(self.shown), time.monotonic() + 60
         expected = re.compile(".*".join(map(re.escape, texts)), re.DOTALL)
         while not expected.search(_ESCAPES.sub("", self.shown[start:])):
             assert time.monotonic() < end, f"{texts} is not in {self.shown[start:]!r}"
@@ -44,19 +41,18 @@ class Shell:
 
     def ran(self, keys: str) -> list[str]:
         """Type a line and Enter; return the arguments that `attn` is run with, once the shell waits for the next."""
-        self.type(keys + "\r")
+        os.write(self.terminal, f"{keys}\r".encode())
         self.wait_for(_RAN, _READY)
         return self.record.read_bytes().decode().split("\0")[:-1]
 
 
 @contextmanager
-def shell(name: str, home: Path, *, startup: str | None = None, **environment: str) -> Iterator[Shell]:
+def shell(name: str, home: Path, **environment: str) -> Iterator[Shell]:
     """Start a shell that knows the project's completion script, in the folder `home`, with nothing of the user's.
 
     Args:
         name: `bash`, `zsh` or `fish`.
         home: an empty folder.
-        startup: what its startup file holds, where it is not the usual way to load the script.
         environment: variables.
     """
     programs = home / "bin"
@@ -65,17 +61,17 @@ def shell(name: str, home: Path, *, startup: str | None = None, **environment: s
     (programs / "attn").chmod(0o755)
     script = PROJECT / "completions" / SCRIPTS[name]
     if name == "bash":
-        (home / ".bashrc").write_text(f"{startup or f'. {script}'}\nPS1='{_READY} '\n")
+        (home / ".bashrc").write_text(f". {script}\nPS1='{_READY} '\n")
         command = ["bash", "--noprofile", "--rcfile", str(home / ".bashrc"), "-i"]
     elif name == "zsh":
         load = f"fpath=({script.parent} $fpath); autoload -Uz compinit; compinit -u -D"
-        (home / ".zshrc").write_text(f"{startup or load}\nPROMPT='{_READY} '\n")
+        (home / ".zshrc").write_text(f"{load}\nPROMPT='{_READY} '\n")
         command = ["zsh", "-d", "-i"]
     else:
         (home / ".config" / "fish" / "completions").mkdir(parents=True, exist_ok=True)
         (home / ".config" / "fish" / "completions" / "attn.fish").write_text(script.read_text())
         (home / ".config" / "fish" / "config.fish").write_text(
-            f"function fish_prompt; echo -n '{_READY} '; end; set -g fish_greeting\n{startup or ''}\n"
+            f"function fish_prompt; echo -n '{_READY} '; end; set -g fish_greeting\n"
         )
         command = ["fish", "-i"]
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_", "_ATTN"))}

@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import ExitStack
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from attncli.cli import options
@@ -64,7 +65,7 @@ def learn(
         raise UsageError(f"'{text[0]}' is a lesson, and was taken as a text; give attn learn --lesson {text[0]}")
     chosen = output.chosen()
     walked = walk(" ".join(text) if text else TEXT, LESSONS[lesson or "one"], query, seed or 0)
-    if chosen == "table" and output.file is None and environment.is_dialogue():
+    if chosen == "table" and output.file is None and find_spec("termios") and not environment.lacks_screen():
         _in_screens(environment, walked, output)
         return
     with output.view(environment, chosen, "learn") as canvas:
