@@ -82,6 +82,7 @@ _BROUGHT_BY = {
     "google.protobuf": "attncli[sentencepiece]",
     "jinja2": "attncli[chat]",
     "pyarrow": "attncli[parquet]",
+    "ray": "attncli[ray]",
     "textual": "attncli[explore]",
     "fsspec": "huggingface-hub",
     "aiohttp": "fsspec[http]",

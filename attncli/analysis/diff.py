@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair, alignments, chosen_rows, layer_pairs, not_compared
-from attncli.analysis.metrics import counted_rows
+from attncli.analysis.metrics import countable_rows
 from attncli.analysis.statistics import RunningMoments
 from attncli.analysis.warnings import warnings_of
 from attncli.errors import InputError
@@ -199,7 +199,7 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
     cells: list[CellDifference] = []
     for blocks in pair.blocks(head):
         # Rows are compared that count in both, and hold no NaN or infinity.
-        one, other = (counted_rows(block.stages)[0] & np.isfinite(block.weights).all(axis=-1) for block in blocks)
+        one, other = (countable_rows(block.stages)[0] & np.isfinite(block.weights).all(axis=-1) for block in blocks)
         outcomes = [
             shared_outcomes(block.weights[one & other], keys, block.layer.sinks is not None)
             for block, keys in zip(blocks, pair.keys, strict=True)

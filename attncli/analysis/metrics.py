@@ -15,7 +15,7 @@ import numpy as np
 
 from attncli import attention
 from attncli.analysis.metric_names import NAMES, Metric
-from attncli.masks.expressions import Atom, Expression, RuleMask, leaves
+from attncli.masks.expressions import Atom, RuleMask, leaves
 from attncli.trace.layer import HeadTrace, LayerTrace, Stages, merge_layers, stages_of
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
@@ -62,16 +62,11 @@ def _alike(layers: Sequence[LayerTrace]) -> Iterable[list[int]]:
     groups: dict[Hashable, list[int]] = {}
     for number, layer in enumerate(layers):
         key: Hashable = number
-        mask = layer.mask
-        if isinstance(mask, RuleMask) and _is_rule(mask.expression):
+        mask = layer.mask  # a rule of atoms is one for all heads, and can be compared with another
+        if isinstance(mask, RuleMask) and all(isinstance(leaf, Atom) for leaf in leaves(mask.expression)):
             key = (layer.kind, layer.cells[1:], layer.missing, mask.expression, mask.past)
         groups.setdefault(key, []).append(number)
     return groups.values()
-
-
-def _is_rule(expression: Expression) -> bool:
-    """Return whether a mask is one for all heads, whatever their number, and can be compared with another."""
-    return all(isinstance(leaf, Atom) for leaf in leaves(expression))
 
 
 def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray, " R"]) -> TraceMetrics:
@@ -126,13 +121,8 @@ class UniformBaseline(Stages):
         return self.weights.max(axis=-1), None
 
 
-def counted_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
-    """Return which query rows count: those that have a key to attend to, hold numbers alone and are no padding."""
-    return _countable_rows(block) & ~np.isnan(block.weights).any(axis=-1)
-
-
-def _countable_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
-    """Return which query rows count if they hold numbers alone."""
+def countable_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
+    """Return which query rows count if they hold numbers alone: those that have a key and are no padding."""
     layer, has_key = block.layer, np.bitwise_or.reduce(block.mask, axis=-1)
     if layer.kind == "cross" or layer.num_queries != layer.num_keys:
         return has_key
@@ -210,7 +200,7 @@ class MetricSums:
             values = np.empty((*linear.shape[:2], len(NAMES) - 1), linear.dtype)
             values[..., 0], values[..., 1] = entropies.T, np.exp(entropies).T
             values[..., 2:-1], values[..., -1] = linear, largest.T
-            counted = _countable_rows(block)
+            counted = countable_rows(block)
             if (odd := np.isnan(entropies)).any():
                 counted = counted & ~odd
             if not counted.all():

@@ -37,8 +37,7 @@ size_option = partial(option, panel="Size")
 # --- what is read -----------------------------------------------------------------------------------------
 
 File = Annotated[
-    str | None,
-    input_option("Read sentences from a file, a folder or a glob; - is standard input.", "PATH|URL", "-f"),
+    str | None, input_option("Read sentences from a file, a folder or a glob; - is standard input.", "PATH|URL", "-f")
 ]
 Column = Annotated[str | None, input_option("The column or field that holds the sentence. Default: text.", "NAME")]
 Pair = Annotated[str | None, input_option("A second text in the same sequence.", "TEXT")]
@@ -60,8 +59,7 @@ class TextOptions(Options):
     """Which sentences, and a second text in the sequence of each."""
 
     text: Annotated[
-        list[str] | None,
-        argument("Sentences, each in quotes; - reads them from standard input, one a line.", "TEXT"),
+        list[str] | None, argument("Sentences, each in quotes; - reads them from standard input, one a line.", "TEXT")
     ] = None
     file: File = None
     column: Column = None
@@ -286,8 +284,7 @@ class Parallel(Options):
     """How many processes work."""
 
     jobs: Annotated[
-        str | None,
-        model_option("Processes that share many sentences. Default: auto.", "N|auto", "-j", setting="auto"),
+        str | None, model_option("Processes that share many sentences. Default: auto.", "N|auto", "-j", setting="auto")
     ] = None
 
     @property

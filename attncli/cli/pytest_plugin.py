@@ -16,7 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
-    from attncli.analysis.calls.expected import UnexpectedError
+    from attncli.analysis.calls.expectations import UnexpectedError
 
 _ROOM = 76  # cells in a line of a message, to the left of which pytest writes a margin
 
@@ -50,7 +50,7 @@ class Attention:
             InputError: `lengths` are none.
         """
         __tracebackhide__ = True  # so that what pytest shows ends at the line of the test
-        from attncli.analysis.calls.expected import UnexpectedError
+        from attncli.analysis.calls.expectations import UnexpectedError
         from attncli.errors import AttnError
 
         try:

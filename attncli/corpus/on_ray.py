@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import signal
 import socket
 from collections import deque
 from collections.abc import Generator, Iterable
-from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from attncli._version import __version__
 from attncli.corpus.dataset import ShardInfo, ShardWriterJob
 from attncli.corpus.protocol import Batch, BatchFn, Result
 from attncli.engines.cpu import ONE_THREAD, cores
-from attncli.errors import AttnError, InputError, LoadError
+from attncli.errors import AttnError, InputError, LoadError, require
 from attncli.text import visible
-
-_TRIES = 10  # processes or machines that a part may take along
-_TIMEOUT = 5  # seconds in which a machine answers that is there
 
 
 def run_on_ray(
@@ -37,11 +33,10 @@ def run_on_ray(
         gpus: how many each of them has for itself.
 
     Raises:
-        LoadError: Ray is not installed, the cluster is not reached, or its machines have another attncli.
-        AttnError: the job cannot be opened, or raises it.
+        AttnError: Ray or a cluster is not there, or has another attncli, or the job raises it.
     """
     ray = _join(address or os.environ.get("RAY_ADDRESS"), jobs)
-    options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": _TRIES, "runtime_env": {"env_vars": ONE_THREAD}}
+    options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": 10, "runtime_env": {"env_vars": ONE_THREAD}}
     task = ray.remote(**options)(_write_part)
     work = ray.put((pickle.dumps(job), __version__, os.getcwd()))
     processors = int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1))
@@ -50,21 +45,18 @@ def run_on_ray(
         waiting.append(task.remote(work, shard))
         if len(waiting) >= (jobs or processors + processors // 2 + 1):
             yield from _results_of(ray, waiting.popleft())
-    while waiting:
-        yield from _results_of(ray, waiting.popleft())
+    yield from chain.from_iterable(_results_of(ray, answer) for answer in waiting)
 
 
 def _write_part(work: tuple[bytes, str, str], shard: Batch) -> list[Result[ShardInfo | None]] | AttnError:
-    """Write a part, in a process of Ray's; what a run would say of it is the answer."""
+    """Write a part, in a process of Ray's; its results are the answer."""
     pickled, version, folder = work
     try:
         if version != __version__:
-            raise LoadError(
-                f"{socket.gethostname()} has attncli {__version__}, and the run {version}; install the same one on "
-                "every machine of the cluster"
-            )
-        with suppress(OSError):
-            os.chdir(folder)  # names of files may begin in it
+            here = f"{socket.gethostname()} has attncli {__version__}, and the run {version}"
+            raise LoadError(f"{here}; install the same one on every machine of the cluster")
+        if os.path.isdir(folder):  # names of files may begin in it
+            os.chdir(folder)
         return list(_open(pickled)(shard))
     except AttnError as error:
         return error
@@ -72,8 +64,7 @@ def _write_part(work: tuple[bytes, str, str], shard: Batch) -> list[Result[Shard
 
 @lru_cache(1)
 def _open(pickled: bytes) -> BatchFn[ShardInfo | None]:
-    job: ShardWriterJob = pickle.loads(pickled)
-    return job.open()
+    return pickle.loads(pickled).open()
 
 
 def _results_of(ray: Any, answer: Any) -> list[Result[ShardInfo | None]]:
@@ -90,18 +81,17 @@ def _results_of(ray: Any, answer: Any) -> list[Result[ShardInfo | None]]:
 def _join(address: str | None, jobs: int | None) -> Any:
     """Join a cluster, or be one until the program ends; return the module `ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
-    try:
-        import ray
-    except ImportError as error:
-        raise LoadError(f"--on ray needs Ray ({error}); install it with: pip install 'attncli[ray]'") from None
+    require("--on ray", "ray")
+    import ray
+
     options: dict[str, Any] = {"num_cpus": jobs or cores(), "include_dashboard": False}
     handler = signal.getsignal(signal.SIGTERM)
     try:
         if address is not None:  # for which Ray itself tries for minutes
             host, _, port = address.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
             options = {}
-        options |= {"log_to_driver": False, "logging_level": logging.CRITICAL, "ignore_reinit_error": True}
+        options |= {"log_to_driver": False, "logging_level": "CRITICAL", "ignore_reinit_error": True}
         ray.init(address or "local", **options)
     except (OSError, RuntimeError, ValueError, OverflowError, ray.exceptions.RayError) as error:
         why = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]

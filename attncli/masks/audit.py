@@ -66,6 +66,11 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
         yield from _varies(subject, None)
         return
     if expected is not None and not _is_misshapen(subject, size):  # it says nothing of a mask of another size
+        planes = expected.allowed(grid_rows(subject, np.arange(1))).shape[:-2]
+        try:
+            np.broadcast_shapes(planes, subject.shape[:-2])
+        except ValueError:
+            raise InputError(f"the mask has {subject.shape[-3]} heads, and what is expected {planes[-1]}") from None
         yield from _varies(subject, expected)
         yield from _cells(subject, expected)
         yield from _dead_rows(subject, expected)
@@ -181,7 +186,7 @@ def _explains(mistake: _Mistake, wrong: list[int]) -> bool:
     blocks = [np.array(wrong), *row_blocks(np.arange(subject.shape[-2]), subject.cells.size // subject.shape[-2])]
     with suppress(InputError):  # what does not fit at another alignment explains nothing
         for rows in blocks:
-            grid = grid_rows(expression, subject, rows)
+            grid = grid_rows(subject, rows)
             differs = subject.cells[..., rows, :] != expression.allowed(grid)
             if (differs & word_queries(expression, grid)).any():
                 return False
@@ -223,7 +228,7 @@ def _cells(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     queries = subject.shape[-2]
     tallies: dict[str, _CellTally] = defaultdict(_CellTally)
     for rows in row_blocks(np.arange(queries), subject.cells.size // queries):
-        grid = grid_rows(expected, subject, rows)
+        grid = grid_rows(subject, rows)
         wanted, block = expected.allowed(grid), subject.cells[..., rows[0] : rows[-1] + 1, :]
         weighed = word_queries(expected, grid)
         if not ((block != wanted) & weighed).any():
@@ -286,7 +291,7 @@ def _varies(subject: MaskGrid, expected: Expression | None) -> Iterator[Finding]
         return
     severity: Severity = "note"
     if expected is not None:
-        row = expected.allowed(grid_rows(expected, subject, np.arange(1)))
+        row = expected.allowed(grid_rows(subject, np.arange(1)))
         severity = "error" if row.ndim == 2 or row.shape[-3] == 1 else "note"  # where it is the same for all heads
     names = ", ".join(subject.planes[plane] for plane in different[:5])
     names += f" and {len(different) - 5} more" if len(different) > 5 else ""
@@ -301,7 +306,7 @@ def _dead_rows(subject: MaskGrid, expected: Expression) -> Iterator[Finding]:
     rows = np.flatnonzero(_in_any_plane(dead))
     if not rows.size:
         return
-    grid = grid_rows(expected, subject, rows)
+    grid = grid_rows(subject, rows)
     attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & word_queries(expected, grid)
     wrong = _in_any_plane(dead[..., rows, :] & attends)[:, 0]
     severity: Severity

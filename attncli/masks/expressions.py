@@ -24,21 +24,19 @@ if TYPE_CHECKING:
 
 
 class Grid(NamedTuple):
-    """The cells that a mask is computed for: some query rows, all keys, all heads.
+    """The cells that a mask is computed for: some query rows, all keys.
 
     Attributes:
         queries: indices of the query rows, `[Q, 1]`.
         keys: how many keys there are; all columns are asked for.
         past: how many keys stand before the first query (a KV cache).
         total_queries: how many query rows the whole mask has.
-        heads: how many heads the layer has.
     """
 
     queries: Int[np.ndarray, "Q 1"]
     keys: int
     past: int
     total_queries: int
-    heads: int
 
     @property
     def i(self) -> Int[np.ndarray, "Q 1"]:
@@ -133,10 +131,10 @@ class File(NamedTuple):
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         expected = (grid.total_queries, grid.keys)
-        if self.mask.shape[-2:] != expected or (self.mask.ndim == 3 and len(self.mask) not in (1, grid.heads)):
+        if self.mask.shape[-2:] != expected:
             raise InputError(
                 f"the mask in {visible(self.path)} has shape {list(self.mask.shape)}; expected [queries, keys] = "
-                f"{list(expected)}, or [heads, queries, keys] with {grid.heads} heads"
+                f"{list(expected)}, with an axis for the heads before these or without"
             )
         return self.mask[..., grid.queries[:, 0], :]
 
@@ -339,14 +337,16 @@ class RuleMask(NamedTuple):
         Raises:
             InputError: the expression does not fit a sequence of this length.
         """
-        allowed = self.expression.allowed(Grid(queries[:, None], self.keys, self.past, self.queries, self.heads))
+        allowed = self.expression.allowed(Grid(queries[:, None], self.keys, self.past, self.queries))
         if allowed.ndim == 2:
             return allowed[None]
+        if len(allowed) not in (1, self.heads):
+            raise InputError(f"the mask has {len(allowed)} heads, and the layer has {self.heads}")
         return allowed if len(allowed) == 1 else allowed[heads]
 
     def padding(self) -> Bool[np.ndarray, " K"]:
         """Return the keys that `pad` forbids to every query, whatever else the expression says."""
-        grid = Grid(np.zeros((1, 1), int), self.keys, self.past, self.queries, self.heads)
+        grid = Grid(np.zeros((1, 1), int), self.keys, self.past, self.queries)
         pads = atoms_named("pad", conjuncts(self.expression))
         return reduce(operator.or_, (~pad.allowed(grid)[0] for pad in pads), np.zeros(self.keys, bool))
 

@@ -44,7 +44,9 @@ def intrinsic_findings(
     yield from laid
     if not laid:
         yield from _dead_queries(allowed, rule, becomes)
-    yield from _top_left(rule, past)
+    if any(variant.past == 0 != past for variant in rule.variants):
+        message = f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
+        yield Finding("shape", "note", message)
 
 
 def _turned(rule: Rule) -> Iterator[Finding]:
@@ -144,10 +146,3 @@ def _dead_queries(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, becomes: str
             message += in_batch(rows) if batch > 1 else ""
             places = tuple(np.flatnonzero(which.any(axis=0))[:MOST_CELLS].tolist())
             yield Finding("dead-row", severity, f"{message}: {becomes}", count, rows=places)
-
-
-def _top_left(rule: Rule, past: int) -> Iterator[Finding]:
-    """Yield a note where queries are taken for the first positions, though they are fewer than the keys."""
-    if any(variant.past == 0 != past for variant in rule.variants):
-        message = f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
-        yield Finding("shape", "note", message)

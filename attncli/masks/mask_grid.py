@@ -77,16 +77,6 @@ def size_for(size: MaskSize, *expressions: Expression) -> MaskSize:
     return size.completed(max(lengths, default=_DEFAULT))
 
 
-def heads_of(shape: Sequence[int]) -> int:
-    """Return how many heads a mask of this shape has; 1 where all of them share it."""
-    return shape[-3] if len(shape) > 2 else 1
-
-
-def _heads_for(expression: Expression, heads: int) -> int:
-    """Return how many heads an expression is laid out for: those asked for, or those of a file in it."""
-    return heads if heads > 1 else max((heads_of(file.mask.shape) for file in files_of(expression)), default=1)
-
-
 class GridOptions(NamedTuple):
     """How a mask is read.
 
@@ -99,11 +89,6 @@ class GridOptions(NamedTuple):
     size: MaskSize = MaskSize()
     reader: Reader | None = None
     lengths: Any = None
-
-    def check_reader(self, *masks: str) -> None:
-        """Raise UsageError for a reader, if none of the masks is a file."""
-        if self.reader is not None and not any(map(is_file, masks)):
-            raise UsageError(f"--for {self.reader} applies to files; in an expression True = attend")
 
 
 class MaskGrid(NamedTuple):
@@ -251,72 +236,48 @@ def read_grid(
     return MaskGrid(name, reading.allowed, past, None, stored._replace(values=values), reading)
 
 
-def _read_sized(name: str, options: GridOptions) -> MaskGrid:
-    grid = read_grid(name, options)
-    found, wanted = list(grid.shape[-2:]), [options.size.queries, options.size.keys]
-    wanted = [want or side for want, side in zip(wanted, found, strict=True)]
-    if wanted != found:
-        raise InputError(f"the mask in {visible(name)} is {found}; expected [queries, keys] = {wanted}")
-    return grid
-
-
-def open_mask(mask: str, options: GridOptions, reference: Expression | None = None) -> MaskGrid:
-    """Open a mask: read its file, or lay its expression over positions.
+def open_masks(masks: Sequence[str], options: GridOptions, reference: Expression | None = None) -> list[MaskGrid]:
+    """Open masks: read their files, and lay their expressions over positions.
 
     Args:
-        mask: an expression or a file name.
-        options: how it is read.
-        reference: what it is held against, whose size an expression takes that says none.
+        masks: expressions or file names.
+        options: how they are read; an expression takes the size of a file, where nothing else says one.
+        reference: what they are held against, whose size an expression takes that says none.
 
     Raises:
-        UsageError: it is neither, or an option does not apply to it.
+        UsageError: one is neither, or an option does not apply to them.
         InputError: a file cannot be read, or is not of this size.
     """
-    options.check_reader(mask)
-    if is_file(mask):
-        return _read_sized(mask, options)
-    expression = as_expression(mask, options.lengths)
-    sizing = (expression,) if reference is None else (expression, reference)
-    return grid_of_expression(expression, size_for(options.size, *sizing))
-
-
-def open_pair(one: str, other: str, options: GridOptions) -> tuple[MaskGrid, MaskGrid]:
-    """Open two masks of one size to compare them; where nothing else says it, an expression takes that of a file.
-
-    Raises:
-        UsageError: one of them is no mask, an option applies to neither, or what True means is not known.
-        InputError: a file cannot be read, or is not of this size.
-    """
-    options.check_reader(one, other)
-    expressions = {mask: as_expression(mask, options.lengths) for mask in (one, other) if not is_file(mask)}
-    grids = {mask: _read_sized(mask, options) for mask in (one, other) if is_file(mask)}
-    for grid in grids.values():
-        grid.check_read()
-    size = next((grid.size for grid in grids.values()), None) or size_for(options.size, *expressions.values())
+    if options.reader is not None and not any(map(is_file, masks)):
+        raise UsageError(f"--for {options.reader} applies to files; in an expression True = attend")
+    expressions = {mask: as_expression(mask, options.lengths) for mask in masks if not is_file(mask)}
+    grids = {mask: read_grid(mask, options) for mask in masks if is_file(mask)}
+    for name, grid in grids.items():
+        found, size = list(grid.shape[-2:]), options.size
+        wanted = [size.queries or found[0], size.keys or found[1]]
+        if wanted != found:
+            raise InputError(f"the mask in {visible(name)} is {found}; expected [queries, keys] = {wanted}")
+    sizing = [*expressions.values(), *([] if reference is None else [reference])]
+    size = next((grid.size for grid in grids.values()), None) or size_for(options.size, *sizing)
     grids |= {mask: grid_of_expression(expression, size) for mask, expression in expressions.items()}
-    return grids[one], grids[other]
+    return [grids[mask] for mask in masks]
 
 
-def grid_of_expression(expression: Expression, size: MaskSize, heads: int = 1) -> MaskGrid:
+def grid_of_expression(expression: Expression, size: MaskSize) -> MaskGrid:
     """Lay an expression over positions.
 
     Raises:
         InputError: the expression does not fit this many positions.
     """
-    cells = materialise(expression, size, heads)
+    cells = materialise(expression, size)
     return MaskGrid(str(expression), cells[0] if cells.shape[:-2] == (1,) else cells, size.past or 0, expression)
 
 
-def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[np.ndarray, "*B #H Q K"]:
+def materialise(expression: Expression, size: MaskSize) -> Bool[np.ndarray, "*B #H Q K"]:
     """Return the cells of an expression, made a block of rows at a time.
 
-    Args:
-        expression: what is laid out; one that reads a file of several heads has as many where it is asked for one.
-        size: over how many positions.
-        heads: how many heads it is asked for.
-
-    Returns:
-        A plane for all heads or one for each; behind a batch axis where batch rows have padding of their own.
+    There is a plane for all heads, or one for each of a file that has several; behind a batch axis where batch rows
+    have padding of their own.
 
     Raises:
         InputError: the expression does not fit this many positions, or there are too many cells.
@@ -324,20 +285,19 @@ def materialise(expression: Expression, size: MaskSize, heads: int = 1) -> Bool[
     assert size.queries is not None
     assert size.keys is not None
     size.check_past()
-    heads = _heads_for(expression, heads)
-    count = (batch_rows(expression) or 1) * heads
-    if count * size.queries * size.keys > _MOST_CELLS:
-        masks = f"{count} masks of " if count > 1 else ""
+    rows = batch_rows(expression) or 1
+    if rows * size.queries * size.keys > _MOST_CELLS:
+        masks = f"{rows} masks of " if rows > 1 else ""
         raise InputError(f"{masks}{size.queries} × {size.keys} cells are too many to lay out; give a smaller size")
     blocks = [
-        expression.allowed(Grid(rows[:, None], size.keys, size.past or 0, size.queries, heads))
+        expression.allowed(Grid(rows[:, None], size.keys, size.past or 0, size.queries))
         for rows in row_blocks(np.arange(size.queries), size.keys)
     ]
     cells = np.concatenate(blocks, axis=-2)
     return cells[None] if cells.ndim == 2 else cells
 
 
-def grid_rows(expression: Expression, mask: MaskGrid, rows: Int[np.ndarray, " R"]) -> Grid:
+def grid_rows(mask: MaskGrid, rows: Int[np.ndarray, " R"]) -> Grid:
     """Return the grid of some rows of a mask, on which an expression is compared with it."""
     *_, queries, keys = mask.shape
-    return Grid(rows[:, None], keys, mask.past, queries, _heads_for(expression, heads_of(mask.shape)))
+    return Grid(rows[:, None], keys, mask.past, queries)

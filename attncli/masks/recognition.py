@@ -362,7 +362,7 @@ class _Planes:
     def words_of(self, rule: Expression) -> list[Bool[np.ndarray, " K"]]:
         """Return the words of the first row, as many as follow a rule, with padding at its right or at its left end."""
         (cells,), found, places = self.cells, [], np.arange(self.keys)
-        grid = Grid(places[: self.queries, None], self.keys, self.past, self.queries, 1)
+        grid = Grid(places[: self.queries, None], self.keys, self.past, self.queries)
         follows = _Guess(rule, self.past, self.no_padding).expected(grid, False)
         for turn in (1, -1):  # padding on the right, and on the left
             seen, wrong = cells[::turn, ::turn], (cells != follows[0])[::turn, ::turn]
@@ -434,7 +434,7 @@ class _Planes:
         """
         shown = np.zeros(self.keys, bool)
         for rows in row_blocks(np.arange(self.queries), self.keys):
-            grid = Grid(rows[:, None], self.keys, guess.past, self.queries, 1)
+            grid = Grid(rows[:, None], self.keys, guess.past, self.queries)
             allowed = guess.rule.allowed(grid)
             shown |= (allowed & (grid.i != grid.j) if guess.exception == "open" else allowed).any(axis=0)
             if shown.all():
@@ -448,7 +448,7 @@ class _Planes:
 
     def _unlike(self, guess: _Guess, rows: Int[np.ndarray, " R"], is_odd: bool = False) -> Bool[np.ndarray, "B R"]:
         """Return which of these queries see something else than the rule, or than an exception from it, says."""
-        grid = Grid(rows[:, None], self.keys, guess.past, self.queries, 1)
+        grid = Grid(rows[:, None], self.keys, guess.past, self.queries)
         return (self.cells[:, rows] != guess.expected(grid, is_odd)).any(axis=-1)
 
     def exceptions(self, guess: _Guess) -> Bool[np.ndarray, "B Q"] | None:
@@ -466,7 +466,7 @@ class _Planes:
         """Return whether some queries see nothing that a rule forbids, which no padding allows; odd ones may."""
         rows = self._sample
         try:
-            allowed = guess.rule.allowed(Grid(rows[:, None], self.keys, guess.past, self.queries, 1))
+            allowed = guess.rule.allowed(Grid(rows[:, None], self.keys, guess.past, self.queries))
         except InputError:  # documents that do not fit another alignment
             return False
         extra = np.any(self.cells[:, rows] & ~allowed, axis=-1)
@@ -576,17 +576,12 @@ def _scattered(
         near = Atom("band", (max(back, 0), ahead)) if ahead > 0 else Atom("window", (max(back, 0) + 1,))
         yield Or((near, everywhere))
     gapped = [row for row in local.tolist() if counts[row] < np.ptp(np.flatnonzero(live[row])) + 1]
-    if gapped:
-        yield from _before_a_window(np.flatnonzero(live[gapped[-1]]))
-
-
-def _before_a_window(places: Int[np.ndarray, " _"]) -> Iterator[Expression]:
-    """Yield a causal window beside the first keys, given the keys that a late query sees."""
-    start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
-    window = Atom("window", (len(places) - start,))
-    # A window of 1 is a query of padding that sees itself beside the words.
-    if window != Atom("window", (1,)) and places[start - 1] == start - 1:
-        yield And((Atom("causal"), Or((window, Atom("keys", (0, start))))))
+    if gapped:  # a causal window beside the first keys, which a late query shows
+        places = np.flatnonzero(live[gapped[-1]])
+        start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
+        # A window of 1 is a query of padding that sees itself beside the words.
+        if len(places) - start != 1 and places[start - 1] == start - 1:
+            yield And((Atom("causal"), Or((Atom("window", (len(places) - start,)), Atom("keys", (0, start))))))
 
 
 # --- in words -----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attncli.analysis.calls.calls import Calls
-    from attncli.analysis.calls.expected import CallMismatch, UnexpectedError
+    from attncli.analysis.calls.expectations import CallMismatch, UnexpectedError
     from attncli.analysis.calls.groups import CallGroup
 
 _ALIGN = "<<><>><<"

@@ -64,12 +64,6 @@ def test_standard_input_is_a_file_called_minus(attn: Run, options: list[str]) ->
     assert ran == attn(*options, "-", "-F", "tsv", stdin=texts)
 
 
-def test_several_arguments_are_a_stream_too(attn: Run) -> None:
-    ran = attn("inspect", "time flies", " ", "an arrow", "-F", "jsonl")
-    assert (ran.code, ran.err) == (5, "attn: sentence 2: the sentence is empty; expected at least one word\n")
-    assert [json.loads(line)["text"] for line in ran.out.splitlines()] == ["time flies", "an arrow"]
-
-
 def test_a_single_bad_text_is_an_error_of_one_sentence(attn: Run) -> None:
     ran = attn("tokens", " ", "-F", "jsonl")
     assert (ran.code, ran.out, ran.err) == (5, "", "attn: the sentence is empty; expected at least one word\n")
@@ -97,15 +91,6 @@ def test_where_every_sentence_is_bad_the_output_is_still_one_of_its_format(attn:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_of_the_good_sentences_is_whole(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    assert attn("inspect", "-o", path, stdin=LINES).code == 5
-    assert path.read_text(encoding="utf-8") == attn("inspect", "-F", "jsonl", stdin=LINES).out
-    documents = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert {one["sentence"]: one["text"] for one in documents} == GOOD
-    assert list(tmp_path.iterdir()) == [path]
-
-
 LACKING = b"the fox\na dog\nthe cow\n"
 CHOICES = {
     "--query fox": ([1], "--query 'fox': no such query token; the tokens are: a dog"),
@@ -126,13 +111,6 @@ def test_a_sentence_without_the_tokens_that_are_asked_for_is_a_bad_one(attn: Run
     assert reason in [error for _, _, error in errors]
 
 
-def test_heads_are_measured_over_the_sentences_that_have_the_query(attn: Run) -> None:
-    ran = attn("heads", "--query", "the", "-F", "tsv", stdin=LACKING)
-    assert ran.code == 5
-    assert ran.err == "attn: sentence 2: --query 'the': no such query token; the tokens are: a dog\n"
-    assert ran.out == attn("heads", "--query", "the", "-F", "tsv", "the fox", "the cow").out
-
-
 def test_a_line_without_an_end_takes_no_more_than_so_much_memory(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_reader, "MAX_BYTES", 2**20)
     long = b"x" * 2**20
@@ -141,11 +119,6 @@ def test_a_line_without_an_end_takes_no_more_than_so_much_memory(attn: Run, monk
     lengths = {one["sentence"]: len(one["text"]) for one in map(json.loads, ran.out.splitlines())}
     assert lengths == {1: 1, 2: 2**20, 5: 1, 6: 2**20}
     assert ran.err.count("it is longer than 1 MiB") == 3
-
-
-def test_a_pair_that_is_bad_is_said_once(attn: Run) -> None:
-    ran = attn("tokens", "time flies", "an arrow", "--pair", " ", "-F", "jsonl")
-    assert (ran.code, ran.out, ran.err) == (5, "", "attn: the pair is empty; expected at least one word\n")
 
 
 def test_a_warning_names_its_sentence_where_there_are_several(attn: Run) -> None:

@@ -65,13 +65,6 @@ def test_several_files_have_parts_of_their_own(attn: Run, tmp_path: Path) -> Non
     assert (ran.code, ran.err.count("\n")) == (2, 1)
 
 
-def test_a_format_that_no_folder_has_is_refused(attn: Run, tmp_path: Path) -> None:
-    ran = attn("inspect", "a b", "-F", "json", "-o", f"{tmp_path}/out/")
-    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert "--format json does not apply to a folder, whose parts are parquet, jsonl, tsv, csv" in ran.err
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_folder_is_not_for_a_saved_trace_or_tokens(attn: Run, tmp_path: Path) -> None:
     assert attn("inspect", "a b", "--save", tmp_path / "x.safetensors", "-F", "json").code == 0
     ran = attn("inspect", "--from", tmp_path / "x.safetensors", "-o", f"{tmp_path}/out/")

@@ -1,6 +1,5 @@
 """What stderr says besides errors: notes, unless it is to be quiet; steps, if asked; a bar and a line on a terminal."""
 
-import json
 import logging
 import re
 from collections.abc import Callable
@@ -73,14 +72,6 @@ def test_a_bar_follows_the_sentences_and_is_gone_at_the_end(attn: Run, tmp_path:
     assert "/40" in text_shown(shown)
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0  # the cursor is back
     assert shown.rstrip("\r\n").endswith("\x1b[2K")  # and the line is erased
-
-
-def test_notes_stand_beside_the_bar() -> None:
-    code, data, shown = on_terminal("inspect", "-F", "jsonl", "-", stdin=LINES)
-    assert code == 5
-    assert [json.loads(line)["sentence"] for line in data.splitlines()] == [1, 3, 5]
-    assert "attn: sentence 4: the sentence is empty; expected at least one word" in text_shown(shown)
-    assert "attn: standard input: 1 empty line was skipped" in text_shown(shown)
 
 
 def test_there_is_no_bar_where_it_would_be_in_the_way(attn: Run) -> None:

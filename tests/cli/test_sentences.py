@@ -126,13 +126,6 @@ def test_where_no_sentence_is_found_is_one_sentence(
         refused(attn(command, *arguments, stdin=stdin), code, f"attn: {reason}")
 
 
-def test_one_trace_is_not_made_of_words(attn: Run) -> None:
-    ran = attn("why", "time", "flies", "-q", "flies", "-F", "json")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.splitlines()[-1].startswith("attn: attn why explains one trace; give one sentence")
-    assert "--file 'my notes.txt' reads the file" in attn("diff", "my notes.txt", "my time").err
-
-
 def test_a_saved_trace_is_told_from_a_text(attn: Run) -> None:
     assert attn("inspect", "time flies", "--save", "trace.safetensors").code == 0
     assert "--from trace.safetensors reads the file" in attn("inspect", "trace.safetensors").err
@@ -164,9 +157,3 @@ def test_whole_is_one_text_newlines_and_all(attn: Run) -> None:
         assert ran.json["text"] == text
         for token in ran.json["key_tokens"]:  # offsets are characters of the text
             assert text[token["start"] : token["end"]] == token["text"]
-
-
-def test_a_checkpoint_without_a_decoder_refuses_a_target(attn: Run, tiny_llama: str) -> None:
-    ran = attn("inspect", "time flies", "--target", "fruit", "-m", tiny_llama)
-    assert (ran.code, ran.out) == (2, "")
-    assert "--target" in ran.err

@@ -109,12 +109,6 @@ def test_offline_can_be_switched_off_by_the_environment_and_not_by_a_project(pla
     assert values_of() == {"offline": True}
 
 
-def test_an_empty_variable_is_the_default_whatever_a_file_says(places: Places) -> None:
-    places.in_project(model="a/model", width="50")
-    places.environment(model="")
-    assert values_of() == {"width": 50}
-
-
 def test_the_variables_of_the_help_are_those_that_are_read() -> None:
     root: Any = get_command(app)
     shown = set()
@@ -190,22 +184,10 @@ def test_what_does_not_apply_is_left_out(
     assert values_of(*arguments) == alone | in_force
 
 
-def test_the_nearer_of_two_places_says_where_a_model_runs(places: Places) -> None:
-    places.in_home(model="m", device_map="auto")
-    places.in_project(device="cuda")
-    assert values_of() == {"model": "m", "device": "cuda"}
-
-
 def test_a_flag_that_does_not_apply_is_refused_whatever_stands(places: Places, attn: Run) -> None:
     places.environment(model="m", dtype="float16")
     ran = attn("inspect", SENTENCE, "--seed", "3", "--dtype", "float16")
     refused(ran, 2, "--dtype does not apply to the toy layer")
-
-
-def test_machine_output_is_the_same_bytes_whatever_view_stands(places: Places, attn: Run) -> None:
-    plain = {chosen: attn("inspect", SENTENCE, "-F", chosen).out for chosen in ("json", "tsv")}
-    places.environment(precision="1", width="50", color="always", colormap="gray", dtype="float16", device="cuda")
-    assert {chosen: attn("inspect", SENTENCE, "-F", chosen).out for chosen in plain} == plain
 
 
 # --- real runs of every command ---------------------------------------------------------------------------
@@ -365,15 +347,6 @@ def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, at
         ("dtype", "float16", str(places.user)): "does not apply to the toy layer",
         (None, "x", "ATTN_MODLE"): "there is no such variable; did you mean 'ATTN_MODEL'?",
     }
-
-
-def test_config_finds_what_is_wrong_where_it_is_not_in_force_too(places: Places, attn: Run) -> None:
-    places.project.write_text("[tool.attncli]\nwidth = nan\n")
-    places.environment(width="50")
-    assert attn("inspect", SENTENCE).code == 0
-    ran = attn("config", "-F", "json")
-    assert (ran.code, ran.out) == (2, "")
-    assert "'width' in pyproject.toml: expected a whole number" in ran.err
 
 
 def test_config_as_a_table_says_the_same_and_loses_nothing(places: Places, attn: Run) -> None:

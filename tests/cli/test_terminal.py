@@ -61,18 +61,6 @@ def test_an_error_is_broken_between_words_and_says_who_speaks_in_colour(attn: Ca
     assert shown.startswith("\x1b[1;31mattn:\x1b[0m no such option: ")
 
 
-def test_an_error_has_no_colour_where_none_is_wanted() -> None:
-    shown = on_terminal("inspect", "--nonsense", NO_COLOR="1", FORCE_COLOR="")[2]
-    assert shown == "attn: no such option: --nonsense; see attn inspect --help\r\n"
-
-
-def test_an_error_that_nobody_watches_is_one_line_even_where_colour_is_forced() -> None:
-    with whole_program() as attn:
-        ran = attn("inspect", "x" * 300, "--query", "y", FORCE_COLOR="1", COLUMNS="40")
-    assert ran.err.count("\n") == 1
-    assert "\x1b" not in ran.err
-
-
 def test_a_note_is_no_error_and_a_bad_sentence_stands_above_the_bar() -> None:
     variables = {"NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "80"}
     shown = on_terminal("tokens", "time", "flies", **variables)[2]

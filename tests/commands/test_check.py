@@ -15,10 +15,9 @@ from architectures import MORE, architectures, each, tiny_config, tiny_model, ti
 from conformance import NOT_REACHED, save_for_auto, save_tokenizer, tokenizer_in
 from planted import BUGS, Bug
 from refusals import refused
-from whole_program import whole_program
 
 import attncli
-from attncli.analysis.check import DEFAULT_TEXTS, layers
+from attncli.analysis.check import DEFAULT_TEXTS
 from attncli.analysis.check.report import Invariance, Report
 from attncli.analysis.check.tokenizer import tokenizer_findings
 from attncli.checkpoints.options import LoadOptions
@@ -138,14 +137,6 @@ def test_the_mask_that_a_configuration_implies_is_the_one_its_code_builds(
     report = checked(name)
     assert errors(report) == set(), report.findings
     assert any(expression != "full" for expression, _, _ in report.masks) == (name != "llama")
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("llama", "bfloat16"), ("gemma2", "bfloat16"), ("bert", "float16"), ("bart", "float16")]
-)
-def test_a_healthy_model_has_no_finding_in_half_precision(name: str, dtype: str, checked: Checked) -> None:
-    report = checked(name, dtype=dtype)
-    assert (report.dtype, errors(report)) == (dtype, set()), report.findings
 
 
 def test_what_may_be_rounding_of_half_precision_is_a_note(checked: Checked) -> None:
@@ -284,13 +275,6 @@ def test_sentences_of_equal_length_have_a_longer_or_shorter_one_beside_them(chec
         checked("bert", texts=["w5 w6 w7"] * 9)
 
 
-def test_one_token_many_times_leaves_a_head_nothing_to_choose(
-    checked: Checked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layers, "_ALIKE", 1e-3)  # how far rounding lets the weights be apart
-    assert errors(checked("t5", texts=["w7 w7 w7 w7 w7", "w7 w7 w7"])) == set()
-
-
 def test_a_model_with_few_positions_gets_shorter_sentences(checked: Checked, configured: Callable[..., None]) -> None:
     configured("gpt2", n_positions=10)
     report = checked("gpt2", texts=[])
@@ -404,20 +388,6 @@ def test_notes_never_fail(tmp_path: Path, attn: Run) -> None:
     assert "note   tokenizer  it has no pad token" in ran.out
     assert "padding-side" in ran.out
     assert "pad on the right" in ran.out
-
-
-def test_sentences_come_from_arguments_a_file_and_standard_input(tiny_llama: str, tmp_path: Path) -> None:
-    path = tmp_path / "sentences.txt"
-    path.write_text("time flies\nan arrow like a banana\n", encoding="utf-8")
-    with whole_program() as attn:
-        for arguments, given, counts in (
-            (("time flies",), b"", [2, 5]),  # beside it a built-in one, so that there is padding
-            (("--file", path), b"", [2, 5]),
-            (("-",), path.read_bytes(), [2, 5]),
-            ((), b"time flies\n", [5, 20, 10]),  # without a text nothing is read
-        ):
-            ran = attn("check", "-m", tiny_llama, "-F", "json", *arguments, stdin=given)
-            assert (ran.code, ran.json["tokens"]) == (0, counts)
 
 
 @pytest.mark.parametrize(

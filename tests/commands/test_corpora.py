@@ -55,13 +55,6 @@ def test_the_only_file_is_refused_before_anything_is_loaded(attn: Run, folder: P
         assert ran.err.startswith(f"attn: {said}")
 
 
-def test_sentences_that_a_shell_made_of_a_glob_are_said_to_need_quotes(attn: Run, folder: Path) -> None:
-    ran = attn("tokens", "--file", "corpus/a.txt", "corpus/b.txt.gz", "corpus/c.csv")
-    said = "attn: give sentences or --file, not both; a glob stands in quotes: --file 'corpus/*'\n"
-    assert (ran.code, ran.out, ran.err) == (2, "", said)
-    assert attn("tokens", "--file", "corpus/a.txt", "time flies").err == "attn: give sentences or --file, not both\n"
-
-
 def test_two_texts_of_a_table_are_compared_and_checked(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "two.csv"
     path.write_text("body\ntime flies\nfruit flies\n", encoding="utf-8")

@@ -1,7 +1,6 @@
 """`attn diff` as a user runs it."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,6 @@ def traces(tmp_path: Path, attn: Run) -> tuple[Path, Path]:
     for seed, path in enumerate(paths):
         assert attn("inspect", FLIES[0], "--seed", str(seed), "--save", path).code == 0
     return paths
-
-
-def test_a_word_that_torchs_tables_hold_twice_is_warned_about(attn: Run) -> None:
-    ran = attn("diff", *FLIES, "--rng", "torch")
-    assert ran.code == 0
-    assert ran.err.count("\n") == 1
-    assert "a word may have two embeddings; --rng numpy" in ran.err
 
 
 def test_two_traces_are_compared_without_the_model(traces: tuple[Path, Path], attn: Run) -> None:
@@ -111,9 +103,3 @@ def test_a_warning_says_which_of_the_two_it_is_about(tmp_path: Path, attn: Run) 
     assert "4 heads have rows that are not compared" in ran.err
     both = attn("diff", "--from", blind, "--from", blind)
     assert both.err.count("warning: layer 0: the mask leaves no key") == 1
-
-
-def test_nothing_from_a_sentence_reaches_the_terminal_as_an_escape(attn: Run) -> None:
-    ran = attn("diff", "time \x1b[31m flies \u202e", "time \x1b[31m like \u202e")
-    assert ran.code == 0
-    assert not re.search("[\x1b\u202e]", ran.out + ran.err)

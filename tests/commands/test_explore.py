@@ -5,11 +5,11 @@ import shlex
 import termios
 from collections.abc import Callable
 from pathlib import Path
-from select import select
 from typing import Any
 
 import pytest
 from person import person
+from refusals import USAGE, refused
 from running import text_shown
 
 from attncli import errors
@@ -18,7 +18,6 @@ from attncli.explore.keys import HELP
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"
-DRAWN = "this prints what it would begin with: "
 
 
 @pytest.mark.usefixtures("signals_arrive")
@@ -28,21 +27,6 @@ def test_a_terminal_that_goes_ends_it() -> None:
         os.close(one.terminal)
         one.terminal = os.open(os.devnull, os.O_RDONLY)
         assert one.process.wait(60) == 0
-
-
-def test_bytes_that_are_no_text_are_lost_and_typing_goes_on() -> None:
-    with person("explore", TEXT, "-m", "demo") as one:
-        one.until("head 0", "entropy")
-        os.write(one.terminal, b"\xed\xa0\xbd")
-        one.shown = ""
-        while "arrowy" not in text_shown(one.shown):  # what is read together with them is lost too
-            one.types("y")
-            if select([one.terminal], [], [], 0.1)[0]:
-                one.shown += os.read(one.terminal, 65536).decode(errors="replace")
-        one.types("\x15time flies fast")
-        one.until("4 fast")  # on the map: what is left is what was drawn
-        one.types("\x03")
-        assert one.left() == (0, "attn inspect 'time flies fast' -m demo --head 0\n")
 
 
 def test_who_leaves_while_torch_computes_ends_it(minilm: str) -> None:
@@ -55,19 +39,8 @@ def test_who_leaves_while_torch_computes_ends_it(minilm: str) -> None:
     assert printed.startswith(f"attn inspect '{TEXT}")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([TEXT, "-m", "demo", "--ramp", "sqrt"], f"attn inspect '{TEXT}' -m demo --ramp sqrt"),
-        (["time", "flies", "--pair", "x"], "attn inspect 'time flies' --pair x"),
-        (["-m", "demo"], "attn inspect - -m demo"),
-        (["--from", "a b.safetensors"], "attn inspect --from 'a b.safetensors'"),
-    ],
-)
-def test_a_pipe_gets_the_command_that_takes_its_place(arguments: list[str], said: str, attn: Run) -> None:
-    ran = attn("explore", *arguments, stdin="time flies\n")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.endswith(f"{DRAWN}{said}\n")
+def test_a_pipe_is_told_what_to_use(attn: Run) -> None:
+    refused(attn("explore", TEXT), USAGE, "is not one; attn inspect prints what it would show")
 
 
 @pytest.mark.parametrize(
@@ -100,9 +73,7 @@ def test_what_cannot_be_explored_is_refused(
 ) -> None:
     assert attn("inspect", TEXT, "--save", "a.safetensors").code == 0
     monkeypatch.setattr(Environment, "lacks_screen", lambda _: "")
-    ran = attn("explore", *shlex.split(arguments))
-    assert (ran.code, ran.out) == (code, "")
-    assert said in ran.err
+    refused(attn("explore", *shlex.split(arguments)), code, said)
 
 
 def test_it_says_what_it_takes(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -28,17 +27,6 @@ def rows_of(out: str, comma: str = "\t") -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(out), delimiter=comma))
 
 
-def test_the_metrics_are_those_that_inspect_shows(attn: Run) -> None:
-    heads = attn("heads", TEXT, "-F", "json").json["heads"]
-    shown = attn("inspect", TEXT, "-F", "json", "--show", "metrics").json["layers"][0]["heads"]
-    assert len(heads) == len(shown) == 4
-    for entry, head in zip(heads, shown, strict=True):
-        named = {"layer": 0, "kind": "self", "head": head["head"], "label": entry["label"], "labels": entry["labels"]}
-        # BLAS adds up in another order for four heads than for one.
-        numbers = {name: value and pytest.approx(value, rel=1e-6) for name, value in head["metrics"].items()}
-        assert entry == named | numbers
-
-
 def test_every_format_has_the_same_numbers(attn: Run, tmp_path: Path) -> None:
     document = attn("heads", *TWO, "-F", "json").json
     assert document["schema"] == "attncli.heads/1"
@@ -58,21 +46,6 @@ def test_every_format_has_the_same_numbers(attn: Run, tmp_path: Path) -> None:
     table = attn("heads", *TWO, "--precision", "3").out
     for entry in document["heads"]:
         assert f"{entry['entropy']:.3f} ±{entry['std']['entropy']:.3f}" in table
-
-
-def test_a_picture_has_what_the_table_and_the_map_have(attn: Run, tmp_path: Path) -> None:
-    heads = attn("heads", TEXT, "-F", "json").json["heads"]
-    for view, ending in (("--sort", "svg"), ("--grid", "html"), ("--grid", "md")):
-        path = tmp_path / f"heads.{ending}"
-        assert attn("heads", TEXT, view, "entropy", "-o", path, "--precision", "2").code == 0
-        assert "entropy" in path.read_text()
-        assert all(f"{entry['entropy']:.2f}" in path.read_text() for entry in heads)
-
-
-def test_precision_rounds_every_format(attn: Run) -> None:
-    full = attn("heads", TEXT, "-F", "json").json["heads"][0]["entropy"]
-    assert attn("heads", TEXT, "-F", "json", "--precision", "2").json["heads"][0]["entropy"] == round(full, 2)
-    assert rows_of(attn("heads", TEXT, "-F", "tsv", "--precision", "2").out)[0]["entropy"] == f"{full:.2f}"
 
 
 def test_what_is_undefined_is_null_empty_or_a_dash_and_sorts_last(attn: Run) -> None:
@@ -105,13 +78,6 @@ def test_sorted_the_best_heads_come_first(attn: Run) -> None:
     assert [line.split()[1] for line in ran.out.splitlines()[4:6]] == [row["head"] for row in by_value[:1:-1]]
 
 
-def test_the_map_names_the_heads_at_both_ends(attn: Run) -> None:
-    rows = sorted(rows_of(attn("heads", TEXT, "-F", "tsv").out), key=lambda row: float(row["entropy"]))
-    *_, highest, lowest = attn("heads", TEXT, "--grid", "entropy").out.splitlines()
-    assert highest.startswith(f"highest   layer 0 head {rows[-1]['head']}: {float(rows[-1]['entropy']):.4f}")
-    assert lowest.startswith(f"lowest    layer 0 head {rows[0]['head']}: {float(rows[0]['entropy']):.4f}")
-
-
 def test_in_colour_the_map_has_numbers_where_they_fit(attn: Run) -> None:
     wide = attn("heads", TEXT, "--grid", "entropy", "--color", "always", TERM="xterm-256color").out
     for entry in attn("heads", TEXT, "-F", "json").json["heads"]:
@@ -119,16 +85,6 @@ def test_in_colour_the_map_has_numbers_where_they_fit(attn: Run) -> None:
     many = attn("heads", TEXT, "--num-heads", "16", "--grid", "entropy", "--color", "always", "--width", "60")
     (cells,) = [line for line in many.out.splitlines() if line.startswith("layer 0") and ":" not in line]
     assert "." not in cells
-
-
-@pytest.mark.parametrize("width", [40, 100])
-@pytest.mark.parametrize("view", [(), ("--sort", "sink"), ("--grid", "sink")], ids=" ".join)
-def test_no_line_is_wider_than_the_output(attn: Run, width: int, view: tuple[str, ...]) -> None:
-    ran = attn("heads", *TWO, "--num-heads", "40", "--d-model", "40", *view, "--width", width)
-    assert all(cell_len(line) <= width for line in ran.out.splitlines())
-    assert all(line == line.rstrip() for line in ran.out.splitlines() if line.startswith(("layer ", "    ")))
-    if "--grid" not in view:
-        assert all(name in ran.out for name in NAMES)
 
 
 def test_on_one_screen_a_wide_table_is_folded_and_beyond_it_columns_go(attn: Run) -> None:
@@ -158,12 +114,6 @@ def test_a_saved_trace_and_the_other_options_of_a_source(attn: Run, tmp_path: Pa
     assert len(rows_of(attn("heads", "--from", path, "--head", "1,2", "-F", "tsv").out)) == 2
 
 
-def test_a_thousand_warnings_are_counted(attn: Run) -> None:
-    ran = attn("heads", "--mask", "~causal", stdin="\n".join(f"x w{number}" for number in range(1000)))
-    assert len(ran.err.splitlines()) == 21
-    assert "980 more" in ran.err
-
-
 LABELLED = (TEXT, "--num-heads", "8", "--init", "normal", "--label")
 
 
@@ -183,31 +133,10 @@ def test_every_format_has_the_same_labels(attn: Run) -> None:
         assert [word for word in line.split() if "." in word][: len(first)] == [f"{each:.3f}" for each in first]
 
 
-def test_labels_may_stand_beside_metrics_and_in_the_order_of_one(attn: Run) -> None:
-    assert "label  score  baseline" in " ".join(attn("heads", *LABELLED).out.split()).replace(" ", "  ")
-    ran = attn("heads", *LABELLED, "--metrics", "sink, entropy")
-    (header,) = [line.split() for line in ran.out.splitlines() if line.startswith("layer  head")]
-    assert header[:6] == ["layer", "head", "label", "score", "baseline", "gain"]
-    assert header[-2:] == ["sink", "entropy"]
-    rows = rows_of(attn("heads", *LABELLED, "--sort", "entropy", "-F", "tsv").out)
-    assert [row["entropy"] for row in rows] == sorted((row["entropy"] for row in rows), reverse=True)
-    shown = attn("heads", TEXT, "--metrics", "entropy", "--sort", "sink").out
-    assert "layer  head    sink  entropy" in shown  # a sorted table has the metric that it is sorted by
-
-
 def test_with_label_top_keeps_some_heads_of_each_label(attn: Run) -> None:
     labels = [row["label"] for row in rows_of(attn("heads", *LABELLED, "-F", "tsv").out)]
     kept = [row["label"] for row in rows_of(attn("heads", *LABELLED, "--top", "1", "-F", "tsv").out)]
     assert kept == list(dict.fromkeys(labels))
-
-
-def test_metrics_chooses_columns_in_order(attn: Run) -> None:
-    options = ("heads", *TWO, "--metrics", "sink,entropy,sink", "-F")
-    (entry, *_) = attn(*options, "json").json["heads"]
-    assert list(entry) == ["layer", "kind", "head", "sink", "entropy", "std", "counts", "label", "labels"]
-    assert [list(entry[name]) for name in ("std", "counts")] == [["sink", "entropy"]] * 2
-    of_each = [f"{name}{what}" for what in ("", "_std", "_count") for name in ("sink", "entropy")]
-    assert attn(*options, "tsv").out.splitlines()[0].split("\t")[3:-5] == of_each
 
 
 def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> None:
@@ -282,21 +211,6 @@ def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -
 )
 def test_a_bad_request_is_one_sentence(attn: Run, arguments: list[str], says: str) -> None:
     refused(attn("heads", "time flies", *arguments), USAGE, says)
-
-
-def test_the_document_is_valid_json_whatever_the_scores_are(attn: Run, tmp_path: Path) -> None:
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    path = tmp_path / "dump.safetensors"
-    q = np.ones((3, 2), np.float32)
-    q[1] = np.inf
-    save_file({"q": q, "k": np.ones((3, 2), np.float32)}, path)
-    ran = attn("heads", "--from", path, "-F", "json")
-    assert ran.code == 0
-    json.loads(ran.out, parse_constant=lambda text: pytest.fail(text))
-    assert attn("heads", "--from", path).code == 0
-    assert attn("heads", "--from", path, "--grid", "max_score").code == 0
 
 
 def test_a_map_has_no_range_of_infinities_and_no_undefined_head_at_an_end() -> None:

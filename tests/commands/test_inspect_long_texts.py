@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import USAGE, refused
 
 import attncli
 from attncli.render.fit import LINES
@@ -48,10 +47,6 @@ def test_rows_and_columns_are_shown_in_the_order_in_which_they_are_named(attn: R
     assert "\n3 an " not in table
 
 
-def test_a_range_without_rows_is_refused_and_says_which_there_are(attn: Run) -> None:
-    refused(attn("inspect", SENTENCE, "--query", "7:3"), USAGE, "--query 7:3 leaves no query to show", "0..9")
-
-
 # --- the heaviest keys -------------------------------------------------------------------------------------
 
 
@@ -64,16 +59,6 @@ def test_the_keys_that_are_shown_are_the_ones_that_are_ranked(attn: Run) -> None
     assert keys["keys"] == sorted([1, 6, 3], key=lambda key: (-weights[key], [1, 6, 3].index(key)))[:2]
 
 
-def test_matrices_come_beside_the_heaviest_keys_when_they_are_asked_for(attn: Run) -> None:
-    (head,) = attn("inspect", "a b", "-H", "0", "--top-keys", "1", "--show", "weights", "-F", "json").json["layers"][0][
-        "heads"
-    ]
-    assert set(head) == {"head", "top_keys", "weights"}
-    table = attn("inspect", "a b", "-H", "0", "--top-keys", "1", "--show", "weights").out
-    assert "heaviest key of each query" in table
-    assert "rows are queries, columns keys" in table
-
-
 def test_a_row_without_keys_lists_its_nan_and_is_marked(attn: Run) -> None:
     ran = attn("inspect", "a b c", "-H", "0", "--mask", "causal & ~queries(1,2)", "--top-keys", "2")
     (line,) = [line for line in ran.out.splitlines() if line.startswith("0  1 b !")]
@@ -82,11 +67,6 @@ def test_a_row_without_keys_lists_its_nan_and_is_marked(attn: Run) -> None:
         "inspect", "a b c", "-H", "0", "--mask", "causal & ~queries(1,2)", "--top-keys", "2", "-F", "json"
     ).json["layers"][0]["heads"]
     assert head["top_keys"][1] == {"keys": [0, 1], "weights": ["nan", "nan"]}
-
-
-def test_no_number_of_keys_but_one_or_more(attn: Run) -> None:
-    for given in ("0", "two"):
-        refused(attn("inspect", "a b", "--top-keys", given), USAGE, "--top-keys")
 
 
 # --- one screen --------------------------------------------------------------------------------------------
@@ -116,8 +96,7 @@ SCREENS = {
 }
 
 
-@pytest.mark.parametrize("width", [None, 60])
-@pytest.mark.parametrize("what", SCREENS)
+@pytest.mark.parametrize(("what", "width"), [*((what, 60) for what in SCREENS), ("all heads", None)])
 def test_the_default_view_of_a_long_text_is_one_screen(attn: Run, deep: Path, what: str, width: int | None) -> None:
     layer = [] if "--layer" in SCREENS[what] else ["--layer", "1"]
     ran = attn("inspect", "--from", deep, *layer, *SCREENS[what], *(["--width", str(width)] if width else []))

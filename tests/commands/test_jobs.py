@@ -81,13 +81,6 @@ def test_processes_of_nobodys_wish_pay_for_their_start(
         attn(*arguments, "--file", corpus, "--jobs", "auto")
 
 
-def test_parquet_is_that_of_one_process(attn: Run, corpus: Path, tmp_path: Path) -> None:
-    files = [tmp_path / f"{jobs}.parquet" for jobs in (1, 2)]
-    for jobs, file in enumerate(files, start=1):
-        assert attn("inspect", "--file", corpus, "-o", file, "-j", str(jobs)).code == 5
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
 def test_what_is_no_number_of_processes_is_refused(attn: Run) -> None:
     for jobs in ("0", "many"):
         ran = attn("inspect", "time flies", "-j", jobs, "-F", "json")

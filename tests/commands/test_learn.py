@@ -5,7 +5,6 @@ import re
 import shlex
 import termios
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,30 +124,12 @@ def test_a_step_fits_a_terminal_of_80_by_24(lesson: Any) -> None:
         assert len(lines) + (len(step.parts) - 1) + 2 <= 24, step.name  # blank lines between the parts; the prompt
 
 
-def test_words_without_quotes_are_one_sentence_and_a_lesson_may_be_a_file(attn: Run, tmp_path: Path) -> None:
-    assert attn("learn", "cats", "sleep").out == attn("learn", "cats sleep").out
-    assert attn("learn").out == attn("learn", "time flies like an arrow").out
-    path = tmp_path / "lesson.md"
-    assert attn("learn", "cats sleep", "-o", path).out == ""
-    assert "softmax: the weights" in path.read_text()
-
-
 def test_under_a_causal_mask_the_last_word_sees_all_and_the_first_itself(attn: Run) -> None:
     pages = [attn("learn", "cats\tsleep", "--lesson", "causal", "--query", query).out for query in ("sleep", "cats")]
     assert "may see itself and the words before it, which are all there are" in pages[0].replace("\n", " ")
     assert [line[1] for line in rows(steps_of(pages[1])["the mask"])][1:] == [-math.inf]
     assert [line[2] for line in rows(steps_of(pages[1])["softmax: the weights"])] == [1, 0]
     assert all("attn inspect 'cats sleep" in page for page in pages)
-
-
-def test_nothing_of_a_lesson_is_lost_in_another_encoding_and_no_escape_passes() -> None:
-    from whole_program import whole_program
-
-    with whole_program() as run:
-        ran = run("learn", "caf\u00e9 \x1b[31m \u202e flies", encoding="ascii")
-    assert (ran.code, ran.err) == (0, "")
-    assert not re.search("[\x1b\u202e]", ran.out)
-    assert "step 12 of 12" in ran.out.replace("\xb7", ".")
 
 
 @pytest.mark.parametrize(
@@ -158,9 +139,7 @@ def test_nothing_of_a_lesson_is_lost_in_another_encoding_and_no_escape_passes() 
         ([" "], 5, "the sentence is empty"),
         (["time flies", "--query", "fly"], 2, "--query 'fly': no such query token"),
         (["a b a", "--query", "a"], 2, "2 query tokens are called that, at 0, 2"),
-        (["--lesson", "causl"], 2, "did you mean 'causal'?"),
         (["--seed", "-1"], 2, "--seed -1: expected 0 to 2^63 - 1"),
-        (["-F", "json"], 2, "--format"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -1,7 +1,6 @@
 """`attn mask show`, `check`, `diff` and `convert` as a user runs them."""
 
 import io
-import shlex
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -11,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from imported import PROGRAM, imported_by
-from refusals import ESCAPE, INPUT, USAGE, left_in, raw, refused
+from refusals import INPUT, USAGE, left_in, refused
 
 Run = Callable[..., Any]
 
@@ -74,16 +72,6 @@ def test_the_last_query_stands_at_the_last_key_unless_a_past_is_chosen(attn: Run
         assert document["mask"] == [[key <= 2 + query for key in range(5)] for query in range(3)]
 
 
-def test_documents_and_files_bring_their_size(attn: Run, masks: Path) -> None:
-    assert attn("mask", "show", "docs(2,3) & causal", "-F", "json").json["keys"] == 5
-    assert attn("mask", "show", 'causal & file("leak.npy")', "-F", "json").json["queries"] == 6
-
-
-def test_a_bias_is_no_mask(attn: Run) -> None:
-    refused(attn("mask", "show", "causal & alibi(2)"), USAGE, "at character 10", "attn run --expect takes it")
-    refused(attn("inspect", "time flies", "--mask", "causal & alibi(2)"), USAGE, "at character 10", "bias")
-
-
 def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
     document = attn("mask", "show", "causal", "--size", "2", "-F", "json").json
     plane = document.pop("plane")
@@ -101,26 +89,6 @@ def test_heads_that_differ_are_drawn_one_by_one(attn: Run, masks: Path) -> None:
     assert [document["plane"] for document in attn("mask", "show", "heads.npy", "-F", "json").json] == [
         "head 0", "head 1", "head 2",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["show", "causal", "--size", "9x30"],
-        ["show", "band(40,3) & pad(left=3)", "--size", "300"],
-        ["show", "heads.npy"],
-        ["diff", "leak.npy", "window(2)", "--for", "sdpa"],
-        ["check", "leak.npy", "--expect", "causal & pad(right=1)"],
-    ],
-    ids=" ".join,
-)
-def test_no_line_is_wider_than_the_output(attn: Run, masks: Path, arguments: list[str]) -> None:
-    for width in (40, 200):
-        ran = attn("mask", *arguments, "--width", width, "--color", "never", "-o", "out.txt")
-        assert ran.code in (0, 1)
-        text = Path("out.txt").read_text(encoding="utf-8")
-        assert "\x1b" not in text
-        assert max(map(len, text.splitlines())) <= width
 
 
 def test_a_large_mask_is_pooled_and_says_so(attn: Run) -> None:
@@ -215,15 +183,6 @@ def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks
     for mask in ("full", "keys.npy"):
         ways = "write 'file(\"keys.npy\")' for the one, '~file(\"keys.npy\")' for the other"
         refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: nothing in the cells", ways)
-
-
-def test_what_is_advised_is_one_word_in_a_shell(attn: Run, folder: Path) -> None:
-    np.save("it's.npy", np.broadcast_to(np.arange(3) > 0, (3, 3)))
-    ran = attn("inspect", "a b c", "--mask", "it's.npy")
-    refused(ran, USAGE, "it's.npy: nothing in the cells")
-    advised = [word for word in shlex.split(ran.err.partition("write ")[2].partition(" (")[0]) if "file" in word]
-    assert advised == ['file("it\'s.npy")', '~file("it\'s.npy")']
-    assert all(attn("inspect", "a b c", "--mask", text).code == 0 for text in advised)
 
 
 # --- batches -------------------------------------------------------------------------------------------------
@@ -368,18 +327,6 @@ def test_a_bad_request_is_one_sentence_and_an_exit_code(
     assert left_in(masks) == before
 
 
-@pytest.mark.parametrize("command", ["show", "check", "diff", "convert"])
-def test_an_escape_sequence_is_shown_and_never_sent(attn: Run, folder: Path, command: str) -> None:
-    more = {"diff": ["causal"], "convert": ["--to", "sdpa", "-o", "x.npy"]}.get(command, [])
-    for mask in (ESCAPE, f"{ESCAPE}.npy"):
-        ran = attn("mask", command, mask, *more)
-        refused(ran, ran.code)
-        assert raw(ran.err) == set()
-    np.save(f"{ESCAPE}.npy", np.tri(3, dtype=bool))
-    ran = attn("mask", command, f"{ESCAPE}.npy", *more)
-    assert raw(ran.out) == raw(ran.err) == set()
-
-
 def claims(folder: Path) -> dict[str, int]:
     """Small mask files that stand for large ones; by name the bytes that they ask for."""
     packed = io.BytesIO()
@@ -403,14 +350,6 @@ def test_a_small_file_that_stands_for_a_large_mask_is_refused_before_it_is_made(
         tracemalloc.stop()
     torch.save(torch.zeros(1, 1).expand(4, 4), "small.pt")
     assert attn("mask", "diff", "small.pt", "full").code == 0
-
-
-def test_neither_torch_nor_transformers_is_imported(masks: Path) -> None:
-    for arguments in (
-        ["show", "causal & window(4)", "--size", "12"],
-        ["check", masks / "causal.npy", "--expect", "causal"],
-    ):
-        assert not imported_by(PROGRAM, "mask", *arguments) & {"torch", "transformers", "pydantic"}
 
 
 def test_a_file_that_is_no_mask_is_not_read_as_an_expression(attn: Run, tmp_path: Path) -> None:

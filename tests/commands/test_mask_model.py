@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import ESCAPE, INPUT, USAGE, left_in, raw, refused
+from refusals import ESCAPE, INPUT, USAGE, left_in, refused
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -132,27 +132,10 @@ def test_a_real_checkpoint_needs_no_weights(folder: Path, minilm: str, attn: Cal
     assert [token["segment"] for token in pair.json[0]["key_tokens"]] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_a_file_gets_the_document_or_the_picture(attn: Run, gemma: str) -> None:
-    for name in ("mask.json", "mask.txt"):
-        ran = attn("mask", "model", gemma, "time", "-o", name)
-        assert (ran.code, ran.out, ran.err) == (0, "", "")
-    assert json.loads(Path("mask.json").read_text())[0]["schema"] == "attncli.mask/1"
-    assert "sliding" in Path("mask.txt").read_text()
-
-
 def test_a_long_text_is_pooled_and_said_to_be(attn: Run, gemma: str) -> None:
     ran = attn("mask", "model", gemma, "time " * 200)
     assert ran.err == "attn: each cell drawn stands for 4×4; `attn mask model -F json` has all of them\n"
     assert "0..200" not in ran.out
-
-
-def test_an_escape_sequence_is_shown_and_never_sent(attn: Run, gemma: str) -> None:
-    ran = attn("mask", "model", gemma, f"time {ESCAPE}", ESCAPE)
-    assert ran.code == 0
-    assert raw(ran.out) == raw(ran.err) == set()
-    ran = attn("mask", "model", ESCAPE, "time")
-    refused(ran, LOAD)
-    assert raw(ran.err) == set()
 
 
 BAD: dict[str, tuple[list[str], int, str]] = {

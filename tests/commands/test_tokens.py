@@ -16,9 +16,6 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-import attncli
-from attncli.errors import InputError, UsageError
-
 Run = Callable[..., Any]
 
 TEXT = "time flies like an arrow"
@@ -64,26 +61,6 @@ def test_the_table_is_what_a_reader_needs(attn: Run, vocab: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [40, 100])
-def test_no_line_is_wider_than_was_asked(attn: Run, vocab: str, width: int) -> None:
-    for options in ([], ["--words"]):
-        ran = attn("tokens", "time flies " + "x" * 300, "--vocab", vocab, "--width", width, *options)
-        assert ran.code == 0
-        table = ran.out.splitlines()[ran.out.splitlines().index("") + 1 :]
-        assert max(map(len, table)) <= width
-        assert width < 60 or len(table) == 1 + (5 if options else 6)  # its columns stand side by side
-
-
-def test_nothing_that_a_terminal_would_obey_is_printed(attn: Run) -> None:
-    text = "\x1b[31mred \x07 \u202eolleh \ufeff [/INST] :smile: שלום"
-    for options in ([], ["--words"], ["-F", "json"], ["-F", "tsv"], ["--color", "always"]):
-        out = attn("tokens", text, *options).out
-        assert "\x1b[31mred" not in out
-        assert not {"\x07", "\u202e", "\ufeff"} & set(out)
-    assert ":smile:" not in attn("tokens", text).out.splitlines()[0]
-    assert "smile" in attn("tokens", text).out
-
-
 def test_hidden_special_tokens_keep_their_places(attn: Run, vocab: str) -> None:
     ran = attn("tokens", "time flies", "--vocab", vocab, "--hide-special", "-F", "json")
     assert ([token["index"] for token in ran.json["tokens"]], ran.json["length"]) == ([1, 2, 3], 5)
@@ -113,12 +90,6 @@ def test_rows_say_what_the_documents_say(attn: Run, vocab: str, tmp_path: Path, 
     tsv = attn(*arguments, "-F", "tsv").out
     assert [list(row.values()) for row in rows] == [line.split("\t") for line in tsv.splitlines()[1:]]
     assert attn(*arguments, "-F", "json").json == documents
-
-
-def test_pictures_hold_every_token(attn: Run, vocab: str) -> None:
-    for ending in ("svg", "html", "md"):
-        content = attn("tokens", "time flies", "--vocab", vocab, "-F", ending).out
-        assert all(piece in content for piece in ("[CLS]", "time", "##ies", "special"))
 
 
 # --- saved traces ------------------------------------------------------------------------------------------
@@ -168,15 +139,3 @@ def test_a_dump_without_places_has_no_words(attn: Run, tmp_path: Path) -> None:
 )
 def test_a_bad_request_is_one_sentence(attn: Run, arguments: list[str], reason: str) -> None:
     refused(attn("tokens", *arguments), USAGE, f"attn: {reason}")
-
-
-def test_python_gives_what_the_command_gives(attn: Run, vocab: str) -> None:
-    found = attncli.tokenize("time flies away", vocab=vocab)
-    document = attn("tokens", "time flies away", "--vocab", vocab, "-F", "json").json
-    assert found.tokens.ids == [token["id"] for token in document["tokens"]]
-    assert found.unknown == {4}
-
-    with pytest.raises(UsageError, match="--device does not apply"):
-        attncli.tokenize("time", model="x", device="cuda")
-    with pytest.raises(InputError, match="the sentence is empty"):
-        attncli.tokenize(" ")

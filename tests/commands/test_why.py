@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from imported import PROGRAM, imported_by
 from safetensors.numpy import save_file
 
 import attncli
@@ -106,14 +105,6 @@ def test_a_dump_without_values_says_what_it_cannot_tell(attn: Run, dump: Path) -
     assert row["keys"][0]["value_norm"] is None
 
 
-def test_no_escape_of_a_token_reaches_the_terminal(attn: Run, dump: Path) -> None:
-    for more in (("-k", "2", "-H", "0"), ("-H", "0"), ("-k", "2"), ()):
-        ran = attn("why", "--from", dump, "-q", "2", *more, "--color", "always")
-        assert ran.code == 0
-        assert "\x1b" in ran.out
-        assert "\x1b" not in re.sub(r"\x1b\[[\d;]*m", "", ran.out) + ran.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -133,14 +124,3 @@ def test_what_is_refused_is_one_sentence(attn: Run, arguments: tuple[str, ...], 
     ran = attn("why", *arguments)
     assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
     assert said in ran.err
-
-
-def test_a_file_gets_what_the_screen_does(attn: Run, tmp_path: Path) -> None:
-    for name in ("why.txt", "why.json"):
-        assert attn(*CELL, "-H", "0", "-o", tmp_path / name).out == ""
-    assert (tmp_path / "why.txt").read_text(encoding="utf-8") == attn(*CELL, "-H", "0").out
-    assert json.loads((tmp_path / "why.json").read_text()) == attn(*CELL, "-H", "0", "-F", "json").json
-
-
-def test_the_program_needs_no_torch() -> None:
-    assert not imported_by(PROGRAM, *CELL) & {"torch", "transformers"}

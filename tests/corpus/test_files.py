@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from corpora import EXPECTED, IDS, PACK, TEXTS, bad, read, texts, zstd
+from corpora import EXPECTED, IDS, PACK, TEXTS, read, texts, zstd
 from servers import serving
 
 from attncli.corpus.files import SentenceFile, find_files
@@ -91,15 +91,6 @@ def test_what_is_named_as_packed_and_is_not_is_refused(packing: str, tmp_path: P
     path.write_bytes(LINES)
     with pytest.raises(InputError, match=f"^cannot read {path}: (Not a gzipped|ZSTD decompress failed)"):
         read(path)
-
-
-def test_a_checksum_that_is_wrong_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "wrong.txt.gz"
-    packed = bytearray(gzip.compress(LINES))
-    packed[-6] ^= 1
-    path.write_bytes(packed)
-    assert texts(path)[-1] == (20_000, "line number 20000")
-    assert bad(path)[20_001].startswith(f"cannot read {path}: CRC check failed")
 
 
 def test_any_file_system_of_fsspec_is_read() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from works import Obedient, Pieces
+from works import Obedient
 
 from attncli.corpus import run as loop
 from attncli.corpus.protocol import Result
@@ -109,10 +109,3 @@ def test_no_more_is_read_than_is_needed(tmp_path: Path) -> None:
             if result.number == 1000:
                 break
     assert not multiprocessing.active_children()
-
-
-def test_large_results_come_as_they_are(tmp_path: Path) -> None:
-    with closing(run(Pieces(12), batched(sentences(15)), 2)) as found:
-        for number, pieces, *_ in found:
-            assert not isinstance(pieces, Failure)
-            assert list(pieces) == [f"{number} " * 50_000] * 12

@@ -1,6 +1,6 @@
 """Every architecture of the installed transformers that reads text: what is shown against what it computed.
 
-    python tests/helpers/conformance.py [NAME]...       prints one row for each as a Markdown table, and the count
+    pytest tests/oracles/test_conformance.py -k NAME        says of one whether it is exact
 
 Those are the text architectures, those that read pictures beside text, of which the language model is inspected, and
 those that hear, of which the decoder is inspected without a sound.
@@ -10,11 +10,7 @@ compared with those that the model itself returns under eager attention with `ou
 
 from __future__ import annotations
 
-import sys
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +19,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from architectures import (
-    IMAGE_TEXT,
-    architectures,
     tiny_config,
     tiny_inputs,
     tiny_model,
@@ -93,29 +87,17 @@ RUN_ALONE = {
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one architecture.
+    """What came of one architecture."""
 
-    Attributes:
-        name: its model type.
-        way: `interface`, `softmax`, or `none` with the reason.
-        layers: how many layers were compared.
-        difference: the largest of any weight.
-        capture: whether queries, keys and values were had too.
-        reason: why it was refused.
-        in_blocks: the largest difference of any weight that comes of working in small blocks of rows.
-        checkpoint: what was asked, with all its layers.
-        trace: what it showed.
-    """
-
-    name: str
-    way: str
-    layers: int = 0
-    difference: float = np.nan
-    capture: str = ""
-    reason: str = ""
-    in_blocks: float = np.nan
-    checkpoint: Checkpoint | None = None
-    trace: Trace | None = None
+    name: str  # its model type
+    way: str  # `interface`, `softmax`, or `none` with the reason
+    layers: int = 0  # how many layers were compared
+    difference: float = np.nan  # the largest of any weight
+    capture: str = ""  # whether queries, keys and values were had too
+    reason: str = ""  # why it was refused
+    in_blocks: float = np.nan  # the largest difference of any weight that comes of working in small blocks of rows
+    checkpoint: Checkpoint | None = None  # what was asked, with all its layers
+    trace: Trace | None = None  # what it showed
 
     @property
     def is_exact(self) -> bool:
@@ -271,29 +253,3 @@ def tokenizer_in(folder: str | Snapshot, *_: Any, **tokens: str | None) -> PreTr
     names = {"unk_token": "<unk>", "pad_token": "<pad>"} | tokens
     inputs = ["input_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", model_input_names=inputs, **names)
-
-
-def rows(names: list[str]) -> Iterator[Row]:
-    text = architectures()
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            way = conform if name in text else conform_whole
-            yield way(name, Path(folder))
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    start = time.perf_counter()
-    print("| architecture | way in | layers | max difference | |\n|---|---|---|---|---|")
-    found = []
-    for row in rows(sys.argv[1:] or list(dict.fromkeys([*architectures(), *IMAGE_TEXT]))):
-        found.append(row)
-        print(
-            f"| {row.name} | {row.way} | {row.layers} | {row.difference:.1e} | {row.capture}{row.reason} |", flush=True
-        )
-    exact = Counter(row.way for row in found if row.is_exact)
-    print(f"\n{exact.total()} of {len(found)} agree to {EXACT:g}: {dict(exact)}; {time.perf_counter() - start:.0f} s")
-
-
-if __name__ == "__main__":
-    main()

@@ -32,54 +32,33 @@ _PATH = re.compile(
 
 @dataclass
 class Asked:
-    """A request that was answered.
+    """A request that was answered."""
 
-    Attributes:
-        host: `hub` or `storage`.
-        method: `HEAD` or `GET`.
-        path: without the query.
-        range: the first and the last byte.
-        token: whether it carried one.
-        sent: how many bytes of a body it got.
-        status: of the answer.
-    """
-
-    host: str
-    method: str
-    path: str
-    range: tuple[int, int] | None
-    token: bool
-    sent: int = 0
-    status: int = 0
+    host: str  # `hub` or `storage`
+    method: str  # `HEAD` or `GET`
+    path: str  # without the query
+    range: tuple[int, int] | None  # the first and the last byte
+    token: bool  # whether it carried one
+    sent: int = 0  # how many bytes of a body it got
+    status: int = 0  # of the answer
 
 
 @dataclass
 class Hub:
-    """A hub.
+    """A hub."""
 
-    Attributes:
-        repositories: the folder of each, by its name.
-        address: of the hub.
-        asked: every request.
-        etags: of paths whose ETag is not a hash of their content.
-        has_storage: whether weights are at another host, to which the hub redirects.
-        is_gated: whether it wants the token.
-        takes_ranges: whether a part of a file can be had.
-        trouble: called before each answer to a GET with what was asked; it may return a status and headers to answer
-            with, or a number of bytes after which the connection is cut.
-        pause: seconds after each megabyte of a body, or the body's fourth, whichever is less.
-    """
-
-    repositories: dict[str, Path]
-    address: str = ""
-    asked: list[Asked] = field(default_factory=list)
-    etags: dict[Path, str] = field(default_factory=dict)
-    has_storage: bool = True
-    is_gated: bool = False
-    takes_ranges: bool = True
+    repositories: dict[str, Path]  # the folder of each, by its name
+    address: str = ""  # of the hub
+    asked: list[Asked] = field(default_factory=list)  # every request
+    etags: dict[Path, str] = field(default_factory=dict)  # of paths whose ETag is not a hash of their content
+    has_storage: bool = True  # whether weights are at another host, to which the hub redirects
+    is_gated: bool = False  # whether it wants the token
+    takes_ranges: bool = True  # whether a part of a file can be had
     commit: str = COMMIT
+    # called before each answer to a GET with what was asked; it may return a status and headers to answer with, or a
+    # number of bytes after which the connection is cut
     trouble: Callable[[Asked], tuple[int, dict[str, str]] | int | None] = lambda _: None
-    pause: float = 0.0
+    pause: float = 0.0  # seconds after each megabyte of a body, or the body's fourth, whichever is less
     storage: str = ""
 
     @property

@@ -225,17 +225,11 @@ def save(config: Changes, folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class Row:
-    """How far the two engines are apart.
+    """How far the two engines are apart."""
 
-    Attributes:
-        name: the family, and what was changed.
-        layers: how many layers were compared.
-        worst: the largest difference of each array, relative to its largest number above 1.
-    """
-
-    name: str
-    layers: int
-    worst: dict[str, float]
+    name: str  # the family, and what was changed
+    layers: int  # how many layers were compared
+    worst: dict[str, float]  # the largest difference of each array, relative to its largest number above 1
 
     @property
     def is_exact(self) -> bool:

@@ -44,19 +44,6 @@ class Obedient:
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """Answers a sentence with a number of large pieces, which are made as they are asked for."""
-
-    pieces: int
-
-    def open(self) -> BatchFn[Iterator[str]]:
-        """Return what answers batches."""
-        return lambda batch: (
-            Result(number, (f"{number} " * 50_000 for _ in range(self.pieces))) for number, _, _ in batch.sentences
-        )
-
-
-@dataclass(frozen=True)
 class Weights:
     """Makes the weights of a head of every trace; see `TraceTask`."""
 

@@ -10,7 +10,7 @@ from transformers import BloomConfig, BloomForCausalLM, MptConfig, MptForCausalL
 from watched_programs import watched
 
 from attncli.analysis.calls.calls import Calls
-from attncli.analysis.calls.expected import UnexpectedError
+from attncli.analysis.calls.expectations import UnexpectedError
 
 B, H, T, D = 3, 4, 10, 8
 REAL = torch.arange(T) < torch.tensor([10, 6, 3])[:, None]

@@ -115,7 +115,7 @@ def test_a_late_step_takes_as_much_as_an_early_one(style: Endless) -> None:
     assert max(held, default=0) <= MOST
 
 
-@pytest.mark.parametrize("name", ["keys_joined", "by_einsum", "residual"])
+@pytest.mark.parametrize("name", ["keys_joined", "by_einsum"])
 def test_ten_thousand_steps(name: str) -> None:
     """They take little memory beyond the program's, see `growing.main`; all of it is counted, or it is said."""
     finished = forked("run", "-F", "json", growing.__file__, name, "10000")

@@ -38,10 +38,9 @@ RIGHT = {
     "sdpa": "nanogpt causal_booleans causal_and_padding grouped_heads in_a_thread autocast compiled scripted",
     "mha": "in_training in_evaluation causal_hint encoder_in_evaluation nested_encoder transformer",
     "handwritten": """
-        mingpt alibi rotary rotary_in_half cross_attention sliding_window t5 annotated_transformer batched_products
-        multiplied_and_added renormalized heads_last linear_attention pooling experts checkpointed classifier
+        mingpt rotary rotary_in_half cross_attention t5 annotated_transformer batched_products
+        multiplied_and_added renormalized linear_attention pooling experts checkpointed
     """,
-    "flex": "causal_blocks distance_penalty padding",
     "models": "bert_eager gpt2_sdpa llama_left_padded t5_eager",
 }
 WRONG = [
@@ -62,12 +61,10 @@ WRONG = [
     Wrong("handwritten", "padding_rows_are_nan", "nan"),
     Wrong("handwritten", "dropout_in_evaluation", "dropout"),
     Wrong("handwritten", "tiny_fill", "leak", "causal"),
-    Wrong("flex", "reversed_comparison", "leak", severity="note"),
-    Wrong("flex", "window_off_by_one", "window", "causal & window(4)"),
     Wrong("models", "bert_without_its_attention_mask", "pad", "pad"),
 ]
 
-NOTHING_TO_SEE = {"linear_attention", "pooling", "experts", "classifier"}
+NOTHING_TO_SEE = {"linear_attention", "pooling", "experts"}
 """Programs without weights of queries on keys."""
 
 

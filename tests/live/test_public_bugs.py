@@ -114,7 +114,7 @@ BUGS = [
     Bug("swin_nomask", None, "", ""),
     Bug("swin_order", None, "", ""),
     Bug("mask_and_causal", "causal & docs(6,4)", "backend", "backend"),
-    Bug("softprompt", "pad", "", ""),
+    Bug("softprompt", "pad", "padding-side", "padding-side"),
     Bug("all_masked_wrong", "pad", "pad", "missing"),
 ]
 
@@ -193,8 +193,8 @@ def test_the_wrong_twin_is_found(bug: Bug, programs: dict[str, Run]) -> None:
 def test_so_many_are_found() -> None:
     harmful = [bug for bug in BUGS if bug.is_harmful]
     assert len(harmful) == 65
-    assert sum(bool(bug.alone) for bug in harmful) >= 45
-    assert sum(bool(bug.held) for bug in harmful) >= 55
+    assert sum(bool(bug.alone) for bug in harmful) >= 46
+    assert sum(bool(bug.held) for bug in harmful) >= 56
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=named)

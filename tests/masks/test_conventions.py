@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from attncli.errors import InputError, UsageError
 from attncli.masks.conventions import LEAST, Reader, encode_mask, read_convention
 from attncli.masks.files import read_values, write_values
-from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, open_pair
+from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, open_masks
 from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
 
@@ -156,14 +156,6 @@ def test_a_mask_survives_every_convention_and_every_file(tmp_path: Path, to: Rea
     assert theirs.dtype == getattr(torch, dtype)
 
 
-def test_the_least_bfloat16_is_written_and_read(tmp_path: Path) -> None:
-    values = encode_mask(np.tri(3, dtype=bool), "additive", "bfloat16")
-    assert values.min() == torch.finfo(torch.bfloat16).min
-    torch.save(torch.from_numpy(values).bfloat16(), tmp_path / "mask.pt")
-    assert read_values(tmp_path / "mask.pt").dtype == "bfloat16"
-    np.testing.assert_array_equal(read_values(tmp_path / "mask.pt").values, values)
-
-
 # --- the other ways to name a file ------------------------------------------------------------------------------
 
 
@@ -185,7 +177,7 @@ def test_the_bare_name_of_a_file_states_nothing_and_an_expression_does(tmp_path:
         parse(bare)
     np.testing.assert_array_equal(allowed(f"file('{bare}')"), padding)
     np.testing.assert_array_equal(allowed(f"~file('{bare}')"), ~padding)
-    first, second = open_pair(str(tmp_path / "upper.npy"), "causal", GridOptions())
+    first, second = open_masks([str(tmp_path / "upper.npy"), "causal"], GridOptions())
     np.testing.assert_array_equal(first.allowed, second.allowed)
     with pytest.raises(UsageError, match=r"padding\.npy: nothing .*; say it with --for sdpa or --for mha"):
-        open_pair(bare, "pad(right=1)", GridOptions())
+        open_masks([bare], GridOptions())[0].check_read()

@@ -77,7 +77,7 @@ def reproduced(rule: Rule) -> np.ndarray:
     cells = np.zeros(rule.shape, bool)
     for variant in rule.variants:
         assert variant.expression is not None
-        grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries, 1)
+        grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries)
         laid = np.broadcast_to(variant.expression.allowed(grid), (len(variant.rows), 1, queries, keys))
         cells[np.ix_(variant.rows, variant.heads)] = laid
     return cells
@@ -198,7 +198,7 @@ def test_whatever_is_recognised_gives_the_very_cells(data: st.DataObject) -> Non
     for variant in rule.variants:
         covered[np.ix_(variant.rows, variant.heads)] = True
         if variant.expression is not None:
-            grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries, 1)
+            grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries)
             laid = np.broadcast_to(variant.expression.allowed(grid), (len(variant.rows), 1, queries, keys))
             assert (laid == whole[np.ix_(variant.rows, variant.heads)]).all()
     assert covered.all()

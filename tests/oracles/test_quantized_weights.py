@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ from transformers import (
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 import attncli
+from attncli.checkpoints.tensors import Store, Stored
+from attncli.checkpoints.tensors.quantization import dequantized
+from attncli.errors import LoadError
 
 Run = Callable[..., Ran]
 Tensors = dict[str, torch.Tensor]
@@ -308,27 +312,79 @@ def refused(attn: Run, folder: Path, *words: str) -> None:
             assert word in ran.err, ran.err
 
 
-UNREAD: dict[str, tuple[dict[str, Any], str]] = {
-    "awq gemv": ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "AWQ as gemv"),
-    "gptq marlin": ({"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "marlin"}, "marlin"),
-    "gptq mixed": ({"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": {"a": {}}}, "dynamic"),
-    "a list for a name": (
-        {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": ["gptq"]},
-        "checkpoint_format ['gptq']",
+class Tensors(Store):
+    """Tensors of these types and numbers."""
+
+    def __init__(self, tensors: dict[str, tuple[str, np.ndarray]]) -> None:
+        self.names = tensors
+        self.tensors = tensors
+
+    def stored(self, name: str) -> Stored:
+        return Stored(self.tensors[name][0], self.tensors[name][1].shape)
+
+    def read(self, name: str) -> np.ndarray:
+        return self.tensors[name][1]
+
+
+GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+COMPRESSED: dict[str, Any] = {"quant_method": "compressed-tensors"}
+PACKED = COMPRESSED | {"format": "pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}
+# What a configuration says, and what is said against it.
+UNREAD = [
+    ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "AWQ as gemv"),
+    (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ as marlin"),
+    (GPTQ | {"dynamic": {"a": {}}}, "dynamic"),
+    (GPTQ | {"checkpoint_format": ["gptq"]}, "checkpoint_format ['gptq']"),
+    (GPTQ | {"group_size": 10**30}, "group_size 1000"),
+    ({"quant_method": "mxfp4"}, "'mxfp4'; give the checkpoint that it was made from, or what transformers"),
+    ({"bits": 4}, "attn does not read 'MLX'"),
+    (COMPRESSED | {"format": "nvfp4-pack-quantized"}, "nvfp4-pack-quantized"),
+    (COMPRESSED | {"config_groups": {"a": {}, "b": {}}}, "forms of their own"),
+    ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "weight_block_size [0, 128]"),
+]
+# The tensors, by their types and shapes, too.
+MISFIT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (GPTQ, {"q.qweight": ("I32", 8, 64), "q.scales": ("F32", 2, 64)}, "q.qzeros is missing"),
+    (PACKED, {"q_packed": ("I32", 8, 1)}, "q_shape is missing"),
+    (
+        {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        {"q": ("F8_E4M3", 9, 9), "q_scale_inv": ("F32", 3, 1)},
+        "q_scale_inv has shape [3, 1], expected [1, 1] or [9, 1]",
     ),
-    "a huge group": ({"quant_method": "gptq", "bits": 4, "group_size": 10**30}, "group_size 1000"),
-    "mxfp4": ({"quant_method": "mxfp4"}, "'mxfp4'; give the checkpoint that it was made from, or what transformers"),
-    "nvfp4": ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "nvfp4-pack-quantized"),
-    "mixed": ({"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}}, "forms of their own"),
-    "blocks": ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "weight_block_size [0, 128]"),
-}
+    (
+        {"quant_method": "awq", "bits": 4},
+        {"q.qweight": ("I32", 64, 8), "q.qzeros": ("I32", 3, 8), "q.scales": ("F32", 3, 64)},
+        "q.qzeros has 3 groups for 64 inputs",
+    ),
+    (
+        {"quant_method": "bitsandbytes"},
+        {"q.quant_state.bitsandbytes__nf4": ("U8", 3)},
+        "q.quant_state.bitsandbytes__nf4 cannot be read",
+    ),
+]
 
 
-@pytest.mark.parametrize("form", UNREAD)
-def test_a_form_that_is_not_undone_is_named(form: str, attn: Run, llama: Path, tmp_path: Path) -> None:
-    said, word = UNREAD[form]
-    folder, _ = quantized(llama, tmp_path / "unread", lambda tensor: Form({"weight": tensor}, tensor), said)
-    refused(attn, folder, "are quantized", word)
+def test_a_form_that_is_not_undone_and_parts_that_do_not_belong_together_are_named() -> None:
+    kinds = {"I32": np.int32, "F32": np.float32}
+    for config, tensors, reason in [*((config, {}, reason) for config, reason in UNREAD), *MISFIT]:
+        made = {name: (kind, np.ones(shape, kinds.get(kind, np.uint8))) for name, (kind, *shape) in tensors.items()}
+        field = "quantization_config" if "quant_method" in config else "quantization"
+        snapshot: Any = SimpleNamespace(folder="it", config={field: config}, is_pickled=False)
+        with pytest.raises(LoadError) as refusal:
+            dequantized(Tensors(made), snapshot, config)
+        assert str(refusal.value).startswith("the weights of it are")
+        assert reason in str(refusal.value)
+
+
+def test_numbers_that_name_nothing_are_found_where_they_are_read() -> None:
+    ones, group = np.ones((8, 64), np.int32), np.full(64, 99, np.int32)
+    made = {"q.qweight": ("I32", ones), "q.qzeros": ("I32", ones[:2, :8]), "q.g_idx": ("I32", group)}
+    store = dequantized(Tensors(made | {"q.scales": ("F32", np.ones((2, 64), np.float32))}), SNAPSHOT, GPTQ)
+    with pytest.raises(LoadError, match=r"q\.g_idx names groups that q\.scales does not have"):
+        store.read("q.weight")
+
+
+SNAPSHOT: Any = SimpleNamespace(folder="it", config={}, is_pickled=False)
 
 
 def test_parts_of_compressed_tensors_that_nobody_reads_are_named(attn: Run, llama: Path, tmp_path: Path) -> None:
@@ -339,67 +395,6 @@ def test_parts_of_compressed_tensors_that_nobody_reads_are_named(attn: Run, llam
     said = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {}}
     folder, _ = quantized(llama, tmp_path / "more", made, said)
     refused(attn, folder, "weight_zero_point")
-
-
-def test_mlx_is_named(attn: Run, llama: Path, tmp_path: Path) -> None:
-    said = {"group_size": 64, "bits": 4}
-    folder, _ = quantized(llama, tmp_path / "mlx", lambda tensor: Form({"weight": tensor}, tensor), said)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization": said}))
-    refused(attn, folder, "'MLX'")
-
-
-BROKEN: dict[str, tuple[dict[str, Any], Made]] = {
-    "other grid": (
-        {"quant_method": "fp8", "weight_block_size": [128, 128]},
-        lambda each: Form({"weight": each.to(SMALL), "weight_scale_inv": torch.ones(3, 1)}, each),
-    ),
-    "no zeros": (
-        {"quant_method": "gptq", "bits": 4, "group_size": 32},
-        lambda each: Form({"qweight": torch.ones(8, 64, dtype=torch.int32), "scales": torch.ones(2, 64)}, each),
-    ),
-    "other groups": (
-        {"quant_method": "awq", "bits": 4},
-        lambda each: Form(
-            {
-                "qweight": torch.ones(64, 8, dtype=torch.int32),
-                "qzeros": torch.ones(3, 8, dtype=torch.int32),
-                "scales": torch.ones(3, 64),
-            },
-            each,
-        ),
-    ),
-    "odd state": (
-        {"quant_method": "bitsandbytes"},
-        lambda each: Form({"weight.quant_state.bitsandbytes__nf4": torch.ones(3, dtype=torch.uint8)}, each),
-    ),
-    "no shape": (
-        {
-            "quant_method": "compressed-tensors",
-            "format": "pack-quantized",
-            "config_groups": {"group_0": {"weights": {"num_bits": 4}}},
-        },
-        lambda each: Form({"weight_packed": torch.ones(8, 1, dtype=torch.int32)}, each),
-    ),
-}
-
-
-@pytest.mark.parametrize("form", BROKEN)
-def test_parts_that_do_not_belong_together_are_named(form: str, attn: Run, llama: Path, tmp_path: Path) -> None:
-    said, made = BROKEN[form]
-    folder, _ = quantized(llama, tmp_path / "broken", made, said)
-    refused(attn, folder, "_proj.")
-
-
-def test_numbers_that_name_nothing_are_found_where_they_are_read(attn: Run, llama: Path, tmp_path: Path) -> None:
-    def made(each: torch.Tensor) -> Form:
-        codes, zeros, scales, _ = in_groups(each, 4, [place // 32 for place in range(each.shape[1])])
-        stored = {"qweight": packed(codes, 4).T, "qzeros": packed(zeros.T, 4), "scales": scales.T}
-        return Form(stored | {"g_idx": torch.full(each.shape[1:], 99, dtype=torch.int32)}, each)
-
-    said = {"quant_method": "gptq", "bits": 4, "group_size": 32}
-    folder, _ = quantized(llama, tmp_path / "gptq", made, said)
-    refused(attn, folder, "g_idx names groups")
 
 
 def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run, llama: Path, tmp_path: Path) -> None:

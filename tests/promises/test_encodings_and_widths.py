@@ -133,34 +133,3 @@ def test_no_width_of_the_environment_changes_what_a_pipe_gets() -> None:
     with whole_program() as attn:
         for width in ("abc", "1", "200"):
             assert attn(*COMMANDS["inspect"], COLUMNS=width) == ran("inspect")
-
-
-def test_a_console_of_windows_that_writes_escapes_out_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    import rich.console
-
-    from attncli.cli.terminal import Terminal
-
-    class Console:
-        encoding = "cp437"
-        written = ""
-
-        def isatty(self) -> bool:
-            return True
-
-        def write(self, text: str) -> None:
-            text.encode("cp437")
-            self.written += text
-
-        def flush(self) -> None: ...
-
-    for is_legacy in (True, False):
-        monkeypatch.setattr(rich.console, "detect_legacy_windows", lambda is_legacy=is_legacy: is_legacy)
-        monkeypatch.setenv("TERM", "xterm-256color")
-        console: Any = Console()
-        terminal = Terminal(console)
-        from rich.text import Text
-
-        terminal.show([Text("weights", style="bold on #440154")])
-        assert ("\x1b" in console.written) == (not is_legacy)
-        assert "weights" in console.written
-        assert terminal.palette("viridis").has_color == (not is_legacy)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import attncli
 from attncli.analysis.calls.calls import Calls
-from attncli.analysis.calls.expected import UnexpectedError
+from attncli.analysis.calls.expectations import UnexpectedError
 
 HEADS, T, WIDTH = 4, 16, 8
 FUTURE = torch.ones(T, T, dtype=torch.bool).triu(1)

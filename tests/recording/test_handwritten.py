@@ -323,6 +323,8 @@ def test_a_scale_of_each_head_hides_nothing(is_masked_first: bool, qkv: tuple[to
         (lambda s: (s / 2).softmax(-1).square(), "what was done to the weights"),
         (lambda s: (s / 2).pow(3).softmax(-1), "what was done to the scores"),
         (lambda s: (s / 2).softmax(-1) * torch.rand(H, 1, 1), "what was done to the weights"),
+        (lambda s: torch.where(CAUSAL, s / 2, s / 3).softmax(-1), "what was done to the scores"),
+        (lambda s: (s / 2).masked_fill(s < 0, 0.0).softmax(-1), "what was done to the scores"),
         (lambda s: (5 * torch.tanh((s / 2 + MASK) / 5)).softmax(-1), "what was done to the scores"),
     ],
 )

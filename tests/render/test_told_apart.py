@@ -40,7 +40,7 @@ def test_the_default_ramp_tells_the_most_cells_apart_and_as_many_as_is_published
         assert max(of_model, key=lambda ramp: of_model[ramp]) == DEFAULT_RAMP
     texts = colors.SENTENCES.read_text(encoding="utf-8").splitlines()
     (found,) = colors.shares(minilm, texts, DEFAULT_RAMP, ("truecolor",))
-    assert 100 * found.told / found.pairs == pytest.approx(published["MiniLM", DEFAULT_RAMP], abs=0.1)
+    assert 100 * found.distinct / found.pairs == pytest.approx(published["MiniLM", DEFAULT_RAMP], abs=0.1)
 
 
 def test_a_head_that_looks_at_the_token_before_is_a_bright_line(colors: ModuleType, minilm: str) -> None:

@@ -2,17 +2,13 @@
 
 import sys
 import unicodedata
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import UsageError
-from attncli.masks.parser import parse
-from attncli.text import names_in, visible
-from attncli.trace.selection import Indices
+from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
 BIDIRECTIONAL = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
@@ -91,22 +87,6 @@ def test_what_is_hidden_is_written_as_an_escape(text: str, shown: str) -> None:
 )
 def test_a_label_is_the_token_as_people_read_it(text: str, label: str) -> None:
     assert token(text).label == label
-
-
-@pytest.mark.parametrize(
-    "refuse",
-    [
-        lambda text: tokens("a").find(text, "query"),
-        lambda text: Indices.of("head", text),
-        lambda text: names_in("--show", text, ["q"]),
-        parse,
-    ],
-)
-def test_a_refusal_shows_control_characters_and_sends_none(refuse: Callable[[str], Any]) -> None:
-    with pytest.raises(UsageError) as refused:
-        refuse("causal & \x1b[31mred\u202e")
-    assert r"\x1b[31mred\u202e" in str(refused.value)
-    assert not HIDDEN & set(str(refused.value))
 
 
 # --- found by what is shown ----------------------------------------------------------------------------------

@@ -161,8 +161,9 @@ def _written_twice(call: AttentionCall, earlier: EarlierCall | None) -> Iterator
 
 def _positions_again(positions: InputHint, earlier: EarlierCall) -> Iterator[Finding]:
     """Yield that queries behind a cache stand at positions that its keys have."""
-    first, last = positions.values[:, 0], earlier.last
-    if last is None or len({len(first), len(last)} - {1}) > 1 or (first > last).any():
+    first, last, queries = positions.values[:, 0], earlier.last, positions.values.shape[1]
+    # As many keys more as there were are another stream of the same words (ProphetNet), unless it is one.
+    if last is None or 1 < queries == earlier.keys or len({len(first), len(last)} - {1}) > 1 or (first > last).any():
         return
     message = (
         f"the position of the query behind a cache is {int(first[0])} again, although the cache has keys to position "

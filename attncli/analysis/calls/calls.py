@@ -14,8 +14,14 @@ import numpy as np
 
 from attncli.analysis.calls.analyzer import CallAnalyzer, LRUCache
 from attncli.analysis.calls.caches import EarlierCall
-from attncli.analysis.calls.expectations import Expectations, Expected, matches
-from attncli.analysis.calls.expected import CallMismatch, UnexpectedError, mismatches
+from attncli.analysis.calls.expectations import (
+    CallMismatch,
+    Expectations,
+    Expected,
+    UnexpectedError,
+    matches,
+    mismatches,
+)
 from attncli.analysis.calls.groups import (
     LOOKED_FOR,
     NOTHING_EXPECTED,

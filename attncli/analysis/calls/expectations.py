@@ -1,18 +1,33 @@
-"""What the masks of a program should be: an expression for every place, or for the places that a pattern names."""
+"""What the masks of a program should be, for every place or those that a pattern names, and what differs from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attncli.errors import UsageError
-from attncli.masks.expressions import Expression, Pad, leaves
-from attncli.masks.mask_grid import bind_lengths
+import numpy as np
+
+from attncli.analysis.calls.groups import FindingCount, joined_places
+from attncli.analysis.calls.step_findings import padding_of
+from attncli.analysis.calls.steps import CallContext, RecordedCall
+from attncli.errors import AttnError, UsageError
+from attncli.masks.alibi import bias_heads, slopes
+from attncli.masks.audit import audit_allowed, word_queries
+from attncli.masks.comparison import Comparison
+from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
+from attncli.masks.findings import Finding
+from attncli.masks.mask_grid import MaskSize, bind_lengths, materialise
 from attncli.masks.parser import parse
+from attncli.masks.recognition import infer_padding
 from attncli.recording.call import CallSite
-from attncli.text import visible
+from attncli.text import plural, visible
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+    from attncli.analysis.calls.masks import CallMask
 
 EVERYWHERE = "*"  # the pattern of an expression that has none
 Expected = str | Sequence[str] | Mapping[str, str]
@@ -109,3 +124,170 @@ def _expectation(pattern: str | None, text: str) -> Expectation:
         raise UsageError(f"'={visible(text)}' has no pattern before the '='")
     expression = parse(text, allow_bias=True, allow_rows=True)
     return Expectation(EVERYWHERE if pattern is None else pattern, text.strip(), expression)
+
+
+_MOST_LINES = 20
+_MOST_SLOPES = 4  # that are shown
+
+
+class CallMismatch(NamedTuple):
+    """A call that is not as expected, and how.
+
+    Attributes:
+        call: it.
+        finding: what differs.
+        expected: what it was held against, with the padding of its batch; None where that is not known.
+    """
+
+    call: RecordedCall
+    finding: Finding
+    expected: Expression | None
+
+    @property
+    def cells(self) -> tuple[str, Comparison] | None:
+        """Which cells are wrong, in the first batch row and head where some are; None where it is no matter of cells.
+
+        The batch row and the head in words, where there are several, and the call beside what is expected; where it
+        does not matter what a query sees, they agree.
+        """
+        mask, expected = self.call.mask, self.expected
+        if mask is None or expected is None or not self.finding.cells:
+            return None
+        *_, queries, keys = mask.shape
+        grid = Grid(np.arange(queries)[:, None], keys, mask.past, queries)
+        right = materialise(expected, MaskSize(queries, keys, mask.past))
+        right = right.reshape((1,) * (4 - right.ndim) + right.shape)
+        planes = np.broadcast_to(mask.allowed, np.broadcast_shapes(mask.allowed.shape, right.shape))
+        differs = (planes != right) & word_queries(expected, grid)
+        found = np.argwhere(differs.any(axis=(2, 3)))
+        if not len(found):
+            return None
+        row, head = found[0].tolist()
+        names = [f"batch row {row}"] * (len(planes) > 1) + [f"head {head}"] * (planes.shape[1] > 1)
+        plane, seen = differs[row, head], planes[row, head]
+        compared = Comparison(("the call", "expected"), plane & seen, plane & ~seen, seen & ~plane, mask.past)
+        return ", ".join(names), compared
+
+
+class UnexpectedError(AssertionError):
+    """Calls are not as expected.
+
+    Attributes:
+        expected: what they were held against.
+        wrong: which calls, and how; empty where there was no call at all.
+    """
+
+    def __init__(self, expected: str, wrong: Sequence[CallMismatch], unchecked: Sequence[str] = ()) -> None:
+        """Make the error.
+
+        Args:
+            expected: what the calls were held against.
+            wrong: which calls, and how.
+            unchecked: what could not be held against it, a sentence each.
+        """
+        self.expected, self.wrong = expected, tuple(wrong)
+        super().__init__("\n".join([f"attention is not {visible(expected)}", *self._lines(), *unchecked]))
+
+    def _lines(self) -> Iterator[str]:
+        places: dict[tuple[tuple[object, ...], str], list[CallSite]] = {}
+        for one in self.wrong:
+            text = FindingCount(one.call.with_lines(one.finding), 1).text(1)
+            places.setdefault((one.call.place[:3], text), []).append(one.call.place)
+        for (_, text), alike in [*places.items()][:_MOST_LINES]:
+            yield visible(f"{joined_places(alike)}: {text}")
+        if len(places) > _MOST_LINES:
+            yield f"and {len(places) - _MOST_LINES} more"
+
+
+def mismatches(calls: Sequence[CallContext], expected: Expectations) -> Iterator[list[CallMismatch]]:
+    """Yield what each call of a step does otherwise than is expected at its place.
+
+    Args:
+        calls: of one step, with what is known of their batches.
+        expected: what their masks should be; the last query stands at the last key. How much `pad` hides is what the
+            numbers of the words say, by the `padding_idx` of an embedding, or else the first mask of the step that
+            hides keys at an end of a batch row, unless the expression has it.
+    """
+    for each in calls:
+        here = expected.at(each.call.place)
+        if here is None:
+            yield []
+            continue
+        try:
+            own = _with_padding(here.expression, each, calls)
+        except AttnError as error:  # pad(left), and the padding is on the right
+            yield [
+                CallMismatch(each.call, Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None)
+            ]
+            continue
+        yield [CallMismatch(each.call, one, own) for one in _findings(each.call, own)]
+
+
+def _with_padding(expected: Expression, context: CallContext, calls: Sequence[CallContext]) -> Expression | None:
+    """Return what is expected of a call, with the padding of its batch; None where that is not known."""
+    mask = context.call.mask
+    pads = [leaf for leaf in leaves(expected) if isinstance(leaf, Pad)]
+    if mask is None or all(leaf.lengths is not None for leaf in pads):
+        return expected
+    tokens = _tokens(expected, mask, context, calls)
+    return None if tokens is None else with_lengths(expected, tokens)
+
+
+def _tokens(
+    expected: Expression, mask: CallMask, context: CallContext, calls: Sequence[CallContext]
+) -> Bool[np.ndarray, "B K"] | None:
+    """Return which keys of a call are tokens; None where that is not known."""
+    batch, _, queries, keys = mask.shape
+    padding = padding_of(calls, context)
+    unpadded = [one.values.astype(bool) for one in context.hints_of("unpadded")]
+    if padding:  # several sequences may have as many positions
+        candidates = [*(one.tokens for one in padding), *unpadded]
+        tokens = next((one for one in candidates if np.array_equal(one, mask.rule.tokens)), candidates[0])
+    elif prompt := context.hints_of("prompt"):
+        return prompt[0].values.astype(bool)
+    elif batch == 1 or any(
+        len(one.allowed) == batch for each in calls for one in each.call.masks if one.allowed.shape[3] == keys
+    ):
+        tokens = np.ones((batch, keys), bool)
+    else:
+        return unpadded[0] if unpadded else None
+    if any(one.place is None for one in padding) or len(mask.allowed) < batch:
+        return tokens
+    cells = np.broadcast_to(mask.allowed[:, 0], (batch, queries, keys))
+    return infer_padding(expected, cells, mask.past, tokens)
+
+
+def _findings(call: RecordedCall, expected: Expression | None) -> list[Finding]:
+    """Return the errors of a call beside what is expected of it, of which None is that its padding is not known."""
+    if call.mask is None:
+        return [Finding("no-mask", "error", f"the mask cannot be held against {expected}: it cannot be read")]
+    if expected is None:
+        message = "cannot check `pad`: sequence lengths unknown"
+        advice = "set nn.Embedding(padding_idx=…), or give `lengths` to check in Python"
+        return [Finding("pad", "error", message, advice=advice)]
+    try:
+        found = audit_allowed(call.mask.allowed, call.mask.shape, expected)
+        wrong = [one for one in found if one.severity == "error" and one.code != "dead-row"]  # said of every call
+        return [*wrong, *_wrong_bias(call.mask, bias_heads(expected))]
+    except AttnError as error:  # it does not fit so many positions
+        return [Finding("shape", "error", f"{expected} does not fit: {error}")]
+
+
+def _wrong_bias(mask: CallMask, expected: int | None) -> Iterator[Finding]:
+    """Yield how the bias of a call is not ALiBi's for so many heads; None is that no bias is expected to be so."""
+    heads = mask.shape[1]
+    if expected is None:
+        return
+    name, right = f"alibi({expected})", (*slopes(expected),)
+    found = mask.slopes if mask.has_bias else mask.slopes_of(np.zeros((1, 1, 1, 1), np.float32))
+    if expected != heads:
+        message = f"{name} is a bias of {plural(expected, 'head')}, and there are {heads} here"
+    elif found in (right, ()):
+        return
+    elif not mask.has_bias:
+        message = f"{name} is not added to the scores"
+    else:
+        own, others = (", ".join(f"{one:.4g}" for one in each[:_MOST_SLOPES]) for each in (found or (), right))
+        are = f"its slopes are {own}, not {others}" if found else "it is not −slope·distance in each head"
+        message = f"the bias that is added to the scores is not {name}: {are}"
+    yield Finding("bias", "error", message, heads)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attncli.analysis.calls.keys import findings_of_keys
 from attncli.analysis.calls.masks import CallMask, MaskReading
 from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
@@ -43,6 +44,7 @@ def findings_of(
     """
     yield from call.findings
     yield from _on_heads(mask)
+    yield from findings_of_keys(call, mask)
     yield from _alignment(mask)
     if has_cache and mask.is_top_left and not mask.is_causal:
         yield _before_the_cache(mask)

@@ -68,15 +68,8 @@ def invariances(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Itera
         padded = compare("cache", "whole, padded in steps", lambda: runner.with_cache_together(sentences))
         in_steps = padded if padded.has_failed or not (padded.change or 0) <= in_steps.change else in_steps
     yield in_steps
-    yield compare("backend", ", ".join(runner.backends), lambda: _in_eager(runner, sentences))
+    yield compare("backend", ", ".join(runner.backends), lambda: map(runner.alone_in_eager, sentences))
     yield compare("packing", "alone, packed by positions", lambda: runner.packed(sentences))
-
-
-def _in_eager(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Iterator[States]:
-    if len(runner.backends) == 1:
-        raise NotExposedError(f"it has {runner.backends[0]} attention alone")
-    for sentence in sentences:
-        yield runner.alone(sentence, backend=1)
 
 
 def _largest(pairs: Iterable[tuple[States, States]]) -> dict[tuple[int, str], float]:

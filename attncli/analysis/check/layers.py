@@ -14,7 +14,7 @@ from attncli.masks.conventions import Reading, read_added
 from attncli.masks.expressions import Grid
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding
-from attncli.masks.mask_grid import MaskGrid
+from attncli.masks.mask_grid import MaskGrid, grid_rows
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
@@ -52,11 +52,12 @@ def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
     """
     expected = layer.implied.expression
     whole, own = _subject(layer, slice(None)), _subject(layer, layer.keys)
-    yield from _received(layer, own)
+    grid = grid_rows(own, np.arange(own.shape[-2]))
+    yield from _received(layer, own, grid)
     for finding in [*audit(own, expected, own.size), *audit_fills(whole, dtype)]:
         if not layer.implied.is_exact and finding.code in ("missing", "varies"):
             continue  # a layer that chooses among its keys, or one of which nothing is known
-        cells = forbidden_by(expected, _grid(own))
+        cells = forbidden_by(expected, grid)
         weighed = _weighed(finding, layer, own.allowed & cells[finding.code]) if finding.code in _WEIGHED else finding
         # A window that is too narrow misses keys; what is wrong with it is the window.
         yield replace(weighed, code="window") if finding.code == "missing" and layer.implied.window else weighed
@@ -84,15 +85,9 @@ def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
     return MaskGrid("mask", reading.allowed, 0, None, StoredMask(values, None), reading)
 
 
-def _grid(subject: MaskGrid) -> Grid:
-    """Return the cells of a mask whose first query is the sentence's first token."""
-    _, queries, keys = subject.allowed.shape
-    return Grid(np.arange(queries)[:, None], keys, 0, queries, 1)
-
-
-def _received(layer: CapturedLayer, own: MaskGrid) -> Iterator[Finding]:
+def _received(layer: CapturedLayer, own: MaskGrid, grid: Grid) -> Iterator[Finding]:
     """Yield what is wrong with what was handed to the layer: nothing, or numbers that forbid nothing."""
-    needed = layer.implied.expression.allowed(_grid(own)).all() and layer.keys == slice(0, layer.trace.num_keys)
+    needed = layer.implied.expression.allowed(grid).all() and layer.keys == slice(0, layer.trace.num_keys)
     if not layer.has_mask and not needed:
         yield Finding("no-mask", "error", f"no mask reached the layer; it should be {layer.implied.expression}")
     if own.stored is None or own.stored.values.dtype == bool:

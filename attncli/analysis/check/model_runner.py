@@ -128,9 +128,15 @@ class ModelRunner:
 
     # --- in one way and another ---
 
-    def alone(self, sentence: EncodedInput, backend: int = 0) -> States:
-        """Return the hidden states of one sentence, computed by one of the `backends`."""
-        return self._states(self._padded([sentence], "right"), backend)[0]
+    def alone(self, sentence: EncodedInput) -> States:
+        """Return the hidden states of one sentence."""
+        return self._states(self._padded([sentence], "right"))[0]
+
+    def alone_in_eager(self, sentence: EncodedInput) -> States:
+        """Return the hidden states of one sentence, computed by the other one of two `backends`."""
+        if len(self.backends) == 1:
+            raise NotExposedError(f"it has {self.backends[0]} attention alone")
+        return self._states(self._padded([sentence], "right"), self.backends[1])[0]
 
     def together(self, sentences: Sequence[EncodedInput], side: str) -> list[States]:
         """Return the hidden states of each sentence of a padded batch."""
@@ -171,7 +177,7 @@ class ModelRunner:
     @property
     def looks_back(self) -> bool:
         """Whether some layers are causal: their queries see no later key."""
-        ahead = Grid(np.zeros((1, 1), int), 2, 0, 1, 1)  # the first of two positions
+        ahead = Grid(np.zeros((1, 1), int), 2, 0, 1)  # the first of two positions
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
     def packed(self, sentences: Sequence[EncodedInput]) -> list[States]:
@@ -182,8 +188,8 @@ class ModelRunner:
 
     # --- inputs ---
 
-    def _states(self, batch: PaddedBatch, backend: int = 0) -> list[States]:
-        set_backend(self.model, self.backends[backend])
+    def _states(self, batch: PaddedBatch, backend: str | None = None) -> list[States]:
+        set_backend(self.model, backend or self.backends[0])
         return self._by_kind(states(self.model, batch.inputs, batch.spans))
 
     def _in_steps(self, batch: PaddedBatch, steps: list[int]) -> list[States]:

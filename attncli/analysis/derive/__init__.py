@@ -66,7 +66,7 @@ def derived_trace(trace: Trace, derivation: Derivation) -> Trace:
     rules = []
     if derivation.norms:
         rules.append(norms.rule_of(layers))
-        layers = tuple(norms.with_norms(layer) for layer in layers)
+        layers = tuple(map(norms.with_norms, layers))
     if derivation.rollout:
         layers = tuple(sorted(layers, key=lambda layer: layer.layer))
         wanted: tuple[int, ...] = (layers[-1].layer,)

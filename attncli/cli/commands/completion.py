@@ -11,8 +11,7 @@ from attncli.cli.groups import argument
 def completion(
     environment: Environment,
     shell: Annotated[
-        Literal["bash", "zsh", "fish", "powershell"],
-        argument("The shell: bash, zsh, fish or powershell.", "SHELL"),
+        Literal["bash", "zsh", "fish", "powershell"], argument("The shell: bash, zsh, fish or powershell.", "SHELL")
     ],
 ) -> None:
     """Print the completion script of a shell.

@@ -16,7 +16,7 @@ from attncli.cli.groups import argument
 from attncli.errors import ExitCode, UsageError, raise_on_failure
 
 if TYPE_CHECKING:
-    from attncli.analysis.diff import Difference, Differences
+    from attncli.analysis.diff import Differences
     from attncli.engines.source import CorpusItem
     from attncli.trace.trace import Trace
 
@@ -90,7 +90,7 @@ def diff(
         return
     difference = compare(*traces, queries=query or (), top=top)
     warnings = (f"warning: {each}" for each in warnings_of_both(difference))
-    for note in (*_notes(difference), *warnings, *difference.notes):
+    for note in (*warnings, *difference.notes):
         environment.note(note)
     if chosen == "json":
         from attncli.formats.documents import write_difference
@@ -171,16 +171,3 @@ def _over_sentences(
     for note in (found := stats.differences()).notes:
         environment.note(note)
     return found, stream.failures
-
-
-def _notes(difference: Difference) -> Iterator[str]:
-    """Yield what the words of a toy layer are, where that is another thing in each sentence."""
-    first, second = difference.first, difference.second
-    has_tables = all(trace.source.kind == "toy" and trace.source.details["rng"] == "torch" for trace in (first, second))
-    if has_tables and any(
-        first.key_tokens[one].id != second.key_tokens[other].id for one, other in difference.keys.pairs
-    ):
-        yield (
-            "--rng torch draws the words of each sentence afresh, so that a word may have two embeddings; "
-            "--rng numpy, or --vocab TOKENIZER, gives it one"
-        )

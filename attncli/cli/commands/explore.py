@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from attncli.cli import options
-from attncli.cli.environment import Environment, is_piped_in
+from attncli.cli.environment import Environment
 from attncli.cli.groups import Options, argument, dashed
 from attncli.errors import UsageError, require
-
-if TYPE_CHECKING:
-    from attncli.engines.interactive import InteractiveSource
-    from attncli.explore.command import InputSource
-    from attncli.explore.view_state import ViewState
 
 _OF_QUESTIONS = ("text", "pair", "target", "mask")
 
@@ -56,10 +50,13 @@ def explore(
     attn explore -m gpt2
     """
     from attncli.analysis.learn import TEXT
-    from attncli.engines.interactive import Query
+    from attncli.cli.loop import loading
+    from attncli.engines.interactive import Query, open_interactive
     from attncli.explore.command import InputSource, command_of
     from attncli.explore.view_state import ViewState
 
+    if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
+        raise UsageError(f"attn explore is drawn on a terminal, and {why}; attn inspect prints what it would show")
     words = request.text or [TEXT]
     if len(words) > 1 and any(" " in word for word in words):
         raise UsageError(f"{len(words)} sentences, and one is explored at a time; attn diff compares two")
@@ -69,9 +66,17 @@ def explore(
     fixed = [one for one in request.explicit_values() if one[0] not in _OF_QUESTIONS]
     fixed += [(name, value) for name, value in (("colormap", colormap), ("color", color)) if value is not None]
     source = InputSource(tuple(word for one in fixed for word in _words(*one)), request.from_ is not None)
-    _refuse_without_screen(environment, request, state, source)
     require("attn explore", "textual")
-    opened = _opened(environment, request)
+    if request.from_ is not None:
+        opened = open_interactive(saved=request.from_)
+    else:
+        with loading(environment, request.model, request.toy.vocab):
+            opened = open_interactive(
+                model=request.model,
+                special=not request.no_special,
+                **dict(request.toy.explicit_values()),
+                **dict(request.load.explicit_values()),
+            )
     if opened.own is not None:
         state = replace(state, question=opened.own)
     from attncli.explore.app import run
@@ -83,43 +88,6 @@ def explore(
     environment.write([f"{command_of(seen, source).line()}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)
-
-
-def _refuse_without_screen(
-    environment: Environment, request: ExploreOptions, state: ViewState, source: InputSource
-) -> None:
-    """Raise UsageError, with the command that takes its place, where there is no terminal for it."""
-    from attncli.explore.command import ViewSnapshot, command_of
-
-    why = "- is standard input" if request.text == ["-"] else environment.lacks_screen()
-    if not why:
-        return
-    if request.text is None and request.from_ is None and is_piped_in():
-        state = state.asking("-")
-    command = shlex.join(["attn", *command_of(ViewSnapshot(state, "heads"), source).words()])
-    raise UsageError(f"attn explore is drawn on a terminal, and {why}; this prints what it would begin with: {command}")
-
-
-def _opened(environment: Environment, request: ExploreOptions) -> InteractiveSource:
-    """Return the model, the toy layer or the saved trace.
-
-    Raises:
-        UsageError: an option does not apply.
-        LoadError: the checkpoint cannot be loaded.
-        InputError: there is no trace in the file.
-    """
-    from attncli.cli.loop import loading
-    from attncli.engines.interactive import open_interactive
-
-    if request.from_ is not None:
-        return open_interactive(saved=request.from_)
-    with loading(environment, request.model, request.toy.vocab):
-        return open_interactive(
-            model=request.model,
-            special=not request.no_special,
-            **dict(request.toy.explicit_values()),
-            **dict(request.load.explicit_values()),
-        )
 
 
 def _words(name: str, value: Any) -> Iterator[str]:

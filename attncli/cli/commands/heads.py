@@ -34,8 +34,7 @@ class MetricChoice(Options):
         options.input_option("Run on random tokens of the model, each sequence twice: the test for induction heads."),
     ] = False
     label: Annotated[
-        bool,
-        options.view_option("Say in a word what each head does: previous, induction, …; attn help metrics."),
+        bool, options.view_option("Say in a word what each head does: previous, induction, …; attn help metrics.")
     ] = False
     metrics: Annotated[
         str | None, options.view_option("With commas: the columns. Default: all; with --label, none.", "METRICS")

@@ -104,10 +104,16 @@ def show(
     attn mask show "causal & pad" --lengths 5,2 --size 6
     attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """
-    from attncli.masks.mask_grid import open_mask
+    from attncli.masks.mask_grid import open_masks
 
-    tokens = None if text is None else _words(text)
-    subject = open_mask(mask, mask_input.grid_options(mask, tokens=tokens))
+    tokens = None
+    if text is not None:
+        from attncli.encoding.encode import check_texts
+        from attncli.encoding.vocabulary import WordVocabulary
+
+        check_texts(text)
+        tokens = [token.label for token in WordVocabulary([text], None).encode(text, None)]
+    (subject,) = open_masks([mask], mask_input.grid_options(mask, tokens=tokens))
     subject.check_read()
     if output.chosen() == "json":
         from attncli.formats.documents import write_masks
@@ -123,8 +129,7 @@ def check(
     mask_input: MaskInput,
     output: options.DocumentOutput,
     expect: Annotated[
-        str | None,
-        options.choice_option("What it should say: 'causal & pad(right=2)', or a file.", "EXPR"),
+        str | None, options.choice_option("What it should say: 'causal & pad(right=2)', or a file.", "EXPR")
     ] = None,
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
@@ -142,11 +147,11 @@ def check(
     """
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
-    from attncli.masks.mask_grid import as_expression, is_file, open_mask, read_grid
+    from attncli.masks.mask_grid import as_expression, is_file, open_masks, read_grid
 
     codes, how = parse_fail_on(fail_on), mask_input.grid_options(mask, expect)
     expected = None if expect is None else as_expression(expect, how.lengths)
-    subject = read_grid(mask, how, expected) if is_file(mask) else open_mask(mask, how, expected)
+    subject = read_grid(mask, how, expected) if is_file(mask) else open_masks([mask], how, expected)[0]
     findings = [*audit(subject, expected, how.size), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
     if output.chosen() == "json":
@@ -179,10 +184,12 @@ def diff(
     attn mask diff before.npy after.npy
     """
     from attncli.masks.comparison import compare
-    from attncli.masks.mask_grid import open_pair
+    from attncli.masks.mask_grid import open_masks
     from attncli.render.masks import compared
 
-    first, second = open_pair(mask, other, mask_input.grid_options(mask, other))
+    first, second = open_masks([mask, other], mask_input.grid_options(mask, other))
+    for subject in (first, second):
+        subject.check_read()
     comparison = compare(first, second)
     _draw(
         environment, output, "diff", f"{mask} / {other}",
@@ -213,30 +220,21 @@ def convert(
     """
     from attncli.masks.conventions import encode_mask
     from attncli.masks.files import write_values
-    from attncli.masks.mask_grid import open_mask
+    from attncli.masks.mask_grid import open_masks
 
-    subject = open_mask(mask, mask_input.grid_options(mask))
+    (subject,) = open_masks([mask], mask_input.grid_options(mask))
     subject.check_read()
     write_values(output, encode_mask(subject.cells, to, dtype or "float32"))
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text, as the toy layer splits it."""
-    from attncli.encoding.encode import check_texts
-    from attncli.encoding.vocabulary import WordVocabulary
-
-    check_texts(text)
-    return [token.label for token in WordVocabulary([text], None).encode(text, None)]
 
 
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
     """Return the mask beside what is expected, where cells are wrong."""
     from attncli.masks.comparison import compare
-    from attncli.masks.mask_grid import grid_of_expression, heads_of
+    from attncli.masks.mask_grid import grid_of_expression
 
     if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
         return None
-    return compare(subject, grid_of_expression(expected, subject.size, heads_of(subject.shape)))
+    return compare(subject, grid_of_expression(expected, subject.size))
 
 
 def _draw(

@@ -104,7 +104,10 @@ def run(
     # The program may go to another folder.
     output = replace(output, output=None if output.file is None else str(output.file.absolute()))
     if save is not None:
-        _make_folder(save)
+        try:
+            save.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--save {visible(str(save))}: {error.strerror or error}") from None
         save = save.absolute()
     calls.start()
     with ExitStack() as stack:
@@ -139,13 +142,6 @@ def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Envi
         canvas.show(calls_parts(calls, canvas.palette("viridis"), canvas.width))
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--save {visible(str(folder))}: {error.strerror or error}") from None
-
-
 def _save(calls: Calls, folder: Path, stderr: Environment) -> None:
     """Save the traces of every row, in the order of the table."""
     for number, row in enumerate(calls.rows, 1):
@@ -154,11 +150,8 @@ def _save(calls: Calls, folder: Path, stderr: Environment) -> None:
         except AttnError as error:
             stderr.note(f"{row.place} is not saved: {error}")
             continue
+        place = f"{row.place}-{row.place.function}"
+        name = "".join(one if one.isalnum() or one in "._-" else "-" for one in place).strip("-")[-100:]
         for index, trace in enumerate(traces):
             batch = f"-row{index}" if len(traces) > 1 else ""
-            trace.save(folder / f"{number:02}-{_file_name(f'{row.place}-{row.place.function}')}{batch}.safetensors")
-
-
-def _file_name(place: str) -> str:
-    """Return what a place is called in the name of a file."""
-    return "".join(one if one.isalnum() or one in "._-" else "-" for one in place).strip("-")[-100:]
+            trace.save(folder / f"{number:02}-{name}{batch}.safetensors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -88,7 +89,7 @@ def read_parquet(file: SentenceFile, column: str, chat: bool = False) -> Iterato
         kind = schema.field(_column_index(schema.names, name, column)).type
         if not (_is_text(kind) or (chat and _is_list(kind))):
             raise InputError(f"column '{visible(column)}' of {name} is {visible(str(kind))}; expected text")
-        null = Failure(f"its '{visible(column)}' is null; expected text")
+        null = Failure(f"its '{visible(column)}' is no text")
         groups = range(table.num_row_groups)
         batches = (batch for group in groups for batch in table.iter_batches(_ROWS, [group], [column], False))
         texts = chain.from_iterable(_values(batch.column(0), name) for batch in batches)
@@ -104,7 +105,6 @@ def count_rows(file: SentenceFile) -> int:
 
 @contextmanager
 def _open_parquet(file: SentenceFile) -> Iterator[ParquetFile]:
-    """Open a Parquet file, of which little is held in memory at a time."""
     require("a Parquet file", "pyarrow")
     from pyarrow.parquet import ParquetFile
 
@@ -112,30 +112,22 @@ def _open_parquet(file: SentenceFile) -> Iterator[ParquetFile]:
         yield table
 
 
-# Older writers do not say which bytes are text.
-_TEXTS = {"string", "large_string", "string_view", "binary", "large_binary", "binary_view"}
-
-
 def _is_text(kind: DataType) -> bool:
-    from pyarrow import types
-
-    return str(kind.value_type if types.is_dictionary(kind) else kind) in _TEXTS
+    """Return whether a column holds texts; older writers do not say which bytes are text."""
+    return re.fullmatch(r"(dictionary<values=)?(large_)?(string|binary)(_view)?(,.*)?", str(kind)) is not None
 
 
 def _is_list(kind: DataType) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_list(kind) or types.is_large_list(kind))
+    return re.match("(large_)?list<", str(kind)) is not None
 
 
 def _values(array: Array, name: str) -> list[Any]:
     """Return what a column of texts or messages holds, and failures for what is no UTF-8."""
     import pyarrow
-    from pyarrow import types
 
-    if types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     if _is_list(array.type):
         return [None if one is None else conversation_of(one) for one in array.to_pylist()]
-    wide = pyarrow.large_binary() if types.is_large_string(array.type) else pyarrow.binary()
-    return [None if one is None else decode(one, name) for one in array.cast(wide).to_pylist()]
+    if pyarrow.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    texts = array.cast(pyarrow.large_binary() if str(array.type).startswith("large") else pyarrow.binary())
+    return [None if one is None else decode(one, name) for one in texts.to_pylist()]

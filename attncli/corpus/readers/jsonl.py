@@ -57,7 +57,7 @@ def _parse(line: bytes, name: str) -> dict[str, Any] | Failure:
     if isinstance(record, dict):
         return record
     text = decode(line, name)
-    return text if isinstance(text, Failure) else Failure(f"it is {_kind_of(record)}; expected a JSON object")
+    return text if isinstance(text, Failure) else Failure("it is no JSON object")
 
 
 def _text(record: dict[str, Any], column: str, chat: bool) -> str | Failure:
@@ -66,7 +66,7 @@ def _text(record: dict[str, Any], column: str, chat: bool) -> str | Failure:
     value = record[column]
     if chat and isinstance(value, list):
         return conversation_of(value)
-    return value if isinstance(value, str) else Failure(f"its '{visible(column)}' is {_kind_of(value)}; expected text")
+    return value if isinstance(value, str) else Failure(f"its '{visible(column)}' is no text")
 
 
 def conversation_of(value: Any) -> str | Failure:
@@ -77,11 +77,3 @@ def conversation_of(value: Any) -> str | Failure:
         return Conversation.of(value)
     except InputError as error:
         return Failure(str(error))
-
-
-_KINDS = {"bool": "true or false", "int": "a number", "float": "a number", "str": "a text", "list": "a list"}
-
-
-def _kind_of(value: Any) -> str:
-    """Return what JSON calls a value."""
-    return "null" if value is None else _KINDS.get(type(value).__name__, "an object")

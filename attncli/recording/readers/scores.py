@@ -19,12 +19,10 @@ from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, MaskArgument
-from attncli.recording.readers.contraction import Contraction
-from attncli.recording.readers.fused import SPLIT
-from attncli.recording.readers.layout import Points, compact
+from attncli.recording.readers.fused import SPLIT, wrong_scale
+from attncli.recording.readers.layout import Contraction, Points, compact
 from attncli.recording.readers.origins import Change, Held, Weights, splits_positions
 from attncli.recording.readers.reader import ThreadContext
-from attncli.recording.readers.scale_checks import wrong_scale
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _matmul = torch._C._VariableFunctions.matmul
@@ -274,9 +272,9 @@ class _ValueReader:
             is_weak &= ~(hidden | below | hides).all(-1, keepdim=True)  # a row of one number is one of padding
             if bool(is_weak.any()):
                 values = y[is_weak]
-                if bool((values == values[0]).all()):
+                if bool((values == values[0]).all()) and _is_structured(hides, torch.zeros_like(hides)):
                     self.findings.append(_no_mask(name, float(values[0])))
-                else:  # scores of another kind, and no fill
+                else:  # scores of another kind, or chosen by their values
                     self.unread.append(_CHANGED)
                 found.append(ScoresMask(name, index, convention, is_applied=False))
             elif name not in _ZEROS or bool((hides & ~covered).any()):

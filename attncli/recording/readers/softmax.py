@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from attncli.recording.readers.contraction import PRODUCTS, Contraction, contraction
-from attncli.recording.readers.layout import product_of
+from attncli.recording.readers.layout import PRODUCTS, Contraction, contraction, product_of
 from attncli.recording.readers.origins import (
     FoldedHeads,
     Held,

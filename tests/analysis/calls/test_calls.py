@@ -11,7 +11,7 @@ from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, mask_argument, padding, p
 
 from attncli.analysis.calls import analyzer, steps
 from attncli.analysis.calls.calls import Calls
-from attncli.analysis.calls.expected import UnexpectedError
+from attncli.analysis.calls.expectations import UnexpectedError
 from attncli.analysis.calls.groups import joined_modules
 from attncli.errors import NotExposedError, UsageError
 from attncli.recording.call import AttentionCall

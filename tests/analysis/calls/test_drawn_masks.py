@@ -10,7 +10,7 @@ from drawn_masks import Drawn, drawn
 from live_calls import mask_argument
 
 from attncli.analysis.calls.calls import Calls
-from attncli.analysis.calls.expected import UnexpectedError
+from attncli.analysis.calls.expectations import UnexpectedError
 from attncli.masks.expressions import Grid, Pad, map_leaves
 from attncli.masks.padding import RuleWithExceptions
 from attncli.masks.recognition import Rule, RuleVariant, rule_of
@@ -25,7 +25,7 @@ def of_words(variant: RuleVariant, mask: Drawn) -> np.ndarray:
     rows = list(variant.rows)
     padded = ~np.broadcast_to(variant.tokens, (len(rows), keys)).all(axis=1, keepdims=True)
     true = Pad(lengths=np.where(padded, mask.tokens[rows], True))
-    grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries, 1)
+    grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries)
     expression = variant.expression
     assert expression is not None
     if isinstance(expression, RuleWithExceptions):

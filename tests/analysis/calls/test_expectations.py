@@ -4,8 +4,7 @@ import pytest
 from live_calls import LENGTHS, padding, place, sdpa
 
 from attncli.analysis.calls.calls import Calls
-from attncli.analysis.calls.expectations import Expectations, split_pattern
-from attncli.analysis.calls.expected import UnexpectedError
+from attncli.analysis.calls.expectations import Expectations, UnexpectedError, split_pattern
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall

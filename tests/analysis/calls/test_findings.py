@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, mask_argument, padding, place, sdpa
@@ -9,6 +10,7 @@ from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, mask_argument, padding, p
 from attncli.analysis.calls.calls import Calls
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall
+from attncli.recording.input_hint import InputHint
 
 INF = float("inf")
 LEAST = torch.finfo(torch.float32).min
@@ -162,6 +164,21 @@ def test_one_of_two_masks_whose_truth_is_swapped_is_found_beside_the_other() -> 
     assert finding.message.endswith("True and False are swapped")
 
 
+def test_heads_that_share_keys_and_values_in_another_order() -> None:
+    k, v = torch.randn(2, B, 2, T, 4)
+    tiled, side_by_side = (
+        (k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1)),
+        (k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)),
+    )
+    for (keys, _), (_, values), expected in (
+        (side_by_side, side_by_side, []),
+        (tiled, tiled, [("heads", "note")]),
+        (tiled, side_by_side, [("heads", "error")]),
+    ):
+        call = AttentionCall(**{**vars(sdpa(is_causal=True)), "k": keys, "v": values, "shape": (B, 4, T, T)})
+        assert codes(call) == expected
+
+
 def test_padding_that_another_layer_hides() -> None:
     (finding,) = found(sdpa(padding(), at=place(1, "layers.0")), sdpa(at=place(1, "layers.1")))
     assert (finding.code, finding.severity) == ("pad", "error")
@@ -209,3 +226,13 @@ def test_calls_that_are_not() -> None:
     unread = sdpa(unsupported="the score_mod")
     assert codes(unread, expect="causal") == [("no-mask", "error")]
     assert codes(unread) == []
+
+
+def test_two_streams_of_the_same_words_are_no_cache() -> None:
+    """ProphetNet: a place attends to its words, and then to them and as many more."""
+    calls, positions = Calls(), np.arange(1, T + 1)[None]
+    for keys in (T, 2 * T):
+        calls.here().add(InputHint("positions", positions, T, 1))
+        calls.take(sdpa(size=(B, T, keys)))
+    calls.finish()
+    assert [one for one in calls.findings if one.severity == "error"] == []

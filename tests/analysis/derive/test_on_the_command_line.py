@@ -58,7 +58,7 @@ def test_a_row_without_a_key_is_warned_about_whatever_is_made_of_it(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--rollout", "--head", "1"], "mean over all heads of a layer; drop --head"),
+        (["--rollout", "--head", "1"], "mean over all heads; drop one of them"),
         (["--rollout", "--mean", "heads"], "already the mean"),
         (["--mean", "layers"], "several layers"),
         (["--words", "--show", "q"], "they have tokens, shapes, mask, weights, heatmap, metrics, proof"),

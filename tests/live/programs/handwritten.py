@@ -45,29 +45,6 @@ def mingpt():
     return step(model, x) + evaluation(model, x)
 
 
-class AlibiAttention(nn.Module):
-    """A penalty for each head that grows with the distance, in the mask that is added."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        slopes = torch.tensor([2 ** (-8 * (head + 1) / HEADS) for head in range(HEADS)])
-        self.register_buffer("slopes", slopes.view(HEADS, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        q, k, v = (each.view(batch, length, HEADS, HEAD).transpose(1, 2) for each in self.qkv(x).chunk(3, dim=-1))
-        distance = torch.arange(length)[None, :] - torch.arange(length)[:, None]
-        bias = (self.slopes * distance).masked_fill(distance > 0, float("-inf"))
-        scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / HEAD**0.5 + bias
-        weights = scores.softmax(dim=-1)
-        return self.out(torch.einsum("bhqk,bhkd->bqhd", weights, v).reshape(batch, length, WIDTH))
-
-
-def alibi():
-    return step(AlibiAttention(), sentences(batch=2))
-
-
 def rotate_half(x: Tensor) -> Tensor:
     one, other = x.chunk(2, dim=-1)
     return torch.cat((-other, one), dim=-1)
@@ -127,26 +104,6 @@ class CrossAttention(nn.Module):
 
 def cross_attention():
     return step(CrossAttention(), torch.randn(len(LENGTHS), 7, WIDTH), torch.randn(len(LENGTHS), T, 24), REAL)
-
-
-class WindowAttention(nn.Module):
-    """Four keys to the left, the word's own among them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        ones = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
-        is_seen = ones.tril() & ones.triu(-3)
-        scores = q.mul(HEAD**-0.5).matmul(k.mT)
-        scores = torch.where(is_seen, scores, torch.tensor(float("-inf")))
-        return torch.softmax(scores, -1).matmul(v).transpose(1, 2).flatten(2)
-
-
-def sliding_window():
-    return step(WindowAttention(), sentences(batch=2))
 
 
 class T5Attention(nn.Module):
@@ -220,14 +177,6 @@ def renormalized(q, k, v):
 
 
 @trained(batch=2)
-def heads_last(q, k, v):
-    """Scores as `[B, Q, K, H]`, so that the softmax is not over the last axis."""
-    scores = torch.einsum("bhqd,bhkd->bqkh", q, k) / math.sqrt(HEAD)
-    scores = scores.masked_fill(FUTURE[:, :, None], float("-inf"))
-    return torch.einsum("bqkh,bhkd->bhqd", scores.softmax(dim=2), v)
-
-
-@trained(batch=2)
 def linear_attention(q, k, v):
     """A softmax over the features of the queries, and one over the keys: no weights of queries on keys at all."""
     return q.softmax(dim=-1) @ (k.softmax(dim=-2).mT @ v)
@@ -278,12 +227,6 @@ class Checkpointed(nn.Module):
 
 def checkpointed():
     return step(Checkpointed(), sentences(16, 2))
-
-
-def classifier():
-    """No attention at all: a softmax of a linear layer."""
-    model = nn.Sequential(nn.Linear(WIDTH, T), nn.Softmax(-1), nn.Linear(T, 2))
-    return step(model, sentences())
 
 
 # --- wrong -------------------------------------------------------------------------------------------------

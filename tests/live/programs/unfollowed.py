@@ -60,16 +60,6 @@ class ReAttention(Heads):
         return torch.einsum("b h i j, b h j d -> b h i d", attn, v)  # <-
 
 
-class Softclamped(Heads):
-    """Logits that are clamped softly before the mask, as x-transformers has it."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        dots = torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5
-        dots = (dots / 50.0).tanh() * 50.0
-        dots = dots.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -torch.finfo(dots.dtype).max)
-        return torch.einsum("b h i j, b h j d -> b h i d", dots.softmax(dim=-1, dtype=torch.float32), v)
-
-
 @torch.jit.script
 def softclamp(t: Tensor, value: float) -> Tensor:
     return (t / value).tanh() * value
@@ -109,49 +99,7 @@ class Band(Heads):
         return torch.einsum("btk,btdk->btd", probs, around).view(batch, heads, length, width)
 
 
-class Blocks(Heads):
-    """Bands of blocks beside each other, as BigBird has them: the one before, its own, the next, and the first."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (x.unflatten(2, (T // BLOCK, BLOCK)) for x in (q, k, v))
-        band = [torch.einsum("bhnqd,bhnkd->bhnqk", q, k.roll(shift, 2)) for shift in (1, 0, -1)]
-        first = torch.einsum("bhnqd,bhkd->bhnqk", q, k[:, :, 0])
-        weights = (torch.cat([*band, first], dim=-1) * HEAD**-0.5).softmax(dim=-1)  # <-
-        *parts, of_first = weights.split(BLOCK, -1)
-        out = torch.einsum("bhnqk,bhkd->bhnqd", of_first, v[:, :, 0])
-        for shift, part in zip((1, 0, -1), parts, strict=True):
-            out = out + torch.einsum("bhnqk,bhnkd->bhnqd", part, v.roll(shift, 2))
-        return out.flatten(2, 3)
-
-
-class CopiedBand(Heads):
-    """A band whose blocks are copied into parts of a matrix of zeros."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        scores = q.new_full((len(q), HEADS, T, T), float("-inf"))
-        for start in range(0, T, BLOCK):
-            rows, keys = slice(start, start + BLOCK), slice(max(start - BLOCK, 0), start + BLOCK)
-            scores[:, :, rows, keys].copy_(q[:, :, rows] @ k[:, :, keys].mT * HEAD**-0.5)
-        return F.softmax(scores, dim=-1) @ v  # <-
-
-
-class MultipliedByHand(Heads):
-    """Each query times each key, number by number, and a sum over the width."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        scores = (q.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1) * HEAD**-0.5
-        return scores.softmax(dim=-1) @ v  # <-
-
-
 # Softmaxes of no attention, or of one that is shown.
-
-
-class Gated(Heads):
-    """Numbers of each pair of words, of which a softmax over the numbers is a gate."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        gates = (q[:, :, :, None] * k[:, :, None]).softmax(dim=-1)
-        return (gates * v[:, :, None]).mean(3)
 
 
 class Logged(Heads):
@@ -176,20 +124,6 @@ class Linear(Heads):
         words = F.relu(self.classes(out)).softmax(dim=-1)
         gates = self.experts(out).softmax(dim=-1)
         return out * words.amax(-1, keepdim=True) * gates.amax(-1, keepdim=True)
-
-
-class Experts(nn.Module):
-    """Experts that each word is sent to, by a router and by how near they are to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.router, self.experts = nn.Linear(WIDTH, 3), nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs = torch.stack([expert(x) for expert in self.experts], dim=2)
-        x = torch.einsum("bte,bted->btd", self.router(x).softmax(dim=-1), outputs)
-        nearest = (x @ self.router.weight.T).softmax(dim=-1)
-        return torch.einsum("bte,bted->btd", nearest, outputs)
 
 
 class Matched(Heads):
