@@ -16,14 +16,13 @@ from attncli.explore.keys import HELP, foot
 from attncli.explore.view_state import Limits, ViewState
 from attncli.masks.parser import Mistake
 from attncli.render.block import Block, in_words
+from attncli.render.explore.cell import cell_line, status_lines, why_box
 from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
 from attncli.render.explore.pane import faded
-from attncli.render.explore.status import cell_line, status_lines
 from attncli.render.explore.tokens import token_strip
-from attncli.render.explore.why import why_box
 from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import quoted, visible

@@ -7,108 +7,24 @@ where they are asked for, the heaviest keys of some queries are listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
 from rich.segment import Segment
 
-from attncli.render.axes import titled
 from attncli.render.block import Block, block, stack
 from attncli.render.components import WALK, Components, MatrixFrame, layer_title, wrap_block
-from attncli.render.fit import LONG, Bounds, GridLayout, HeadMapGroup, cost, fit, fit_with_note
-from attncli.render.heatmap import Heatmap, heatmap_of, scale_of_layer
-from attncli.render.palette import BOLD, Palette, Scale
+from attncli.render.fit import LONG, Bounds, cost, fit, fit_with_note
+from attncli.render.heatmap import scale_of_layer
+from attncli.render.layer_group import GridLayout, LayerGroup, most_unlike
+from attncli.render.palette import BOLD, Scale
 from attncli.render.sections import headline, proof_line, shapes_table
-from attncli.text import layers_named
-from attncli.trace.layer import LayerTrace
 
 _LEAST_LINES = 8  # of a group of maps
 _TOP_KEYS = 5  # of the one query that is shown
-
-
-@dataclass(frozen=True, eq=False)
-class LayerGroup:
-    """Layers whose maps have the same rows and columns.
-
-    Attributes:
-        frames: where each layer is drawn.
-        maps: how their maps can be drawn; a row that is blind in a head of one of them is marked.
-        name: what the layers are called, and what they attend to; empty where they are all that are shown.
-    """
-
-    frames: list[MatrixFrame]
-    maps: HeadMapGroup
-    name: str
-
-    @classmethod
-    def of(cls, frames: list[MatrixFrame], has_others: bool, keeps_rows: bool, palette: Palette) -> LayerGroup:
-        """Return the group of some layers."""
-        layers = [frame.layer for frame in frames]
-        names = [(layer.label, layer.head_label(head)) for layer in layers for head in layer.heads]
-        name = ""
-        titles = [titled("head", head) for _, head in names], [_short("head", head) for _, head in names]
-        if has_others:
-            several = f"{layers_named([each.layer for each in layers])} · {layers[0].kind}"
-            name = layer_title(layers[0]) if len(layers) == 1 else several
-            long = [f"{_short('layer', layer)} {_short('head', head)}" for layer, head in names]
-            titles = long, [f"{layer}.{head}" for layer, head in names]
-        rows = frames[0].rows.marking(np.concatenate([frame.blind for frame in frames]))
-        return cls(frames, HeadMapGroup(titles, rows, frames[0].columns, keeps_rows, palette), name)
-
-    @cached_property
-    def heads(self) -> list[tuple[MatrixFrame, int]]:
-        """Each head, with where its layer is drawn."""
-        return [(frame, head) for frame in self.frames for head in frame.layer.heads]
-
-    def heatmaps(self, layout: GridLayout) -> dict[int, Heatmap]:
-        """Return the maps of all heads, or of as many that differ most, by their places."""
-        return {
-            place: self._heatmap(place, layout.pool)._replace(title=self.maps.titles[layout.is_short][place])
-            for place in self._chosen(layout.heads)
-        }
-
-    @cached_property
-    def _heatmap(self) -> Callable[[int, tuple[int, int]], Heatmap]:
-        """Returns the map of a head, which is made once while the room for it is looked for."""
-
-        def made(place: int, pool: tuple[int, int]) -> Heatmap:
-            frame, head = self.heads[place]
-            return heatmap_of(frame.layer.head(head, frame.cells.rows), frame.cells.of_columns, pool)
-
-        return cache(made)
-
-    @cached_property
-    def _chosen(self) -> Callable[[int], list[int]]:
-        def chosen(count: int) -> list[int]:
-            found = _different([frame.layer for frame in self.frames], self.maps.rows.indices, count)
-            heads = [(place, head) for place, frame in enumerate(self.frames) for head in frame.layer.heads]
-            return [heads.index(each) for each in found]
-
-        return cache(chosen)
-
-    def title(self, layout: GridLayout) -> str:
-        """Return what the maps are."""
-        heads = self.maps.heads
-        counted = f"{layout.heads} of {heads} heads" if layout.heads < heads else "every head"
-        title = f"{self.name} · " if self.name else ""
-        title += self.frames[0].layer.measure + f" of {counted}" * (heads > 1)
-        title += f", largest of {layout.pool[0]}×{layout.pool[1]}" * (layout.pool != (1, 1))
-        return title + ", each under its layer.head" * (layout.is_short and bool(self.name))
-
-
-def _different(layers: Sequence[LayerTrace], rows: Sequence[int], count: int) -> Sequence[tuple[int, int]]:
-    if count == sum(len(layer.heads) for layer in layers):
-        return [(place, head) for place, layer in enumerate(layers) for head in layer.heads]
-    from attncli.analysis.diverse_heads import most_different  # which few runs need
-
-    return most_different(layers, rows, count)
-
-
-def _short(what: str, label: int | str) -> str:
-    return f"{what[0].upper()}{label}" if isinstance(label, int) else titled(what, label)
 
 
 @dataclass(frozen=True)
@@ -247,7 +163,7 @@ class Dashboard:
         listed = min(len(frame.layer.heads) * rows, lines)
         while True:
             count, queries = (listed // rows, rows) if listed >= rows else (1, listed)
-            heads = [head for _, head in _different([frame.layer], frame.rows.indices, count)]
+            heads = [head for _, head in most_unlike([frame.layer], frame.rows.indices, count)]
             drawn = self.components.ranked(frame, most, heads, queries)
             if len(drawn.lines) <= lines or (listed == 1 and most == 1):
                 return drawn, most, count, queries
@@ -268,7 +184,7 @@ class Dashboard:
         kinds = list(dict.fromkeys(layer.kind for layer in parts.trace.layers))
         by_kind = groupby(sorted(self._frames, key=lambda frame: kinds.index(frame.layer.kind)), axes)
         keeps_rows = parts.view.chooses_rows(parts.trace)
-        return [LayerGroup.of(list(each), self._has_several, keeps_rows, parts.palette) for _, each in by_kind]
+        return [LayerGroup(list(each), self._has_several, keeps_rows, parts.palette) for _, each in by_kind]
 
     def _mapped(self) -> tuple[list[Block], str]:
         # What stands above the maps is known when they are drawn, and those of long texts take long to draw twice.
@@ -292,7 +208,7 @@ class Dashboard:
         whole, *shorter = self._tokens
         words = [*([whole, *shapes, each] for each in digits), [whole, *shapes]]
         words += [*([each, *shapes] for each in shorter), *([each] for each in shorter), []]
-        every = sum(group.maps.heads for group in self._groups)
+        every = sum(len(group.heads) for group in self._groups)
 
         def planned(lines: int) -> tuple[tuple[list[GridLayout], list[Block], list[Block], list[Block]], str]:
             left = lines + 1 - cost(self._head)  # no blank line below the last part
@@ -331,7 +247,7 @@ class Dashboard:
         groups = self._groups[: max(lines // (_LEAST_LINES + above), 1)]
         for group in groups:
             share = lines // (len(groups) - len(found))
-            found.append(group.maps.best(Bounds(max(share - above - 1, 1), self.components.room)))
+            found.append(group.best(Bounds(max(share - above - 1, 1), self.components.room)))
             lines -= found[-1].lines + above + 1
         return found
 
@@ -339,7 +255,7 @@ class Dashboard:
         """Return how all heads of all groups are drawn, every cell of them; nothing where they do not fit."""
         found: list[GridLayout] = []
         for group in self._groups:
-            layout = group.maps.whole(Bounds(lines - above - 1, self.components.room))
+            layout = group.whole(Bounds(lines - above - 1, self.components.room))
             if layout is None:
                 return []
             found.append(layout)

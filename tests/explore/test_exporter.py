@@ -22,7 +22,6 @@ ALONE = ViewState(Query("time flies", mask="causal & window(2)"), layer=1, head=
     ("seen", "name", "command"),
     [
         (ViewSnapshot(ALONE), "a.svg", "inspect"),
-        (ViewSnapshot(LOOK), "a.html", "diff"),
         (ViewSnapshot(LOOK, "map"), "a map.tsv", "heads"),
         (ViewSnapshot(LOOK, "why"), "-a.JSON", "why"),
         (ViewSnapshot(ViewState(Query("-")), "heads"), "a.json", "inspect"),
@@ -31,9 +30,9 @@ ALONE = ViewState(Query("time flies", mask="causal & window(2)"), layer=1, head=
 def test_a_file_is_what_its_line_writes(
     seen: ViewSnapshot, name: str, command: str, folder: Path, attn: Callable[..., Any]
 ) -> None:
-    words_of = Exporter(DEMO)(seen, Path(name))
-    stdin = "-\n" if words_of.startswith("saved: echo - | ") else None
-    words = shlex.split(words_of.rpartition(" | ")[2].removeprefix("saved: "))
+    line = Exporter(DEMO)(seen, Path(name))
+    stdin = "-\n" if line.startswith("saved: echo - | ") else None
+    words = shlex.split(line.rpartition(" | ")[2].removeprefix("saved: "))
     assert words[:2] == ["attn", command]
     written = Path(name).read_bytes()
     Path(name).unlink()
@@ -56,7 +55,7 @@ def test_a_file_that_is_there_takes_its_name_twice(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words_of"),
+    ("name", "text", "words"),
     [
         ("a.exe", "time", r"--output a\.exe: expected a file ending in"),
         ("missing/a.svg", "time", "missing"),
@@ -66,12 +65,12 @@ def test_a_file_that_is_there_takes_its_name_twice(folder: Path) -> None:
         ("a.svg", "a" * 200_000, "Argument list too long"),
     ],
 )
-def test_what_is_not_written_is_said_in_a_sentence(name: str, text: str, words_of: str, folder: Path) -> None:
+def test_what_is_not_written_is_said_in_a_sentence(name: str, text: str, words: str, folder: Path) -> None:
     save = Exporter(InputSource())
     if name == "/dev/full":
         with pytest.raises(InputError):
             save(ViewSnapshot(ViewState(Query(text))), Path(name))
-    with pytest.raises(InputError, match=words_of) as raised:
+    with pytest.raises(InputError, match=words) as raised:
         save(ViewSnapshot(ViewState(Query(text))), Path(name))
     assert "\n" not in str(raised.value)
     assert not list(folder.iterdir())

@@ -13,14 +13,13 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli.render.block import Block
+from attncli.render.explore.cell import cell_line, status_lines, why_box
 from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
 from attncli.render.explore.pane import PaneContent, faded
-from attncli.render.explore.status import cell_line, status_lines
 from attncli.render.explore.tokens import token_strip
-from attncli.render.explore.why import why_box
 from attncli.render.fit import Bounds
 from attncli.render.heatmap import heatmap_of, scale_of_layer
 from attncli.render.palette import Palette, Scale

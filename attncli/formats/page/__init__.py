@@ -12,7 +12,7 @@ import html
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -27,23 +27,13 @@ from attncli.trace.tokens import Token, Tokens
 from attncli.trace.view import Cells, View
 
 if TYPE_CHECKING:
-    from attncli.trace.layer import HeadTrace, LayerTrace
+    from attncli.trace.layer import LayerTrace
     from attncli.trace.trace import Trace
 
 SCHEMA = "attncli.page/1"
 
 # One script: each file uses what the ones before it define.
-_SCRIPTS = (
-    "data.js",
-    "colors.js",
-    "heatmap.js",
-    "lines.js",
-    "thumbnails.js",
-    "cell.js",
-    "link.js",
-    "saving.js",
-    "main.js",
-)
+_SCRIPTS = ["data", "colors", "heatmap", "lines", "thumbnails", "cell", "link", "saving", "main"]
 _ALWAYS = frozenset({"tokens", "shapes", "mask", "weights", "heatmap", "proof"})
 _MOST_CELLS = 4096 * 4096  # of one head: a browser's canvas ends at 16384 pixels, and each of them is held as a number
 
@@ -84,7 +74,7 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
                 f"layer {layer.layer} has {len(cells.rows)} × {len(cells.columns)} cells a head, more than a browser "
                 "draws (4096 × 4096); choose rows and columns with --query and --key"
             )
-    style, script = _asset("style.css"), "\n".join(_asset(name) for name in _SCRIPTS)
+    style, script = _asset("style.css"), "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
     opening, closing = _asset("template.html").split("<!-- data -->")
     title = visible(f"{trace.text or trace.target or 'attention'} · attn")
     policy = (
@@ -122,17 +112,21 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
     """Return what the page says about itself; tokens stand once, layers name the list their rows and columns have."""
     sequences: list[list[dict[str, Any]]] = []
 
-    def place(tokens: Tokens, chosen: list[int], is_asking: bool) -> int:
-        listed = [_token(tokens[index], trace.predicted.get(index) if is_asking else None) for index in chosen]
+    def place(tokens: Tokens, chosen: list[int], predicted: Mapping[int, Token]) -> int:
+        arrows = {index: f" → {predicted[index].label}" for index in chosen if index in predicted}
+        listed = [
+            {"index": token.index, "label": token.label + arrows.get(token.index, ""), "segment": token.segment}
+            for token in map(tokens.__getitem__, chosen)
+        ]
         if listed not in sequences:
             sequences.append(listed)
         return sequences.index(listed)
 
-    texts = {name: None if text is None else visible(text) for name, text in _texts(trace).items()}
+    texts = {"text": trace.text, "pair": trace.pair, "target": trace.target}
     return {
         "schema": SCHEMA,
         "title": headline(trace, Palette()).plain.replace("\n", " · "),
-        **texts,
+        **{name: None if text is None else visible(text) for name, text in texts.items()},
         "ramp": view.ramp or DEFAULT_RAMP,
         "widest": WIDEST,
         "colormap": colormap,
@@ -142,8 +136,8 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
                 "layer": layer.layer,
                 "kind": layer.kind,
                 "heads": list(layer.heads),
-                "rows": place(cells.row_tokens, cells.rows, layer.kind == "self"),
-                "columns": place(cells.column_tokens, cells.columns, False),
+                "rows": place(cells.row_tokens, cells.rows, trace.predicted if layer.kind == "self" else {}),
+                "columns": place(cells.column_tokens, cells.columns, {}),
                 "mask": visible(str(layer.mask)),
                 "scale": layer.scale,
                 "has_bias": layer.bias is not None,
@@ -154,15 +148,6 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
         ],
         "sequences": sequences,
     }
-
-
-def _texts(trace: Trace) -> dict[str, str | None]:
-    return {"text": trace.text, "pair": trace.pair, "target": trace.target}
-
-
-def _token(token: Token, predicted: Token | None) -> dict[str, Any]:
-    label = token.label if predicted is None else f"{token.label} → {predicted.label}"
-    return {"index": token.index, "label": label, "segment": token.segment}
 
 
 def _layer(
@@ -182,19 +167,15 @@ def _layer(
             masks[mask] = f"mask-{len(masks)}"
             yield from _block(masks[mask], mask)
         if has_products:
-            yield from _products(place, head, cells, keys)
+            yield from _block(f"query-{place}-{index}", pack_halves(head.q))
+            if head.key_head not in keys:
+                keys.add(head.key_head)
+                yield from _block(f"key-{place}-{head.key_head}", pack_halves(head.k[cells.of_columns]))
         weights = pack_weights(block.weights[:, cells.of_columns] for block in head.blocks())
         links = f' data-mask="{masks[mask]}" data-key="key-{place}-{head.key_head}"'
         links += f' data-blind="{" ".join(map(str, blind.nonzero()[0]))}"'
         links += f' data-largest="{largest_weight(layer.head(index, whole.rows), whole.of_columns):.9g}"'
         yield from _block(f"weights-{place}-{index}", weights, links)
-
-
-def _products(place: int, head: HeadTrace, cells: Cells, keys: set[int]) -> Iterator[str]:
-    yield from _block(f"query-{place}-{head.head}", pack_halves(head.q))
-    if head.key_head not in keys:
-        keys.add(head.key_head)
-        yield from _block(f"key-{place}-{head.key_head}", pack_halves(head.k[cells.of_columns]))
 
 
 def _block(name: str, packed: Iterable[str], links: str = "") -> Iterator[str]:
