@@ -198,7 +198,7 @@ def value_of(text: str, kind: Any, low: int | None = None, high: int | None = No
 
     Args:
         text: of the option.
-        kind: `str`, `int`, `bool`, `Path`, or a `Literal` of some texts.
+        kind: `str`, `int`, `float`, `bool`, `Path`, or a `Literal` of some texts.
         low: the least number.
         high: the largest number.
 
@@ -213,11 +213,11 @@ def value_of(text: str, kind: Any, low: int | None = None, high: int | None = No
         if not text:  # which would be the working directory
             raise BadParameter("the file name is empty")
         return Path(text)
-    if kind is int:
+    if kind in (int, float):
         try:
-            number = int(text)
+            number = kind(text)
         except ValueError:
-            raise BadParameter("expected a whole number") from None
+            raise BadParameter(f"expected a {'whole ' * (kind is int)}number") from None
         if low is not None and not number >= low:
             raise BadParameter(f"expected at least {low}")
         if high is not None and not number <= high:

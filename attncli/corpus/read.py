@@ -20,6 +20,7 @@ _KINDS: dict[str, Kind] = {
     ".tsv": "TSV",
     ".parquet": "Parquet",
 }
+_COUNTED: tuple[Kind, ...] = ("text", "messages", "JSON Lines", "Parquet")  # quick to count
 _DELIMITERS: dict[Kind, str] = {"CSV": ",", "TSV": "\t"}
 
 
@@ -98,7 +99,7 @@ class SentenceReader:
         """Return the number of the last line or row of the only file, if there is a quick way to know."""
         file = self.files[0]
         kind = self.kind(file)
-        if len(self.files) > 1 or file.root or file.compression or kind in _DELIMITERS:
+        if len(self.files) > 1 or file.root or file.compression or kind not in _COUNTED:
             return None
         try:
             if kind == "Parquet":

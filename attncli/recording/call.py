@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 # What computed it: a function of torch, a hand-written softmax, or another library's function.
 Api = Literal["sdpa", "mha", "flex", "softmax", "transformers", "flash", "xformers"]
+ZERO_WHERE_BLIND: frozenset[Api] = frozenset({"sdpa", "flash", "xformers"})  # give 0 for a query that sees no key
+LOOKED_FOR = (
+    "scaled_dot_product_attention, nn.MultiheadAttention and nn.Transformer, flex_attention, a softmax between two "
+    "products, transformers' attention functions, and those of flash_attn and xformers"
+)
 
 
 class CallSite(NamedTuple):

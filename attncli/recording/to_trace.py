@@ -12,7 +12,7 @@ from attncli.attention import FORBIDDEN_BELOW
 from attncli.files import to_numpy
 from attncli.masks.conventions import LEAST, read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
-from attncli.recording.call import AttentionCall, MaskArgument
+from attncli.recording.call import ZERO_WHERE_BLIND, AttentionCall, MaskArgument
 from attncli.trace.layer import LayerTrace, Proof, Stages, max_abs_diff, stages_of
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
@@ -161,7 +161,7 @@ def _recorded(
 
 def _with_blind_rows(layer: LayerTrace, call: AttentionCall) -> LayerTrace:
     """Return a layer with the zeros that fused functions give for queries that see no key, if their fill is −inf."""
-    is_fused = call.api in ("sdpa", "flash", "xformers") and layer.weights is None and layer.fill == -np.inf
+    is_fused = call.api in ZERO_WHERE_BLIND and layer.weights is None and layer.fill == -np.inf
     if not is_fused or not layer.fully_masked(range(layer.num_queries)).any():
         return layer
     stages = Stages(layer, tuple(range(layer.num_heads)), np.arange(layer.num_queries))

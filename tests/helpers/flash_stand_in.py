@@ -1,6 +1,6 @@
 """The operators of flash-attn, with its arguments, where it is not installed: plain loops over cells.
 
-Their arguments are those of the library's own sources; see `attncli/recording/flash_xformers.py`.
+Their arguments are those of the library's own sources; see `attncli/recording/readers/flash_xformers.py`.
 """
 
 from collections.abc import Callable

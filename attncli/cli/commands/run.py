@@ -123,7 +123,7 @@ def _left_out(calls: Calls) -> list[str]:
         return []
     if calls.left_out:
         return [f"no attention ran at the places that --place names; {calls.left_out} calls ran elsewhere"]
-    from attncli.analysis.calls.groups import LOOKED_FOR
+    from attncli.recording.call import LOOKED_FOR
 
     return [f"no attention was seen; looked for {LOOKED_FOR}"]
 
