@@ -217,8 +217,6 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
             raise InputError(f"{folder.name} holds {visible(others[0])}; give a folder that holds the parts alone")
         if names:
             _check_same(folder, manifest)
-        else:
-            _write_json(folder, MANIFEST, manifest)
 
         def undo() -> None:
             if folder.sizes().keys() <= {LOCK, MANIFEST}:
@@ -227,6 +225,8 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
         summary = DatasetSummary(folder.name)
         try:
             with OnInterrupt(undo):
+                if not names:
+                    _write_json(folder, MANIFEST, manifest)
                 yield summary
         except BaseException:
             undo()
