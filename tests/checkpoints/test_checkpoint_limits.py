@@ -231,11 +231,11 @@ def test_a_device_and_a_device_map_contradict_each_other(attn: Run, folder: Fold
 def test_a_device_map_without_accelerate_says_how_to_install_it(
     attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(options, "find_spec", lambda name: asked.append(name))
+    requests: list[str] = []
+    monkeypatch.setattr(options, "find_spec", lambda name: requests.append(name))
     ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", "auto")
     refused(ran, USAGE, "--device-map", "accelerate", "pip install 'attncli[accelerate]'")
-    assert asked == ["accelerate"]
+    assert requests == ["accelerate"]
     with pytest.raises(UsageError, match="accelerate"):
         open_source(model="no/such/checkpoint", device_map="auto")
 

@@ -50,9 +50,9 @@ def test_a_checkpoint_that_was_downloaded_is_read_without_the_hubs_client(online
         ended = subprocess.run(line, capture_output=True, text=True, check=True, env=os.environ | online)
         return ended.stdout, ended.stderr
 
-    shown, asked = ran("tokens")
+    shown, requests = ran("tokens")
     assert [token["text"] for token in json.loads(shown)["tokens"]] == ["time", "flies"]
-    assert asked == "True\n"
+    assert requests == "True\n"
     assert ran("inspect")[1] == "True\n"
     assert ran("tokens") == (shown, "False\n")
 

@@ -29,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "suggestion"),
     [
         ("minilm", "MiniLM"),
         ("all-minilm-l6-v2", MINILM),
@@ -44,8 +44,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("a\0b", None),
     ],
 )
-def test_what_is_alike_is_named(name: str, said: str | None) -> None:
-    assert nearby(name) == ("" if said is None else f"; did you mean '{said}'?")
+def test_what_is_alike_is_named(name: str, suggestion: str | None) -> None:
+    assert nearby(name) == ("" if suggestion is None else f"; did you mean '{suggestion}'?")
 
 
 def test_the_models_of_the_cache_have_their_names(here: Path) -> None:

@@ -20,20 +20,20 @@ from attncli.engines.toy_init import INITS, RNGS
 from attncli.errors import UsageError
 
 
-def names(*known: type) -> set[str]:
-    return {field.name for each in known for field in fields(each)}
+def names(*reference: type) -> set[str]:
+    return {field.name for each in reference for field in fields(each)}
 
 
 @pytest.mark.parametrize(
-    ("typed", "known"),
+    ("typed", "reference"),
     [
         (signatures.LoadKeywords, names(LoadOptions)),
         (signatures.MakingKeywords, names(ToyOptions, EngineOptions)),
         (signatures.VocabularyKeywords, names(VocabularyOptions, TokenizerOptions)),
     ],
 )
-def test_every_option_has_a_type_and_every_type_an_option(typed: type, known: set[str]) -> None:
-    assert get_type_hints(typed).keys() == known
+def test_every_option_has_a_type_and_every_type_an_option(typed: type, reference: set[str]) -> None:
+    assert get_type_hints(typed).keys() == reference
 
 
 def test_the_choices_are_those_that_are_taken() -> None:

@@ -132,8 +132,8 @@ def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA of a model that is on the hub."""
     folder = tmp_path_factory.mktemp("lora")
     save_adapter("llama", tiny_llama, LoraConfig(r=2, target_modules=["q_proj"]), folder)
-    said = json.loads((folder / "adapter_config.json").read_text())
-    written(folder / "adapter_config.json", said | {"base_model_name_or_path": "some/base"})
+    adapter_config = json.loads((folder / "adapter_config.json").read_text())
+    written(folder / "adapter_config.json", adapter_config | {"base_model_name_or_path": "some/base"})
     return folder
 
 
@@ -171,12 +171,12 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     weights.unlink()
     assert attn(*ask).out == first.out
     by_transformers = attn(*ask, "--engine", "transformers")
-    org.asked.clear()
+    org.requests.clear()
     offline = attn(*ask, "--engine", "transformers", "--offline")
     assert (offline.out, offline.code) == (by_transformers.out, 0), offline.err
     offline = attn(*ask, "--offline")
     assert offline.out == first.out, offline.err
-    assert org.asked == []
+    assert org.requests == []
 
 
 def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_by_the_restricted_unpickler(
@@ -190,9 +190,9 @@ def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_by_the_restricted_
     first = attn(*ask)
     assert first.code == 0, first.err
     assert org.sent("pytorch_model.bin") == (base / "pytorch_model.bin").stat().st_size
-    org.asked.clear()
+    org.requests.clear()
     assert attn(*ask, "--offline").out == first.out
-    assert org.asked == []
+    assert org.requests == []
     local = attn("inspect", TEXT, "-m", str(adapter), "--base", tiny_llama, "-F", "json", "--engine", "transformers")
     assert first.json["layers"] == local.json["layers"]
 
@@ -205,7 +205,7 @@ def test_a_folder_that_is_not_here_is_not_looked_for_on_the_hub(org: Hub, attn: 
         ran = attn("inspect", TEXT, "-m", name)
         assert (ran.code, ran.out) == (3, "")
         assert ran.err == f"attn: the checkpoint '{name}' was not found: there is no such folder; check the path\n"
-    assert org.asked == []
+    assert org.requests == []
 
 
 def test_a_repository_without_a_checkpoint_is_one_sentence(org: Hub, tiny_llama: str, attn: Run) -> None:

@@ -77,11 +77,11 @@ def test_the_whole_page_has_every_option_with_its_default_values(
     is_group = isinstance(COMMANDS[path], TyperGroup)
     assert is_group or {"quiet", "verbose"} <= {parameter.name for parameter in COMMANDS[path].params}
     arguments = [*path, "--help" if is_group else "--help-all"]
-    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", attn(*arguments, COLUMNS="100").out).split())
+    message = " ".join(re.sub(r"[│╭╮╰╯─]", " ", attn(*arguments, COLUMNS="100").out).split())
     for parameter in COMMANDS[path].params:
         for name in (*parameter.opts, *parameter.secondary_opts):
-            assert parameter.param_type_name == "argument" or name in said, name
-        assert parameter.envvar is None or f"[env:{parameter.envvar}" in said
+            assert parameter.param_type_name == "argument" or name in message, name
+        assert parameter.envvar is None or f"[env:{parameter.envvar}" in message
         assert parameter.help
         assert parameter.help[-1] in ".)", parameter.help
 
@@ -112,7 +112,7 @@ def test_help_command_is_command_help(attn: Callable[..., Any]) -> None:
 
 def all_examples() -> list[str]:
     pages = [*map(page_of, [CONTEXT, *CONTEXTS.values()]), *(topic(name, CONTEXT) for name in TOPICS)]
-    lines = (line for page in pages for said in page.paragraphs for line in said.split("\n")[1:])
+    lines = (line for page in pages for message in page.paragraphs for line in message.split("\n")[1:])
     return list(dict.fromkeys(lines))
 
 
@@ -205,9 +205,9 @@ def table(heading: str) -> dict[str, str]:
      ("masks", 0, "atom | query at position i may attend to key j", 7)],
 )  # fmt: skip
 def test_a_topic_says_what_the_docs_say(name: str, number: int, heading: str, least: int) -> None:
-    said, documented = rows(name, number), table(heading)
+    message, documented = rows(name, number), table(heading)
     assert len(documented) >= least
-    assert {key: text for key, text in said.items() if not key.startswith("alibi")} == documented
+    assert {key: text for key, text in message.items() if not key.startswith("alibi")} == documented
 
 
 def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> None:
@@ -256,7 +256,7 @@ def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["inspct"], "no such command 'inspct'; did you mean 'inspect'?; see attn --help"),
         (["inspect", "--heat", "x"], "no such option: --heat; did you mean '--head'?; see attn inspect --help"),
@@ -275,11 +275,11 @@ def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
     ],
 )
 def test_what_does_not_exist_is_answered_with_the_nearest_name(
-    arguments: list[str], said: str, attn: Callable[..., Any]
+    arguments: list[str], message: str, attn: Callable[..., Any]
 ) -> None:
     refused = attn(*arguments)
     assert (refused.code, refused.out) == (2, "")
-    assert said in refused.err
+    assert message in refused.err
     assert refused.err.count("\n") == 1
     assert refused.err.startswith("attn: ")
     assert "\x1b" not in refused.err

@@ -164,8 +164,8 @@ def test_a_failure_says_where_what_and_draws_the_wrong_cells(failures: dict[str,
     line = line_of(MODEL, "        return scaled_dot_product_attention(q, k, v, attn_mask=mask)"
                           ".transpose(1, 2).flatten(2)")  # fmt: skip
     where = f"model.py:{line} Block.forward"
-    said, made = lines[1].split("; ")
-    assert said == f"{where} (layers.0-1): pad: attends to padding in 8 cells, in batch row 1"
+    text_shown, made = lines[1].split("; ")
+    assert text_shown == f"{where} (layers.0-1): pad: attends to padding in 8 cells, in batch row 1"
     assert made == f"mask made at model.py:{line_of(MODEL, PADDED)}"
     assert f"{where} (layers.0), batch row 1" in lines
     # What the queries of padding see is no matter.
@@ -180,28 +180,28 @@ def test_a_failure_says_where_what_and_draws_the_wrong_cells(failures: dict[str,
 
 
 def test_without_attention_it_says_what_was_looked_for(failures: dict[str, str]) -> None:
-    said = "\n".join(message(failures["test_nothing_runs"]))
-    assert "no attention ran; looked for scaled_dot_product_attention" in said
+    text_shown = "\n".join(message(failures["test_nothing_runs"]))
+    assert "no attention ran; looked for scaled_dot_product_attention" in text_shown
 
 
 def test_what_it_cannot_use_is_one_sentence(failures: dict[str, str]) -> None:
-    (said,) = message(failures["test_no_expression"])
-    assert "unknown mask 'cuasal'; did you mean 'causal'?" in said
+    (text_shown,) = message(failures["test_no_expression"])
+    assert "unknown mask 'cuasal'; did you mean 'causal'?" in text_shown
 
     assert message(failures["test_a_failure_of_its_own"]) == ["KeyError: 'its own'"]
 
 
 def test_without_torch_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('import sys\nsys.modules["torch"] = None\n', encoding="utf-8")
-    said, failures = run_pytest(project(tmp_path, "def test(attention): pass\ndef test_other(): pass"))
+    text_shown, failures = run_pytest(project(tmp_path, "def test(attention): pass\ndef test_other(): pass"))
     sentence = "the fixture attention takes torch, which is not installed: pip install 'attncli[torch]'"
     assert failures["test"].strip().endswith(sentence)
     assert len(failures["test"].strip().splitlines()) == 1
-    assert "1 passed, 1 error" in said
+    assert "1 passed, 1 error" in text_shown
 
 
 def test_it_is_there_and_costs_nothing() -> None:
-    asked = (
+    requests = (
         "import sys, pytest\n"
         "from importlib.metadata import entry_points\n"
         "(plugin,) = entry_points(group='pytest11', name='attncli')\n"
@@ -209,7 +209,7 @@ def test_it_is_there_and_costs_nothing() -> None:
         "plugin.load()\n"
         "print(*sorted(set(sys.modules) - before))"
     )
-    printed = subprocess.run([sys.executable, "-c", asked], capture_output=True, encoding="utf-8", check=True).stdout
+    printed = subprocess.run([sys.executable, "-c", requests], capture_output=True, encoding="utf-8", check=True).stdout
     assert printed.split() == ["attncli", "attncli._version", "attncli.cli", "attncli.cli.pytest_plugin"]
 
 

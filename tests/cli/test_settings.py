@@ -213,7 +213,7 @@ def test_commands_take_them(places: Places, attn: Run, tiny_llama: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("colourmap = 'gray'", "pyproject.toml: there is no 'colourmap' to configure; did you mean 'colormap'?"),
         ("layer = 3", "pyproject.toml: there is no 'layer' to configure; expected some of model, "),
@@ -231,9 +231,9 @@ def test_commands_take_them(places: Places, attn: Run, tiny_llama: str) -> None:
         (f"# {'#' * 2**20}", "pyproject.toml is larger than 1 MiB; expected a configuration file there"),
     ],
 )
-def test_what_a_file_cannot_say_is_one_sentence_and_exit_2(text: str, said: str, places: Places, attn: Run) -> None:
+def test_what_a_file_cannot_say_is_one_sentence_and_exit_2(text: str, message: str, places: Places, attn: Run) -> None:
     places.project.write_text(f"[tool.attncli]\n{text}\n")
-    refused(attn("inspect", SENTENCE), 2, said)
+    refused(attn("inspect", SENTENCE), 2, message)
 
 
 def test_no_file_and_no_variable_switches_on_code_of_others(places: Places, attn: Run) -> None:
@@ -254,7 +254,7 @@ def test_no_file_and_no_variable_switches_on_code_of_others(places: Places, attn
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("SEED", "three", "invalid value for ATTN_SEED: "),
         ("WIDTH", "3", "invalid value for ATTN_WIDTH: "),
@@ -263,9 +263,9 @@ def test_no_file_and_no_variable_switches_on_code_of_others(places: Places, attn
         ("MODEL", "no/such\x1b[31m", "(--model no/such"),
     ],
 )
-def test_what_is_wrong_with_a_variable_names_it(name: str, value: str, said: str, places: Places, attn: Run) -> None:
+def test_what_is_wrong_with_a_variable_names_it(name: str, value: str, message: str, places: Places, attn: Run) -> None:
     places.environment(**{name: value})
-    refused(attn("inspect", SENTENCE), 3 if name == "MODEL" else 2, said, f"ATTN_{name}")
+    refused(attn("inspect", SENTENCE), 3 if name == "MODEL" else 2, message, f"ATTN_{name}")
 
 
 def test_files_are_looked_for_in_two_places_alone(places: Places, attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,9 +329,9 @@ def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, at
     places.in_home(colormap="gray", width="90", offline="true", dtype="float16")
     places.in_project(model="a/model", colormap="cividis", offline="false")
     places.environment(model="", seed="7", modle="x")
-    said = attn("config", "-F", "json").json
-    assert all(one["variable"] == "ATTN_" + one["option"].upper().replace("-", "_") for one in said["options"])
-    changed = {one["option"]: (one["value"], one["from"]) for one in said["options"] if one["from"] != "default"}
+    message = attn("config", "-F", "json").json
+    assert all(one["variable"] == "ATTN_" + one["option"].upper().replace("-", "_") for one in message["options"])
+    changed = {one["option"]: (one["value"], one["from"]) for one in message["options"] if one["from"] != "default"}
     assert changed == {
         "model": (None, "ATTN_MODEL"),
         "seed": (7, "ATTN_SEED"),
@@ -339,7 +339,7 @@ def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, at
         "width": (90, str(places.user)),
         "offline": (True, str(places.user)),
     }
-    ignored = {(one["option"], one["value"], one["from"]): one["why"] for one in said["ignored"]}
+    ignored = {(one["option"], one["value"], one["from"]): one["why"] for one in message["ignored"]}
     assert ignored == {
         ("model", "a/model", "pyproject.toml"): "ATTN_MODEL goes before it",
         ("colormap", "gray", str(places.user)): "pyproject.toml goes before it",

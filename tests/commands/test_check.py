@@ -208,7 +208,7 @@ def test_documents_of_a_model_without_positions_are_refused(checked: Checked) ->
 @pytest.mark.parametrize(
     ("code", "when"),
     [
-        ("cache", lambda _, given: given.get("past_key_values") is not None),
+        ("cache", lambda _, inputs: inputs.get("past_key_values") is not None),
         ("backend", lambda model, _: model.config._attn_implementation == "sdpa"),
     ],
 )
@@ -283,7 +283,7 @@ def test_a_model_with_few_positions_gets_shorter_sentences(checked: Checked, con
 
 
 @pytest.mark.parametrize(
-    ("architecture", "tokens", "said"),
+    ("architecture", "tokens", "shown"),
     [
         ("llama", {"padding_side": "left"}, "it pads on the left"),
         ("llama", {"bos_token": "w78"}, "it has a token w78 for the beginning and does not add it"),
@@ -293,19 +293,19 @@ def test_a_model_with_few_positions_gets_shorter_sentences(checked: Checked, con
     ],
 )
 def test_a_tokenizer_that_has_made_masks_wrong_is_a_note(
-    architecture: str, tokens: dict[str, str], said: str, tmp_path: Path
+    architecture: str, tokens: dict[str, str], shown: str, tmp_path: Path
 ) -> None:
     def notes(more: dict[str, Any]) -> list[str]:
-        given = {"unk_token": "<unk>", "pad_token": "<pad>"} | more
-        reader = InputEncoder("tiny", tokenizer_in(str(tmp_path), None, **given), True, None, False, None, None)
+        inputs = {"unk_token": "<unk>", "pad_token": "<pad>"} | more
+        reader = InputEncoder("tiny", tokenizer_in(str(tmp_path), None, **inputs), True, None, False, None, None)
         known_padding = 1 if architecture == "roberta" else None
         found = list(tokenizer_findings(reader, reader.encode(TEXTS[0], None, None).tokens, known_padding))
         assert {(each.code, each.severity) for each in found} <= {("tokenizer", "note")}
         return [each.message for each in found]
 
     save_tokenizer(tmp_path)
-    assert not any(said in message for message in notes({}))
-    assert any(said in message for message in notes({"pad_token": "w77"} | tokens))
+    assert not any(shown in message for message in notes({}))
+    assert any(shown in message for message in notes({"pad_token": "w77"} | tokens))
 
 
 # --- the program -------------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ def test_notes_never_fail(tmp_path: Path, attn: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "shown"),
     [
         (["check"], 2, "--model: give the checkpoint to check"),
         (["check", "-m", "nowhere/at-all"], 3, "was not found"),
@@ -404,5 +404,5 @@ def test_notes_never_fail(tmp_path: Path, attn: Run) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_bad_requests_get_one_sentence(arguments: list[str], code: int, said: str, minilm: str, attn: Run) -> None:
-    refused(attn(*[minilm if argument == "MINILM" else argument for argument in arguments]), code, said)
+def test_bad_requests_get_one_sentence(arguments: list[str], code: int, shown: str, minilm: str, attn: Run) -> None:
+    refused(attn(*[minilm if argument == "MINILM" else argument for argument in arguments]), code, shown)

@@ -44,7 +44,7 @@ def test_what_can_be_read_of_a_folder_is_answered(attn: Run, folder: Path, comma
 
 
 def test_the_only_file_is_refused_before_anything_is_loaded(attn: Run, folder: Path) -> None:
-    for name, said in {
+    for name, message in {
         "corpus/d.jsonl": "corpus/d.jsonl has no column 'text'",
         "corpus/e.parquet": "cannot read corpus/e.parquet: No such file or directory",
         "corpus/*.tsv": "no file fits corpus/*.tsv",
@@ -52,7 +52,7 @@ def test_the_only_file_is_refused_before_anything_is_loaded(attn: Run, folder: P
     }.items():
         ran = attn("inspect", "--file", name, "-m", "/no/such/model")
         assert (ran.code, ran.out, ran.err.count("\n")) == (5, "", 1)
-        assert ran.err.startswith(f"attn: {said}")
+        assert ran.err.startswith(f"attn: {message}")
 
 
 def test_two_texts_of_a_table_are_compared_and_checked(attn: Run, tmp_path: Path) -> None:
@@ -66,6 +66,6 @@ def test_two_texts_of_a_table_are_compared_and_checked(attn: Run, tmp_path: Path
 
 def test_sentences_that_a_shell_made_of_a_glob_are_said_to_need_quotes(attn: Run, folder: Path) -> None:
     ran = attn("tokens", "--file", "corpus/a.txt", "corpus/b.txt.gz", "corpus/c.csv")
-    said = "attn: give sentences or --file, not both; a glob stands in quotes: --file 'corpus/*'\n"
-    assert (ran.code, ran.out, ran.err) == (2, "", said)
+    message = "attn: give sentences or --file, not both; a glob stands in quotes: --file 'corpus/*'\n"
+    assert (ran.code, ran.out, ran.err) == (2, "", message)
     assert attn("tokens", "--file", "corpus/a.txt", "time flies").err == "attn: give sentences or --file, not both\n"

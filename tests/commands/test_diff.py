@@ -65,7 +65,7 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["one"], 2, "one sentence to compare; give two, or one and two checkpoints: -m A -m B"),
         (["one", "two", "three and four"], 2, "more than two sentences to compare; give two"),
@@ -83,10 +83,10 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_bad_request_is_one_sentence_and_its_code(attn: Run, arguments: list[str], code: int, said: str) -> None:
+def test_a_bad_request_is_one_sentence_and_its_code(attn: Run, arguments: list[str], code: int, message: str) -> None:
     ran = attn("diff", *arguments)
     assert (ran.code, ran.out) == (code, "")
-    assert said in ran.err
+    assert message in ran.err
     assert ran.err.startswith("attn: ")
     assert ran.err.count("\n") == 1
 

@@ -45,24 +45,24 @@ def test_a_pipe_is_told_what_to_use(attn: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
+    ("environment", "message"),
     [
         ({"TERM": "dumb"}, "TERM says that this one is dumb"),
         ({"ACCESSIBLE": "1"}, "ACCESSIBLE says that it is read aloud"),
     ],
 )
-def test_a_terminal_is_told_why_not(environment: dict[str, str], said: str) -> None:
+def test_a_terminal_is_told_why_not(environment: dict[str, str], message: str) -> None:
     with person("explore", **environment) as one:
         one.until("attn:")
         code, printed = one.left()
         assert (code, printed) == (2, "")
-        assert said in " ".join(text_shown(one.shown).split()), one.shown
+        assert message in " ".join(text_shown(one.shown).split()), one.shown
         assert "\x1b[?1049h" not in one.shown
         assert termios.tcgetattr(one.terminal) == one.settings
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         ("-", 2, "- is standard input"),
         ("'a b' 'c d'", 2, "2 sentences, and one is explored at a time"),
@@ -70,11 +70,11 @@ def test_a_terminal_is_told_why_not(environment: dict[str, str], said: str) -> N
     ],
 )
 def test_what_cannot_be_explored_is_refused(
-    arguments: str, code: int, said: str, attn: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: str, code: int, message: str, attn: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert attn("inspect", TEXT, "--save", "a.safetensors").code == 0
     monkeypatch.setattr(Environment, "lacks_screen", lambda _: "")
-    refused(attn("explore", *shlex.split(arguments)), code, said)
+    refused(attn("explore", *shlex.split(arguments)), code, message)
 
 
 def test_it_says_what_it_takes(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,8 +135,8 @@ def test_every_format_has_the_same_labels(attn: Run) -> None:
 
 def test_with_label_top_keeps_some_heads_of_each_label(attn: Run) -> None:
     labels = [row["label"] for row in rows_of(attn("heads", *LABELLED, "-F", "tsv").out)]
-    kept = [row["label"] for row in rows_of(attn("heads", *LABELLED, "--top", "1", "-F", "tsv").out)]
-    assert kept == list(dict.fromkeys(labels))
+    remaining = [row["label"] for row in rows_of(attn("heads", *LABELLED, "--top", "1", "-F", "tsv").out)]
+    assert remaining == list(dict.fromkeys(labels))
 
 
 def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> None:
@@ -171,10 +171,10 @@ def test_in_a_terminal_it_is_one_screen(width: int, heads: int, view: str) -> No
     assert len(written) <= 43
     assert all(cell_len(line) <= width for line in written)
     rows = [line for line in written if line.startswith("    0  ")]
-    said = " ".join(" ".join(written).split())
-    assert ("one screen: " in said) == (heads == 60)
+    message = " ".join(" ".join(written).split())
+    assert ("one screen: " in message) == (heads == 60)
     if heads == 60:
-        assert f"{len(rows)} of 60 heads" in said
+        assert f"{len(rows)} of 60 heads" in message
         assert len(written) >= 38  # and no line of it is wasted
     if view == "label":
         labels = {head.labels[0].name if head.labels else "mixed" for head in found.heads}
@@ -191,10 +191,10 @@ def test_all_shows_what_a_screen_has_no_room_for() -> None:
 
 
 def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -> None:
-    said = "--induction looks for induction heads"
-    assert said in attn("heads", "-m", "demo", "time flies", "--label").out
-    assert said not in attn("heads", "-m", "demo", "one two three four five one two three four five", "--label").out
-    assert said not in attn("heads", "time flies", "--label").out  # the toy layer has none
+    message = "--induction looks for induction heads"
+    assert message in attn("heads", "-m", "demo", "time flies", "--label").out
+    assert message not in attn("heads", "-m", "demo", "one two three four five one two three four five", "--label").out
+    assert message not in attn("heads", "time flies", "--label").out  # the toy layer has none
 
 
 @pytest.mark.parametrize(

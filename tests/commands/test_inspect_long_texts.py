@@ -19,11 +19,11 @@ SENTENCE = "time flies like an arrow fruit flies like a banana"
 # --- rows --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", ["2:5", ":-8", "8:700"])
-def test_rows_are_what_a_slice_of_the_matrix_is(attn: Run, given: str) -> None:
+@pytest.mark.parametrize("value", ["2:5", ":-8", "8:700"])
+def test_rows_are_what_a_slice_of_the_matrix_is(attn: Run, value: str) -> None:
     every = attn("inspect", SENTENCE, "-F", "json").json["layers"][0]["heads"]
-    some = attn("inspect", SENTENCE, "-F", "json", "--query", given).json
-    chosen = slice(*(int(end) if end else None for end in given.split(":")))
+    some = attn("inspect", SENTENCE, "-F", "json", "--query", value).json
+    chosen = slice(*(int(end) if end else None for end in value.split(":")))
     assert [token["index"] for token in some["query_tokens"]] == list(range(10))[chosen]
     for head, whole in zip(some["layers"][0]["heads"], every, strict=True):
         assert head["mask"] == whole["mask"][chosen]
@@ -107,8 +107,8 @@ def test_the_default_view_of_a_long_text_is_one_screen(attn: Run, deep: Path, wh
     assert ran.err.startswith("attn: 300 tokens: ")
     assert "--all shows everything" in ran.err
     if "all layers" in what:
-        said = "of 96 heads" if what == "all layers" else "layer 0 · self, one of 3 layers"
-        assert said in ran.err
+        message = "of 96 heads" if what == "all layers" else "layer 0 · self, one of 3 layers"
+        assert message in ran.err
 
 
 def test_of_what_has_no_room_is_said_how_much_there_is_and_it_can_be_had(attn: Run, deep: Path) -> None:
@@ -136,7 +136,7 @@ def test_of_what_has_no_room_is_said_how_much_there_is_and_it_can_be_had(attn: R
 def test_a_line_of_ten_thousand_tokens_is_like_any_other(arguments: list[str], attn: Run) -> None:
     line = " ".join(f"w{number % 37}" for number in range(10_000))
     options = [] if arguments[0] == "tokens" else ["--d-model", "4", "--num-heads", "1"]
-    given = {"arguments": [line]} if arguments[0] == "why" else {"stdin": f"{line}\n"}
-    ran = attn(*arguments, *options, *given.pop("arguments", []), **given)
+    value = {"arguments": [line]} if arguments[0] == "why" else {"stdin": f"{line}\n"}
+    ran = attn(*arguments, *options, *value.pop("arguments", []), **value)
     assert ran.code == 0, ran.err
     assert 0 < len(ran.out) < 3_000_000  # bytes; a matrix would have 100 million cells

@@ -129,11 +129,11 @@ def test_no_worker_outlives_the_run(long: Path, number: signal.Signals | None) -
     else:
         run.kill()
     assert run.wait(60) == {None: 141, signal.SIGKILL: -9}.get(number, 128 + (number or 0))
-    said = run.stderr.read().decode()
+    message = run.stderr.read().decode()
     assert (
-        said == ""
+        message == ""
         if number in (None, signal.SIGKILL)
-        else re.fullmatch(r"attn: stopped after [\d,]+ of 50,000 sentences\n", said)
+        else re.fullmatch(r"attn: stopped after [\d,]+ of 50,000 sentences\n", message)
     )
     deadline = time.monotonic() + 60
     while any(_is_alive(worker) for worker in workers):

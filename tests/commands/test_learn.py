@@ -82,13 +82,13 @@ def test_the_numbers_of_a_page_are_those_of_the_layer(attn: Run, lesson: Lesson)
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_what_is_spelled_out_is_what_it_comes_to(attn: Run, lesson: str) -> None:
-    said = attn("learn", "--lesson", lesson).out.replace("\n", " ")
+    message = attn("learn", "--lesson", lesson).out.replace("\n", " ")
     signs = str.maketrans({"×": "*", "÷": "/", "−": "-"})
-    sums = re.findall(r"= ((?:[-(]*\d\S* (?:[×+] )?)+)= (-?\d+\.\d+)", said)
+    sums = re.findall(r"= ((?:[-(]*\d\S* (?:[×+] )?)+)= (-?\d+\.\d+)", message)
     assert len(sums) >= 7
     for spelled, total in sums:
         assert close(eval(spelled.translate(signs)), float(total)), spelled
-    raised = re.findall(r"e\^\((\(?-?\d+\.\d+\)? − \(?-?\d+\.\d+\)?)\) = (\d\.\d+), and (\S+) ÷ (\S+) = (\S+)", said)
+    raised = re.findall(r"e\^\((\(?-?\d+\.\d+\)? − \(?-?\d+\.\d+\)?)\) = (\d\.\d+), and (\S+) ÷ (\S+) = (\S+)", message)
     assert len(raised) == 1
     for exponent, power, again, total, weight in raised:
         assert close(math.exp(eval(exponent.translate(signs))), float(power))
@@ -134,7 +134,7 @@ def test_under_a_causal_mask_the_last_word_sees_all_and_the_first_itself(attn: R
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         ([f"{MOST} kk"], 5, "a lesson has room for 8 words, and the text has 9; give a shorter one"),
         ([" "], 5, "the sentence is empty"),
@@ -144,10 +144,10 @@ def test_under_a_causal_mask_the_last_word_sees_all_and_the_first_itself(attn: R
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_is_no_lesson_is_refused_in_one_line(attn: Run, arguments: list[str], code: int, said: str) -> None:
+def test_what_is_no_lesson_is_refused_in_one_line(attn: Run, arguments: list[str], code: int, message: str) -> None:
     ran = attn("learn", *arguments)
     assert (ran.code, ran.out) == (code, "")
-    assert said in ran.err
+    assert message in ran.err
     assert ran.err.count("\n") == 1
 
 

@@ -265,7 +265,7 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         ((), USAGE, "give a program: a script, or a module by -m"),
         (("--expect", "casual", "none.py"), USAGE, "did you mean 'causal'?"),
@@ -277,17 +277,17 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
         (("--save", "none.py", "none.py"), INPUT, "--save none.py: File exists"),
     ],
 )
-def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
     (folder / "none.py").write_text("print('hello')")
     ran = run(*arguments)
     assert ran.stdout == ""
     assert ran.returncode == code
     assert len(ran.stderr.splitlines()) == 1
-    assert said in ran.stderr
+    assert message in ran.stderr
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "message"),
     [
         ("attncli.recording.readers.sdpa._read", "an attention could not be looked at"),
         ("attncli.analysis.calls.analyzer.findings_of", "wrong.py:6 could not be looked at"),
@@ -299,7 +299,7 @@ def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code
     ],
 )
 def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
-    folder: Path, broken: str, said: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, broken: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of ours")
@@ -312,7 +312,7 @@ def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
         ran = run("--save", "traces", "wrong.py", *["x"] * code)
         assert ran.returncode == code
         assert ran.stderr.count("this is a bug in attn, please report it: ZeroDivisionError: of ours") == 1
-        assert said in ran.stderr
+        assert message in ran.stderr
     judged = run("--save", "traces", "--expect", "full", "wrong.py")
     assert judged.returncode == FINDINGS  # what could not be looked at is not ok
 

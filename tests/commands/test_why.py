@@ -84,7 +84,7 @@ def test_a_cross_attention_takes_each_token_from_its_own_side(attn: Run) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         ((SENTENCE,), 2, "--query: give the token that attends, its text or its index"),
         ((SENTENCE, "-q", "flees"), 2, "no such query token; did you mean 'flies'?"),
@@ -94,7 +94,7 @@ def test_a_cross_attention_takes_each_token_from_its_own_side(attn: Run) -> None
         (("a b", "-q", "a", "-o", "why.tsv"), 2, "expected a file ending in .json, .svg"),
     ],
 )
-def test_what_is_refused_is_one_sentence(attn: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_what_is_refused_is_one_sentence(attn: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
     ran = attn("why", *arguments)
     assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
-    assert said in ran.err
+    assert message in ran.err

@@ -146,7 +146,7 @@ def test_a_run_that_writes_no_part_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "[]",
         "[" * 100_000,
@@ -154,9 +154,9 @@ def test_a_run_that_writes_no_part_leaves_nothing(tmp_path: Path) -> None:
         '{"schema": "attncli.dataset/1", "attncli": "1", "made": {}, "files": []}',
     ],
 )
-def test_a_folder_that_says_nonsense_of_itself_is_refused(tmp_path: Path, said: str) -> None:
+def test_a_folder_that_says_nonsense_of_itself_is_refused(tmp_path: Path, message: str) -> None:
     (tmp_path / PARTS[0]).write_bytes(b"")
-    (tmp_path / "_attncli.json").write_text(said)
+    (tmp_path / "_attncli.json").write_text(message)
     with pytest.raises(InputError, match=r"_attncli\.json is none that attn \S+ writes"):
         write(str(tmp_path))
 

@@ -72,13 +72,13 @@ def test_any_text_comes_out_as_it_went_in(
 def test_a_column_that_is_not_there_is_said_with_those_that_are(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"corpus{ending}"
     with_duckdb(path, pd.DataFrame({"id": IDS, "text": TEXTS}))
-    for column, said in {
+    for column, message in {
         "txt": "'txt'; --column names one of id, text; did you mean 'text'?",
         "\x1b[2J": r"'\x1b[2J'; --column names one of id, text",
     }.items():
         with pytest.raises(InputError) as refused:
             read(path, column=column)
-        assert str(refused.value) == f"{path} has no column {said}"
+        assert str(refused.value) == f"{path} has no column {message}"
 
 
 def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_single_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "how", "said"),
+    ("name", "how", "message"),
     [
         ("a.txt", {"column": "x"}, "--column does not apply to a.txt, which is text; it names a column of .csv, .tsv"),
         ("a.parquet", {"whole": True}, "--whole does not apply to a.parquet, which is Parquet; drop it"),
@@ -123,14 +123,14 @@ def test_a_single_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_option_that_does_not_apply_is_refused(
-    name: str, how: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, how: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for one in ("a.csv", "b.csv"):
         (tmp_path / one).write_text("text\n", encoding="utf-8")
     with pytest.raises(UsageError) as refused:
         SentenceReader.of(name, **how)
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(message)
 
 
 def test_whole_files_are_a_text_each(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_a_bad_line_of_json_is_named_and_the_others_are_read(tmp_path: Path) -> 
         b'{"text": "half", "id": 2', b'{"text": "\\ud800"}', b'{"text": "arrow"}', b"[" * 5000,
     ]  # fmt: skip
     path.write_bytes(b"\n".join(lines))
-    said: list[str] = []
-    found = list(SentenceReader.of(str(path)).sentences(said.append))
+    message: list[str] = []
+    found = list(SentenceReader.of(str(path)).sentences(message.append))
     assert [(one.number, one.text) for one in found if isinstance(one.text, str)] == [(1, "time"), (12, "arrow")]
-    assert said == [f"{path}: 2 empty texts were skipped"]
+    assert message == [f"{path}: 2 empty texts were skipped"]
     reasons = {one.number: one.text.reason for one in found if isinstance(one.text, Failure)}
     assert list(reasons) == [2, 3, 4, 5, 6, 7, 10, 11, 13]
     assert reasons[2].startswith("it is no JSON: ")

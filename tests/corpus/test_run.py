@@ -22,8 +22,8 @@ def sentences(count: int, **texts: str) -> list[CorpusItem]:
     return [CorpusItem(number, texts.get(f"at_{number}", "x" * (number % 7))) for number in range(1, count + 1)]
 
 
-def results(folder: Path, given: list[CorpusItem], jobs: int | None) -> list[Result[tuple[int, int]]]:
-    with closing(run(Obedient(folder), batched(given), jobs)) as found:
+def results(folder: Path, inputs: list[CorpusItem], jobs: int | None) -> list[Result[tuple[int, int]]]:
+    with closing(run(Obedient(folder), batched(inputs), jobs)) as found:
         return list(found)
 
 
@@ -32,10 +32,10 @@ def processes(found: list[Result[tuple[int, int]]]) -> list[int]:
 
 
 def test_results_come_in_order_from_as_many_processes_as_are_asked_for(tmp_path: Path) -> None:
-    given = sentences(600)
-    found = results(tmp_path, given, 3)
+    inputs = sentences(600)
+    found = results(tmp_path, inputs, 3)
     assert [(result.number, result.value[0]) for result in found if not isinstance(result.value, Failure)] == [
-        (number, len(str(text))) for number, text, _ in given
+        (number, len(str(text))) for number, text, _ in inputs
     ]
     assert [result.warnings for result in found[:2]] == [("said of 1",), ("said of 2",)]
     assert 1 <= len(set(processes(found))) <= 3
@@ -63,10 +63,10 @@ def until_it_ends(found: Generator[Result[Any], None, None]) -> tuple[list[int],
 
 
 def test_a_process_that_is_killed_ends_the_run(tmp_path: Path) -> None:
-    numbers, said = until_it_ends(run(Obedient(tmp_path), batched(sentences(40, at_20="kill")), 2))
+    numbers, message = until_it_ends(run(Obedient(tmp_path), batched(sentences(40, at_20="kill")), 2))
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) < 20
-    assert said == (
+    assert message == (
         "InputError: a worker process was killed, as the system does where memory runs out; fewer --jobs take less"
     )
 
@@ -75,8 +75,8 @@ def test_a_process_that_is_killed_ends_the_run(tmp_path: Path) -> None:
 def test_an_error_comes_as_itself_after_the_results_before_it(tmp_path: Path, jobs: int) -> None:
     found = until_it_ends(run(Obedient(tmp_path), batched(sentences(40, at_20="refuse no more")), jobs))
     assert found == (list(range(1, 20)), "InputError: sentence 20: no more")
-    _, said = until_it_ends(run(Obedient(tmp_path), batched(sentences(40, at_20="fail it is")), jobs))
-    assert said == "OSError: [Errno 5] it is"
+    _, message = until_it_ends(run(Obedient(tmp_path), batched(sentences(40, at_20="fail it is")), jobs))
+    assert message == "OSError: [Errno 5] it is"
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -85,8 +85,8 @@ def test_what_cannot_be_read_ends_the_results_after_those_before_it(tmp_path: Pa
         yield from sentences(7)
         raise InputError("half a line")
 
-    numbers, said = until_it_ends(run(Obedient(tmp_path), batched(broken()), jobs))
-    assert (numbers, said) == (list(range(1, 8)), "InputError: half a line")
+    numbers, message = until_it_ends(run(Obedient(tmp_path), batched(broken()), jobs))
+    assert (numbers, message) == (list(range(1, 8)), "InputError: half a line")
 
 
 def test_a_job_that_cannot_be_opened_says_why(tmp_path: Path) -> None:

@@ -74,13 +74,13 @@ def fresh(model: str, question: Query, layers: tuple[int, ...]) -> Trace:
     return trace
 
 
-def same(found: Trace, known: Trace) -> bool:
+def same(found: Trace, direct: Trace) -> bool:
     """Return whether two traces are the same, but for what is rounded."""
     for name in ("source", "query_tokens", "key_tokens", "text", "pair", "target", "notes"):
-        assert getattr(found, name) == getattr(known, name), name
-    assert [layer.heads for layer in found.layers] == [layer.heads for layer in known.layers]
-    assert compared("", list(found.layers), known.layers).is_exact
-    for layer, other in zip(found.layers, known.layers, strict=True):
+        assert getattr(found, name) == getattr(direct, name), name
+    assert [layer.heads for layer in found.layers] == [layer.heads for layer in direct.layers]
+    assert compared("", list(found.layers), direct.layers).is_exact
+    for layer, other in zip(found.layers, direct.layers, strict=True):
         rounding = of_weights(other, 64 * LAYERS)
         for head in range(other.num_heads):
             assert np.abs(layer.head(head).weights - other.head(head).weights).max() <= rounding
@@ -97,7 +97,7 @@ QUESTIONS = st.builds(Query, WORDS.map(" ".join), PAIRS, st.none(), st.sampled_f
 def edited(draw: st.DrawFn) -> list[tuple[Query, tuple[int, ...]]]:
     """Draw what somebody asks who types, deletes, pastes, and looks at other layers, masks and pairs."""
     question, layers = draw(QUESTIONS), draw(SOME_LAYERS)
-    asked = [(question, layers)]
+    requests = [(question, layers)]
     for _ in range(draw(st.integers(1, 12))):
         words = question.text.split()
         place = draw(st.integers(0, len(words)))
@@ -109,7 +109,7 @@ def edited(draw: st.DrawFn) -> list[tuple[Query, tuple[int, ...]]]:
             case "paste":
                 words[place:place] = draw(WORDS)
             case "back":
-                question, layers = draw(st.sampled_from(asked))
+                question, layers = draw(st.sampled_from(requests))
                 words = question.text.split()
             case "layers":
                 layers = draw(SOME_LAYERS)
@@ -118,8 +118,8 @@ def edited(draw: st.DrawFn) -> list[tuple[Query, tuple[int, ...]]]:
             case "pair":
                 question = question._replace(pair=draw(PAIRS))
         question = question._replace(text=" ".join(words[:24]))
-        asked.append((question, layers))
-    return asked
+        requests.append((question, layers))
+    return requests
 
 
 def every_example(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -130,27 +130,27 @@ def every_example(count: int) -> Callable[[Callable[..., Any]], Callable[..., An
 
 @pytest.mark.parametrize("family", FAMILIES)
 @every_example(25)
-@given(asked=edited())
+@given(requests=edited())
 def test_answers_are_those_of_a_source_that_keeps_nothing(
-    family: str, folders: dict[str, str], asked: list[tuple[Query, tuple[int, ...]]]
+    family: str, folders: dict[str, str], requests: list[tuple[Query, tuple[int, ...]]]
 ) -> None:
     model = open_interactive(model=folders[family], engine="native")
-    for question, layers in asked:
-        known = fresh(folders[family], question, layers)
-        assert model.tokens(question) == (known.query_tokens, known.key_tokens)
-        assert same(model.trace(question, layers), known)
+    for question, layers in requests:
+        direct = fresh(folders[family], question, layers)
+        assert model.tokens(question) == (direct.query_tokens, direct.key_tokens)
+        assert same(model.trace(question, layers), direct)
 
 
 @every_example(25)
-@given(asked=edited())
+@given(requests=edited())
 def test_the_same_where_there_is_room_for_little_and_rows_are_spread(
-    folders: dict[str, str], asked: list[tuple[Query, tuple[int, ...]]]
+    folders: dict[str, str], requests: list[tuple[Query, tuple[int, ...]]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefix_cache, "_MOST", 6_000)  # a layer or two
         patch.setattr(parallel, "LONG", 4)
         model = open_interactive(model=folders["llama"], engine="native")
-        for question, layers in asked:
+        for question, layers in requests:
             assert same(model.trace(question, layers), fresh(folders["llama"], question, layers))
 
 
@@ -216,9 +216,9 @@ def test_what_is_kept_is_bounded(folders: dict[str, str], monkeypatch: pytest.Mo
     for length in range(1, 60, 7):
         for layer in (*range(LAYERS), 0, 1):
             model.trace(Query(" ".join(["w7"] * length)), [layer])
-            kept = model._model._prefix_cache._passes
-            assert len(kept) <= 2
-            for each in kept:
+            remaining = model._model._prefix_cache._passes
+            assert len(remaining) <= 2
+            for each in remaining:
                 sizes = [state.nbytes for state in each.states.values()]
                 assert sum(sizes) <= 20_000 or len(sizes) == 1
 
@@ -234,9 +234,9 @@ def test_another_mask_is_computed_from_the_embeddings_and_a_file_is_read_again(
     for head in (0, 1):
         allowed[head, 2, 0] = False
         np.save(path, allowed)
-        known = attncli.inspect(words, model=folders["gpt2"], layers="all", mask=str(question.mask))
+        direct = attncli.inspect(words, model=folders["gpt2"], layers="all", mask=str(question.mask))
         rows.clear()
-        assert same(model.trace(question, range(LAYERS)), known)
+        assert same(model.trace(question, range(LAYERS)), direct)
         assert set((+rows).values()) == {4}
         assert not any("h.0.attn.c_attn" in name for name in +rows)
 
@@ -261,13 +261,17 @@ def test_a_mask_that_does_not_fit_is_refused_before_anything_is_drawn(folders: d
 def test_the_toy_layer_answers_any_question(text: str, target: str | None, pair: str | None, mask: str | None) -> None:
     question = Query(text, pair, target, mask)
     toy = _toy()
-    known = attncli.inspect(text, pair=pair, target=target, mask=mask, num_heads=2, seed=7)
+    direct = attncli.inspect(text, pair=pair, target=target, mask=mask, num_heads=2, seed=7)
     found = toy.trace(question, [0])
-    assert toy.tokens(question) == (found.query_tokens, found.key_tokens) == (known.query_tokens, known.key_tokens)
+    assert toy.tokens(question) == (found.query_tokens, found.key_tokens) == (direct.query_tokens, direct.key_tokens)
     for name in ("q", "k", "v", "inputs", "out_projection"):
-        np.testing.assert_array_equal(getattr(found.layers[0], name), getattr(known.layers[0], name))
-    assert str(found.layers[0].mask) == str(known.layers[0].mask)
-    assert (found.source, found.notes, found.layers[0].kind) == (known.source, known.notes, known.layers[0].kind)
+        np.testing.assert_array_equal(getattr(found.layers[0], name), getattr(direct.layers[0], name))
+    assert str(found.layers[0].mask) == str(direct.layers[0].mask)
+    assert (found.source, found.notes, found.layers[0].kind) == (
+        direct.source,
+        direct.notes,
+        direct.layers[0].kind,
+    )
 
 
 @cache
@@ -289,10 +293,14 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return loaded
 
 
-def equal(found: Trace, known: Trace) -> bool:
-    assert (found.source, found.key_tokens, found.query_tokens) == (known.source, known.key_tokens, known.query_tokens)
-    assert (found.notes, len(found.layers)) == (known.notes, len(known.layers))
-    for layer, other in zip(found.layers, known.layers, strict=True):
+def equal(found: Trace, direct: Trace) -> bool:
+    assert (found.source, found.key_tokens, found.query_tokens) == (
+        direct.source,
+        direct.key_tokens,
+        direct.query_tokens,
+    )
+    assert (found.notes, len(found.layers)) == (direct.notes, len(direct.layers))
+    for layer, other in zip(found.layers, direct.layers, strict=True):
         assert (layer.layer, layer.kind, str(layer.mask)) == (other.layer, other.kind, str(other.mask))
         for head in range(other.num_heads):
             np.testing.assert_allclose(layer.head(head).weights, other.head(head).weights, atol=1e-6)
@@ -304,11 +312,11 @@ def test_transformers_answers_from_one_model(folders: dict[str, str], loads: lis
     model = open_interactive(model=folder, engine="transformers")
     assert loads == [folder]
     assert model.steps([2, 0]) == [[0, 2]]
-    asked = [(Query("w2 w3"), [0]), (Query("w2 w3 w4", mask="band(1,1)"), [2]), (Query("w2 w3 w4"), [1, 2])]
-    found = [model.trace(question, layers) for question, layers in asked]
-    assert [model.tokens(question)[1] for question, _ in asked] == [trace.key_tokens for trace in found]
+    requests = [(Query("w2 w3"), [0]), (Query("w2 w3 w4", mask="band(1,1)"), [2]), (Query("w2 w3 w4"), [1, 2])]
+    found = [model.trace(question, layers) for question, layers in requests]
+    assert [model.tokens(question)[1] for question, _ in requests] == [trace.key_tokens for trace in found]
     assert loads == [folder]
-    for trace, (question, layers) in zip(found, asked, strict=True):
+    for trace, (question, layers) in zip(found, requests, strict=True):
         how = {"engine": "transformers", "layers": layers, "mask": question.mask}
         assert equal(trace, attncli.inspect(question.text, model=folder, **how))
 
@@ -316,22 +324,22 @@ def test_transformers_answers_from_one_model(folders: dict[str, str], loads: lis
 def test_a_mask_that_cannot_be_replaced_is_refused_and_the_next_question_answered(tmp_path: Path) -> None:
     save_model(tiny_model("bloom"), tmp_path)
     model = open_interactive(model=str(tmp_path))
-    known = model.trace(Query("w2 w3"), [1])
+    direct = model.trace(Query("w2 w3"), [1])
     with pytest.raises(NotExposedError, match="bloom makes its own mask, which --mask cannot replace"):
         model.trace(Query("w2 w3", mask="full"), [1])
-    assert equal(model.trace(Query("w2 w3"), [1]), known)
+    assert equal(model.trace(Query("w2 w3"), [1]), direct)
 
 
 def test_a_saved_trace_answers_its_own_question(folders: dict[str, str], tmp_path: Path) -> None:
-    known = attncli.inspect("w2 w3", pair="w4", model=folders["bert"], layers=[0, 2])
-    known.save(path := tmp_path / "trace.safetensors")
+    direct = attncli.inspect("w2 w3", pair="w4", model=folders["bert"], layers=[0, 2])
+    direct.save(path := tmp_path / "trace.safetensors")
     saved = open_interactive(saved=path, heads=1)
     question = Query("w2 w3", "w4")
     assert (saved.own, list(saved.layers), saved.steps([2, 0])) == (question, [0, 2], [[0, 2]])
     found = saved.trace(question, [2])
     assert [layer.heads for layer in found.layers] == [(1,)]
-    np.testing.assert_array_equal(found.layers[0].q, known.layers[1].q)
-    assert saved.tokens(question) == (known.query_tokens, known.key_tokens)
+    np.testing.assert_array_equal(found.layers[0].q, direct.layers[1].q)
+    assert saved.tokens(question) == (direct.query_tokens, direct.key_tokens)
     for other in (Query("w2"), question._replace(mask="full")):
         with pytest.raises(UsageError, match="its own text alone"):
             saved.trace(other, [0])

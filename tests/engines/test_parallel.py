@@ -30,7 +30,7 @@ def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("message", "expected"),
     [
         ({"OPENBLAS_NUM_THREADS": "3"}, 3),
         ({"OMP_NUM_THREADS": "5"}, 5),
@@ -42,9 +42,9 @@ def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_there_are_as_many_threads_as_the_user_says(
-    said: dict[str, str], expected: int | None, monkeypatch: pytest.MonkeyPatch
+    message: dict[str, str], expected: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in said.items():
+    for name, value in message.items():
         monkeypatch.setenv(name, value)
     assert count() == (expected or cores())
 

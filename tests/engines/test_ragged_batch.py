@@ -45,9 +45,9 @@ def answers(texts: Sequence[str | Failure], **options: Any) -> list[Trace | Fail
 def same(found: Trace | Failure, text: str, **options: Any) -> bool:
     """Return whether a trace is that of its text alone, but for what is rounded."""
     assert isinstance(found, Trace)
-    known = attncli.inspect(text, model="demo", layers="all", engine="native", **options)
-    assert (found.text, found.key_tokens) == (known.text, known.key_tokens)
-    for layer, other in zip(found.layers, known.layers, strict=True):
+    reference = attncli.inspect(text, model="demo", layers="all", engine="native", **options)
+    assert (found.text, found.key_tokens) == (reference.text, reference.key_tokens)
+    for layer, other in zip(found.layers, reference.layers, strict=True):
         assert (layer.heads, str(layer.mask), layer.scale) == (other.heads, str(other.mask), other.scale)
         for name in "qkv":
             one, two = np.asarray(getattr(layer, name)), np.asarray(getattr(other, name))

@@ -130,9 +130,9 @@ def test_what_was_computed_is_not_asked_for_again(model: Plain) -> None:
     answering = answering_of(model)
 
     def questions(look: ViewState) -> list[tuple[str, list[int]]]:
-        model.asked.clear()
+        model.requests.clear()
         assert_measured(last_of(answering, look), EVERY, look.question.text)
-        return list(model.asked)
+        return list(model.requests)
 
     assert questions(LOOK) == [(TEXT, []), (TEXT, [2]), (TEXT, [1]), (TEXT, [3]), (TEXT, [0])]
     assert questions(LOOK) == questions(LOOK.counting("norms")) == questions(LOOK.moved(Limits(), 1, 1)) == []
@@ -151,25 +151,25 @@ def test_an_answer_that_was_dropped_goes_on_where_it_was(model: Plain) -> None:
     dropped = [next(answers) for _ in range(4)][-1]
     answers.close()
     assert_measured(dropped, [1, 2])
-    model.asked.clear()
+    model.requests.clear()
     first, *_, last = answering.results(LOOK.next_head(Limits(heads=(0, 1))))
     assert_measured(first, [1, 2])
     assert_measured(last, EVERY)
-    assert model.asked == [(TEXT, [3]), (TEXT, [0])]
+    assert model.requests == [(TEXT, [3]), (TEXT, [0])]
 
 
 def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(model: Plain) -> None:
     answering = IncrementalComputation(model, count().__next__)  # a second goes by between any two looks at the clock
     last_of(answering, replace(LOOK, layer=0))
-    model.asked.clear()
+    model.requests.clear()
     answers = answering.results(LOOK.asking(OTHER))
     tokens, *on_the_way, layer = (next(answers) for _ in range(4))
-    assert model.asked == [(OTHER, []), (OTHER, [0]), (OTHER, [1]), (OTHER, [2])]
+    assert model.requests == [(OTHER, []), (OTHER, [0]), (OTHER, [1]), (OTHER, [2])]
     assert {answer.shown for answer in (tokens, *on_the_way)} == {None}
     assert_same(layer.shown, demo(OTHER))
-    model.asked.clear()
+    model.requests.clear()
     last_of(answering, LOOK.asking(OTHER).counting("norms"))
-    assert (OTHER, [2]) not in model.asked
+    assert (OTHER, [2]) not in model.requests
 
 
 def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:

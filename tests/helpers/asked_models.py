@@ -23,18 +23,18 @@ class Plain:
     def __init__(self, layers: int, **options: Any) -> None:
         self.layers: Sequence[int] = range(layers)
         self.options = options
-        self.asked: list[tuple[str, list[int]]] = []
+        self.requests: list[tuple[str, list[int]]] = []
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
         return [[layer] for layer in layers]
 
     def tokens(self, question: Query) -> tuple[Tokens, Tokens]:
-        self.asked.append((question.text, []))
+        self.requests.append((question.text, []))
         trace = self.whole(question, [0])
         return trace.query_tokens, trace.key_tokens
 
     def trace(self, question: Query, layers: Sequence[int]) -> Trace:
-        self.asked.append((question.text, list(layers)))
+        self.requests.append((question.text, list(layers)))
         return self.whole(question, layers)
 
     def whole(self, question: Query, layers: Sequence[int]) -> Trace:

@@ -43,7 +43,7 @@ class Emulated:
 
     def __init__(self, columns: int, lines: int) -> None:
         self.modes = {"?7", "?25"}  # lines wrap, and the cursor is seen
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.frames = 0
         self._blank = [(" ", Style.null())] * columns
         self._cells = [[*self._blank] for _ in range(lines)]
@@ -106,7 +106,7 @@ class Emulated:
                 if mode == "1049":
                     self._turn(final == "h")
         elif final == "p" and between == "$":
-            self.asked.append(parameters)
+            self.requests.append(parameters)
 
     def _turn(self, is_alternate: bool) -> None:
         """Show the alternate screen, which is empty, or the other one, as it was."""
@@ -183,8 +183,8 @@ class Running:
 
     def _take(self, read: bytes) -> None:
         self.screen.feed(self._decoded(read))
-        while self.screen.asked:
-            if self.screen.asked.pop() == "?2026":  # a terminal of today draws whole frames
+        while self.screen.requests:
+            if self.screen.requests.pop() == "?2026":  # a terminal of today draws whole frames
                 self.type("\x1b[?2026;2$y")
 
     def ended(self) -> int:

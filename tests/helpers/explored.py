@@ -34,10 +34,10 @@ _KEYS |= {"PgDn": "pagedown", "Home": "home", "End": "end", "Backspace": "backsp
 class Gated:
     """A model that waits before it computes, as long as its gate is shut."""
 
-    def __init__(self, asked: InteractiveSource, gate: Event) -> None:
-        self.layers, self.own = asked.layers, asked.own
-        self.steps, self.tokens = asked.steps, asked.tokens
-        self._trace, self._gate = asked.trace, gate
+    def __init__(self, requests: InteractiveSource, gate: Event) -> None:
+        self.layers, self.own = requests.layers, requests.own
+        self.steps, self.tokens = requests.steps, requests.tokens
+        self._trace, self._gate = requests.trace, gate
 
     def trace(self, question: Query, layers: Sequence[int]) -> Trace:
         """See `InteractiveSource.trace`."""

@@ -49,7 +49,7 @@ class Hub:
 
     repositories: dict[str, Path]  # the folder of each, by its name
     address: str = ""  # of the hub
-    asked: list[Asked] = field(default_factory=list)  # every request
+    requests: list[Asked] = field(default_factory=list)  # every request
     etags: dict[Path, str] = field(default_factory=dict)  # of paths whose ETag is not a hash of their content
     has_storage: bool = True  # whether weights are at another host, to which the hub redirects
     is_gated: bool = False  # whether it wants the token
@@ -98,7 +98,7 @@ class Hub:
 
     def sent(self, ending: str = "") -> int:
         """Return how many bytes of files whose names end so were sent."""
-        return sum(one.sent for one in self.asked if one.path.endswith(ending))
+        return sum(one.sent for one in self.requests if one.path.endswith(ending))
 
     def __enter__(self) -> Hub:
         """Serve it."""
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         found = _RANGE.fullmatch(self.headers.get("Range", ""))
         span = (int(found[1]), int(found[2])) if found else None
         one = Asked(self.host, self.command, path, span, "authorization" in self.headers)
-        self.hub.asked.append(one)
+        self.hub.requests.append(one)
         trouble = self.hub.trouble(one)
         match = _PATH.fullmatch(path)
         name, verb, inside = (match["name"], match["verb"], unquote(match["inside"] or "")) if match else ("", None, "")

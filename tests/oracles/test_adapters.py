@@ -196,8 +196,8 @@ def test_every_command_that_loads_a_checkpoint_takes_an_adapter(
     ):
         assert "--base names it" in attn(*line).err, line
         assert attn(*line, "--base", base).code == 0, line
-    said = json.loads(attn("inspect", TEXT, "-m", nameless, "--base", base, "-F", "json").out)["source"]
-    assert (said["model"], said["adapter"], said["base"]) == (str(nameless), "LORA", base)
+    message = json.loads(attn("inspect", TEXT, "-m", nameless, "--base", base, "-F", "json").out)["source"]
+    assert (message["model"], message["adapter"], message["base"]) == (str(nameless), "LORA", base)
 
 
 def test_a_base_for_what_is_no_adapter_is_a_usage_error(adapter: str, bases: Callable[[str], str], attn: Run) -> None:

@@ -95,7 +95,7 @@ def padded_together(
     """Return the traces of sentences of different lengths in one batch, as `attn check` pads them."""
     sentences = [source.encoder.encode(text, pair, target) for text in texts]
     padded = batch.padded
-    with patch.object(batch, "padded", lambda given, pad_id, _, *more: padded(given, pad_id, side, *more)):
+    with patch.object(batch, "padded", lambda value, pad_id, _, *more: padded(value, pad_id, side, *more)):
         return source._run(sentences)
 
 

@@ -31,11 +31,11 @@ def tiny(monkeypatch: pytest.MonkeyPatch, name: str, **more: Any) -> Any:
 
 def returned(model: PreTrainedModel, ids: list[int]) -> Any:
     model.config.use_cache = False
-    given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
+    value = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
     if model.config.is_encoder_decoder:
-        given["decoder_input_ids"] = torch.tensor([[7, 8]])
+        value["decoder_input_ids"] = torch.tensor([[7, 8]])
     with torch.no_grad():
-        return model(**given, output_attentions=True)
+        return model(**value, output_attentions=True)
 
 
 def check_proofs(trace: Trace) -> None:

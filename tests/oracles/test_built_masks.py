@@ -149,13 +149,13 @@ def test_a_padded_sliding_mask_is_what_transformers_own_function_makes(side: str
     config = checkpoint.model.config
     inputs = batch(checkpoint.model, side)
     config._attn_implementation = "sdpa"
-    given = {
+    given_value = {
         "config": config, "inputs_embeds": torch.zeros(2, 7, 32), "attention_mask": inputs["attention_mask"],
         "past_key_values": None, "position_ids": None,
     }  # fmt: skip
     expected = {
-        "full": masking_utils.create_causal_mask(**given),
-        "sliding": masking_utils.create_sliding_window_causal_mask(**given),
+        "full": masking_utils.create_causal_mask(**given_value),
+        "sliding": masking_utils.create_sliding_window_causal_mask(**given_value),
     }
     config._attn_implementation = ATTENTION
     for number, sentence in enumerate(checkpoint.masks(TEXTS, pad=side)[0]):

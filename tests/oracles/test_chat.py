@@ -64,7 +64,7 @@ def test_texts_and_ids_are_those_of_transformers(model: Path, name: str, form: s
     for system in [[], [("system", "speak  of\ntime ")]]:
         for content in CONTENTS:
             turns = [*system, ("user", content), ("assistant", TEXT), ("user", content[::-1])]
-            messages = [{"role": role, "content": said} for role, said in turns]
+            messages = [{"role": role, "content": message} for role, message in turns]
             found = ours.tokenize(Conversation.of(messages))
             assert found.text == tokenizer.apply_chat_template(messages, tokenize=False)
             assert found.tokens.ids == tokenizer.apply_chat_template(messages)["input_ids"]

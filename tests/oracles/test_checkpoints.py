@@ -138,8 +138,8 @@ def test_an_encoder_decoder_rolls_out_one_kind_at_a_time(
     assert [layer["layer"] for layer in document["layers"]] == [last]
     np.testing.assert_allclose(document["layers"][0]["heads"][0]["weights"], expected, atol=1e-6)
     assert ("what comes from the encoder is left out" in document["derived"]["rules"][0]) == (kind == "decoder")
-    for options, said in (((), "one kind of attention"), (("--kind", "cross"), "the same tokens")):
-        refused(attn(*command, *options), 2, said)
+    for options, text_shown in (((), "one kind of attention"), (("--kind", "cross"), "the same tokens")):
+        refused(attn(*command, *options), 2, text_shown)
     merged = attn("inspect", SENTENCE, "-m", translator, "--target", "die Zeit fliegt", "--words", "-F", "json")
     assert [token["text"] for token in merged.json["query_tokens"]] == ["<pad>", "die", "Zeit", "fliegt"]
 
@@ -203,12 +203,12 @@ def test_layers_of_a_hybrid_without_attention_are_listed_and_never_silently_miss
 ) -> None:
     whole = ("-m", save_for_auto(tiny_model("qwen3_next"), tmp_path))
     ran = attn("inspect", "w7 w8", "w9 w7", *whole, "-l", "0,1", "-F", "jsonl", "--show", "metrics")
-    said = "attn: warning: layer 0 has linear_attention, no softmax attention; it is not shown\n"
-    assert (ran.code, ran.err) == (0, said)  # once, and of no sentence
+    text_shown = "attn: warning: layer 0 has linear_attention, no softmax attention; it is not shown\n"
+    assert (ran.code, ran.err) == (0, text_shown)  # once, and of no sentence
     document = json.loads(ran.out.splitlines()[0])
     assert document["source"]["other_layers"] == [{"layer": layer, "kind": "linear_attention"} for layer in (0, 2)]
     assert [layer["layer"] for layer in document["layers"]] == [1]
     saved = attn("inspect", "w7 w8", *whole, "-l", "0,1", "--save", tmp_path / "trace.safetensors")
-    assert saved.err == attn("inspect", "--from", tmp_path / "trace.safetensors").err == said
+    assert saved.err == attn("inspect", "--from", tmp_path / "trace.safetensors").err == text_shown
     refused(attn("inspect", "w7", *whole, "-l", "0"), 4, "no softmax attention but linear_attention", "attention: 1\n")
     refused(attn("inspect", "w7", *whole, "--rollout"), 4, "layer 0 is not there")

@@ -114,12 +114,12 @@ ATOMS: dict[str, Callable[[int, int], st.SearchStrategy[Drawn]]] = {
 
 def fitted(lengths: list[int], total: int) -> list[int]:
     """Documents of about these lengths that add up to the total."""
-    kept: list[int] = []
+    remaining: list[int] = []
     for length in lengths:
-        kept.append(min(length, total - sum(kept)))
-        if sum(kept) == total:
-            return kept
-    return [*kept[:-1], kept[-1] + total - sum(kept)]
+        remaining.append(min(length, total - sum(remaining)))
+        if sum(remaining) == total:
+            return remaining
+    return [*remaining[:-1], remaining[-1] + total - sum(remaining)]
 
 
 @pytest.mark.parametrize("atom", ATOMS)

@@ -200,8 +200,8 @@ def test_activations_are_those_of_transformers(name: str) -> None:
     from transformers.activations import ACT2FN
 
     x = np.linspace(-30, 30, 100_001, dtype=np.float32)
-    known = ACT2FN[name](torch.from_numpy(x)).numpy()
-    assert np.abs(ACTIVATIONS[name](x) - known).max() < 4e-6
+    reference = ACT2FN[name](torch.from_numpy(x)).numpy()
+    assert np.abs(ACTIVATIONS[name](x) - reference).max() < 4e-6
 
 
 # --- checkpoints -------------------------------------------------------------------------------------------
@@ -209,14 +209,14 @@ def test_activations_are_those_of_transformers(name: str) -> None:
 
 def agrees(model: str | Path, text: str, **options: Any) -> Any:
     """Check the native engine's trace of a text against that of transformers, and return it."""
-    found, known = (
+    found, reference = (
         attncli.inspect(text, model=str(model), engine=engine, **options) for engine in ("native", "transformers")
     )
     assert found.source.details["engine"] == "native"
-    assert known.source.details["engine"] == "transformers"
-    assert (found.key_tokens, found.notes) == (known.key_tokens, known.notes)
-    assert (found.source.architecture, found.source.layers) == (known.source.architecture, known.source.layers)
-    row = compared(str(options), list(found.layers), known.layers)
+    assert reference.source.details["engine"] == "transformers"
+    assert (found.key_tokens, found.notes) == (reference.key_tokens, reference.notes)
+    assert (found.source.architecture, found.source.layers) == (reference.source.architecture, reference.source.layers)
+    row = compared(str(options), list(found.layers), reference.layers)
     assert row.is_exact, row
     return found
 
@@ -262,8 +262,8 @@ def test_weights_may_be_in_several_files_and_in_half_precision(
     assert ("max_shard_size" in saved) == (tmp_path / "model.safetensors.index.json").is_file()
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     model_spec(ConfigReader(config))
-    found, known = both(tmp_path)
-    assert compared(family, found, known).is_exact
+    found, reference = both(tmp_path)
+    assert compared(family, found, reference).is_exact
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "roberta", "distilbert"])
@@ -271,9 +271,9 @@ def test_weights_may_be_those_of_a_model_with_a_head(family: str, tmp_path: Path
     config = config_of(family, {})
     save(config, tmp_path)
     torch.manual_seed(1)
-    known = CONFIG_MAPPING[family].from_dict(config)
+    reference = CONFIG_MAPPING[family].from_dict(config)
     is_masked = family in ("bert", "roberta", "distilbert")
-    model = (AutoModelForMaskedLM if is_masked else AutoModelForCausalLM).from_config(known)
+    model = (AutoModelForMaskedLM if is_masked else AutoModelForCausalLM).from_config(reference)
     model.save_pretrained(tmp_path)
     assert compared(family, *both(tmp_path)).is_exact
 
@@ -360,10 +360,10 @@ def test_what_computes_a_sentence_does_not_depend_on_those_beside_it(tmp_path: P
     documents = [json.loads(line) for line in ran.out.splitlines()]
     engines = [document["source"]["engine"] for document in documents]
     assert engines == ["native", "transformers", "native", "transformers", "native", "native"]
-    known = attncli.inspect("w8 w9", model=str(tmp_path), engine="transformers").layer(0).head(1).scores
+    reference = attncli.inspect("w8 w9", model=str(tmp_path), engine="transformers").layer(0).head(1).scores
     for place in (0, 2, 5):
         found = documents[place]["layers"][0]["heads"][1]["scores"]
-        np.testing.assert_allclose(found, known, atol=1e-5)
+        np.testing.assert_allclose(found, reference, atol=1e-5)
 
 
 def test_a_difference_that_is_no_number_is_shown_as_one(tmp_path: Path) -> None:

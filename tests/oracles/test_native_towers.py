@@ -38,8 +38,8 @@ def agree(folder: Path) -> None:
         assert one.scale == pytest.approx(other.scale, 1e-6)
         np.testing.assert_allclose(stacked(one), stacked(other), atol=2e-6)
         for array in "qkv":
-            known = getattr(other, array)
-            np.testing.assert_allclose(getattr(one, array), known, atol=1e-5 * max(1, np.abs(known).max()))
+            reference = getattr(other, array)
+            np.testing.assert_allclose(getattr(one, array), reference, atol=1e-5 * max(1, np.abs(reference).max()))
     assert ours.notes == theirs.notes
     assert (ours.source.architecture, ours.source.notes) == (theirs.source.architecture, theirs.source.notes)
     assert ours.source.details == {"engine": "native", "tower": theirs.source.details["tower"]}
@@ -117,11 +117,11 @@ def rename(file: Path, names: dict[str, str]) -> None:
 @pytest.mark.parametrize(("name", "text"), EVERY)
 def test_what_a_configuration_does_not_say_is_what_transformers_takes(name: str, text: str) -> None:
     short = {"model_type": name, "text_config": {"model_type": text}}
-    said = json.loads(CONFIG_MAPPING[name](text_config={"model_type": text}).to_json_string(use_diff=False))
+    settings = json.loads(CONFIG_MAPPING[name](text_config={"model_type": text}).to_json_string(use_diff=False))
     if name in ("qwen2_vl", "qwen2_5_vl"):  # transformers has no default for these
-        for config in (short, said):
+        for config in (short, settings):
             config["text_config"]["rope_parameters"] = {"mrope_section": [16, 24, 24], "rope_theta": 1e6}
-    assert repr(model_spec(ConfigReader(short))) == repr(model_spec(ConfigReader(said)))
+    assert repr(model_spec(ConfigReader(short))) == repr(model_spec(ConfigReader(settings)))
 
 
 @pytest.mark.parametrize(("name", "text"), EVERY)

@@ -32,7 +32,7 @@ def without(*names: str) -> Callable[..., Arguments]:
         made = Arguments(*arguments)
         if "mask" in names:
             made = replace(made, mask=None)
-        return replace(made, more={name: given for name, given in made.more.items() if name not in names})
+        return replace(made, more={name: value for name, value in made.more.items() if name not in names})
 
     return call
 

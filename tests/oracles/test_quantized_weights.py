@@ -61,7 +61,7 @@ def llama(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def quantized(llama: Path, folder: Path, made: Made, said: Any, end: str = "_proj.weight") -> tuple[Path, Tensors]:
+def quantized(llama: Path, folder: Path, made: Made, scheme: Any, end: str = "_proj.weight") -> tuple[Path, Tensors]:
     """Store the matrices whose names have an end in a form; return the folder, and the numbers of all tensors."""
     shutil.copytree(llama, folder)
     stored, numbers = {}, load_file(llama / "model.safetensors")
@@ -74,7 +74,9 @@ def quantized(llama: Path, folder: Path, made: Made, said: Any, end: str = "_pro
         stored |= {name.removesuffix("weight") + part: each.contiguous() for part, each in form.stored.items()}
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config if said is None else config | {"quantization_config": said}))
+    (folder / "config.json").write_text(
+        json.dumps(config if scheme is None else config | {"quantization_config": scheme})
+    )
     return folder, numbers
 
 
@@ -130,16 +132,16 @@ def in_blocks(height: int, width: int, scale_type: torch.dtype = torch.float32) 
     ],
 )
 def test_fp8_in_blocks(height: int, width: int, scale_type: torch.dtype, end: str, llama: Path, tmp_path: Path) -> None:
-    said = {"quant_method": "fp8", "weight_block_size": [height, width], "activation_scheme": "dynamic"}
-    folder, numbers = quantized(llama, tmp_path / "fp8", in_blocks(height, width, scale_type), said, end)
+    scheme = {"quant_method": "fp8", "weight_block_size": [height, width], "activation_scheme": "dynamic"}
+    folder, numbers = quantized(llama, tmp_path / "fp8", in_blocks(height, width, scale_type), scheme, end)
     expected = known(llama, numbers)
     for engine in ENGINES:
         same(shown(folder, engine), expected, "fp8")
 
 
 def test_fp8_is_what_transformers_makes_of_it(llama: Path, tmp_path: Path) -> None:
-    said = {"quant_method": "fp8", "weight_block_size": [32, 32]}
-    folder, numbers = quantized(llama, tmp_path / "fp8", in_blocks(32, 32), said)
+    scheme = {"quant_method": "fp8", "weight_block_size": [32, 32]}
+    folder, numbers = quantized(llama, tmp_path / "fp8", in_blocks(32, 32), scheme)
     stored = load_file(folder / "model.safetensors")
     for name in (each.removesuffix("_scale_inv") for each in stored if each.endswith("_scale_inv")):
         undone = Fp8Dequantize(None)._dequantize_one(stored[name], stored[name + "_scale_inv"], torch.float32)
@@ -198,9 +200,9 @@ def test_gptq(bits: int, layout: str, index: str, llama: Path, tmp_path: Path) -
         return Form(stored, numbers)
 
     size = -1 if index == "one group" else 32
-    said = {"quant_method": "gptq", "bits": bits, "group_size": size, "checkpoint_format": layout}
-    said["desc_act"] = index == "shuffled"
-    folder, numbers = quantized(llama, tmp_path / "gptq", made, said)
+    scheme = {"quant_method": "gptq", "bits": bits, "group_size": size, "checkpoint_format": layout}
+    scheme["desc_act"] = index == "shuffled"
+    folder, numbers = quantized(llama, tmp_path / "gptq", made, scheme)
     (folder / "quantize_config.json").write_text(json.dumps({"bits": bits}))
     expected = known(llama, numbers)
     for engine in ENGINES:
@@ -215,8 +217,8 @@ def test_awq(llama: Path, tmp_path: Path) -> None:
         stored = {"qweight": packed(codes.T, 4, order), "qzeros": packed(zeros.T, 4, order), "scales": scales.T}
         return Form(stored, numbers)
 
-    said = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
-    folder, numbers = quantized(llama, tmp_path / "awq", made, said)
+    scheme = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+    folder, numbers = quantized(llama, tmp_path / "awq", made, scheme)
     expected = known(llama, numbers)
     for engine in ENGINES:
         same(shown(folder, engine), expected, "awq")
@@ -253,8 +255,8 @@ def test_compressed_tensors(form: str, llama: Path, tmp_path: Path) -> None:
         return Form(stored, compressor.decompress(dict(stored), scheme)["weight"].float())
 
     group = json.loads(scheme.model_dump_json())
-    said = {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group}}
-    folder, numbers = quantized(llama, tmp_path / "compressed", made, said)
+    scheme = {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group}}
+    folder, numbers = quantized(llama, tmp_path / "compressed", made, scheme)
     expected = known(llama, numbers)
     for engine in ENGINES:
         same(shown(folder, engine), expected, "compressed-tensors")
@@ -292,8 +294,8 @@ def test_bitsandbytes(kind: str, llama: Path, tmp_path: Path) -> None:
         state.shape = torch.Size((tensor.numel() // 64, 64))
         return Form({"weight": codes, **stored}, functional.dequantize_4bit(codes, state).reshape(tensor.shape))
 
-    said = {"quant_method": "bitsandbytes", "load_in_8bit": kind == "int8", "load_in_4bit": kind != "int8"}
-    folder, numbers = quantized(llama, tmp_path / "bitsandbytes", made, said)
+    scheme = {"quant_method": "bitsandbytes", "load_in_8bit": kind == "int8", "load_in_4bit": kind != "int8"}
+    folder, numbers = quantized(llama, tmp_path / "bitsandbytes", made, scheme)
     expected = known(llama, numbers)
     for engine in ENGINES:
         same(shown(folder, engine), expected, "bitsandbytes")
@@ -392,14 +394,14 @@ def test_parts_of_compressed_tensors_that_nobody_reads_are_named(attn: Run, llam
         more = {"weight_zero_point": torch.zeros(tensor.shape[1], dtype=torch.int32)}
         return Form({"weight": (tensor * 8).to(torch.int8), "weight_scale": torch.ones(1), **more}, tensor)
 
-    said = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {}}
-    folder, _ = quantized(llama, tmp_path / "more", made, said)
+    scheme = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {}}
+    folder, _ = quantized(llama, tmp_path / "more", made, scheme)
     refused(attn, folder, "weight_zero_point")
 
 
 def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run, llama: Path, tmp_path: Path) -> None:
-    said = {"quant_method": "fp8", "weight_block_size": [32, 32]}
-    folder, _ = quantized(llama, tmp_path / "fp8", in_blocks(32, 32), said)
+    scheme = {"quant_method": "fp8", "weight_block_size": [32, 32]}
+    folder, _ = quantized(llama, tmp_path / "fp8", in_blocks(32, 32), scheme)
     for engine in ENGINES:
         command = ("inspect", TEXT, "-m", folder, "--engine", engine)
         assert "weights: fp8, dequantized · float32" in " ".join(attn(*command).out.split())
@@ -410,8 +412,8 @@ def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run,
 
 
 def test_quantized_weights_in_a_pickle_are_refused(attn: Run, llama: Path, tmp_path: Path) -> None:
-    said = {"quant_method": "gptq", "bits": 4, "group_size": 32}
-    folder, numbers = quantized(llama, tmp_path / "gptq", lambda each: Form({"weight": each}, each), said)
+    scheme = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    folder, numbers = quantized(llama, tmp_path / "gptq", lambda each: Form({"weight": each}, each), scheme)
     (folder / "model.safetensors").unlink()
     torch.save(numbers, folder / "pytorch_model.bin")
     ran = attn("inspect", TEXT, "-m", folder, "--engine", "transformers")

@@ -45,9 +45,9 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 
 def bytes_as_letters() -> dict[int, str]:
     """The letter that stands for each byte in a byte-level vocabulary (Radford et al. 2019)."""
-    kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in kept]
-    return {byte: chr(byte) for byte in kept} | {byte: chr(256 + index) for index, byte in enumerate(others)}
+    remaining = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in remaining]
+    return {byte: chr(byte) for byte in remaining} | {byte: chr(256 + index) for index, byte in enumerate(others)}
 
 
 def words_of(text: str) -> list[str]:

@@ -34,8 +34,8 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 def own(folder: Path) -> Any:
     """The tokenizer that transformers has for a folder, without mistral-common."""
-    said = (folder / "tokenizer_config.json").read_text() if (folder / "tokenizer_config.json").exists() else ""
-    if "MistralCommonBackend" in said:
+    printed = (folder / "tokenizer_config.json").read_text() if (folder / "tokenizer_config.json").exists() else ""
+    if "MistralCommonBackend" in printed:
         return TokenizersBackend.from_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder, mistral_format=False)
 
@@ -138,12 +138,12 @@ def test_the_package_that_reads_a_file_is_named_where_it_is_missing(folder_of: C
         encoding="utf-8",
         check=True,
     )
-    said = dict(zip(kinds, ran.stdout.splitlines(), strict=True))
+    printed = dict(zip(kinds, ran.stdout.splitlines(), strict=True))
     for kind in pieces:
-        assert said[kind].startswith("LoadError"), said
-        assert "sentencepiece" in said[kind]
-        assert said[kind].endswith(": pip install 'attncli[sentencepiece]'")
-    assert (said["tekken"], said["byt5"]) == ("2", "11")
+        assert printed[kind].startswith("LoadError"), printed
+        assert "sentencepiece" in printed[kind]
+        assert printed[kind].endswith(": pip install 'attncli[sentencepiece]'")
+    assert (printed["tekken"], printed["byt5"]) == ("2", "11")
 
 
 # --- tokens without places ---------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ Run = Callable[..., Any]
 class Called(Exception):  # noqa: N818
     """What the model's own attention function was handed and gave back, in one layer."""
 
-    def __init__(self, query: Any, key: Any, value: Any, more: dict[str, Any], given: Any) -> None:
+    def __init__(self, query: Any, key: Any, value: Any, more: dict[str, Any], given_value: Any) -> None:
         self.query, self.key, self.value, self.more = query[0], key[0], value[0], more
-        self.output, self.weights = given[0][0], given[1][0]
+        self.output, self.weights = given_value[0][0], given_value[1][0]
 
 
 def own_call(name: str, model: Any, inputs: dict[str, torch.Tensor], number: int) -> Called:
@@ -38,15 +38,15 @@ def own_call(name: str, model: Any, inputs: dict[str, torch.Tensor], number: int
     calls: list[Called] = []
 
     def recording(layer: Any, query: Any, key: Any, value: Any, mask: Any, *arguments: Any, **more: Any) -> Any:
-        given = eager(layer, query, key, value, mask, *arguments, **more)
+        given_value = eager(layer, query, key, value, mask, *arguments, **more)
         sinks = more.get("sinks", getattr(layer, "sinks", None))  # one for every query, or for every head
         if sinks is not None:
             sinks = sinks.reshape(query.shape[1], -1).expand(-1, query.shape[2])
         more |= {"mask": mask, "sinks": sinks} | dict(zip(["scaling"], arguments, strict=False))
         if more.get("scaling") is None:
             more["scaling"] = getattr(layer, "scaling", query.shape[-1] ** -0.5)
-        calls.append(Called(query, key, value, more, given))
-        return given
+        calls.append(Called(query, key, value, more, given_value))
+        return given_value
 
     with patch.object(module, "eager_attention_forward", recording), torch.no_grad():
         model(**inputs)

@@ -59,7 +59,7 @@ def layers(ran: Any) -> Any:
 
 def weights(hub: Hub) -> list[Asked]:
     """The requests for bytes of weights."""
-    return [one for one in hub.asked if one.path.endswith(".safetensors") and one.host == "storage"]
+    return [one for one in hub.requests if one.path.endswith(".safetensors") and one.host == "storage"]
 
 
 def fetched(hub: Hub) -> list[int]:
@@ -82,10 +82,10 @@ def test_the_numbers_are_those_of_the_folder(engine: str, layer: str, hub: Hub, 
     assert layers(attn(*ASK, *how)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:], *how))
     assert {one.host for one in weights(hub)} >= {"storage"}
     assert all(one.range for one in weights(hub))
-    small = {one.path.rpartition("/")[2] for one in hub.asked if one.method == "GET" and one.path.endswith(".json")}
-    hub.asked.clear()
+    small = {one.path.rpartition("/")[2] for one in hub.requests if one.method == "GET" and one.path.endswith(".json")}
+    hub.requests.clear()
     layers(attn(*ASK, *how))  # what is small is in the local cache
-    again = {one.path.rpartition("/")[2] for one in hub.asked if one.method == "GET" and one.path.endswith(".json")}
+    again = {one.path.rpartition("/")[2] for one in hub.requests if one.method == "GET" and one.path.endswith(".json")}
     assert (small, again) == (
         {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"},
         set(),
@@ -105,9 +105,9 @@ def test_nothing_but_what_the_layer_takes_is_fetched(hub: Hub, attn: Run) -> Non
 
 def test_offline_says_what_is_missing(hub: Hub, attn: Run) -> None:
     layers(attn(*ASK))
-    hub.asked.clear()
+    hub.requests.clear()
     ran = attn(*ASK, "--offline")
-    assert (ran.code, ran.out, hub.asked, ran.err.count("\n")) == (3, "", [], 1)
+    assert (ran.code, ran.out, hub.requests, ran.err.count("\n")) == (3, "", [], 1)
     assert "the weights of somebody/tiny are not in the local cache, or not all of them, and offline" in ran.err
 
 
@@ -120,9 +120,9 @@ def test_a_file_that_is_small_or_read_for_the_most_part_is_downloaded_whole_into
     assert layers(attn(*ASK, "-l", "all")) == expected
     (whole,) = [one for one in weights(hub) if not one.range]
     assert whole.sent == (hub.folder / WEIGHTS).stat().st_size
-    hub.asked.clear()
+    hub.requests.clear()
     assert layers(attn(*ASK, "-l", "all")) == layers(attn(*ASK, "-l", "all", "--offline")) == expected
-    assert hub.asked == []
+    assert hub.requests == []
     shutil.rmtree(hub.folder.parent / "home")
     monkeypatch.setattr(hub_store, "WHOLE", 1 << 25)
     layers(attn(*ASK))
@@ -143,16 +143,16 @@ def test_the_many_tensors_of_a_layer_come_in_few_requests_of_a_bounded_size(
     largest = 1 << 18
     monkeypatch.setattr(hub_store, "LARGEST", largest)
     store = open_store(resolve(NAME, LoadOptions()))
-    hub.asked.clear()
+    hub.requests.clear()
     store.prepare(wanted)
     requests = [one.range for one in weights(hub) if one.range]
     total = sum(each.nbytes for each in wanted.values())
     assert total // largest < len(requests) < 2 * total // largest
     assert max(last + 1 - first for first, last in requests) <= largest
     assert total <= sum(one.sent for one in weights(hub)) < total * 1.01
-    hub.asked.clear()
+    hub.requests.clear()
     assert all(np.array_equal(store.read(name), expected) for name, expected in wanted.items())
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 def test_shards_that_nothing_is_read_of_are_not_opened(hub: Hub, attn: Run, tiny_llama: str) -> None:
@@ -169,7 +169,7 @@ def test_shards_that_nothing_is_read_of_are_not_opened(hub: Hub, attn: Run, tiny
     # One that is here whole is read there.
     (snapshot,) = (hub.folder.parent / "home" / "hub").glob("models--*/snapshots/*")
     shutil.copy(hub.folder / "b.safetensors", snapshot)
-    hub.asked.clear()
+    hub.requests.clear()
     last = ("-l", "2")
     assert layers(attn(*ASK, *last)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:], *last))
     assert not [one for one in weights(hub) if one.path.endswith("b.safetensors")]
@@ -217,8 +217,8 @@ def test_a_token_goes_to_the_hub_alone(hub: Hub, attn: Run, tiny_llama: str, mon
     assert "for a gated model hf auth login" in ran.err
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert layers(attn(*ASK)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:]))
-    said = {(one.host, one.token) for one in hub.asked if one.status in (200, 206, 302)}
-    assert said == {("hub", True), ("storage", False)}
+    message = {(one.host, one.token) for one in hub.requests if one.status in (200, 206, 302)}
+    assert message == {("hub", True), ("storage", False)}
 
 
 def test_a_server_that_knows_no_ranges_is_said_to_know_none(hub: Hub, attn: Run) -> None:
@@ -281,8 +281,8 @@ def test_quantized_tensors_are_fetched_as_their_codes(engine: str, hub: Hub, att
         held[name + "_scale_inv"] = torch.full((1, 1), 0.125)
     save_torch(held, hub.folder / WEIGHTS, metadata={"format": "pt"})
     config = json.loads((hub.folder / "config.json").read_text())
-    said = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    (hub.folder / "config.json").write_text(json.dumps(config | {"quantization_config": said}))
+    message = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (hub.folder / "config.json").write_text(json.dumps(config | {"quantization_config": message}))
     expected = layers(attn("inspect", "-m", hub.folder, *ASK[3:], "--engine", engine))
     assert layers(attn(*ASK, "--engine", engine)) == expected
     assert all(one.range for one in weights(hub))
