@@ -255,8 +255,8 @@ def test_compressed_tensors(form: str, llama: Path, tmp_path: Path) -> None:
         return Form(stored, compressor.decompress(dict(stored), scheme)["weight"].float())
 
     group = json.loads(scheme.model_dump_json())
-    scheme = {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group}}
-    folder, numbers = quantized(llama, tmp_path / "compressed", made, scheme)
+    settings = {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group}}
+    folder, numbers = quantized(llama, tmp_path / "compressed", made, settings)
     expected = known(llama, numbers)
     for engine in ENGINES:
         same(shown(folder, engine), expected, "compressed-tensors")
