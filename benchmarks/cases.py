@@ -114,7 +114,7 @@ def start(material: Material) -> list[Case]:
     deep = inspect("--from", material.trace(512), "--layer", 6, "--head", 3)
     return [
         FLOOR,
-        Case("attn --help", [ATTN, "--help"], 1.3),
+        Case("attn --help", [ATTN, "--help"], 0.8),
         Case("attn --version", [ATTN, "--version"], 1.0),
         Case("attn inspect TEXT", inspect(TEXT), 1.5),
         Case("attn tokens TEXT", [ATTN, "tokens", TEXT], 1.5),
@@ -216,7 +216,7 @@ def native_minilm(material: Material) -> list[Case]:
     options = by("auto", folder)
     return [
         Case("bare script, MiniLM layer 0", script("bare.py", folder, 0, "--text", TEXT)),
-        Case("attn inspect -m MINILM", inspect(*options, TEXT), 0.06, memory=0.25),
+        Case("attn inspect -m MINILM", inspect(*options, TEXT), 0.05, memory=0.25),
         Case("attn inspect -m MINILM --layer 5", inspect(*options, "--layer", 5, TEXT), 0.20),
         Case("attn heads -m MINILM", [ATTN, "heads", *options, TEXT], 0.25),
     ]
@@ -247,7 +247,7 @@ def native_sentences(material: Material, count: int) -> list[Case]:
     file = material.file(f"sentences-{count}.txt", texts.sentences(count))
     return [
         Case(f"bare script, {count:,} sentences", script("bare.py", folder, 0, "--file", file, "--head", 0)),
-        Case("attn inspect -F jsonl", json_lines(material, "auto", folder, 0, file), 0.10),
+        Case("attn inspect -F jsonl", json_lines(material, "auto", folder, 0, file), 0.07),
     ]
 
 
@@ -256,7 +256,7 @@ def corpus_heads(material: Material, count: int) -> list[Case]:
     batched = script("batched.py", material.minilm(), "--file", corpus(material, count))
     return [
         Case(f"batched script, {count:,} sentences", batched, sentences=count),
-        Case("attn heads --jobs auto", heads_of(material, count, "auto"), 0.35, sentences=count),
+        Case("attn heads --jobs auto", heads_of(material, count, "auto"), 0.6, sentences=count),
         Case("attn heads", heads_of(material, count, "1"), each=7, sentences=count),
     ]
 

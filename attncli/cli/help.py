@@ -156,8 +156,8 @@ def _masks(_: typer.Context) -> Tables:
 def _formats(root: typer.Context) -> Tables:
     """What --format writes; with --output FILE the ending says it.
 
-    json, jsonl, tsv, csv and parquet carry every digit of a float32 unless --precision is given. In JSON, NaN and the
-    infinities are the strings "nan", "inf" and "-inf", and what is not defined is null.
+    json, jsonl, tsv and csv carry every digit of a float32 unless --precision is given; parquet always does. In JSON,
+    NaN and the infinities are the strings "nan", "inf" and "-inf", and what is not defined is null.
 
     A cell of CSV and TSV is the token itself, also where it begins with =, +, - or @, so that a program reads what the
     model read. A spreadsheet may take such a token for a formula: import its column as text.

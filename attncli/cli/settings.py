@@ -90,8 +90,11 @@ def settings() -> dict[str, list[Setting]]:
     """Return what each option is set to, the setting that goes before the others first.
 
     Raises:
-        UsageError: a file cannot be read, is no TOML, or says what no file can.
+        UsageError: a file cannot be read, is no TOML, or says what no file can; or an option is retired.
     """
+    for name in sorted(os.environ):
+        if name.startswith("ATTN_") and (instead := _instead_of(name.removeprefix("ATTN_").lower())):
+            raise UsageError(f"{name} is retired: {instead}")
     found = {
         name: [Setting(name, os.environ[variable(name)], 0, variable(name))]
         for name in defaults()
@@ -161,9 +164,18 @@ def _table(path: str, marker: bytes = b"") -> dict[str, Any]:
         raise UsageError(f"{path} is no valid TOML: {error}") from None
 
 
+def _instead_of(key: str) -> str | None:
+    """Return what to use instead of a retired option; None where it is none."""
+    from attncli.cli.retired import RETIRED
+
+    return RETIRED.get(key.replace("_", "-"))
+
+
 def _check_key(key: str, path: str) -> None:
     """Refuse a key of a file that is no option which can be set there."""
     names = [dashed(name) for name in defaults()]
+    if instead := _instead_of(key):
+        raise UsageError(f"{path}: '{key}' is retired: {instead}")
     if key.replace("_", "-") in FLAGS_ALONE:
         raise UsageError(f"{path}: '{key}' is read from no file; it takes a flag, --{dashed(key)}, in each run")
     if key not in names:
