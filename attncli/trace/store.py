@@ -1,4 +1,4 @@
-"""Saved traces, and dumps of somebody else's tensors: safetensors in, safetensors out.
+"""Reads saved traces, and dumps of somebody else's tensors, which are safetensors files.
 
 Tensors are named `layers.<index>.<kind>.<q|k|v|mask|bias|sinks|inputs|out_projection|out_bias|scores|weights>`; the
 metadata key `attncli` holds everything else as JSON. A mask that is a rule stays one, in the JSON.
@@ -17,19 +17,17 @@ import numpy as np
 from safetensors import SafetensorError
 
 from attncli.errors import InputError, UsageError
-from attncli.files import Tensors, atomic_write, check_file
-from attncli.masks.expressions import ArrayMask, Mask, RuleMask, files_of
+from attncli.files import Tensors, check_file
+from attncli.masks.expressions import ArrayMask, Mask, RuleMask
 from attncli.masks.parser import parse
 from attncli.text import visible
 from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.dump import checked_cells, read_dump
 from attncli.trace.layer import LayerTrace, Proof
+from attncli.trace.save import ARRAYS
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
-
-_ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
-_NUMBERS = ("layer", "kind", "scale", "softcap")
 
 _SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
 
@@ -55,49 +53,6 @@ class _Drawn(NamedTuple):
     positions: str
     d_model: int
     vocab_size: int
-
-
-def save(trace: Trace, path: str | Path) -> None:
-    """Write a trace to a safetensors file; see `Trace.save`.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    from safetensors.numpy import save as serialize
-
-    tensors: dict[str, np.ndarray[Any, Any]] = {}
-    layers = []
-    for layer in trace.layers:
-        prefix = f"layers.{layer.layer}.{layer.kind}."
-        arrays = {name: getattr(layer, name) for name in _ARRAYS}
-        entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
-        entry["fill"] = str(layer.fill)
-        entry["proof"] = layer.proof and {name: str(value) for name, value in layer.proof._asdict().items()}
-        if isinstance(layer.mask, RuleMask) and not files_of(layer.mask.expression):
-            entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
-        else:
-            arrays["mask"] = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
-        tensors |= {prefix + name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
-        layers.append(entry)
-    header = {
-        "schema": SCHEMA,
-        "source": trace.source.as_dict(),
-        "text": trace.text,
-        "pair": trace.pair,
-        "target": trace.target,
-        "query_tokens": _saved_tokens(trace.query_tokens),
-        "key_tokens": _saved_tokens(trace.key_tokens),
-        "layers": layers,
-        "notes": [*trace.source.notes, *trace.notes],
-        "generated": trace.generated,
-    }
-    with atomic_write(path) as aside:
-        # Through bytes: the library's own errors about a file do not say what the system said.
-        aside.write_bytes(serialize(tensors, metadata={"attncli": json.dumps(header)}))
-
-
-def _saved_tokens(tokens: Tokens) -> list[dict[str, Any]]:
-    return [{**token.as_dict(), "id": token.id, "word": token.word} for token in tokens]
 
 
 def load(
@@ -259,7 +214,7 @@ def _tokens(recorded: list[Any]) -> Tokens:
 
 def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], heads: Indices) -> LayerTrace:
     prefix = f"layers.{fields['layer']}.{fields['kind']}."
-    arrays = {name: tensors.read(prefix + name) for name in _ARRAYS if prefix + name in tensors.types}
+    arrays = {name: tensors.read(prefix + name) for name in ARRAYS if prefix + name in tensors.types}
     integers = [name for name, array in arrays.items() if array.dtype.kind != "f"]
     if integers:
         raise TypeError(f"'{integers[0]}' holds no floats")

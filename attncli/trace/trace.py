@@ -225,6 +225,17 @@ class Trace(Displayed, Tabular, Drawable):
         """
         if self.origin is not None:
             raise UsageError("a derived trace is not saved; save the one that it was made of, and derive it again")
-        from attncli.trace.store import save
+        from attncli.trace.save import write_layers
 
-        save(self, path)
+        header = {
+            "schema": SCHEMA,
+            "source": self.source.as_dict(),
+            "text": self.text,
+            "pair": self.pair,
+            "target": self.target,
+            "query_tokens": self.query_tokens,
+            "key_tokens": self.key_tokens,
+            "notes": [*self.source.notes, *self.notes],
+            "generated": self.generated,
+        }
+        write_layers(path, self.layers, header)

@@ -1,0 +1,55 @@
+"""Writes a trace to a safetensors file, as `store` reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attncli.files import atomic_write
+from attncli.masks.expressions import RuleMask, files_of
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Tokens
+
+ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
+_NUMBERS = ("layer", "kind", "scale", "softcap")
+
+
+def write_layers(path: str | Path, layers: Sequence[LayerTrace], header: Mapping[str, Any]) -> None:
+    """Write the layers of a trace, and beside them what else it holds.
+
+    Args:
+        path: of the file.
+        layers: whose arrays and masks are written.
+        header: the rest of the trace, for JSON; tokens among it become what JSON has for them.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    from safetensors.numpy import save
+
+    tensors: dict[str, np.ndarray[Any, Any]] = {}
+    entries = []
+    for layer in layers:
+        prefix = f"layers.{layer.layer}.{layer.kind}."
+        arrays = {name: getattr(layer, name) for name in ARRAYS}
+        entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
+        entry["fill"] = str(layer.fill)
+        entry["proof"] = layer.proof and {name: str(value) for name, value in layer.proof._asdict().items()}
+        if isinstance(layer.mask, RuleMask) and not files_of(layer.mask.expression):
+            entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
+        else:
+            arrays["mask"] = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
+        tensors |= {prefix + name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
+        entries.append(entry)
+    whole = {name: _tokens(value) if isinstance(value, Tokens) else value for name, value in header.items()}
+    with atomic_write(path) as aside:
+        # Through bytes: the library's own errors about a file do not say what the system said.
+        aside.write_bytes(save(tensors, metadata={"attncli": json.dumps(whole | {"layers": entries})}))
+
+
+def _tokens(tokens: Tokens) -> list[dict[str, Any]]:
+    return [{**token.as_dict(), "id": token.id, "word": token.word} for token in tokens]
