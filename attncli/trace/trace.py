@@ -235,6 +235,7 @@ class Trace(Displayed, Tabular, Drawable):
             "target": self.target,
             "query_tokens": self.query_tokens,
             "key_tokens": self.key_tokens,
+            "layers": [],  # their place among the rest
             "notes": [*self.source.notes, *self.notes],
             "generated": self.generated,
         }
