@@ -255,7 +255,7 @@ def heads(
     Sentences are read one after the other and forgotten; only their sums are kept.
 
     Args:
-        texts: a sentence, several, or a trace; none beside a target that stands alone, see `attncli.inspect`.
+        texts: a sentence, several, or a trace.
         pair: a second text in the same sequence as each sentence.
         target: the text whose queries attend to each sentence's keys.
         queries: the query rows that count, a token, its index, or several; none are all rows.

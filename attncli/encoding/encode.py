@@ -74,7 +74,7 @@ class TokenizerOutput(dict[str, list[int]]):
 class EncodedInput(NamedTuple):
     """A sentence as a model reads it."""
 
-    text: str  # the sentence, or what a chat template has made of it; empty where a target stands alone
+    text: str  # the sentence, or what a chat template has made of it
     pair: str | None  # the second text of the same sequence
     target: str | None  # the decoder's text
     tokens: Tokens  # of the sentence

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Query(NamedTuple):
     """What the attention depends on, besides the model."""
 
-    text: str  # the sentence; empty where a target stands alone
+    text: str  # the sentence
     pair: str | None = None  # a second text in the same sequence
     target: str | None = None  # the text whose queries attend to the sentence's keys
     mask: str | None = None  # an expression or a file in place of the source's own mask; None is that one

@@ -31,7 +31,7 @@ class Source(ABC):
         """Return the attention of one sentence.
 
         Args:
-            text: the sentence; empty where a target stands alone.
+            text: the sentence.
             pair: a second text in the same sequence.
             target: the text whose queries attend to the sentence's keys.
         """
