@@ -135,7 +135,7 @@ class _Search(NamedTuple):
             return self.with_base(shown, files, remote)
         self.refuse_base(shown)
         if not self.for_tokenizer:
-            check_config(shown, files)
+            check_config(files)
         return Snapshot(shown, files, files, None if files.has_weights else remote)
 
     def refuse_base(self, shown: str) -> None:
@@ -211,7 +211,7 @@ def check_path(name: str) -> None:
         raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such {kind}{near}")
 
 
-def check_config(name: str, files: CheckpointFolder) -> None:
+def check_config(files: CheckpointFolder) -> None:
     """Raise LoadError for a folder that has no configuration, with the files that it has."""
     if CONFIG in files:
         return

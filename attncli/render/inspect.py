@@ -120,7 +120,7 @@ class Layout:
             is_asked = self.view.show is not None or self._has_one_row
             yield from self._parts.cells(frame, wanted - layer.missing, is_asked)
             if "metrics" in wanted:
-                yield metrics_table(trace, layer, palette, self.width, self.view.precision)
+                yield metrics_table(trace, layer, self.width, self.view.precision)
             if "proof" in wanted:
                 yield proof_line(layer, palette)
 

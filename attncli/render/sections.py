@@ -168,7 +168,7 @@ def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
     return made
 
 
-def metrics_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int | None, precision: int | None) -> Block:
+def metrics_table(trace: Trace, layer: LayerTrace, width: int | None, precision: int | None) -> Block:
     """Return one row of numbers per head; what is not defined for this sentence is left blank."""
     digits = DIGITS if precision is None else precision
     measured = {str(layer.head_label(index)): head_metrics(trace, layer, layer.head(index)) for index in layer.heads}
