@@ -14,7 +14,7 @@ CODES = (
     "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "ambiguous", "mixed-fill",
     "double-fill", "overflow", "row-sum", "no-mask", "proof", "batch", "padding-side", "cache", "backend", "packing",
     "tokenizer", "broadcast", "unscaled", "after-softmax", "axis", "added-bool", "bias", "dropout", "nan",
-    "positions", "heads",
+    "positions", "heads", "rerun", "unread", "label",
 )  # fmt: skip
 
 MOST_CELLS = 20  # places listed with a finding; its count says how many there are

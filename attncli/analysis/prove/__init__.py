@@ -1,0 +1,146 @@
+"""Whether a model computes what a mask expression claims: one position changes, and which outputs move is seen.
+
+A mask that looks right proves nothing: a kernel may ignore it, and a convolution, a norm, a router or a cache may leak
+past it. So the model itself is asked: its forward runs again with the vector of one position changed. What must not
+move follows from the expression, closed over the layers: attention to a window of w keys in L layers reaches L·(w − 1)
+back. Rows of a batch must not move each other, whatever the expression.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from attncli.analysis.prove.answers import Answers
+from attncli.analysis.prove.claim import atoms_of
+from attncli.analysis.prove.inputs import Hints
+from attncli.analysis.prove.proof import Leak, Proof
+from attncli.errors import AttnError, InputError, require
+from attncli.recording.notes import Notes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int
+
+    from attncli.recording.call import AttentionCall
+    from attncli.recording.rerun import Forward
+
+__all__ = ["Leak", "Proof", "Prover", "prove"]
+
+_MOST_FORWARDS = 8  # different ones of a program that are proved
+
+
+def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> Proof:
+    """Ask a model whether its outputs depend on what a mask expression says, and on nothing else.
+
+    The model runs once, and once more for each question, with the same random state, buffers and caches. None of its
+    numbers, its gradients or the random state changes.
+
+    Args:
+        model: an `nn.Module` with outputs `[B, T, …]`.
+        inputs: what it is called with: a dictionary of arguments by name, a tuple, or one tensor.
+        expression: which key each query may see, as `causal & pad`. Without numbers, `pad` and `docs` are what the
+            inputs say of padding and of positions; `window` and `chunk` what the model's configuration says.
+        lengths: how many tokens each row has, for `pad`; None is what the inputs say.
+
+    Raises:
+        LoadError: torch is not installed.
+        UsageError: `expression` is none, or leaves out a number that nothing says.
+        InputError: the model has no output for each position.
+    """
+    require("attncli.prove", "torch")
+    prover = Prover(expression, lengths)
+    args: tuple[Any, ...] = () if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
+    with prover.watching(model):
+        model(*args, **(inputs if isinstance(inputs, Mapping) else {}))
+    if prover.error is not None:
+        raise prover.error
+    if not prover.proofs:
+        raise InputError("the model did not run as a module; give an nn.Module, and what it is called with")
+    return prover.proofs[0]
+
+
+class Prover:
+    """Proves the forwards of a program as they run: the first of each module, and of each shape of its arguments.
+
+    Args:
+        expression: see `prove`.
+        lengths: likewise.
+
+    Attributes:
+        proofs: of the forwards until now.
+        notes: what could not be proved, and why.
+        error: what was wrong with the claim in the last forward; None is nothing.
+
+    Raises:
+        UsageError: the expression is none.
+    """
+
+    def __init__(self, expression: str, lengths: Any = None) -> None:
+        atoms_of(expression)  # or a UsageError
+        self.expression, self.lengths = expression, lengths
+        self.proofs: list[Proof] = []
+        self.notes = Notes()
+        self.error: AttnError | None = None
+        self._calls: list[AttentionCall] = []
+        self._hints = Hints()
+        self._known: set[Any] = set()
+        self._only: Any = None
+        self._labels: list[tuple[Int[np.ndarray, " N"], str]] = []  # of losses since the last forward began
+        self._answers: Answers | None = None  # of the last forward
+
+    @contextmanager
+    def watching(self, module: Any = None) -> Iterator[None]:
+        """Prove the forwards that run inside.
+
+        Args:
+            module: whose forward alone is proved; None is each outermost module that computes attention.
+        """
+        from attncli.recording.rerun import forwards
+        from attncli.recording.watch import watching
+
+        self._only = module
+        with (
+            watching(self._calls.append, None, self.notes, lambda: self._hints),
+            forwards(self._is_proved, self._take, self._take_labels, lambda: len(self._calls), os.getcwd()),
+        ):
+            yield
+
+    def _is_proved(self, module: Any, shapes: tuple[Any, ...]) -> bool:
+        self._calls.clear()
+        self._hints.all.clear()
+        self._labels.clear()
+        key = id(module), module.training, shapes
+        if key in self._known or len(self.proofs) >= _MOST_FORWARDS or self._only not in (None, module):
+            return False
+        self._known.add(key)
+        return True
+
+    def _take(self, forward: Forward) -> None:
+        if not self._calls and self._only is None:
+            return
+        try:
+            answers = Answers(forward, self._calls, self._hints, self.expression, self.lengths)
+            self.proofs.append(answers.proof())
+            self._answers = answers
+            self._judge_labels()
+        except AttnError as error:
+            self.error = error
+            self.notes.add(f"{type(forward.module).__name__} is not proved: {error}")
+        except Exception as fault:
+            self.notes.failed(fault)
+
+    def _take_labels(self, labels: Any, place: str) -> None:
+        self._labels.append((labels.cpu().numpy().reshape(-1), place))
+        if self._answers is not None:
+            self._judge_labels()
+
+    def _judge_labels(self) -> None:
+        for labels, place in self._labels:
+            finding = None if self._answers is None else self._answers.label_finding(labels, place)
+            if finding is not None and finding not in self.proofs[-1].others:
+                self.proofs[-1] = replace(self.proofs[-1], others=(*self.proofs[-1].others, finding))
+        self._labels.clear()

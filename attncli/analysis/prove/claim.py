@@ -1,0 +1,140 @@
+"""What a mask expression claims of a forward: which position may move which output, and what to change to see it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attncli.errors import UsageError
+from attncli.masks.expressions import Atom, Expression, Pad, leaves, with_lengths
+from attncli.masks.mask_grid import MaskSize, materialise
+from attncli.masks.parser import parse
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+_WITHOUT_NUMBER = re.compile(r"\b(docs|window|chunk|prefix)\b(?!\s*\()")
+
+
+class Question(NamedTuple):
+    """What to change, to see what moves: one token, or the padding of a row.
+
+    Attributes:
+        row: of the batch.
+        positions: in the row.
+        sequence: which sequence of the model it is in, where there are several: 0 is the one that the claim is about.
+        is_padding: whether it is padding of another sequence, which nothing may read.
+    """
+
+    row: int
+    positions: tuple[int, ...]
+    sequence: int = 0
+    is_padding: bool = False
+
+
+def atoms_of(expression: str) -> list[Expression]:
+    """Return the atoms of an expression, in which `docs`, `window`, `chunk` and `prefix` may stand without numbers.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return [*leaves(parse(_WITHOUT_NUMBER.sub(r"\1(1)", expression), allow_rows=True))]
+
+
+class Claim:
+    """Which outputs a position may move.
+
+    Args:
+        expression: which key each query may see in a layer.
+        tokens: which positions are no padding, `[B, T]`.
+        past: how many keys stand in a cache before the first position.
+        number: gives the arguments of an atom that has none, as `docs` has in a row, in words; None where nothing does.
+
+    Raises:
+        UsageError: nothing says a number that is left out, or it does not fit so many positions.
+    """
+
+    def __init__(
+        self,
+        expression: str,
+        tokens: Bool[np.ndarray, "B T"],
+        past: int,
+        number: Callable[[str, int], str | None],
+    ) -> None:
+        self.tokens, self.past = tokens, past
+        self._expressions = [self._with_numbers(expression, row, number) for row in range(len(tokens))]
+        self.direct = np.stack([self._cells(row) for row in range(len(tokens))])
+        self._reach: dict[tuple[int, int], Bool[np.ndarray, "T T"]] = {}
+
+    @staticmethod
+    def _with_numbers(expression: str, row: int, number: Callable[[str, int], str | None]) -> str:
+        def written(match: re.Match[str]) -> str:
+            found = number(match[1], row)
+            if found is None:
+                raise UsageError(f"{match[1]} has no number, and the program says none; write {match[1]}(…)")
+            return f"{match[1]}({found})"
+
+        return _WITHOUT_NUMBER.sub(written, expression)
+
+    def _cells(self, row: int) -> Bool[np.ndarray, "T T"]:
+        """Return which positions each output of a row may read in one layer, its own among them."""
+        expression, length = parse(self._expressions[row], allow_rows=True), self.tokens.shape[1]
+        if any(isinstance(leaf, Pad) and leaf.lengths is None for leaf in leaves(expression)):
+            keys = np.concatenate([np.ones((1, self.past), bool), self.tokens[row : row + 1]], axis=1)
+            expression = with_lengths(expression, keys)
+        cells: Any = materialise(expression, MaskSize(length, self.past + length, self.past))
+        own: Bool[np.ndarray, "T T"] = cells.reshape(-1, length, self.past + length).any(axis=0)[:, self.past :]
+        return own | np.eye(length, dtype=bool)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no output may read a later position."""
+        return not np.triu(self.direct, 1).any()
+
+    def reach(self, row: int, layers: int) -> Bool[np.ndarray, "T T"]:
+        """Return which positions may move each output after so many layers of attention; 0 is any number of them."""
+        if (row, layers) not in self._reach:
+            direct = reach = self.direct[row]
+            for _ in range((layers or len(direct)) - 1):
+                further = (reach.astype(np.float32) @ direct.astype(np.float32)) > 0
+                if np.array_equal(further, reach):
+                    break
+                reach = further
+            self._reach[row, layers] = reach
+        return self._reach[row, layers]
+
+    def questions(self) -> Iterator[Question]:
+        """Yield what to change: as little as holds each output against what it must not read, before and after it.
+
+        The last token, and one in the middle of another row; the end of each document; the padding of each
+        row; and where outputs are left that none of these was hidden from, what is hidden from most of them.
+        """
+        words = [np.flatnonzero(row) for row in self.tokens]
+        other = min(1, len(words) - 1)
+        chosen = [Question(0, (int(words[0][-1]),)), Question(other, (int(words[other][len(words[other]) // 2]),))]
+        for leaf in leaves(parse(self._expressions[0], allow_rows=True)):
+            if isinstance(leaf, Atom) and leaf.name == "docs":
+                ends = np.cumsum(leaf.arguments)[:-1] - 1
+                chosen += [Question(0, (int(end),)) for end in ends if self.tokens[0, end]]
+        for row, tokens in enumerate(self.tokens):
+            chosen += [Question(row, padding)] if (padding := padding_of(tokens)) else []
+        for row in {0, other}:
+            alike = [each for each in range(len(words)) if np.array_equal(self.direct[each], self.direct[row])]
+            chosen += self._further(row, [at for one in chosen if one.row in alike for at in one.positions])
+        yield from dict.fromkeys(chosen)
+
+    def _further(self, row: int, positions: Sequence[int]) -> Iterator[Question]:
+        tokens = self.tokens[row]
+        hidden = ~self.reach(row, 1) & tokens[:, None] & tokens
+        for side in (np.tril(hidden, -1), np.triu(hidden, 1)):
+            left = side.any(axis=1) & ~side[:, list(positions)].any(axis=1)
+            if left.sum() > len(tokens) // 8:
+                yield Question(row, (int(side[left].sum(axis=0).argmax()),))
+
+
+def padding_of(tokens: Bool[np.ndarray, " T"]) -> tuple[int, ...]:
+    """Return the positions of the padding of a row."""
+    return tuple(map(int, np.flatnonzero(~tokens)))

@@ -1,0 +1,145 @@
+"""What was proved of a forward, and what leaks in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from attncli.masks.findings import Finding
+from attncli.text import plural
+from attncli.trace.display import Displayed
+
+Cause = Literal["attention", "convolution", "norm", "router", "cache", "other"]
+
+_ADVICE: dict[Cause, str] = {
+    "attention": "see the mask that reaches its scores: attn run --expect",
+    "convolution": "pad on the left alone: F.pad(x, (kernel_size - 1, 0))",
+    "norm": "normalize the features of each position by themselves",
+    "router": "its room is shared by all tokens of the batch; give every token room, and none to padding",
+    "cache": "with a cache, query i stands at position past + i",
+}
+
+
+@dataclass(frozen=True)
+class Leak:
+    """An output that moves when a position changes that it must not depend on.
+
+    Attributes:
+        row: of the batch, in which the output is.
+        position: of the output; None where only its row is known.
+        changed: the row and the position whose vector was changed.
+        module: the first module whose output moved there, by its name in the model.
+        place: the line of the program that called the module, or that computed its attention.
+        kind: what the module is.
+        size: how far it moved, as the largest difference of a number.
+        allowed_size: the furthest that an output of the module moved which may.
+    """
+
+    row: int
+    position: int | None
+    changed: tuple[int, int]
+    module: str
+    place: str
+    kind: Cause
+    size: float
+    allowed_size: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the leak as the JSON document spells it."""
+        row, position = self.changed
+        return {**vars(self), "changed": {"row": row, "position": position}}
+
+    @property
+    def finding(self) -> Finding:
+        """The leak as a finding, whose cell is the output and the position that it depends on."""
+        row, changed = self.changed
+        is_same_row = self.row == row and self.position is not None
+        output = "" if self.position is None else f"position {self.position}"
+        if not is_same_row:
+            output = f"row {self.row}" + (output and f", {output}")
+            row_of = f"row {row}, "
+        else:
+            row_of = ""
+        message = (
+            f"{output} moves when {row_of}position {changed} changes; first in {self.module or 'the model'} "
+            f"({self.kind}), by {self.size:.2g} where allowed outputs move by up to {self.allowed_size:.2g}"
+        )
+        cells = ((self.position, changed),) if is_same_row and self.position is not None else ()
+        return Finding("leak", "error", message, cells=cells, advice=_ADVICE.get(self.kind), made_at=(self.place,))
+
+
+@dataclass(frozen=True)
+class Proof(Displayed):
+    """What was proved of a forward of a model.
+
+    Attributes:
+        expression: what was claimed: which key each query may see.
+        model: the class of the model.
+        forwards: how many forwards were run beside the program's own.
+        rows: of the batch.
+        positions: outputs that were held against the claim.
+        total: outputs that are no padding.
+        dtype: of the outputs.
+        device: on which they were computed.
+        moved: what moved and must not.
+        others: what else is wrong, or worth knowing.
+        is_provable: whether two equal runs gave equal numbers.
+    """
+
+    expression: str
+    model: str
+    forwards: int
+    rows: int
+    positions: int
+    total: int
+    dtype: str
+    device: str
+    moved: tuple[Leak, ...] = ()
+    others: tuple[Finding, ...] = ()
+    is_provable: bool = True
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All that is wrong or worth knowing; the leaks first."""
+        return *(leak.finding for leak in self.moved), *self.others
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether nothing moved that must not, and nothing else is wrong."""
+        return self.is_provable and not any(one.severity == "error" for one in self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """`proved`, `not proved`, or `not provable`."""
+        return "proved" if self.is_proved else "not proved" if self.is_provable else "not provable"
+
+    @property
+    def scope(self) -> str:
+        """What exactly was asked."""
+        return (
+            f"{self.positions} of {plural(self.total, 'position')}, {plural(self.rows, 'row')}, this input, "
+            f"{self.dtype} on {self.device}; {plural(self.forwards, 'more forward')}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the proof as the JSON document spells it."""
+        return {
+            "schema": "attncli.proof/1",
+            "expression": self.expression,
+            "model": self.model,
+            "proved": self.is_proved,
+            "forwards": self.forwards,
+            "rows": self.rows,
+            "positions": self.positions,
+            "total": self.total,
+            "dtype": self.dtype,
+            "device": self.device,
+            "moved": [leak.as_dict() for leak in self.moved],
+            "findings": [one.as_dict() for one in self.findings],
+        }
+
+    def __str__(self) -> str:
+        """Return the verdict, what was asked, and what was found, a line each."""
+        lines = [f"{self.verdict}: {self.expression} in {self.model} ({self.scope})"]
+        lines += [f"{one.severity}: {one.message}{one.maker}; {one.advice or ''}".rstrip("; ") for one in self.findings]
+        return "\n".join(lines)

@@ -1,0 +1,518 @@
+"""A forward of a module as a program called it, run again with one position changed and everything else put back.
+
+Random states, buffers and what modules keep in attributes, such as caches, are as they were before the program's own
+forward while it runs again, and afterwards the program's own again: its objects are set aside, never written to.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from copy import copy
+from io import StringIO
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.nn.modules import module as torch_modules
+from torch.overrides import TorchFunctionMode
+
+from attncli.files import to_numpy
+from attncli.recording.call_site import user_line
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+_OF_MODULES = {"_parameters", "_modules"}  # of a module's attributes, what a forward changes no entry of
+_ATTENTION = re.compile("Attention|Attn")
+_DEEPEST = 4  # objects in objects that are looked through for tensors, as layers of a cache
+
+
+OutputName = tuple[str, int]  # of a module in the model, and the number of its call
+
+
+class Change(NamedTuple):
+    """A change of vectors in a row.
+
+    Attributes:
+        row: of the batch.
+        positions: in the row, whose vectors change.
+        size: how far it goes, in standard deviations of all vectors.
+        source: the embedding whose vectors these are, where it is not `Forward.changed`.
+    """
+
+    row: int
+    positions: tuple[int, ...]
+    size: float = 4.0
+    source: OutputName | None = None
+
+
+class Layout(NamedTuple):
+    """How a batch of sequences lies in a tensor: `[B, T, …]`, or `[T, B, …]`."""
+
+    batch: int
+    length: int
+    is_time_first: bool = False
+
+    def laid_out(self, values: torch.Tensor, is_of_channels: bool = False) -> torch.Tensor | None:
+        """Return values as `[B, T, F]`; None where they are not one vector for each position."""
+        batch, length, shape = self.batch, self.length, tuple(values.shape)
+        if is_of_channels and len(shape) == 3 and (shape[0], shape[2]) == (batch, length):
+            return values.transpose(1, 2)
+        if len(shape) > 2 and shape[:2] == ((length, batch) if self.is_time_first else (batch, length)):
+            values = values.transpose(0, 1) if self.is_time_first else values
+        elif len(shape) == 4 and (shape[0], shape[2]) == (batch, length):  # heads
+            values = values.transpose(1, 2)
+        elif len(shape) == 2 and shape[0] == batch * length and not (self.is_time_first and batch > 1):
+            values = values.reshape(batch, length, -1)
+        else:
+            return None
+        return values.flatten(2)
+
+
+class ModuleOutput(NamedTuple):
+    """What a module gave.
+
+    Attributes:
+        name: its name in the model, and the number of the call where it is called several times.
+        module: it.
+        place: the line of the program that called it.
+        calls: how many attention calls there had been before it, and with it.
+        values: a copy.
+        ids: of an embedding, what chose its vectors.
+    """
+
+    name: OutputName
+    module: nn.Module
+    place: str
+    calls: tuple[int, int]
+    values: torch.Tensor
+    ids: torch.Tensor | None = None
+
+
+class OutputChange(NamedTuple):
+    """How far what a module gives is from what it gave before.
+
+    Attributes:
+        name: of the module in the model, and the number of its call.
+        module: its class.
+        place: the line of the program that called it.
+        calls: how many attention calls there had been before it, and with it.
+        by_position: the largest change of each position; None where it gives no vector for each.
+        by_row: the largest change of each row of the batch.
+        size: the largest number that it gave before.
+        eps: the distance from 1 to the next number of its type.
+        is_flat: whether rows and positions are one axis.
+    """
+
+    name: OutputName
+    module: type[nn.Module]
+    place: str
+    calls: tuple[int, int]
+    by_position: Float[np.ndarray, "B T"] | None
+    by_row: Float[np.ndarray, " B"]
+    size: float
+    eps: float
+    is_flat: bool
+
+
+class Forward:
+    """A forward of a module, which begins when this is made.
+
+    Args:
+        module: which is about to run.
+        args: its arguments.
+        kwargs: those by name.
+        count: gives how many attention calls there were until now.
+        start: the working directory that files are named from.
+    """
+
+    def __init__(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], count: Callable[[], int], start: str
+    ) -> None:
+        self.module, self._count, self._start = module, count, start
+        self._begun, self._unread = count(), 0
+        self._names = {id(each): name for name, each in module.named_modules()}
+        self.arguments: tuple[Any, ...] = _copied((tuple(args), dict(kwargs)))
+        self._before = _states(module)
+        self._random = _random_state()
+        self._running: list[tuple[nn.Module, int]] = []
+        self._change: tuple[Change, OutputName] | None = None
+        self._outputs: list[ModuleOutput] = []
+        self.outputs: list[ModuleOutput] = []  # of the program's own forward
+        self.changed: OutputName | None = None  # the embedding whose vectors are changed; None is an argument
+        self.layout = Layout(1, 1)
+        self.others: list[Layout] = []  # of other sequences, as of an encoder
+        self.draws = False  # whether it draws random numbers
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors among its arguments, by name."""
+        args, kwargs = self.arguments
+        named: Mapping[Any, Any] = dict(enumerate(args)) | kwargs
+        with suppress(TypeError, ValueError):
+            named = inspect.signature(self.module.forward).bind_partial(*args, **kwargs).arguments
+        return {str(name): value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+    def enter(self, module: nn.Module) -> None:
+        """Begin with a module inside of it."""
+        self._running.append((module, self._calls()))
+
+    def leave(self, module: nn.Module, args: Sequence[Any], output: Any) -> Any:
+        """End with a module, and return what it gives instead of its output; None is its output."""
+        while self._running:
+            own, calls = self._running.pop()
+            if own is module:
+                break
+        else:
+            return None
+        if self._calls() == calls and _ATTENTION.search(type(module).__name__):
+            self._unread += 1
+        values = next((one for one in _tensors(output) if one.dim() and one.is_floating_point()), None)
+        if values is None:
+            return None
+        name = self._names.get(id(module), type(module).__name__)
+        key = name, sum(one.name[0] == name for one in self._outputs)
+        instead = None
+        if self._change is not None and self._change[1] == key:
+            instead = values = self._moved(values, self._change[0])
+        ids = args[0].detach().clone() if isinstance(module, nn.Embedding) and args else None
+        place = "{}:{}".format(*user_line(self._start)[:2])
+        copied = values.detach().clone()
+        self._outputs.append(ModuleOutput(key, module, place, (calls, self._calls()), copied, ids))
+        return instead
+
+    def _calls(self) -> int:
+        """Return how many times it attended until now; attention that is not read is known by its module's name."""
+        return self._count() - self._begun + self._unread
+
+    def end(self) -> None:
+        """End with the program's own forward, which the others are compared with."""
+        self.outputs, self._outputs = self._outputs, []
+        self.draws = not _same(self._random, _random_state())
+
+    def again(self, change: Change | None = None) -> list[OutputChange]:
+        """Run it once more, and return how far each module's output is from that of the program's own forward.
+
+        Args:
+            change: of a vector; None changes nothing.
+        """
+        return [one for one in map(self._compared, self._run(self.arguments, change)) if one is not None]
+
+    def alone(self, row: int, first: int, last: int) -> list[OutputChange]:
+        """Run one row without the positions before `first` and from `last` on, and return how far its outputs are.
+
+        Raises:
+            Exception: whatever the module raises for a batch of one shorter row.
+        """
+        batch, length, is_time_first = self.layout
+        rows, positions = slice(row, row + 1), slice(first, last)
+
+        def cut(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            axes = [axis for axis, size in enumerate(value.shape[:4]) if size == length][-2:]
+            if value.dim() > 1 and value.shape[int(is_time_first)] == batch:
+                axes = [axis for axis in axes if axis != int(is_time_first)]
+                value = value[:, rows] if is_time_first else value[rows]
+            for axis in axes if value.dim() == 4 else axes[:1]:
+                value = value[(slice(None),) * axis + (positions,)]
+            return value
+
+        outputs = self._run(_mapped(cut, self.arguments), None)
+        own = Layout(1, last - first, is_time_first)
+        before = {one.name: one for one in self.outputs}
+        changes = []
+        for each in outputs:
+            whole = before.get(each.name)
+            one = own.laid_out(each.values, _is_of_channels(each.module))
+            other = None if whole is None else self.layout.laid_out(whole.values, _is_of_channels(each.module))
+            if one is not None and other is not None and one.shape[2] == other.shape[2]:
+                changes.append(_change(each, one, other[rows, positions], False))
+        return changes
+
+    def _run(self, arguments: tuple[Any, ...], change: Change | None) -> list[ModuleOutput]:
+        args, kwargs = _copied(arguments)
+        self._outputs, self._running, self._change = [], [], None
+        self._begun, self._unread = self._count(), 0
+        if change is not None and (name := change.source or self.changed) is not None:
+            self._change = change, name
+        elif change is not None:
+            args, kwargs = self._argument_moved((args, kwargs), change)
+        with _put_back(self.module, self._before, self._random), redirect_stdout(StringIO()):
+            self.module(*args, **kwargs)
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def _moved(self, values: torch.Tensor, change: Change) -> torch.Tensor:
+        """Return values whose vectors at some positions are others."""
+        moved = values.clone()
+        spread = values.detach().float().std().nan_to_num(1.0).clamp_min(1e-3) * change.size
+        for position in change.positions:
+            at: tuple[int, ...] = (position, change.row) if self.layout.is_time_first else (change.row, position)
+            if values.dim() == 2:  # no batch
+                at = (position,)
+            drawn = torch.randn(values.shape[-1], generator=torch.Generator().manual_seed(position))
+            moved[at] = values[at] + (drawn.to(values.device) * spread).to(values.dtype)
+        return moved
+
+    def _argument_moved(self, arguments: tuple[Any, ...], change: Change) -> tuple[Any, ...]:
+        is_done = False
+
+        def move(value: Any) -> Any:
+            nonlocal is_done
+            if is_done or not _is_of_vectors(value) or self.layout.laid_out(value) is None:
+                return value
+            is_done = True
+            return self._moved(value, change)
+
+        return _mapped(move, arguments)
+
+    def _compared(self, output: ModuleOutput) -> OutputChange | None:
+        before = next((one for one in self.outputs if one.name == output.name), None)
+        if before is None or before.values.shape != output.values.shape:
+            return None
+        is_of_channels = _is_of_channels(output.module)
+        for layout in (self.layout, *self.others):
+            one, other = (layout.laid_out(each, is_of_channels) for each in (output.values, before.values))
+            if one is not None and other is not None:
+                return _change(output, one, other, output.values.dim() == 2 and layout.batch * layout.length > 1)
+        # A row for each expert's token would look like a row of the batch, but of the model's own output.
+        is_of_rows = output.values.dim() > 2 or output.module is self.module
+        if output.values.shape[0] != self.layout.batch or self.layout.is_time_first or not is_of_rows:
+            return None
+        by_row = _differences(output.values.flatten(1), before.values.flatten(1))
+        eps = torch.finfo(before.values.dtype).eps
+        return OutputChange(*_named(output), None, by_row, _size(before.values), eps, False)
+
+
+def _named(output: ModuleOutput) -> tuple[OutputName, type[nn.Module], str, tuple[int, int]]:
+    return output.name, type(output.module), output.place, output.calls
+
+
+def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor, is_flat: bool) -> OutputChange:
+    by_position = _differences(one, other)
+    eps = torch.finfo(other.dtype).eps
+    return OutputChange(*_named(output), by_position, by_position.max(axis=1), _size(other), eps, is_flat)
+
+
+def _differences(one: torch.Tensor, other: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the largest difference along the last axis; NaN beside NaN is none."""
+    if one.shape[-1] == 0:
+        return np.zeros(one.shape[:-1])
+    a, b = (to_numpy(each).astype(np.float64) for each in (one, other))
+    is_same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        return np.where(is_same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf)).max(axis=-1)
+
+
+def _size(values: torch.Tensor) -> float:
+    finite = values[torch.isfinite(values)]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _is_of_channels(module: nn.Module) -> bool:
+    return isinstance(module, (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm))
+
+
+def _is_of_vectors(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() >= 2
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an output."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _tensors(each)
+
+
+# --- what a forward may change ---------------------------------------------------------------------------------
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return a value whose tensors are changed, in tuples, lists and dictionaries."""
+    if isinstance(value, dict):
+        return {key: _mapped(change, each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return type(value)(_mapped(change, each) for each in value)
+    return change(value)
+
+
+def _copied(value: Any, depth: int = 0) -> Any:
+    """Return a value whose tensors, and whatever holds tensors, are copies; anything else is itself."""
+    if isinstance(value, nn.Parameter | nn.Module):
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, torch.Generator):
+        return value.clone_state()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        made = copy(value)
+        for key, each in value.items():
+            made[key] = _copied(each, depth)
+        return made
+    if type(value) in (tuple, list):
+        return type(value)(_copied(each, depth) for each in value)
+    own = getattr(value, "__dict__", None)
+    if depth < _DEEPEST and isinstance(own, dict) and not isinstance(value, type) and not callable(value):
+        made = copy(value)
+        for name, each in own.items():
+            made.__dict__[name] = _copied(each, depth + 1)
+        return made
+    return value
+
+
+def _states(module: nn.Module) -> dict[nn.Module, dict[str, Any]]:
+    """Return copies of what a forward may change of each module: its buffers and other attributes."""
+    return {
+        each: {name: _copied_attribute(name, value) for name, value in each.__dict__.items()}
+        for each in module.modules()
+    }
+
+
+def _shapes(value: Any) -> Any:
+    """Return the shapes of the tensors in arguments, by which one call of a module is told from another."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    if isinstance(value, dict):
+        return tuple((key, _shapes(each)) for key, each in value.items())
+    return tuple(map(_shapes, value)) if type(value) in (tuple, list) else type(value).__name__
+
+
+def _copied_attribute(name: str, value: Any) -> Any:
+    if name in _OF_MODULES or name.endswith("_hooks") or "_hooks_" in name or name == "config":
+        return value
+    return _copied(value)
+
+
+@contextmanager
+def _put_back(module: nn.Module, before: dict[nn.Module, dict[str, Any]], state: tuple[Any, ...]) -> Iterator[None]:
+    """Have modules and random states be as before inside, and the program's own again afterwards."""
+    own, own_random = {each: dict(each.__dict__) for each in module.modules()}, _random_state()
+    for each, attributes in before.items():
+        each.__dict__.clear()
+        each.__dict__.update({name: _copied_attribute(name, value) for name, value in attributes.items()})
+    _set_random(state)
+    try:
+        yield
+    finally:
+        for each, attributes in own.items():
+            each.__dict__.clear()
+            each.__dict__.update(attributes)
+        _set_random(own_random)
+
+
+def _random_state() -> tuple[Any, ...]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()
+
+
+def _set_random(state: tuple[Any, ...]) -> None:
+    cpu, cuda, python, numpy = state
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)
+    random.setstate(python)
+    np.random.set_state(numpy)
+
+
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    pairs = [(one[0], other[0]), *zip(one[1] or (), other[1] or (), strict=False)]
+    return all(map(torch.equal, *zip(*pairs, strict=True))) and one[2] == other[2] and str(one[3]) == str(other[3])
+
+
+# --- forwards of a program --------------------------------------------------------------------------------------
+
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
+
+
+class _Losses(TorchFunctionMode):
+    """Hands over the labels of every cross-entropy, and the line of the program that asked for it."""
+
+    def __init__(self, take: Callable[[torch.Tensor, str], None], start: str) -> None:
+        super().__init__()
+        self._take, self._start = take, start
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """See torch.overrides."""
+        kwargs = kwargs or {}
+        if func is F.cross_entropy:
+            labels = kwargs["target"] if len(args) < 2 else args[1]
+            if isinstance(labels, torch.Tensor) and not labels.is_floating_point():
+                self._take(labels.detach().clone(), "{}:{}".format(*user_line(self._start)[:2]))
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def forwards(
+    wanted: Callable[[nn.Module, tuple[Any, ...]], bool],
+    take: Callable[[Forward], None],
+    take_labels: Callable[[torch.Tensor, str], None],
+    count: Callable[[], int],
+    start: str,
+) -> Iterator[None]:
+    """Hand over each forward that runs inside and is wanted, when it has ended; it may be run again then.
+
+    Args:
+        wanted: says of an outermost module, and of the shapes of its arguments, whether its forward is.
+        take: takes it, while the program waits.
+        take_labels: takes the labels of a cross-entropy of the program's own, and the line that computes it.
+        count: gives how many attention calls there were until now.
+        start: the working directory that files are named from.
+    """
+    current: list[Forward | None] = []  # the forward that runs, or None for one that is not wanted
+    outer: list[nn.Module] = []
+    taking: list[bool] = []
+
+    def enter(module: nn.Module, args: Any) -> None:
+        if type(module).__name__ in _WRAPPERS and not outer:
+            return
+        if not outer:
+            arguments = (args, sys._getframe(1).f_locals.get("kwargs", {}))
+            is_wanted = wanted(module, _shapes(arguments))
+            current[:] = [Forward(module, *arguments, count, start) if is_wanted else None]
+            outer.append(module)
+        if current[0] is not None:
+            current[0].enter(module)
+
+    def leave(module: nn.Module, args: Any, output: Any) -> Any:
+        if not outer:
+            return None
+        forward = current[0]
+        instead = None if forward is None else forward.leave(module, args, output)
+        if module is outer[0] and not taking and (forward is None or not forward._running):
+            try:
+                if forward is not None and output is not None:
+                    taking.append(True)  # its modules are entered and left again meanwhile
+                    forward.end()
+                    take(forward)
+            finally:
+                taking.clear()
+                outer.clear()
+                current.clear()
+        return instead
+
+    before = torch_modules.register_module_forward_pre_hook(enter)
+    after = torch_modules.register_module_forward_hook(leave, always_call=True)
+    losses = _Losses(lambda *loss: None if taking else take_labels(*loss), start)
+    try:
+        with losses:
+            yield
+    finally:
+        before.remove()
+        after.remove()

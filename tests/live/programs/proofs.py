@@ -1,0 +1,350 @@
+"""Small models as people write them, each with a mistake by which outputs read what they must not, and mended.
+
+A mistake is named by `wrong`; None is the mended model.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+WIDTH, HEADS, VOCABULARY, LENGTH = 32, 4, 60, 12
+DOCUMENTS = (3, 4, 5)
+
+
+def tokens(rows: int = 2, length: int = LENGTH) -> torch.Tensor:
+    return torch.randint(1, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def causal(length: int, past: int = 0) -> torch.Tensor:
+    return torch.ones(length, past + length, dtype=torch.bool).tril(past)
+
+
+def window(length: int, width: int) -> torch.Tensor:
+    return causal(length) & ~causal(length).tril(-width)
+
+
+def same_document(numbers: torch.Tensor, others: torch.Tensor | None = None) -> torch.Tensor:
+    return numbers[:, None] == (numbers if others is None else others)
+
+
+def numbered(*lengths: int) -> torch.Tensor:
+    return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+
+
+class SelfAttention(nn.Module):
+    """Attends by a function of q, k and v, `[B, H, T, D]`."""
+
+    def __init__(self, attend):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.attend = attend
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(2, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        return self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    def __init__(self, attention, mixer=None):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attention, self.mixer = attention, mixer
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH))
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        if self.mixer is not None:
+            x = x + self.mixer(x)
+        return x + self.mlp(self.norm2(x))
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, attend=None, mixer=None, layers=2):
+        super().__init__()
+        attend = attend or (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        self.embedding, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(64, WIDTH)
+        self.blocks = nn.ModuleList(Block(SelfAttention(attend), mixer() if mixer else None) for _ in range(layers))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, ids):
+        x = self.embedding(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+# --- masks that do not reach the scores, or are others ------------------------------------------------------------
+
+
+def inverted(wrong: bool):
+    """A mask in which True hides, given to a function to which True shows."""
+    hidden = ~causal(LENGTH) & ~torch.eye(LENGTH, dtype=torch.bool)
+    mask = hidden | torch.eye(LENGTH, dtype=torch.bool) if wrong else ~hidden
+    return LanguageModel(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+
+
+def one_too_many(wrong: bool):
+    """A diagonal that is one to the right."""
+    mask = torch.ones(LENGTH, LENGTH).tril(1 if wrong else 0)
+
+    def attend(q, k, v):
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+        return scores.masked_fill(mask == 0, float("-inf")).softmax(3) @ v
+
+    return LanguageModel(attend)
+
+
+def documents_dropped(wrong: bool):
+    """A fast kernel that takes no mask, chosen where the mask is causal at its last row."""
+    documents = causal(LENGTH) & same_document(numbered(*DOCUMENTS))
+
+    def attend(q, k, v):
+        if wrong:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=documents)
+
+    return LanguageModel(attend)
+
+
+def window_lost(wrong: bool):
+    """A wrapper that builds the second layer anew, without the window of the first."""
+    model = LanguageModel(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=window(q.shape[2], 3)))
+    if wrong:
+        model.blocks[1].attention.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return model
+
+
+def chosen_from_the_future(wrong: bool):
+    """The four best keys of each query, chosen before later keys are hidden."""
+
+    def attend(q, k, v):
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+        hidden = ~causal(q.shape[2])
+        if not wrong:
+            scores = scores.masked_fill(hidden, float("-inf"))
+        least = scores.topk(4, dim=3).values[..., -1:]
+        own = torch.eye(q.shape[2], dtype=torch.bool)
+        scores = scores.masked_fill((scores < least) & ~own | hidden, float("-inf"))
+        return scores.softmax(3) @ v
+
+    return LanguageModel(attend)
+
+
+def context_parallel(wrong: bool):
+    """Two ranks with half of the packed sequence each; documents are numbered from 0 by each rank."""
+    whole, half = numbered(*DOCUMENTS), LENGTH // 2
+
+    def attend(q, k, v):
+        parts = []
+        for rank in range(2):
+            own = slice(rank * half, (rank + 1) * half)
+            of_queries, of_keys = whole[own], whole
+            if wrong:
+                of_keys = torch.cat([whole[:half], whole[half:] - whole[half]])
+                of_queries = of_keys[own]
+            mask = same_document(of_queries, of_keys) & causal(LENGTH)[own]
+            parts.append(F.scaled_dot_product_attention(q[:, :, own], k, v, attn_mask=mask))
+        return torch.cat(parts, dim=2)
+
+    return LanguageModel(attend)
+
+
+def encoder_layer(wrong: bool):
+    """PyTorch's own layers, whose mask a subclass forgets to hand on."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+            layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, batch_first=True, dropout=0.0)
+            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+        def forward(self, ids):
+            mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
+            return self.encoder(self.embedding(ids), mask=None if wrong else mask)
+
+    return Model()
+
+
+# --- what stands beside attention ---------------------------------------------------------------------------------
+
+
+class Convolution(nn.Module):
+    def __init__(self, is_centred: bool):
+        super().__init__()
+        self.padding = (1, 1) if is_centred else (2, 0)
+        self.conv = nn.Conv1d(WIDTH, WIDTH, 3)
+
+    def forward(self, x):
+        return self.conv(F.pad(x.transpose(1, 2), self.padding)).transpose(1, 2)
+
+
+class Norm(nn.Module):
+    def __init__(self, is_over_positions: bool):
+        super().__init__()
+        self.is_over_positions = is_over_positions
+        self.norm = nn.LayerNorm(LENGTH if is_over_positions else WIDTH)
+
+    def forward(self, x):
+        return self.norm(x.transpose(1, 2)).transpose(1, 2) if self.is_over_positions else self.norm(x)
+
+
+class BatchNorm(nn.Module):
+    def __init__(self, is_of_batch: bool):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH, track_running_stats=False) if is_of_batch else nn.InstanceNorm1d(WIDTH)
+        self.is_of_batch = is_of_batch
+
+    def forward(self, x):
+        if self.is_of_batch:
+            return self.norm(x.transpose(1, 2)).transpose(1, 2)
+        return F.layer_norm(x, (WIDTH,))
+
+
+class Experts(nn.Module):
+    def __init__(self, capacity: int | None):
+        super().__init__()
+        self.capacity = capacity
+        self.router = nn.Linear(WIDTH, 2)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x):
+        flat = x.flatten(0, 1)
+        shares = self.router(flat).softmax(1)
+        best = shares.argmax(1)
+        output = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            chosen = (best == number).nonzero()[:, 0]
+            chosen = chosen[shares[chosen, number].argsort(descending=True)[: self.capacity]]
+            output[chosen] = expert(flat[chosen]) * shares[chosen, number, None]
+        return output.view_as(x)
+
+
+class Recurrence(nn.Module):
+    def __init__(self, is_both_ways: bool):
+        super().__init__()
+        width = WIDTH // 2 if is_both_ways else WIDTH
+        self.rnn = nn.GRU(WIDTH, width, batch_first=True, bidirectional=is_both_ways)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+
+
+class Mean(nn.Module):
+    def __init__(self, is_of_all: bool):
+        super().__init__()
+        self.is_of_all = is_of_all
+        self.project = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        counts = torch.arange(1, x.shape[1] + 1)[:, None]
+        return self.project(x.mean(1, keepdim=True).expand_as(x) if self.is_of_all else x.cumsum(1) / counts)
+
+
+class Shift(nn.Module):
+    def __init__(self, is_backwards: bool):
+        super().__init__()
+        self.is_backwards = is_backwards
+        self.project = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        moved = F.pad(x[:, 1:], (0, 0, 0, 1)) if self.is_backwards else F.pad(x[:, :-1], (0, 0, 1, 0))
+        return self.project(moved)
+
+
+class Quantized(nn.Module):
+    def __init__(self, is_one_scale: bool):
+        super().__init__()
+        self.is_one_scale = is_one_scale
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        most = x.abs().amax() if self.is_one_scale else x.abs().amax(dim=2, keepdim=True)
+        scale = most / 127
+        return self.linear((x / scale).round() * scale)
+
+
+def beside(mixer):
+    """Return what makes a model with a module after each attention, of which `wrong` is the argument."""
+    return lambda wrong: LanguageModel(mixer=lambda: mixer(wrong))
+
+
+def experts(wrong: bool):
+    return LanguageModel(mixer=lambda: Experts(3 if wrong else None))
+
+
+# --- padding, caches, two sequences ---------------------------------------------------------------------------------
+
+
+class Padded(LanguageModel):
+    """A batch padded on the left, with an attention mask."""
+
+    counts_padding = hides_queries = False
+
+    def forward(self, ids, attention_mask):
+        real = attention_mask.bool()
+        places = torch.arange(ids.shape[1]).expand_as(ids)
+        if not self.counts_padding:
+            places = (attention_mask.cumsum(1) - 1).clamp(min=0)
+        padding = real[:, None, :, None] if self.hides_queries else real[:, None, None, :]
+        mask = padding & causal(ids.shape[1]) | torch.eye(ids.shape[1], dtype=torch.bool)
+        x = self.embedding(ids) + self.places(places)
+        for block in self.blocks:
+            block.attention.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            x = block(x)
+        return self.head(x)
+
+
+def places_of_padding(wrong: bool):
+    """Positions that count the padding before a sentence."""
+    model = Padded()
+    model.counts_padding = wrong
+    return model
+
+
+def padding_of_queries(wrong: bool):
+    """A padding mask laid along the queries."""
+    model = Padded()
+    model.hides_queries = wrong
+    return model
+
+
+class Cached(LanguageModel):
+    """Keeps keys and values of what came before; several tokens may come at once."""
+
+    def __init__(self, wrong: bool):
+        super().__init__(layers=1)
+        self.shift = 1 if wrong else 0
+        self.keys = self.values = None
+        self.blocks[0].attention.attend = self.attend
+
+    def attend(self, q, k, v):
+        past = 0 if self.keys is None else self.keys.shape[2]
+        if past:
+            k, v = torch.cat([self.keys, k], dim=2), torch.cat([self.values, v], dim=2)
+        self.keys, self.values = k.detach(), v.detach()
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(past + (self.shift if past else 0))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+class Translator(nn.Module):
+    """An encoder and a decoder; the padding of the source must reach the cross-attention."""
+
+    def __init__(self, wrong: bool):
+        super().__init__()
+        self.wrong = wrong
+        self.source, self.target = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(VOCABULARY, WIDTH)
+        self.encoder = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, dropout=0.0, batch_first=True)
+        self.own = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.cross = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+    def forward(self, source, target, src_mask, tgt_mask):
+        memory = self.encoder(self.source(source), src_key_padding_mask=src_mask == 0)
+        x = self.target(target)
+        x = x + self.own(x, x, x, attn_mask=~causal(x.shape[1]), need_weights=False)[0]
+        padding = (tgt_mask if self.wrong else src_mask) == 0
+        return x + self.cross(x, memory, memory, key_padding_mask=padding, need_weights=False)[0]

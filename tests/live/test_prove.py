@@ -1,0 +1,282 @@
+"""Proof by change: programs as people write them, wrong and mended, and models of transformers."""
+
+import random
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from attncli.analysis.prove import Proof, Prover, prove
+from attncli.errors import AttnError
+
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+import proofs as programs
+
+PACKED = f"causal & docs({','.join(map(str, programs.DOCUMENTS))})"
+REAL = torch.ones(2, 12, dtype=torch.long)
+REAL[1, :4] = 0
+
+
+def of_tokens() -> tuple[Any, ...]:
+    return (programs.tokens(),)
+
+
+class Case(NamedTuple):
+    """A program, what is claimed of it, and what is found in its wrong twin: the kind, and where."""
+
+    make: Callable[[bool], torch.nn.Module]
+    expression: str
+    kind: str
+    module: str
+    inputs: Callable[[], tuple[Any, ...]] = of_tokens
+
+
+CASES = {
+    "inverted mask": Case(programs.inverted, "causal", "attention", r"blocks\.0\.attention\.out"),
+    "diagonal": Case(programs.one_too_many, "causal", "attention", r"blocks\.0\.attention\.out"),
+    "documents": Case(programs.documents_dropped, PACKED, "attention", r"blocks\.0\.attention\.out"),
+    "window": Case(programs.window_lost, "causal & window(3)", "attention", r"blocks\.1\.attention\.out"),
+    "top-k": Case(programs.chosen_from_the_future, "causal", "attention", r"blocks\.0\.attention\.out"),
+    "context parallel": Case(programs.context_parallel, PACKED, "attention", r"blocks\.0\.attention\.out"),
+    "mask left out": Case(programs.encoder_layer, "causal", "attention", r"encoder\.layers\.0\.self_attn.*"),
+    "convolution": Case(programs.beside(programs.Convolution), "causal", "convolution", r"blocks\.0\.mixer\.conv"),
+    "norm": Case(programs.beside(programs.Norm), "causal", "norm", r"blocks\.0\.mixer.*"),
+    "batch norm": Case(programs.beside(programs.BatchNorm), "causal", "norm", r"blocks\.0\.mixer\.norm"),
+    "router": Case(programs.experts, "causal", "router", r"blocks\.0\.mixer"),
+    "recurrence": Case(programs.beside(programs.Recurrence), "causal", "other", r"blocks\.0\.mixer\.rnn"),
+    "mean": Case(programs.beside(programs.Mean), "causal", "other", r"blocks\.0\.mixer\.project"),
+    "shift": Case(programs.beside(programs.Shift), "causal", "other", r"blocks\.0\.mixer\.project"),
+    "scale": Case(programs.beside(programs.Quantized), "causal", "other", r"blocks\.0\.mixer\.linear"),
+    "padding of queries": Case(
+        programs.padding_of_queries, "causal & pad", "attention", r"blocks\.0\.attention\.out",
+        lambda: (programs.tokens(), REAL),
+    ),
+    "cross-attention": Case(
+        programs.Translator, "causal & pad", "attention", r"cross",
+        lambda: (programs.tokens(), programs.tokens(length=12), REAL.flip(1), torch.ones_like(REAL)),
+    ),
+}  # fmt: skip
+
+
+def proof_of(case: Case, wrong: bool) -> Proof:
+    torch.manual_seed(0)
+    return prove(case.make(wrong), case.inputs(), case.expression)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_leak_is_named_with_its_module_and_its_kind(name: str) -> None:
+    """Where outputs read what they must not; a causal model's later positions, other documents, rows or padding."""
+    case = CASES[name]
+    proof = proof_of(case, wrong=True)
+    assert not proof.is_proved
+    first = proof.moved[0]
+    assert first.kind == case.kind, proof
+    assert re.fullmatch(case.module, first.module), proof
+    assert first.place.startswith("tests/live/programs/proofs.py:")
+    assert first.size > 0
+    if name in ("inverted mask", "diagonal", "convolution", "norm", "recurrence", "shift"):
+        assert first.position < first.changed[1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_mended_program_is_proved(name: str) -> None:
+    """Its twin has the same modules."""
+    proof = proof_of(CASES[name], wrong=False)
+    assert proof.is_proved, proof
+    assert proof.positions > 0
+    if CASES[name].expression == "causal":
+        assert proof.forwards == 3
+
+
+def test_positions_that_count_padding_are_found_without_it() -> None:
+    """A padded row runs once more without its padding."""
+    for wrong in (True, False):
+        proof = prove(programs.places_of_padding(wrong), (programs.tokens(), REAL), "causal & pad")
+        assert proof.is_proved is not wrong
+        assert not proof.moved
+        assert [one.code for one in proof.findings if one.severity == "error"] == ["positions"] * wrong
+
+
+def test_labels_that_an_output_reads_are_an_error() -> None:
+    """And labels that are shifted twice."""
+    model, ids = programs.LanguageModel(), programs.tokens()
+    codes = []
+    for shift in (0, 1, 2):
+        prover = Prover("causal")
+        with prover.watching():
+            logits = model(ids)
+            F.cross_entropy(logits[:, : 12 - shift].flatten(0, 1), ids[:, shift:].flatten()).backward()
+        codes.append([one.code for one in prover.proofs[0].findings])
+    assert codes == [["label"], [], ["label"]]
+
+
+def test_a_cache_whose_mask_stands_one_too_far() -> None:
+    """Several tokens come to those that are cached; the cache is the program's own again afterwards."""
+    for wrong in (True, False):
+        model, ids = programs.Cached(wrong), programs.tokens()
+        with torch.no_grad():
+            model(ids[:, :6])
+            keys = model.keys
+            proof = prove(model, ids[:, 6:], "causal")
+        assert [(one.kind, one.position) for one in proof.moved] == ([("cache", 4)] if wrong else [])
+        assert model.keys.shape[2] == 12
+        assert torch.equal(model.keys[:, :, :6], keys)
+
+
+# --- what is not the claim ----------------------------------------------------------------------------------------
+
+
+def test_a_model_that_differs_by_itself_is_not_provable() -> None:
+    """Dropout is the same in every run; what draws from elsewhere is not."""
+    noise = iter(range(1, 1000))
+    model = programs.LanguageModel(mixer=lambda: torch.nn.Dropout(0.3))
+    assert prove(model, programs.tokens(), "causal").is_proved
+    model.blocks[1].mixer = Noisy(noise)
+    proof = prove(model, programs.tokens(), "causal")
+    assert not proof.is_provable
+    assert not proof.is_proved
+    assert "blocks.1.mixer" in proof.findings[0].message
+    assert str(proof).startswith("not provable")
+
+
+class Noisy(torch.nn.Module):
+    """Gives other numbers each time, whatever the random state."""
+
+    def __init__(self, noise):
+        super().__init__()
+        self.noise = noise
+
+    def forward(self, x):
+        return x + next(self.noise) / 1000
+
+
+def test_a_position_that_nobody_reads_is_a_note() -> None:
+    """It fails nothing."""
+    own = torch.eye(12, dtype=torch.bool)
+    model = programs.LanguageModel(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=own))
+    proof = prove(model, programs.tokens(), "causal")
+    assert proof.is_proved
+    assert [one.code for one in proof.findings] == ["unread"]
+
+
+@pytest.mark.parametrize("expression", ["causal & pad", "causal"])
+def test_nothing_of_the_program_changes(expression: str) -> None:
+    """Outputs, gradients, buffers, random states and versions of tensors are those of a program that runs alone."""
+
+    def run(is_proved: bool) -> list[Any]:
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        model = programs.LanguageModel(mixer=lambda: programs.BatchNorm(True))
+        model.blocks[0].mixer.norm = torch.nn.BatchNorm1d(programs.WIDTH)
+        model.train().add_module("drop", torch.nn.Dropout(0.2))
+        ids = programs.tokens()
+        prover = Prover(expression, lengths=[12, 8] if "pad" in expression else None)
+        if is_proved:
+            with prover.watching():
+                output = model(ids)
+            assert prover.proofs[0].moved
+        else:
+            output = model(ids)
+        output.square().mean().backward()
+        state = [*(each.grad for each in model.parameters()), *model.buffers()]
+        return [output, *state, torch.get_rng_state(), torch.tensor([random.random(), np.random.rand(), ids._version])]
+
+    for own, other in zip(run(True), run(False), strict=True):
+        assert (own is None and other is None) or torch.equal(own, other)
+
+
+def test_what_cannot_be_asked_is_one_sentence() -> None:
+    """An expression without a number that nothing says, a model without positions, one that is no expression."""
+    model = programs.LanguageModel()
+    for expression, inputs, words in (
+        ("causal & docs", programs.tokens(), "docs has no number"),
+        ("causal & window", programs.tokens(), "window has no number"),
+        ("casual", programs.tokens(), "casual"),
+        ("docs(3,3)", programs.tokens(), "12"),
+    ):
+        with pytest.raises(AttnError, match=words):
+            prove(model, inputs, expression)
+    with pytest.raises(AttnError, match="embeds no ids"):
+        prove(torch.nn.Linear(3, 3), torch.ones(3), "causal")
+
+
+# --- models of transformers ------------------------------------------------------------------------------------------
+
+SMALL = {
+    "vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+OF_T5 = {
+    "vocab_size": 60, "d_model": 32, "d_ff": 48, "num_layers": 2, "num_heads": 4, "d_kv": 8,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
+MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "Bert": ("BertModel", {**SMALL, "num_key_value_heads": 4}, "full"),
+    "GPT2": ("GPT2LMHeadModel", {"vocab_size": 60, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
+                                 "bos_token_id": 1, "eos_token_id": 2}, "causal"),
+    "Llama": ("LlamaForCausalLM", SMALL, "causal"),
+    "Mistral": ("MistralForCausalLM", {**SMALL, "sliding_window": 4}, "causal & window"),
+    "Mixtral": ("MixtralForCausalLM", {**SMALL, "num_local_experts": 4}, "causal"),
+    "GptOss": ("GptOssForCausalLM", {**SMALL, "head_dim": 8, "num_local_experts": 4, "sliding_window": 4}, "causal"),
+    "Jamba": ("JambaForCausalLM", {**SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2,
+                                   "mamba_d_state": 4}, "causal"),
+    "T5": ("T5ForConditionalGeneration", OF_T5, "causal"),
+    "Bart": ("BartForConditionalGeneration", {
+        "vocab_size": 60, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
+        "pad_token_id": 0}, "causal"),
+    "SwitchTransformers": ("SwitchTransformersForConditionalGeneration", {
+        **OF_T5, "num_decoder_layers": 2, "num_sparse_decoder_layers": 1, "num_sparse_encoder_layers": 1,
+        "num_experts": 2, "expert_capacity": 4}, "causal"),
+}  # fmt: skip
+EAGER_ALONE = ("GptOss", "SwitchTransformers")
+TWO_SEQUENCES = ("T5", "Bart", "SwitchTransformers")
+# What leaks, and why it is true: (model, inputs) → the kind of the first leak, or the code of the finding.
+LEAKS = {
+    ("Bert", "left"): "positions",  # its positions are absolute and count the padding
+    ("GptOss", "packed"): "other",  # it does not hand position ids to the function that makes its mask
+    ("SwitchTransformers", "left"): "router",  # padding takes an expert's room from tokens
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [(name, one) for name in MODELS for one in ("eager", "sdpa") if one == "eager" or name not in EAGER_ALONE],
+)
+def test_models_of_transformers(name: str, attention: str) -> None:
+    """Whole, padded on either side, and packed: each is proved, or its leak is a true one."""
+    import transformers
+
+    model_class, options, claim = MODELS[name]
+    config = getattr(transformers, f"{name}Config")(**options)
+    torch.manual_seed(0)
+    model = getattr(transformers, model_class)._from_config(config, attn_implementation=attention).eval()
+    model.config.use_cache = False
+    for inputs in ("whole", "right", "left", "packed"):
+        values: dict[str, Any] = {
+            "input_ids": torch.randint(3, 60, (2, 12), generator=torch.Generator().manual_seed(0))
+        }
+        expression = claim
+        if inputs in ("right", "left"):
+            mask = REAL if inputs == "left" else REAL.flip(1)
+            values |= {"input_ids": values["input_ids"] * mask, "attention_mask": mask}
+            expression += " & pad"
+            if inputs == "left" and name not in (*TWO_SEQUENCES, "Bert"):
+                values["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        if name in TWO_SEQUENCES:
+            values["decoder_input_ids"] = torch.randint(3, 60, (2, 9), generator=torch.Generator().manual_seed(1))
+        if inputs == "packed":
+            if name in (*TWO_SEQUENCES, "Bert", "Jamba"):
+                continue  # nothing tells them where documents begin
+            values["position_ids"] = torch.cat([torch.arange(5), torch.arange(7)]).expand(2, -1)
+            expression += " & docs"
+        proof = prove(model, values, expression)
+        found = [one.kind for one in proof.moved] + [one.code for one in proof.findings if one.severity == "error"]
+        assert found[:1] == ([LEAKS[name, inputs]] if (name, inputs) in LEAKS else []), (inputs, proof)
