@@ -92,7 +92,7 @@ class Components:
         return stack(token_list(each, title, self.palette, self.width, has_ids, most) for title, each in lists.items())
 
     def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
-        """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like in numbers.
+        """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like.
 
         What the numbers say of a part of the cells is no fact of the whole mask, so it has a title.
         """
@@ -114,7 +114,7 @@ class Components:
         title = block([[Segment(name, BOLD), Segment(self.palette.shortened(facts, self.room - len(name)), DIM)]])
         yield stack([title, drawing.picture(pool, self.palette, self.room)])
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
-        yield from drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
+        yield drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
 
     def ranked(
         self, frame: MatrixFrame, most: int, heads: Sequence[int] | None = None, queries: int | None = None
