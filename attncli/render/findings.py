@@ -96,7 +96,8 @@ def _wrong_cells(findings: Sequence[Finding], palette: Palette, room: int) -> It
     for finding in [*reversed(drawn.values())][:_MOST_MAPS]:
         assert finding.comparison is not None
         name = layers_named([finding.layer or 0], None if finding.kind == "self" else finding.kind)
-        yield Group(Text(palette.label(name), BOLD), *compared(finding.comparison, palette, room))
+        title = Text.assemble((finding.code, SEVERITY_STYLES[finding.severity]), f" in {name}")
+        yield Group(title, *compared(finding.comparison, palette, room))
 
 
 def _implied(mask: str, kind: str, layers: Sequence[int]) -> str:

@@ -238,7 +238,8 @@ def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
     rows, columns = rows.pooled(pool[0]), columns.pooled(pool[1])
     lines = [columns.ticks(width, palette), *([cells[code] for code in row] for row in codes.tolist())]
     names = [palette.shortened(name, room - 20) for name in comparison.names]
-    notes = [f"{'AB'[side]} only {names[side]}: {np.count_nonzero(planes[side])}" for side in (0, 1)]
+    counts = [int(np.count_nonzero(cells)) for cells in planes[:2]]
+    notes = [f"{'AB'[side]} only {names[side]}: {plural(counts[side], 'cell')}" for side in (0, 1) if counts[side]]
     notes += [f"{palette.fit('░')} both", f"{palette.fit('·')} neither"]
     notes += ["X each somewhere"] if (codes == _EITHER).any() else []
     notes += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []

@@ -301,7 +301,7 @@ def test_a_difference_is_drawn_and_counted(attn: Run, masks: Path) -> None:
     ran = attn("mask", "diff", "leak.npy", "causal & window(5)", "--for", "sdpa")
     assert ran.code == 1
     assert "2 of 36 cells differ, in 2 of 6 rows" in ran.out
-    assert "A only leak.npy: 2   B only causal & window(5): 0" in ran.out
+    assert "A only leak.npy: 2 cells   ░ both   · neither" in ran.out
     assert ran.out.count("AA") == 2
     equal = attn("mask", "diff", "additive.npy", "causal")
     assert (equal.code, equal.out) == (0, "equal: 36 cells\n")
