@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 # The code of a cell that is allowed and should not be, by the atom that forbids it.
 _CODES = {
-    "causal": "leak", "prefix": "leak", "window": "window", "band": "window", "dilated": "window", "global": "window",
-    "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad",
+    "causal": "leak", "window": "window", "band": "window", "dilated": "window", "global": "window",
+    "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad", "prefix": "pad",
 }  # fmt: skip
 _ONE_SIDED = {"window", "dilated"}  # they forbid the future as well
 _SAYS = {
@@ -121,7 +121,8 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
     is_future = grid.j > grid.i
     merged: dict[str, Bool[np.ndarray, " ..."]] = {}
     for part in conjuncts(expression):
-        first = part.sides[0] if isinstance(part, Or) else part
+        sides = part.sides if isinstance(part, Or) else (part,)
+        first = sides[0] if Atom("causal") not in sides else Atom("causal")
         atom = first.name if isinstance(first, Atom) else "pad" if isinstance(first, Pad) else ""
         code, forbidden = _CODES.get(atom, "leak"), ~part.allowed(grid)
         by_code = {code: forbidden}

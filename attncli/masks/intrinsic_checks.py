@@ -21,7 +21,7 @@ LAID_ALONG_QUERIES = (
     "the shape [batch, 1, 1, keys]"
 )
 _LEAST = 3  # queries; of fewer, a triangle is too small to be one
-_LOOKING_BACK = {"causal", "window", "docs", "chunk", "prefix", "dilated"}  # a query sees itself in each of them
+_LOOKING_BACK = {"causal", "window", "docs", "chunk", "dilated"}  # a query sees itself in each of them
 
 
 def intrinsic_findings(

@@ -219,16 +219,16 @@ def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
 
 
 def checked(
-    subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, palette: Palette, room: int
+    subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, view: MaskView
 ) -> Iterator[RenderableType]:
     """Yield what a check found, and where."""
-    yield Text(palette.label(_read_as(subject)))
+    yield Text(view.palette.label(_read_as(subject)))
     if findings:
-        yield finding_lines(findings, palette)
+        yield finding_lines(findings, view.palette, view.width)
     if comparison is not None:
         names = (comparison.names[0], "expected")
-        yield _difference(replace(comparison, names=names), palette, room)
-    yield Text(tally(findings))
+        yield _difference(replace(comparison, names=names), view.palette, view.room)
+    yield tally(findings)
 
 
 def _read_as(subject: MaskGrid) -> str:

@@ -60,14 +60,14 @@ BY_HAND: dict[str, Allows] = {
     "window(3)": lambda i, j: j in (i, i - 1, i - 2),
     "causal & ~window(1)": lambda i, j: j < i,
     "band(2,1)": lambda i, j: j in (i - 2, i - 1, i, i + 1),
-    "prefix(4)": lambda i, j: j < 4 or j <= i,
+    "causal | prefix(4)": lambda i, j: j < 4 or j <= i,
     "causal & chunk(5)": lambda i, j: i // 5 == j // 5 and j <= i,
     "causal & docs(3,2,7)": both(causal, documents([3, 2, 7])),
     "window(3) & docs(5,7)": both(lambda i, j: i - 3 < j <= i, documents([5, 7])),
     "dilated(3,2)": lambda i, j: j in (i, i - 2, i - 4),
     "global(0,6)": lambda i, j: i in (0, 6) or j in (0, 6),
     "window(2) | global(1)": lambda i, j: j in (i, i - 1) or i == 1 or j == 1,
-    "causal & (window(3) | keys(0,2))": lambda i, j: j <= i and (j > i - 3 or j < 2),
+    "causal & (window(3) | prefix(2))": lambda i, j: j <= i and (j > i - 3 or j < 2),
 }
 
 

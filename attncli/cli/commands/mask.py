@@ -164,7 +164,7 @@ def check(
         comparison = _against(subject, expected, findings)
         _draw(
             environment, output, "check", mask,
-            lambda view: checked(subject, findings, comparison, view.palette, view.room), subject,
+            lambda view: checked(subject, findings, comparison, view), subject,
         )  # fmt: skip
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
