@@ -8,7 +8,6 @@ head (Cohen 1960, "A coefficient of agreement for nominal scales").
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 from attncli.analysis.metric_names import NAMES, Metric
@@ -99,17 +98,20 @@ def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
     }
 
 
-def most_telling(
-    heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int
-) -> set[HeadKey]:
+def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
     """Return so many heads that show most of what the heads do.
 
-    Of each label the head with the highest gain is taken, then of each the next one; last come heads without a label.
+    Of each label the head with the highest gain comes first. Then come the others of these labels, those without a
+    label, and last those whose label says little.
     """
-    by_label: dict[str, list[HeadKey]] = {}
-    for head in sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0)):
-        by_label.setdefault(next((label.name for label in labels.get(head, ())), ""), []).append(head)
-    without = by_label.pop("", [])
-    first = sorted(by_label.values(), key=lambda own: labels[own[0]][0].name in SAY_LITTLE)
-    ranked = [head for round_ in zip_longest(*first) for head in round_ if head is not None]
-    return {*(ranked + without)[:count]}
+    names = {head: next((label.name for label in labels.get(head, ())), "") for head in heads}
+    by_gain = sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0))
+    firsts = {name: head for head in reversed(by_gain) if (name := names[head])}
+
+    def rank(head: HeadKey) -> tuple[int, int]:
+        says_little = names[head] in SAY_LITTLE
+        if head in firsts.values():
+            return 0, says_little
+        return 1, 2 if says_little else int(not names[head])
+
+    return {*sorted(by_gain, key=rank)[:count]}
