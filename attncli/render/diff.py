@@ -23,7 +23,7 @@ from attncli.analysis.diff import (
 )
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, grid, hstack, in_lines, stack, table
-from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, largest_weight, pooling
+from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, pooling
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -75,13 +75,11 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp 
     ]
     common = Extent.joined([picture.extent for picture in pictures])
     change = _change(pair, head, pools[2])
-    highest, reach = common.highest, change.extent.highest
+    reach = change.extent.highest
     if pair.chosen != pair.rows.pairs:  # the rows that are chosen keep the colours that they have among all
         whole = replace(pair, chosen=pair.rows.pairs)
-        every = zip(layers, zip(*whole.chosen, strict=True), strict=True)
-        highest = max(largest_weight(layer.head(head, rows), slice(None)) for layer, rows in every)
         reach = _change(whole, head, pools[2]).extent.highest
-    weights, signed = Scale.up_to(highest, ramp), Scale.around_zero(reach, ramp)
+    weights, signed = Scale.up_to(1.0, ramp), Scale.around_zero(reach, ramp)
     drawn = [
         heatmaps([picture], *axis, pool, palette, share, scale)
         for picture, axis, pool, scale in zip([*pictures, change], axes, pools, [weights, weights, signed], strict=True)
