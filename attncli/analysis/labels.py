@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from attncli.analysis.metric_names import Metric
+from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.metrics import by_name, trace_metrics
+from attncli.trace.trace import Trace
 
 LEAST = 0.4
 """The gain from which a head has a label; the threshold of the detectors of ARENA's chapter on induction heads."""
@@ -71,3 +73,15 @@ def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float
     if not _NEIGHBOURS & {one.name for one in found}:
         found += label("local", "distance", 0.0)
     return tuple(sorted(found or label("broad", "effective_keys", None), key=lambda one: -one.gain))
+
+
+def labels_of_heads(trace: Trace) -> dict[tuple[int, int], tuple[Label, ...]]:
+    """Return the labels of the heads of a sentence, by layer and head; derived weights have none."""
+    if any(layer.derived is not None for layer in trace.layers):
+        return {}
+    heads = [(layer.layer, head) for layer in trace.layers for head in layer.heads]
+    found = trace_metrics(trace)
+    return {
+        head: labels_of(by_name(NAMES, numbers), by_name(NAMES, uniform))
+        for head, numbers, uniform in zip(heads, *found, strict=True)
+    }
