@@ -1,4 +1,4 @@
-"""Layers × heads as a map of one number of each, for `attn heads --grid` and to walk in."""
+"""Layers × heads as a map of one number of each, for `attn heads` and to walk in."""
 
 from __future__ import annotations
 

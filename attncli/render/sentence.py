@@ -29,7 +29,7 @@ QUERY = "▸"  # before the token that attends
 _LONGEST = 24  # cells of a token
 _NUMBER = 3  # cells of a weight without colours
 _LEAST = 0.005  # of a weight that two digits show
-_SAY_LITTLE = {"self", "first", "separator", "broad"}  # labels of heads that attend so whatever the sentence is
+_SAY_LITTLE = {"self", "sink", "separator", "broad"}  # labels of heads that attend so whatever the sentence is
 
 
 _Item = TypeVar("_Item")
