@@ -24,15 +24,14 @@ from attncli.render.block import (
     cell,
     flowing,
     hstack,
-    in_lines,
     in_words,
     stack,
     table,
     trimmed,
     width_of,
 )
-from attncli.render.fit import LINES
-from attncli.render.head_map import UNDEFINED, HeadMap, scale_of
+from attncli.render.fit import LINES, lines_of
+from attncli.render.head_map import UNDEFINED, HeadMap, TitledMap, scale_of, side_by_side
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -64,23 +63,23 @@ def head_parts(
     precision: int | None = None,
 ) -> list[RenderableType]:
     """Return what the heads do, in one screen: their labels, or maps of layers × heads of some metrics."""
-    bounds = width or COMFORTABLE, (height or LINES)
+    room, columns = height or LINES, width or COMFORTABLE
     headline = _headline(report, palette)
-    room = bounds[1] - len(_lines_of(headline, bounds[0])) - 1
+    room -= lines_of([headline], columns)
     if metrics:
         ends = _ends(report, metrics, palette, width, precision)
         legend = _legend(report, metrics, palette, width)
-        maps = _maps(report, metrics, palette, bounds[0], room - len(ends.lines) - len(legend.lines) - 2, precision)
+        maps = _maps(report, metrics, palette, columns, room - len(ends.lines) - len(legend.lines) - 2, precision)
         return [headline, *[legend] * bool(legend.lines), stack(maps, gap=1), ends]
-    notes = Text(palette.fit("\n".join(_lines_of(_label_note(report), bounds[0]))), DIM)
-    room -= len(str(notes).split("\n")) + 1
-    labels = _labels(report, palette, bounds[0], room)
-    parts: list[RenderableType] = [headline, labels, notes]
+    note = block([Segment(line, DIM)] for line in in_words(palette.fit(_label_note(report)), columns))
+    room -= len(note.lines) + 1
+    labels = _labels(report, palette, columns, room)
+    parts: list[RenderableType] = [headline, labels, note]
     if len(report.heads) > 1:
         few = [name for name in _MAPS if _is_defined(report, name)]
         legend = _legend(report, few, palette, width)
         room -= len(labels.lines) + len(legend.lines) + 2
-        maps = _maps(report, few, palette, bounds[0], room, precision)
+        maps = _maps(report, few, palette, columns, room, precision)
         shown = [line for place, line in enumerate(maps) if len(stack(maps[: place + 1], gap=1).lines) <= room]
         parts += [legend, stack(shown, gap=1)] if shown else []
     return parts
@@ -96,10 +95,6 @@ def _headline(report: HeadReport, palette: Palette) -> Text:
     facts += [f"{plural(report.sentences, what)} of {span(*report.tokens)} token{'s' * (report.tokens[1] > 1)}"]
     facts += ["random tokens twice"] * report.is_test
     return cautioned(joined(source.title, facts, palette), [source], palette)
-
-
-def _lines_of(text: object, width: int) -> list[str]:
-    return [line for part in str(text).split("\n") for line in in_words(part, width)]
 
 
 def _name(head: HeadSummary, report: HeadReport) -> str:
@@ -154,7 +149,7 @@ def _grid(report: HeadReport, size: int, palette: Palette) -> Block:
             if size > 1:
                 cells = [_labelled(at.get((layers[row], head)), size, palette) for head in columns]
             else:
-                upper, lower = ([at.get((layer, head)) for head in columns] for layer in [*layers, None][row : row + 2])
+                upper, lower = ([at.get((layer, head)) for head in columns] for layer in [*layers, -1][row : row + 2])
                 cells = [_half(*pair, palette) for pair in zip(upper, lower, strict=True)]
             lines.append([cell(f"L{layers[row]}", margin, DIM, "left"), *cells])
         titled = [[Segment(palette.fit(kind), BOLD)]] if len(kinds) > 1 else []
@@ -240,30 +235,22 @@ def _maps(
     report: HeadReport, names: Sequence[Metric], palette: Palette, width: int, lines: int, precision: int | None
 ) -> list[Block]:
     """Return a map of layers × heads for each metric, side by side, in the largest cells with which all of them fit."""
-    digits = 2 if precision is None else precision
-    maps = [
+    found = [
         (name, kind, HeadMap.of({(head.layer, head.head): head.metrics[name] for head in heads}))
         for name in names
         for kind, heads in _by_kind(report).items()
     ]
-    scales = {name: _scale(name, [each for own, _, each in maps if own == name]) for name in names}
-    several = len({kind for _, kind, _ in maps}) > 1
-    margin = max(len(f"L{layer}") for *_, one in maps for layer in one.layers) + 1
-    most = max(len(one.heads) for *_, one in maps)
-    laid_out: list[Block] = []
-    for size in (max(one.widest(digits) for *_, one in maps) if palette.has_color else 2, 2, 1):
-        step = max((width - margin) // size, 1)
-        drawn = []
-        for name, kind, one in maps:
-            rows, labels = range(len(one.layers)), ["", *(f"L{layer}" for layer in one.layers)]
-            strips = (range(start, min(start + step, len(one.heads))) for start in range(0, len(one.heads), step))
-            parts = [one.drawn(rows, strip, size, labels, scales[name], palette, digits) for strip in strips]
-            title = Segment(palette.fit(name + f" · {kind}" * several), BOLD)
-            drawn.append(stack([block([[title, Segment(_range(name, one, palette), DIM)]]), *parts]))
-        laid_out = [hstack(line, _GAP) for line in in_lines(drawn, _GAP, width)]
-        if step >= most and len(stack(laid_out, gap=1).lines) <= lines:
-            break
-    return laid_out
+    several = len({kind for _, kind, _ in found}) > 1
+    maps = [
+        TitledMap(
+            name + f" · {kind}" * several,
+            _range(name, one),
+            one,
+            _scale(name, [each for own, _, each in found if own == name]),
+        )
+        for name, kind, one in found
+    ]
+    return side_by_side(maps, palette, width, lines, 2 if precision is None else precision)
 
 
 def _scale(name: Metric, maps: Sequence[HeadMap]) -> Scale:
@@ -271,13 +258,11 @@ def _scale(name: Metric, maps: Sequence[HeadMap]) -> Scale:
     return scale_of(maps) if name in _UNITS else Scale.up_to(1.0, "sqrt")
 
 
-def _range(name: Metric, one: HeadMap, palette: Palette) -> str:
+def _range(name: Metric, one: HeadMap) -> str:
     finite = one.values[np.isfinite(one.values)]
     if not finite.size:
-        return palette.fit(f" {UNDEFINED} not defined")
-    return palette.fit(
-        f" {number_text(finite.min(), 2)}–{number_text(finite.max(), 2)} {_UNITS.get(name, '')}".rstrip()
-    )
+        return f"{UNDEFINED} not defined"
+    return "–".join(number_text(end, 2) for end in (finite.min(), finite.max())) + f" {_UNITS.get(name, '')}"
 
 
 def _legend(report: HeadReport, names: Sequence[Metric], palette: Palette, width: int | None) -> Block:
