@@ -27,7 +27,7 @@ from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, grid, 
 from attncli.render.cell_grid import GridCell
 from attncli.render.fit import lines_of
 from attncli.render.head_map import HeadMap, TitledMap, side_by_side
-from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, largest_weight, pooling
+from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, pooling
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -84,13 +84,11 @@ def maps_of(
     ]
     common = Extent.joined([picture.extent for picture in pictures])
     change = _change(pair, head, pools[2])
-    highest, reach = common.highest, change.extent.highest
+    reach = change.extent.highest
     if pair.chosen != pair.rows.pairs:  # the rows that are chosen keep the colours that they have among all
         whole = replace(pair, chosen=pair.rows.pairs)
-        every = zip(layers, zip(*whole.chosen, strict=True), strict=True)
-        highest = max(largest_weight(layer.head(head, rows), slice(None)) for layer, rows in every)
         reach = _change(whole, head, pools[2]).extent.highest
-    weights, signed = Scale.up_to(highest, ramp), Scale.around_zero(reach, ramp)
+    weights, signed = Scale.up_to(1.0, ramp), Scale.around_zero(reach, ramp)
     high = (lines or _SCREEN) - _AROUND
     cell = next((each for each in _LARGE if _fits(each, axes, room, high)), None)
     share = room if cell else share

@@ -18,7 +18,7 @@ from attncli.render.block import Block, in_words
 from attncli.render.palette import BOLD, DIM, Palette
 
 LONG = 64  # tokens; of more, a pipe too has no more than a screen, unless all is asked for in so many words
-LINES = 40  # of a screen: of one that says nothing, and of every one that has fewer
+LINES = 40  # of a screen that says nothing
 _Shown = TypeVar("_Shown")
 
 

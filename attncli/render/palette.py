@@ -40,6 +40,7 @@ _HUES = {
     "induction": "d55e00", "separator": "b8a88a", "local": "009e73", "broad": "8070d0",
 }  # fmt: skip
 _BACKDROP = "202020"  # that pale hues come near to
+_ROUNDING = 1e-5  # by which a weight in float32 may exceed 1
 _LEAST_REACH = 1e-5  # of differences; weights in float32 are rounded to a hundredth of it
 _STEPS = {"truecolor": 256, "256": 9}
 # Without colour two characters to a cell tell eight shades apart, one character four.
@@ -73,8 +74,7 @@ _PLAIN_MARKS = str.maketrans({"␣": "_", "◌": ""})
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # Unicode's bidirectional classes
 LEFT_TO_RIGHT = "\u200e"
 
-# With it the most cells of real heads are told apart from their neighbours: BENCHMARKS.md has the shares.
-DEFAULT_RAMP: Ramp = "log"
+DEFAULT_RAMP: Ramp = "sqrt"  # with it the eye finds the largest weight
 WIDEST = 1000  # ratio of the ends of a logarithmic scale; a softmax has hundreds of powers of ten
 
 DIM = Style(dim=True)
@@ -147,7 +147,7 @@ class Scale(NamedTuple):
         finite = np.isfinite(values)
         return {
             "0": values == 0,
-            "+": finite & (values > self.high),
+            "+": finite & (values > self.high * (1 + _ROUNDING)),
             "-": finite & (values < self.low) & (values != 0) & (self.ramp != "log"),
             "I": np.isposinf(values),
             "-I": np.isneginf(values),

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.analysis.labels import Label
+from attncli.analysis.labels import SAY_LITTLE, HeadKey, Label
 from attncli.render.block import Block, block, cell, trimmed
 from attncli.render.cell_grid import short_number
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -29,7 +29,6 @@ QUERY = "▸"  # before the token that attends
 _LONGEST = 24  # cells of a token
 _NUMBER = 3  # cells of a weight without colours
 _LEAST = 0.005  # of a weight that two digits show
-_SAY_LITTLE = {"self", "sink", "separator", "broad"}  # labels of heads that attend so whatever the sentence is
 
 
 _Item = TypeVar("_Item")
@@ -60,7 +59,7 @@ class TokenText(NamedTuple):
 
 
 def head_lines(
-    layers: Iterable[LayerTrace], query: int, labels: Mapping[tuple[int, int], Sequence[Label]] | None = None
+    layers: Iterable[LayerTrace], query: int, labels: Mapping[HeadKey, Sequence[Label]] | None = None
 ) -> list[SentenceLine]:
     """Return a line for each head that was asked for, those first that say most about this query.
 
@@ -71,19 +70,19 @@ def head_lines(
     Args:
         layers: of one kind, so that all have the same keys.
         query: which row.
-        labels: of heads, by layer and head; the first one of a head is shown.
+        labels: of heads, as `labels_of_heads` finds them; the first one of a head is shown.
     """
     ranked: list[tuple[int, float, int, SentenceLine]] = []
     for layer in layers:
         for head in layer.heads:
             row = layer.head(head, [query])
-            label = next((one.name for one in (labels or {}).get((layer.layer, head), ())), "")
+            label = next((one.name for one in (labels or {}).get((layer.layer, layer.kind, head), ())), "")
             names = (layer.label, layer.head_label(head))
             name = " ".join(
                 f"{what}{each}" if isinstance(each, int) else each for what, each in zip("LH", names, strict=True)
             )
             line = SentenceLine(name, row.weights[0], drawn_cells(row)[0], label)
-            ranked.append((2 if label in _SAY_LITTLE else int(not label), -_bits_from_uniform(line), len(ranked), line))
+            ranked.append((2 if label in SAY_LITTLE else int(not label), -_bits_from_uniform(line), len(ranked), line))
     return [line for *_, line in sorted(ranked, key=lambda each: each[:3])]
 
 
