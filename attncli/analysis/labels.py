@@ -7,8 +7,8 @@ head (Cohen 1960, "A coefficient of agreement for nominal scales").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from attncli.analysis.metric_names import Metric
 
@@ -17,6 +17,9 @@ LEAST = 0.4
 
 MIXED = "mixed"
 """What is said of a head that has no label."""
+
+
+_Head = TypeVar("_Head")
 
 
 class Label(NamedTuple):
@@ -46,6 +49,18 @@ WEIGHTS: dict[str, Metric] = {
 }
 LABELS = (*WEIGHTS, "local", "broad")
 _NEIGHBOURS = {"previous", "next", "self"}
+
+
+_TRIVIAL = {"self", "first", "separator", "broad"}  # what heads do whatever the sentence is
+
+
+def strongest(heads: Mapping[_Head, Sequence[Label]]) -> _Head | None:
+    """Return the head whose first label has the highest gain; None where no head has a label.
+
+    Heads that attend to themselves, the first token, separators or everything come after the others.
+    """
+    labelled = [(labels[0].name not in _TRIVIAL, labels[0].gain, head) for head, labels in heads.items() if labels]
+    return max(labelled, key=lambda each: each[:2], default=(False, 0.0, None))[2]
 
 
 def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float | None]) -> tuple[Label, ...]:

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from attncli.analysis.derive import derive
 from attncli.analysis.diff import diff
 from attncli.analysis.heads import HeadReport, survey
+from attncli.analysis.labels import strongest
 from attncli.errors import AttnError
 from attncli.explore.view_state import Limits, ViewState
 from attncli.render.explore.layer_view import LayerViewCache
@@ -61,6 +64,21 @@ class ComputedView:
     def serves(self, look: ViewState) -> bool:
         """Return whether it is the answer to a look: the numbers that it has are those that are looked at."""
         return self.look.needs == look.needs
+
+    @property
+    def strongest(self) -> tuple[int, str, int] | None:
+        """The layer, the kind and the head with the strongest label, as far as heads are measured; None is none."""
+        heads = self.survey.heads if self.survey else ()
+        return strongest({(each.layer, each.kind, each.head): each.labels for each in heads})
+
+    def at_heaviest(self, look: ViewState) -> ViewState:
+        """Return a look at a layer that is there with the cursor on what its last query attends to most."""
+        sight = self.sight(look.kind)
+        queries = [] if sight is None else [token.index for token in sight.tokens[0] if not token.special]
+        if sight is None or not queries:
+            return look
+        (values,), (allowed,) = sight.cells(look.head, range(queries[-1], queries[-1] + 1))[1:3]
+        return replace(look, query=queries[-1], key=int(np.where(allowed, values, -np.inf).argmax()))
 
     def sight(self, kind: str | None = None) -> LayerViewCache | None:
         """Return what is drawn, of a kind or of the first one that ran; None if it is not there."""

@@ -71,7 +71,6 @@ class ViewState:
         ramp: how far along the colours a weight stands; None is the default.
         port: the part of a long text that is shown.
         held: the question whose attention this one is compared with.
-        typed: which text of a question is typed in the first line: the target, where that stands alone.
     """
 
     question: Query
@@ -85,7 +84,6 @@ class ViewState:
     ramp: Ramp | None = None
     port: Viewport = WHOLE
     held: Query | None = None
-    typed: Literal["text", "target"] = "text"
 
     @property
     def needs(self) -> tuple[object, ...]:
@@ -96,11 +94,7 @@ class ViewState:
 
     def asking(self, text: str) -> ViewState:
         """Return the look at another text, from the same place."""
-        return replace(self, question=self.question._replace(**{self.typed: text}))
-
-    def of(self, question: Query) -> str:
-        """Return the text of a question that is typed in the first line."""
-        return getattr(question, self.typed) or ""
+        return replace(self, question=self.question._replace(text=text))
 
     def masked(self, mask: str) -> ViewState:
         """Return the look through another mask; an empty one is the model's own."""
