@@ -8,9 +8,12 @@ head (Cohen 1960, "A coefficient of agreement for nominal scales").
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from itertools import zip_longest
+from typing import NamedTuple
 
-from attncli.analysis.metric_names import Metric
+from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.metrics import by_name, trace_metrics
+from attncli.trace.trace import Trace
 
 LEAST = 0.4
 """The gain from which a head has a label; the threshold of the detectors of ARENA's chapter on induction heads."""
@@ -19,7 +22,7 @@ MIXED = "mixed"
 """What is said of a head that has no label."""
 
 
-_Head = TypeVar("_Head")
+HeadKey = tuple[int, str, int]  # its layer, the kind of attention, and its index
 
 
 class Label(NamedTuple):
@@ -48,19 +51,11 @@ WEIGHTS: dict[str, Metric] = {
     "separator": "separator",
 }
 LABELS = (*WEIGHTS, "local", "broad")
+SAY_LITTLE = {"self", "first", "separator", "broad"}
+"""Labels of heads that attend so whatever the sentence is."""
+
+_MOST_CELLS = 2**26
 _NEIGHBOURS = {"previous", "next", "self"}
-
-
-_TRIVIAL = {"self", "first", "separator", "broad"}  # what heads do whatever the sentence is
-
-
-def strongest(heads: Mapping[_Head, Sequence[Label]]) -> _Head | None:
-    """Return the head whose first label has the highest gain; None where no head has a label.
-
-    Heads that attend to themselves, the first token, separators or everything come after the others.
-    """
-    labelled = [(labels[0].name not in _TRIVIAL, labels[0].gain, head) for head, labels in heads.items() if labels]
-    return max(labelled, key=lambda each: each[:2], default=(False, 0.0, None))[2]
 
 
 def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float | None]) -> tuple[Label, ...]:
@@ -86,3 +81,35 @@ def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float
     if not _NEIGHBOURS & {one.name for one in found}:
         found += label("local", "distance", 0.0)
     return tuple(sorted(found or label("broad", "effective_keys", None), key=lambda one: -one.gain))
+
+
+def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
+    """Return the labels of the heads of a sentence, by layer, kind of attention and head.
+
+    Derived weights have none, and neither have texts so long that finding them would take seconds.
+    """
+    cells = sum(len(layer.heads) * layer.num_queries * layer.num_keys for layer in trace.layers)
+    if cells > _MOST_CELLS or any(layer.derived is not None for layer in trace.layers):
+        return {}
+    heads = [(layer.layer, layer.kind, head) for layer in trace.layers for head in layer.heads]
+    found = trace_metrics(trace)
+    return {
+        head: labels_of(by_name(NAMES, numbers), by_name(NAMES, uniform))
+        for head, numbers, uniform in zip(heads, *found, strict=True)
+    }
+
+
+def most_telling(
+    heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int
+) -> set[HeadKey]:
+    """Return so many heads that show most of what the heads do.
+
+    Of each label the head with the highest gain is taken, then of each the next one; last come heads without a label.
+    """
+    by_label: dict[str, list[HeadKey]] = {}
+    for head in sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0)):
+        by_label.setdefault(next((label.name for label in labels.get(head, ())), ""), []).append(head)
+    without = by_label.pop("", [])
+    first = sorted(by_label.values(), key=lambda own: labels[own[0]][0].name in SAY_LITTLE)
+    ranked = [head for round_ in zip_longest(*first) for head in round_ if head is not None]
+    return {*(ranked + without)[:count]}

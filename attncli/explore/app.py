@@ -236,7 +236,7 @@ class Explorer(App[None]):
 
     def _go_to_label(self, result: ComputedView) -> None:
         """Go to the head with the strongest label, and there to what the last query attends to most."""
-        found = result.strongest or (self.look.layer, self.look.kind, self.look.head)
+        found = result.most_telling or (self.look.layer, self.look.kind, self.look.head)
         layer, kind, head = found
         look = replace(self.look, layer=layer, kind=kind, head=head)
         if look.needs == self.look.needs:

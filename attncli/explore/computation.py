@@ -12,7 +12,7 @@ import numpy as np
 from attncli.analysis.derive import derive
 from attncli.analysis.diff import diff
 from attncli.analysis.heads import HeadReport, survey
-from attncli.analysis.labels import strongest
+from attncli.analysis.labels import HeadKey, most_telling
 from attncli.errors import AttnError
 from attncli.explore.view_state import Limits, ViewState
 from attncli.render.explore.layer_view import LayerViewCache
@@ -66,10 +66,12 @@ class ComputedView:
         return self.look.needs == look.needs
 
     @property
-    def strongest(self) -> tuple[int, str, int] | None:
-        """The layer, the kind and the head with the strongest label, as far as heads are measured; None is none."""
-        heads = self.survey.heads if self.survey else ()
-        return strongest({(each.layer, each.kind, each.head): each.labels for each in heads})
+    def most_telling(self) -> HeadKey | None:
+        """The head that shows most of what heads do, by its label, of those that are measured; None is none."""
+        labels = {
+            (each.layer, each.kind, each.head): each.labels for each in (self.survey.heads if self.survey else ())
+        }
+        return next(iter(most_telling([*labels], labels, 1)), None)
 
     def at_heaviest(self, look: ViewState) -> ViewState:
         """Return a look at a layer that is there with the cursor on what its last query attends to most."""

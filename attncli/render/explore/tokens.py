@@ -14,6 +14,7 @@ from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import KEY, QUERY, PaneContent
 from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.sentence import continues
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.view import Ramp
 
@@ -122,10 +123,7 @@ class _Item(NamedTuple):
     @property
     def continues(self) -> bool:
         """Whether it is a further piece of the word of the token before it."""
-        token, previous = self.token, self.previous
-        if previous is None or token.special or previous.special or token.segment != previous.segment:
-            return False
-        return token.text.startswith("##") or (token.word is not None and token.word == previous.word)
+        return self.previous is not None and continues(self.token, self.previous)
 
 
 @dataclass(frozen=True)
