@@ -99,9 +99,7 @@ def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
     }
 
 
-def most_telling(
-    heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int
-) -> set[HeadKey]:
+def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
     """Return so many heads that show most of what the heads do.
 
     Of each label the head with the highest gain is taken, then of each the next one; last come heads without a label.

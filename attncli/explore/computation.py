@@ -14,7 +14,7 @@ from attncli.analysis.diff import diff
 from attncli.analysis.heads import HeadReport, survey
 from attncli.analysis.labels import HeadKey, most_telling
 from attncli.errors import AttnError
-from attncli.explore.view_state import Limits, ViewState
+from attncli.explore.view_state import Limits, ViewState, last_word
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.text import visible
 from attncli.trace.trace import Trace, sequences
@@ -75,12 +75,11 @@ class ComputedView:
 
     def at_heaviest(self, look: ViewState) -> ViewState:
         """Return a look at a layer that is there with the cursor on what its last query attends to most."""
-        sight = self.sight(look.kind)
-        queries = [] if sight is None else [token.index for token in sight.tokens[0] if not token.special]
-        if sight is None or not queries:
+        if (sight := self.sight(look.kind)) is None:
             return look
-        (values,), (allowed,) = sight.cells(look.head, range(queries[-1], queries[-1] + 1))[1:3]
-        return replace(look, query=queries[-1], key=int(np.where(allowed, values, -np.inf).argmax()))
+        query = last_word(sight.tokens[0])
+        (values,), (allowed,) = sight.cells(look.head, range(query, query + 1))[1:3]
+        return replace(look, query=query, key=int(np.where(allowed, values, -np.inf).argmax()))
 
     def sight(self, kind: str | None = None) -> LayerViewCache | None:
         """Return what is drawn, of a kind or of the first one that ran; None if it is not there."""

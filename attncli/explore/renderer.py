@@ -221,11 +221,11 @@ class PaneRenderer:
     def _head(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         cursor, port = CellCursor(look.head, look.query, look.key), tuple(look.port)
         label = self._labels(sight).get(look.head, "")
-        return self._once("head", LargeHead, sight, cursor, label, port, look.ramp, self._palette, room).block
+        return self._once("head", LargeHead, sight, cursor, port, look.ramp, self._palette, room, label).block
 
     def _heads(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         labels = self._labels(sight)
-        return self._once("heads", small_heads, sight, labels, look.head, look.ramp, self._palette, room).block
+        return self._once("heads", small_heads, sight, look.head, look.ramp, self._palette, room, labels).block
 
     def _labels(self, sight: LayerViewCache) -> dict[int, str]:
         """Return what the heads of a layer do, as far as it is known."""
@@ -252,7 +252,7 @@ class PaneRenderer:
             numbers = {(each.layer, each.head): each.metrics[look.metric] for each in heads if each.kind == kind}
         shape = kind, max(self._seen.room(look.kind).heads) + 1
         layers = {*answer.layers_of(kind), look.layer}
-        return self._once("map", layer_map, title, meaning, numbers, layers, shape, chosen, self._palette, room).block
+        return self._once("map", layer_map, title, numbers, layers, shape, chosen, self._palette, room, meaning).block
 
     def _why(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         recorded = sight.trace.recorded
@@ -281,7 +281,7 @@ class PaneRenderer:
             row = WeightedRow(found[1], found[0].head, found[0].ramp)
         if scene.has_frames:
             room = room._replace(lines=room.lines - 1)
-        strip = self._once("tokens", token_strip, tokens, look.query, look.key, row, around, self._palette, room).block
+        strip = self._once("tokens", token_strip, tokens, look.query, look.key, around, self._palette, room, row).block
         if not scene.has_frames:
             return strip
         facts = [

@@ -148,8 +148,13 @@ class ViewState:
         return replace(self, kind=_after(self.kind or room.kinds[0], room.kinds)) if room.kinds else self
 
     def carried(self, before: Limits, after: Limits) -> ViewState:
-        """Return the look with the cursor on the tokens that it stood on, after the text has changed around them."""
+        """Return the look with the cursor on the tokens that it stood on, after the text has changed around them.
+
+        The last query stays the last one: who types on sees what each new token attends to.
+        """
         query = _carried(self.query, before.queries, after.queries)
+        if before.queries and after.queries and self.query == last_word(before.queries):
+            query = last_word(after.queries)
         key = _carried(self.key, before.keys, after.keys)
         return replace(self, query=query, key=key).within(after)
 
@@ -199,6 +204,11 @@ class ViewState:
             for place, part in ((self.query, of_rows), (self.key, of_columns))
         )
         return looked.on(room, query=query, key=key)
+
+
+def last_word(tokens: Tokens) -> int:
+    """Return the position of the last token that is not special, or of the last one."""
+    return max((token.index for token in tokens if not token.special), default=len(tokens) - 1)
 
 
 def _stepped(value: int, among: Sequence[int], by: int = 0) -> int:

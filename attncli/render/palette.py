@@ -11,7 +11,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
-from rich.color import Color
 from rich.style import Style
 
 from attncli.text import visible

@@ -66,20 +66,20 @@ class LargeHead:
     Attributes:
         sight: the layer, or its difference.
         cursor: the cell that is looked at; it is always among those that are shown.
-        label: what the head does; empty where nothing is known of it.
         port: the first row and the first column of a part, and how often cells are halved.
         ramp: how far along the colours a number stands; None leaves it to the palette.
         palette: how cells look.
         room: at least 3 lines of 10 cells.
+        label: what the head does; empty where nothing is known of it.
     """
 
     sight: LayerViewCache
     cursor: CellCursor
-    label: str
     port: tuple[int, int, int]
     ramp: Ramp | None
     palette: Palette
     room: Bounds
+    label: str = ""
 
     @cached_property
     def block(self) -> Block:

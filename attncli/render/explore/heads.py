@@ -35,11 +35,16 @@ class _Tiles(NamedTuple):
 
 
 def small_heads(
-    sight: LayerViewCache, labels: Mapping[int, str], head: int, ramp: Ramp | None, palette: Palette, room: Bounds
+    sight: LayerViewCache,
+    head: int,
+    ramp: Ramp | None,
+    palette: Palette,
+    room: Bounds,
+    labels: Mapping[int, str] | None = None,
 ) -> PaneContent[int]:
     """Return the heads of a layer, each below its number and its label; what lies at a place of it is a head."""
     heads = sight.layer.heads
-    names = _names(sight, labels)
+    names = _names(sight, labels or {})
     layouts = _layouts(
         sight, [max(map(cell_len, each)) + 1 for each in names], palette, room._replace(lines=room.lines - 1)
     )

@@ -19,13 +19,13 @@ _DIGITS = 2
 
 def layer_map(
     title: str,
-    meaning: str,
     numbers: Mapping[tuple[int, int], float | None],
     layers: Iterable[int],
     shape: tuple[str, int],
     chosen: tuple[int, int],
     palette: Palette,
     room: Bounds,
+    meaning: str = "",
 ) -> PaneContent[tuple[int, int]]:
     """Return the map of a number of each head; what lies at a place of it is a layer and a head.
 

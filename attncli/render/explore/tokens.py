@@ -69,10 +69,10 @@ def token_strip(
     tokens: tuple[Tokens, Tokens],
     query: int | None,
     key: int | None,
-    row: WeightedRow | None,
     around: tuple[int | None, int | None],
     palette: Palette,
     room: Bounds,
+    row: WeightedRow | None = None,
 ) -> PaneContent[TokenHit]:
     """Return the tokens, or the part of them around some, with how many are left out.
 
