@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from attncli.analysis.derive import derive
 from attncli.analysis.diff import diff
 from attncli.analysis.heads import HeadReport, survey
+from attncli.analysis.labels import HeadKey, most_telling
 from attncli.errors import AttnError
-from attncli.explore.view_state import Limits, ViewState
+from attncli.explore.view_state import Limits, ViewState, last_word
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.text import visible
 from attncli.trace.trace import Trace, sequences
@@ -61,6 +64,22 @@ class ComputedView:
     def serves(self, look: ViewState) -> bool:
         """Return whether it is the answer to a look: the numbers that it has are those that are looked at."""
         return self.look.needs == look.needs
+
+    @property
+    def most_telling(self) -> HeadKey | None:
+        """The head that shows most of what heads do, by its label, of those that are measured; None is none."""
+        labels = {
+            (each.layer, each.kind, each.head): each.labels for each in (self.survey.heads if self.survey else ())
+        }
+        return next(iter(most_telling([*labels], labels, 1)), None)
+
+    def at_heaviest(self, look: ViewState) -> ViewState:
+        """Return a look at a layer that is there with the cursor on what its last query attends to most."""
+        if (sight := self.sight(look.kind)) is None:
+            return look
+        query = last_word(sight.tokens[0])
+        (values,), (allowed,) = sight.cells(look.head, range(query, query + 1))[1:3]
+        return replace(look, query=query, key=int(np.where(allowed, values, -np.inf).argmax()))
 
     def sight(self, kind: str | None = None) -> LayerViewCache | None:
         """Return what is drawn, of a kind or of the first one that ran; None if it is not there."""
