@@ -2,8 +2,9 @@
 
     import attncli
 
-    trace = attncli.inspect("time flies like an arrow", num_heads=2)
-    trace.layer(0).head(1).weights      # NumPy, [Q, K]: rows are queries, columns keys
+    trace = attncli.inspect("time flies like an arrow", "demo", layer=1)
+    trace.weights                       # NumPy, [H, Q, K]: rows are queries, columns keys
+    trace.layer(1).head(3).weights      # [Q, K]
 
 Importing the package imports nothing heavy; each name is loaded when it is first used.
 
@@ -53,18 +54,15 @@ _HOMES = {
 __all__ = sorted(["__version__", *_HOMES])
 
 
-def presentation() -> Any:
-    """Return the module that shows results in a notebook, as data frames and as figures; see `trace/display.py`."""
-    from importlib import import_module
-
-    return import_module("attncli.formats.python")
-
-
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'attncli' has no attribute '{name}'")
+    from functools import partial
     from importlib import import_module
 
+    from attncli.trace.display import register
+
+    register(partial(import_module, "attncli.formats.python"))
     return getattr(import_module(_HOMES[name]), name)
 
 

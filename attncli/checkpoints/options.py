@@ -14,7 +14,24 @@ from typing import Any, Literal, TypeVar, get_args
 from attncli.errors import UsageError
 from attncli.text import visible
 
-_OF_EVERY_SOURCE = ("layers", "heads", "mask", "special", "model", "pair", "target")
+_OF_EVERY_SOURCE = ("layer", "head", "mask", "special", "model", "pair", "target")
+
+
+# Arguments that earlier versions of the Python functions had; those of the command line are in `cli/retired.py`.
+_RETIRED = {
+    "batch": "sentences are computed side by side by themselves",
+    "cache_limit": "`hf cache rm` clears the cache of huggingface_hub",
+    "heads": "use head=, which takes one head or several",
+    "layers": "use layer=, which takes one layer or several",
+    "revision": "name it with the model: 'NAME@REVISION'",
+}
+
+
+def refuse_retired(options: Collection[str]) -> None:
+    """Raise UsageError for an argument that earlier versions had."""
+    for name in options:
+        if name in _RETIRED:
+            raise UsageError(f"{name}= is retired: {_RETIRED[name]}")
 
 
 def refuse_unknown(options: Mapping[str, Any], options_class: Any, place: str) -> None:
@@ -22,6 +39,7 @@ def refuse_unknown(options: Mapping[str, Any], options_class: Any, place: str) -
 
     `place` says what those of another source do not apply to, and what to do.
     """
+    refuse_retired(options)
     names = {field.name for field in fields(options_class)}
     for name in sorted(options.keys() - names):
         # Needed for an error alone.

@@ -57,8 +57,7 @@ class MakingKeywords(LoadKeywords, total=False):
 class SourceKeywords(MakingKeywords, total=False):
     """What is run on a sentence: everything that `open_source` takes, but for which layers are recorded."""
 
-    model: str | None
-    heads: Choice
+    head: Choice
     kind: Kind | None
     mask: str | None
     special: bool
@@ -68,7 +67,7 @@ class SourceKeywords(MakingKeywords, total=False):
 class InspectKeywords(SourceKeywords, total=False):
     """The same, and which layers are recorded."""
 
-    layers: Choice
+    layer: Choice
 
 
 class VocabularyKeywords(TypedDict, total=False):
@@ -83,9 +82,8 @@ class VocabularyKeywords(TypedDict, total=False):
 
 
 class TokenizeKeywords(VocabularyKeywords, total=False):
-    """The same, and what reads the text."""
+    """The same, and which tokens are added."""
 
-    model: str | None
     special: bool
 
 

@@ -49,8 +49,8 @@ def trace_job(
     texts, chosen = options.texts, options.selection
     source = {
         "model": options.model,
-        "layers": layers or chosen.layer or default_layers,
-        "heads": chosen.head,
+        "layer": layers or chosen.layer or default_layers,
+        "head": chosen.head,
         "kind": chosen.kind,
         "mask": options.mask,
         "special": not texts.no_special,

@@ -121,7 +121,7 @@ def scale_of_layer(trace: Trace, view: View, layer: LayerTrace, pictures: Mappin
     whole, shown = view.unselected.cells(trace, layer), view.cells(trace, layer)
     if (whole.rows, whole.columns) == (shown.rows, shown.columns):
         highest = [picture.extent.highest for picture in pictures.values()]
-    elif len(whole.rows) * len(whole.columns) * len(pictures) > _MOST_CELLS and layer.weights is None:
+    elif len(whole.rows) * len(whole.columns) * len(pictures) > _MOST_CELLS and layer.recorded_weights is None:
         highest = [1.0]
     else:
         highest = [largest_weight(layer.head(head, whole.rows), whole.of_columns) for head in pictures]
@@ -139,7 +139,7 @@ def largest_weight(head: HeadTrace, columns: Columns) -> float:
         weights = block.weights[:, columns]
         counted = drawn_cells(block)[:, columns] & np.isfinite(weights)
         found = float(weights.max(initial=found, where=counted))
-        if found == 1 and head.layer.weights is None:
+        if found == 1 and head.layer.recorded_weights is None:
             break
     return found
 
