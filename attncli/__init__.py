@@ -13,13 +13,12 @@ PYTEST_DONT_REWRITE: `attn run -m pytest` imports this before pytest does, which
 
 from __future__ import annotations
 
-from attncli._version import __version__ as __version__
-
 # `typing` would be imported before a Ctrl-C can be quiet; see `signals`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from attncli._version import __version__ as __version__
     from attncli.analysis.calls import watch as watch
     from attncli.analysis.check import check as check
     from attncli.analysis.derive import derive as derive
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace as Trace
 
 _HOMES = {
+    "__version__": "attncli._version",
     "AttnError": "attncli.errors",
     "check": "attncli.analysis.check",
     "mask": "attncli.analysis.mask",
@@ -51,7 +51,7 @@ _HOMES = {
     "watch": "attncli.analysis.calls",
     "why": "attncli.analysis.why",
 }
-__all__ = sorted(["__version__", *_HOMES])
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import attncli
-from attncli.checkpoints import signatures
+from attncli.checkpoints import options, signatures
 from attncli.checkpoints.options import (
     PROJECTS,
     EngineOptions,
@@ -37,9 +37,9 @@ def test_every_option_has_a_type_and_every_type_an_option(typed: type, reference
 
 
 def test_the_choices_are_those_that_are_taken() -> None:
-    assert set(get_args(signatures.Init)) == INITS.keys()
-    assert set(get_args(signatures.Rng)) == RNGS.keys()
-    assert set(get_args(signatures.Project)) == PROJECTS.keys()
+    assert set(get_args(options.Init)) == INITS.keys()
+    assert set(get_args(options.Rng)) == RNGS.keys()
+    assert set(get_args(options.Project)) == PROJECTS.keys()
 
 
 MAKING = names(ToyOptions, EngineOptions)

@@ -233,7 +233,7 @@ def test_color_never_draws_for_a_printer(attn: Run, tmp_path: Path) -> None:
         ),
         (["a b", "c d", "-o", "FIGURE"], "a figure shows one trace; give one sentence"),
         (["a b", "--top-keys", "1", "-o", "FIGURE"], "--top-keys does not apply to a figure"),
-        (["a b", "--show", "q", "-o", "FIGURE"], "--show q does not apply to a figure"),
+        (["a b", "--show", "q", "-o", "FIGURE"], "--show does not apply to a figure"),
     ],
 )
 def test_what_a_figure_cannot_be_is_refused(attn: Run, tmp_path: Path, arguments: list[str], words: str) -> None:
