@@ -1,5 +1,9 @@
-"""The examples and pictures of README and docs/: found, run, and written anew by `python tests/helpers/readme.py`."""
+"""The examples and pictures of README and docs/: found, run, and written anew.
 
+`python tests/helpers/readme.py` writes all pages, and `… docs/tutorial/tour.md README.md` these.
+"""
+
+import json
 import os
 import pty
 import re
@@ -54,9 +58,10 @@ def examples() -> list[Example]:
     ]
 
 
-def pictures() -> dict[str, str]:
-    """Every picture, by its path in the repository, with the command that a page says draws it."""
-    return {match["path"]: match["command"] for text in pages().values() for match in _PICTURE.finditer(text)}
+def pictures(texts: dict[str, str] | None = None) -> dict[str, str]:
+    """Every picture of some pages, or of all, by its path in the repository, with the command that draws it."""
+    found = (match for text in (texts or pages()).values() for match in _PICTURE.finditer(text))
+    return {match["path"]: match["command"] for match in found}
 
 
 def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
@@ -131,19 +136,34 @@ def _console(width: int) -> Any:
     return Console(width=width, color_system="256", force_terminal=True, _environ={})
 
 
-def screens() -> dict[str, Screen]:
-    """Every picture of a terminal, by its path in the repository."""
-    found = (match for text in pages().values() for match in _SCREEN.finditer(text))
+def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
+    """Every picture of a terminal on some pages, or on all, by its path in the repository."""
+    found = (match for text in (texts or pages()).values() for match in _SCREEN.finditer(text))
     return {
         m["path"]: Screen(m["command"], int(m["columns"]), int(m["lines"]), m["keys"] or "", m["busy"] is not None)
         for m in found
     }
 
 
-def bring_programs(folder: Path) -> None:
-    """Copy the programs of a guide into a folder, where its examples run and change them."""
-    for path in (ROOT / "docs/guides/programs").glob("*.py"):
+def bring_materials(folder: Path) -> None:
+    """Lay into a folder what examples read: the programs of the guide, sentences, and an adapter of one head of demo."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    for path in (ROOT / "docs/masks/programs").glob("*.py"):
         shutil.copy(path, folder)
+    draw = np.random.default_rng(0)
+    words = [f"the {who} {does}" for who in ("cat", "dog", "child", "bird") for does in ("sat", "ran", "saw a fish")]
+    picked = (" and ".join(words[number] for number in draw.choice(len(words), 2)) for _ in range(5_000))
+    (folder / "sentences.txt").write_text("".join(f"{sentence}\n" for sentence in picked))
+    (folder / "my-lora").mkdir()
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "demo", "r": 4,
+              "lora_alpha": 8, "target_modules": ["q_proj"], "layers_to_transform": [3]}  # fmt: skip
+    (folder / "my-lora/adapter_config.json").write_text(json.dumps(config))
+    down, up = 0.1 * draw.standard_normal((4, 128), dtype=np.float32), np.zeros((128, 4), np.float32)
+    up[96:] = 0.5 * draw.standard_normal((32, 4), dtype=np.float32)  # the queries of head 3
+    name = "base_model.model.model.layers.3.self_attn.q_proj.lora_{}.weight"
+    save_file({name.format("A"): down, name.format("B"): up}, folder / "my-lora/adapter_model.safetensors")
 
 
 def ran(command: str, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:
@@ -178,25 +198,27 @@ def comparable(output: str) -> str:
 
 
 def main() -> None:
-    """Run every example, write what it printed into its page, and draw the pictures."""
+    """Run the examples of the pages that are named, or of all; write what they print, and draw the pictures."""
     import recording
     from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
 
+    chosen = {page: text for page, text in pages().items() if page in sys.argv[1:] or not sys.argv[1:]}
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         environment = hub_cache(home / "cache", "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
         save_tiny_llama(str(home / "tiny-llama"))
-        bring_programs(home)
-        for page, text in pages().items():
+        bring_materials(home)
+        for page, text in chosen.items():
             written = _EXAMPLE.sub(
                 lambda match: f"```console\n$ {match['command']}\n{ran(match['command'], home, environment)}```\n", text
             )
             (ROOT / page).write_text(written, encoding="utf-8")
-        for path in pictures():
+        for path in pictures(chosen):
             (ROOT / path).write_text(drawn(path, home, environment), encoding="utf-8")
-        for path, screen in screens().items():
+        for path, screen in screens(chosen).items():
             (ROOT / path).parent.mkdir(exist_ok=True)
             (ROOT / path).write_text(screen.drawn(home, environment), encoding="utf-8")
+    if not sys.argv[1:]:
         recording.write()
 
 
