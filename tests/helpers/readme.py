@@ -150,8 +150,9 @@ def bring_materials(folder: Path) -> None:
     import numpy as np
     from safetensors.numpy import save_file
 
-    for path in (ROOT / "docs/masks/programs").glob("*.py"):
-        shutil.copy(path, folder)
+    programs = "docs/masks/programs"
+    shutil.copytree(ROOT / programs, folder / programs)  # from which README runs them
+    shutil.copytree(ROOT / programs, folder, dirs_exist_ok=True)
     draw = np.random.default_rng(0)
     words = [f"the {who} {does}" for who in ("cat", "dog", "child", "bird") for does in ("sat", "ran", "saw a fish")]
     picked = (" and ".join(words[number] for number in draw.choice(len(words), 2)) for _ in range(5_000))
