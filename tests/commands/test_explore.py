@@ -15,7 +15,6 @@ from running import text_shown
 
 from attncli import errors
 from attncli.cli.environment import Environment
-from attncli.explore.keys import HELP
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"
@@ -85,12 +84,6 @@ def test_it_says_what_it_takes(attn: Run, monkeypatch: pytest.MonkeyPatch) -> No
         3,
         "attn: attn explore takes textual, which is not installed: pip install 'attncli[explore]'\n",
     )
-
-
-def test_the_guide_has_the_keys_that_the_program_has() -> None:
-    page = Path(__file__).parents[2] / "docs" / "guides" / "explore.md"
-    rows = "".join(f"| {keys} | {does} |\n" for keys, does in HELP)
-    assert f"| keys | what they do |\n|---|---|\n{rows}" in page.read_text(encoding="utf-8")
 
 
 def test_bytes_that_are_no_text_are_lost_and_typing_goes_on() -> None:
