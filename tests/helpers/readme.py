@@ -164,24 +164,23 @@ def comparable(output: str) -> str:
 def main() -> None:
     """Run the examples of the pages that are named, or of all; write what they print, and draw the pictures."""
     import recording
-    from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
+    from small_checkpoints import hub_cache, minilm_folder
 
     chosen = {page: text for page, text in pages().items() if page in sys.argv[1:] or not sys.argv[1:]}
     with tempfile.TemporaryDirectory() as name:
-        home = Path(name)
-        environment = hub_cache(home / "cache", "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
-        save_tiny_llama(str(home / "tiny-llama"))
-        bring_materials(home)
+        environment = hub_cache(Path(name, "cache"), "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
+
+        def printed(match: re.Match[str]) -> str:
+            with tempfile.TemporaryDirectory() as folder:
+                bring_materials(Path(folder))
+                return f"```console\n$ {match['command']}\n{ran(match['command'], Path(folder), environment)}```\n"
+
         for page, text in chosen.items():
-            written = _EXAMPLE.sub(
-                lambda match: f"```console\n$ {match['command']}\n{ran(match['command'], home, environment)}```\n", text
-            )
-            (ROOT / page).write_text(written, encoding="utf-8")
+            (ROOT / page).write_text(_EXAMPLE.sub(printed, text), encoding="utf-8")
         for path in pictures(chosen):
-            (ROOT / path).write_text(drawn(path, home, environment), encoding="utf-8")
+            (ROOT / path).write_text(drawn(path, Path(name), environment), encoding="utf-8")
         for path, screen in screens(chosen).items():
-            (ROOT / path).parent.mkdir(exist_ok=True)
-            (ROOT / path).write_text(screen.drawn(home, environment), encoding="utf-8")
+            (ROOT / path).write_text(screen.drawn(Path(name), environment), encoding="utf-8")
     if not sys.argv[1:]:
         recording.write()
 

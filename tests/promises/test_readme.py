@@ -84,12 +84,10 @@ def test_a_command_prints_what_its_page_shows(
     example: Example,
     tmp_path: Path,
     in_cache: dict[str, str],
-    tiny_llama: str,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.delenv("COLUMNS")
-    (tmp_path / "tiny-llama").symlink_to(tiny_llama, target_is_directory=True)
     bring_materials(tmp_path)
     arguments = arguments_of(example.command)
     if any(word in example.command for word in WITH_TORCH):
