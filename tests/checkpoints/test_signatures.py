@@ -1,7 +1,7 @@
 """What the Python functions say of their options: one list, with types and defaults, that editors and `help` read."""
 
 from dataclasses import fields
-from inspect import Parameter, isfunction, signature
+from inspect import Parameter, signature
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -17,7 +17,6 @@ from attncli.checkpoints.options import (
     VocabularyOptions,
 )
 from attncli.engines.toy_init import INITS, RNGS
-from attncli.errors import UsageError
 
 
 def names(*reference: type) -> set[str]:
@@ -73,14 +72,3 @@ def test_the_defaults_are_those_of_the_options() -> None:
         assert {name: parameters[name].default for name in vars(one)} == vars(one)
     assert parameters["layers"].default == 0
     assert signature(attncli.heads).parameters["layers"].default == "all"
-
-
-@pytest.mark.parametrize("name", sorted(name for name in attncli.__all__ if isfunction(getattr(attncli, name))))
-def test_nothing_public_takes_options_that_it_does_not_name(name: str) -> None:
-    for parameter in signature(getattr(attncli, name)).parameters.values():
-        assert parameter.kind is not Parameter.VAR_KEYWORD
-
-
-def test_a_misspelled_option_is_still_refused() -> None:
-    with pytest.raises(UsageError, match="no such option: num_head; did you mean 'num_heads'"):
-        attncli.inspect("time flies", num_head=2)  # type: ignore[call-arg]

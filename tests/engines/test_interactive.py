@@ -34,16 +34,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 LAYERS = 3
 MASKS = (
-    None,
-    "causal",
-    "full",
-    "window(2)",
-    "band(1,1)",
-    "prefix(2)",
-    "chunk(3)",
-    "causal & keys(1,60)",
-    "pad(right=1)",
-)
+    None, "causal", "full", "window(2)", "band(1,1)", "prefix(2)", "chunk(3)", "causal & keys(1,60)", "pad(right=1)",
+)  # fmt: skip
 
 
 def save_whole(family: str, folder: Path) -> str:

@@ -149,19 +149,11 @@ PLACED: dict[str, Callable[[Path], None]] = {
     "gemma": _spm("gemma", "tokenizer.model", "bpe", 330, byte_fallback=True, pad_id=0, eos_id=1, bos_id=2, unk_id=3),
     "t5": _spm("t5", "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
     "xlm-roberta": _spm("xlm-roberta", "sentencepiece.bpe.model"),
-    "albert": _spm(
-        "albert",
-        "spiece.model",
-        size=72,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols="[CLS],[SEP],[MASK]",
-    ),
+    "albert": _spm("albert", "spiece.model", size=72, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
+        control_symbols="[CLS],[SEP],[MASK]"),
     "tekken": _tekken(),
     "tekken of mistral-common": _tekken("MistralCommonBackend"),
-}
+}  # fmt: skip
 IN_PYTHON: dict[str, Callable[[Path], None]] = {
     "marian": marian,
     "bert-generation": _spm("bert-generation", "spiece.model"),

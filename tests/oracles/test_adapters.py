@@ -14,6 +14,7 @@ from adapters import WHOLE, beside_its_base, save_adapter, save_base
 from architectures import tiny_whole
 from conformance import save_for_auto
 from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
+from refusals import refused
 from running import Ran
 from safetensors.torch import load_file, save_file
 
@@ -129,9 +130,7 @@ def test_an_adapter_beside_a_whole_model_or_without_its_weights_is_refused(
     alone = with_settings(adapter, tmp_path / "alone")
     (alone / "adapter_model.safetensors").unlink()
     for folder, words in ((both, "has a whole model and an adapter; put"), (alone, "without its weights, adapter_mod")):
-        ran = attn("inspect", TEXT, "-m", folder)
-        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-        assert words in ran.err
+        refused(attn("inspect", TEXT, "-m", folder), 3, words)
     assert apart(both, expected_of(bases("llama"), adapter), base=bases("llama")) < 1e-6
 
 
@@ -170,18 +169,18 @@ def test_a_base_in_pickles_is_read(
     else:
         torch.save(tensors, base / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     folder = with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=str(base))
-    ran = attn("inspect", TEXT, "-m", folder, "--engine", "native")
-    assert (ran.code, ran.out) == (4, "")
-    assert "the weights of its base are in a pickle" in ran.err
+    refused(attn("inspect", TEXT, "-m", folder, "--engine", "native"), 4, "the weights of its base are in a pickle")
     model = WHOLE["llama"].from_pretrained(base, attn_implementation="eager", dtype=torch.float32)
     expected = attentions(PeftModel.from_pretrained(model, folder))
     assert apart(folder, expected) < 1e-6
     (last,) = [path for path in base.glob("pytorch_model*.bin") if "00001" not in path.name]
     for held in ({"a": print}, {"a": torch.eye(3).to_sparse()}):
         torch.save(held, last)
-        ran = attn("inspect", TEXT, "-m", folder)
-        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-        assert f"the pickle {last} holds more than tensors or is damaged; nothing in it was run" in ran.err
+        refused(
+            attn("inspect", TEXT, "-m", folder),
+            3,
+            f"the pickle {last} holds more than tensors or is damaged; nothing in it was run",
+        )
 
 
 def test_every_command_that_loads_a_checkpoint_takes_an_adapter(
@@ -225,9 +224,7 @@ def test_an_adapter_that_would_be_misread_is_refused(
 ) -> None:
     folder = with_settings(adapter, tmp_path / "adapter", **settings)
     for engine in ("native", "transformers"):
-        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
-        assert (ran.code, ran.out) == (3, "")
-        assert words in ran.err
+        refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, words)
 
 
 KINDS = {
@@ -246,9 +243,11 @@ def test_what_is_more_than_lora_is_refused_with_the_lines_that_merge_it(
     for left_out in ({}, {"use_dora": False, "trainable_token_indices": None}):
         (folder / "adapter_config.json").write_text(json.dumps(config | left_out))
         for engine in ("native", "transformers"):
-            ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
-            assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-            assert "model.merge_and_unload(); model.save_pretrained(FOLDER)" in ran.err
+            refused(
+                attn("inspect", TEXT, "-m", folder, "--engine", engine),
+                3,
+                "model.merge_and_unload(); model.save_pretrained(FOLDER)",
+            )
 
 
 QUERY = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
@@ -281,9 +280,7 @@ def test_no_tensor_of_an_adapter_is_left_unused(
             found[name] = torch.ones(shape)
     save_file(found, folder / "adapter_model.safetensors")
     for engine in ("native", "transformers"):
-        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
-        assert (ran.code, ran.out) == (3, "")
-        assert words in ran.err
+        refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, words)
 
 
 def test_an_adapter_on_an_adapter_is_refused(adapter: str, tmp_path: Path, attn: Run) -> None:
