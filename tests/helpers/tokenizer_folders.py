@@ -98,12 +98,6 @@ def byt5(folder: Path) -> None:
     _config(folder, "t5", "ByT5Tokenizer")
 
 
-def esm(folder: Path) -> None:
-    _config(folder, "esm")
-    acids = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"
-    (folder / "vocab.txt").write_text("\n".join(acids.split()))
-
-
 _RANKED = [*(bytes([byte]) for byte in range(256)), b"ti", b"me", b"time", b" f", b"li", b" fli", b"es", b" flies"]
 
 
@@ -158,5 +152,4 @@ IN_PYTHON: dict[str, Callable[[Path], None]] = {
     "marian": marian,
     "bert-generation": _spm("bert-generation", "spiece.model"),
     "byt5": byt5,
-    "esm": esm,
 }

@@ -250,35 +250,29 @@ def test_what_is_more_than_lora_is_refused_with_the_lines_that_merge_it(
             )
 
 
-QUERY = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+UNUSED = [
+    ("layers.7.self_attn.q_proj.lora_", (4, 24), "layers.7.self_attn.q_proj.weight, which"),
+    ("h.0.attn.c_attn.lora_", (4, 24), "which its base does not have"),
+    ("layers.0.self_attn.q_proj.lora_", (4, 23), "tensors that do not fit the shape [24, 24]"),
+    ("layers.0.self_attn.x_proj.weight", (4,), "which its base does not have"),
+    ("norm.weight", (23,), "to one of shape [23], where its base has [24]"),
+    ("embed_tokens.weight", (12, 24), "to one of shape [12, 24], where"),
+    ("../layers.0.self_attn.q_proj.lora_", (4, 24), "a second time"),
+]
 
 
-@pytest.mark.parametrize(
-    ("tensors", "words"),
-    [
-        (
-            {"base_model.model.model.layers.7.self_attn.q_proj.lora_": (4, 24)},
-            "layers.7.self_attn.q_proj.weight, which",
-        ),
-        ({"base_model.model.transformer.h.0.attn.c_attn.lora_": (4, 24)}, "which its base does not have"),
-        ({QUERY: (4, 23)}, "tensors that do not fit the shape [24, 24]"),
-        ({"base_model.model.model.layers.0.self_attn.x_proj.weight": (4,)}, "which its base does not have"),
-        ({"base_model.model.model.norm.weight": (23,)}, "to one of shape [23], where its base has [24]"),
-        ({"base_model.model.model.embed_tokens.weight": (12, 24)}, "to one of shape [12, 24], where"),
-        ({"base_model.model.layers.0.self_attn.q_proj.lora_": (4, 24)}, "a second time"),
-    ],
-)
+@pytest.mark.parametrize(("name", "shape", "words"), UNUSED)
 def test_no_tensor_of_an_adapter_is_left_unused(
-    tensors: dict[str, tuple[int, ...]], words: str, adapter: str, tmp_path: Path, attn: Run
+    name: str, shape: tuple[int, ...], words: str, adapter: str, tmp_path: Path, attn: Run
 ) -> None:
     folder = with_settings(adapter, tmp_path / "adapter")
-    found = load_file(folder / "adapter_model.safetensors")
-    for name, shape in tensors.items():
-        if name.endswith("lora_"):
-            found |= {f"{name}A.weight": torch.ones(shape), f"{name}B.weight": torch.ones(24, shape[0])}
-        else:
-            found[name] = torch.ones(shape)
-    save_file(found, folder / "adapter_model.safetensors")
+    tensors = load_file(folder / "adapter_model.safetensors")
+    name = f"base_model.model.model.{name}".replace("model.../", "")  # as adapters of a model without its head have it
+    if name.endswith("lora_"):
+        tensors |= {f"{name}A.weight": torch.ones(shape), f"{name}B.weight": torch.ones(24, shape[0])}
+    else:
+        tensors[name] = torch.ones(shape)
+    save_file(tensors, folder / "adapter_model.safetensors")
     for engine in ("native", "transformers"):
         refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, words)
 

@@ -31,14 +31,10 @@ from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 import attncli
-from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
-from attncli.checkpoints.tensors.safetensors_store import Shards
 from attncli.engines.numpy import parallel
 from attncli.engines.numpy.families import FAMILIES, model_spec
-from attncli.engines.numpy.ops import ACTIVATIONS, linear
-from attncli.engines.numpy.ragged_batch import TokenIds
-from attncli.engines.numpy.weights import ModelWeights
+from attncli.engines.numpy.ops import ACTIVATIONS
 from attncli.engines.torch import memory
 from attncli.errors import LoadError, NotExposedError, UsageError
 
@@ -120,28 +116,6 @@ def test_a_sentence_is_the_same_whatever_it_is_packed_with(family: str, plain: C
             assert row.is_exact, (sentences, row)
 
     check()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_spec_names_the_tensors_that_are_read_whole_up_to_a_layer(
-    family: str, plain: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: set[str] = set()
-
-    def noting(reader: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(self: ModelWeights, name: str, *shape: int) -> Any:
-            read.add(name)
-            return reader(self, name, *shape)
-
-        return noted
-
-    for reader in (ModelWeights.vector, ModelWeights.matrix):
-        monkeypatch.setattr(ModelWeights, reader.__name__, noting(reader))
-    model = native_model(plain(family))
-    for last in range(len(model.spec.layers)):
-        read.clear()
-        model.record([TokenIds([3, 4, 5])], [last], (0,), None)
-        assert set(model.spec.read_whole(last)) == read
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -403,19 +377,3 @@ def test_a_text_in_place_of_several_is_one_sentence_to_every_source(
     (trace,) = source.traces("time flies")
     assert trace.text == "time flies"
     assert [trace.text for trace in source.traces(("time", "flies"))] == ["time", "flies"]
-
-
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("is_transposed", [False, True])
-def test_a_matrix_is_multiplied_as_it_is_stored(
-    kind: torch.dtype, is_transposed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("attncli.engines.numpy.ops._NEAR", 3 * 24)  # three rows of 24 numbers at once
-    stored = torch.randn(*((24, 7) if is_transposed else (7, 24)), generator=torch.Generator().manual_seed(0)).to(kind)
-    save_file({"w.weight": stored}, tmp_path / "model.safetensors")
-    store = Shards(CheckpointFolder(tmp_path))
-    weight = ModelWeights("tiny", store, ("", "model."), "w.weight").matrix("w.weight", *stored.shape)
-    x = torch.randn(5, 24, generator=torch.Generator().manual_seed(1))
-    found = linear(x.numpy(), weight.T if is_transposed else weight, None)
-    wide = stored.double().T if is_transposed else stored.double()
-    np.testing.assert_allclose(found, (x.double() @ wide.T).numpy(), atol=1e-5, rtol=0)
