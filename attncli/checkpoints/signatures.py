@@ -22,17 +22,22 @@ Project = Literal["qkv", "qk", "none"]
 Rng = Literal["numpy", "torch"]
 
 
-class LoadKeywords(TypedDict, total=False):
+class _TokenizerKeywords(TypedDict, total=False):
+    """How a checkpoint's tokenizer is read; see `attncli.checkpoints.options.TokenizerOptions`."""
+
+    offline: bool
+    trust_remote_code: bool
+    truncate: bool
+    chat: bool
+    base: str | None
+
+
+class LoadKeywords(_TokenizerKeywords, total=False):
     """How a checkpoint is loaded; see `attncli.checkpoints.options.LoadOptions`."""
 
     dtype: Dtype | None
     device: str
-    offline: bool
-    trust_remote_code: bool
     device_map: str | None
-    truncate: bool
-    chat: bool
-    base: str | None
 
 
 class MakingKeywords(LoadKeywords, total=False):
@@ -71,15 +76,10 @@ class InspectKeywords(SourceKeywords, total=False):
     layers: Choice
 
 
-class VocabularyKeywords(TypedDict, total=False):
+class VocabularyKeywords(_TokenizerKeywords, total=False):
     """How the toy layer's vocabulary, or a checkpoint's tokenizer, is read; see `attncli.checkpoints.options`."""
 
     vocab: str
-    offline: bool
-    trust_remote_code: bool
-    truncate: bool
-    chat: bool
-    base: str | None
 
 
 class TokenizeKeywords(VocabularyKeywords, total=False):
