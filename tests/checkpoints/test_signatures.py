@@ -23,14 +23,10 @@ def names(*reference: type) -> set[str]:
     return {field.name for each in reference for field in fields(each)}
 
 
-@pytest.mark.parametrize(
-    ("typed", "reference"),
-    [
-        (signatures.LoadKeywords, names(LoadOptions)),
-        (signatures.MakingKeywords, names(ToyOptions, EngineOptions)),
-        (signatures.VocabularyKeywords, names(VocabularyOptions, TokenizerOptions)),
-    ],
-)
+@pytest.mark.parametrize(("typed", "reference"), [
+    (signatures.LoadKeywords, names(LoadOptions)), (signatures.MakingKeywords, names(ToyOptions, EngineOptions)),
+    (signatures.VocabularyKeywords, names(VocabularyOptions, TokenizerOptions)),
+])  # fmt: skip
 def test_every_option_has_a_type_and_every_type_an_option(typed: type, reference: set[str]) -> None:
     assert get_type_hints(typed).keys() == reference
 
@@ -45,18 +41,13 @@ MAKING = names(ToyOptions, EngineOptions)
 SOURCE = {*MAKING, "model", "layers", "heads", "kind", "mask", "special", "generate"}
 
 
-@pytest.mark.parametrize(
-    ("function", "listed"),
-    [
-        (attncli.open_source, SOURCE),
-        (attncli.inspect, {*SOURCE, "text", "pair", "target"}),
-        (attncli.heads, {*SOURCE, "texts", "pair", "target", "queries"}),
-        (attncli.why, {*SOURCE, "text", "pair", "target", "query", "key"}),
-        (attncli.check, {*names(LoadOptions), "model", "texts", "target", "documents", "layers", "special"}),
-        (attncli.tokenize, {*names(VocabularyOptions, TokenizerOptions), "text", "pair", "model", "special"}),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
+@pytest.mark.parametrize(("function", "listed"), [
+    (attncli.open_source, SOURCE), (attncli.inspect, {*SOURCE, "text", "pair", "target"}),
+    (attncli.heads, {*SOURCE, "texts", "pair", "target", "queries"}),
+    (attncli.why, {*SOURCE, "text", "pair", "target", "query", "key"}),
+    (attncli.check, {*names(LoadOptions), "model", "texts", "target", "documents", "layers", "special"}),
+    (attncli.tokenize, {*names(VocabularyOptions, TokenizerOptions), "text", "pair", "model", "special"}),
+], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
 def test_a_function_lists_all_that_it_takes(function: Any, listed: set[str]) -> None:
     parameters = signature(function).parameters
     # A function may have gained arguments of its own; what the sources take is there in full.

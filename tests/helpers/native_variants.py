@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from architectures import tiny_config
 from conformance import opened, save_tokenizer
-from transformers import CONFIG_MAPPING, AutoModel
+from transformers import CONFIG_MAPPING, AutoModel, PreTrainedTokenizerFast
 
 from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import ConfigReader
@@ -154,6 +154,15 @@ def save(config: Changes, folder: Path) -> Any:
     save_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return model
+
+
+def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> None:
+    """Save a tiny checkpoint with a tokenizer that needs no help, which gives the model these inputs too."""
+    save(config_of(family, changes), folder)
+    PreTrainedTokenizerFast(
+        tokenizer_file=f"{folder}/tokenizer.json", unk_token="<unk>", pad_token="<pad>",
+        model_input_names=["input_ids", "attention_mask", *input_names],
+    ).save_pretrained(folder)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -150,15 +150,11 @@ def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: P
         attncli.inspect([{"role": "user", "content": TEXT}], model=str(model))
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("[" * 100_000, "is no JSON"),
-        ("[]", "is an empty list; expected a list of messages"),
-        ('[{"role": "user"}]', "message 1 of the conversation is {'role': 'user'}"),
-        ('[{"role": "user", "content": null}]', "'content': None}"),
-    ],
-)
+@pytest.mark.parametrize(("content", "reason"), [
+    ("[" * 100_000, "is no JSON"), ("[]", "is an empty list; expected a list of messages"),
+    ('[{"role": "user"}]', "message 1 of the conversation is {'role': 'user'}"),
+    ('[{"role": "user", "content": null}]', "'content': None}"),
+])  # fmt: skip
 def test_what_is_no_list_of_messages_is_one_sentence(
     attn: Run, model: Path, tmp_path: Path, content: str, reason: str
 ) -> None:

@@ -41,16 +41,10 @@ def weights(layer: Any) -> np.ndarray:
     return np.stack([layer.head(head).weights for head in range(layer.num_heads)])
 
 
-@pytest.mark.parametrize(
-    ("options", "allowed"),
-    [
-        ({}, None),
-        ({"special": False}, None),
-        ({"pair": "fruit flies like a banana"}, None),
-        ({"mask": "causal & window(3)"}, torch.ones(7, 7, dtype=torch.bool).tril().triu(-2)),
-    ],
-    ids=["plain", "bare", "pair", "mask"],
-)
+@pytest.mark.parametrize(("options", "allowed"), [
+    ({}, None), ({"special": False}, None), ({"pair": "fruit flies like a banana"}, None),
+    ({"mask": "causal & window(3)"}, torch.ones(7, 7, dtype=torch.bool).tril().triu(-2)),
+], ids=["plain", "bare", "pair", "mask"])  # fmt: skip
 def test_minilm_is_exact_in_every_layer_and_head(options: dict[str, Any], allowed: Any, minilm: str) -> None:
     trace = attncli.inspect(SENTENCE, model=minilm, layers="all", **options)
     texts = filter(None, (SENTENCE, options.get("pair")))

@@ -58,19 +58,16 @@ def changed(folder: Path, **changes: Any) -> None:
 SECTIONS = {"mrope_section": [2, 1, 1], "type": "mrope"}
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("qwen2_vl", {"rope_scaling": SECTIONS, "rope_theta": 300.0, "rope_parameters": None}),
-        ("qwen2_5_vl", {"rope_parameters": {"mrope_section": [1, 1, 2], "rope_type": "default"}}),
-        ("qwen2_vl", {"use_sliding_window": False, "layer_types": None}),
-        ("qwen2_vl", {"layer_types": None, "max_window_layers": 2}),
-        ("qwen3_vl", {"rope_parameters": {"mrope_interleaved": True, "mrope_section": [2, 1, 1], "rope_theta": 90.0}}),
-        ("mistral3", {"sliding_window": None}),
-        ("gemma3", {"query_pre_attn_scalar": 13, "sliding_window": 2}),
-        ("llava", {"rope_parameters": {"rope_theta": 90.0, "rope_type": "linear", "factor": 3.0}}),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes"), [
+    ("qwen2_vl", {"rope_scaling": SECTIONS, "rope_theta": 300.0, "rope_parameters": None}),
+    ("qwen2_5_vl", {"rope_parameters": {"mrope_section": [1, 1, 2], "rope_type": "default"}}),
+    ("qwen2_vl", {"use_sliding_window": False, "layer_types": None}),
+    ("qwen2_vl", {"layer_types": None, "max_window_layers": 2}),
+    ("qwen3_vl", {"rope_parameters": {"mrope_interleaved": True, "mrope_section": [2, 1, 1], "rope_theta": 90.0}}),
+    ("mistral3", {"sliding_window": None}),
+    ("gemma3", {"query_pre_attn_scalar": 13, "sliding_window": 2}),
+    ("llava", {"rope_parameters": {"rope_theta": 90.0, "rope_type": "linear", "factor": 3.0}}),
+])  # fmt: skip
 def test_fields_of_the_language_model_are_read(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
     changed(saved(name, tmp_path), **changes)
     agree(tmp_path)

@@ -124,14 +124,10 @@ def in_blocks(height: int, width: int, scale_type: torch.dtype = torch.float32) 
     return made
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "scale_type", "end"),
-    [
-        (32, 32, torch.float32, "_proj.weight"),
-        (24, 40, torch.float32, "_proj.weight"),
-        (1, 32, torch.float32, "embed_tokens.weight"),
-    ],
-)
+@pytest.mark.parametrize(("height", "width", "scale_type", "end"), [
+    (32, 32, torch.float32, "_proj.weight"), (24, 40, torch.float32, "_proj.weight"),
+    (1, 32, torch.float32, "embed_tokens.weight"),
+])  # fmt: skip
 def test_fp8_in_blocks(height: int, width: int, scale_type: torch.dtype, end: str, llama: Path, tmp_path: Path) -> None:
     scheme = {"quant_method": "fp8", "weight_block_size": [height, width], "activation_scheme": "dynamic"}
     folder, numbers = quantized(llama, tmp_path / "fp8", in_blocks(height, width, scale_type), scheme, end)

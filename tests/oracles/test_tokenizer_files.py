@@ -103,14 +103,6 @@ def test_code_that_a_checkpoint_brings_runs_only_if_it_may(attn: Run, tmp_path: 
     assert [token["id"] for token in ran.json["tokens"]] == list(b"time")
 
 
-def test_without_a_tokenizer_the_files_that_it_could_be_are_named(attn: Run, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    ran = attn("tokens", "time", "-m", tmp_path)
-    refused(ran, LOAD)
-    for name in ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"):
-        assert name in ran.err
-
-
 _BARE = """
 import importlib.util, sys
 from pathlib import Path

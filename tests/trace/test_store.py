@@ -223,19 +223,6 @@ def no_trace(attn: Run, path: Path, *words: str) -> None:
     refused(attn("inspect", "--from", path), 5, *words)
 
 
-def test_files_that_cannot_be_read_at_all(attn: Run, tmp_path: Path, saved: Path) -> None:
-    damaged = tmp_path / "damaged.safetensors"
-    for size in (0, 4, 100, saved.stat().st_size - 1):
-        damaged.write_bytes(saved.read_bytes()[:size])
-        no_trace(attn, damaged, "no whole safetensors file")
-    damaged.write_text("time flies like an arrow\n", encoding="utf-8")
-    no_trace(attn, damaged, "no whole safetensors file")
-    damaged.write_bytes(b"\xff" * 64)
-    no_trace(attn, damaged, str(damaged))
-    no_trace(attn, tmp_path / "missing.safetensors", "does not exist")
-    no_trace(attn, tmp_path, "is a folder")
-
-
 WRONG_DUMPS = {
     "nothing of ours": ({"weight": vectors(2, 2)}, {}, "it holds weight"),
     "no k": ({"q": vectors(2, 2)}, {}, "it holds q"),
@@ -256,49 +243,20 @@ def test_dumps_that_make_no_attention_are_refused(attn: Run, dump: Callable[...,
     no_trace(attn, dump(metadata, **tensors), words)
 
 
-def _changed(key: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
-    """Return a change of one entry of the header, `layers.0.scale` for example."""
-
-    def change(header: dict[str, Any], _: dict[str, Any]) -> None:
-        *way, last = key.split(".")
-        node: Any = header
-        for step in way:
-            node = node[int(step) if step.isdigit() else step]
-        node[int(last) if last.isdigit() else last] = value
-
-    return change
-
-
-def _tensor(name: str, value: np.ndarray[Any, Any] | None) -> Callable[[dict[str, Any], dict[str, Any]], None]:
-    def change(_: dict[str, Any], tensors: dict[str, Any]) -> None:
-        tensors.pop(f"layers.0.self.{name}", None)
-        if value is not None:
-            tensors[f"layers.0.self.{name}"] = value
-
-    return change
-
-
-DAMAGE = {
-    "another schema": _changed("schema", "attncli.trace/2"),
-    "a source without its details": _changed("source", {
-        "kind": "toy", "model": None, "architecture": None, "dtype": "float32", "device": "cpu", "seed": 0, "layers": 1
-    }),
-    "no scale": _changed("layers.0.scale", None),
-    "a mask in a file": _changed("layers.0.mask.expression", 'file("/etc/passwd")'),
-    "no q": _tensor("q", None),
-    "q of integers": _tensor("q", np.ones((4, 2, 8), np.int32)),
-    "k of another width": _tensor("k", vectors(4, 2, 7)),
-    "a mask of floats": _tensor("mask", np.ones((1, 2, 2), np.float32)),
-    "inputs of another length": _tensor("inputs", vectors(1, 32)),
-    "an output projection of another shape": _tensor("out_projection", vectors(3, 32)),
-    "sinks of another number of queries": _tensor("sinks", vectors(4, 3)),
+# Headers that make no sense are in tests/promises/test_every_field.py.
+DAMAGE: dict[str, np.ndarray[Any, Any] | None] = {
+    "q": None, "k": vectors(4, 2, 7), "mask": np.ones((1, 2, 2), np.float32), "inputs": vectors(1, 32),
+    "out_projection": vectors(3, 32), "sinks": vectors(4, 3),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_traces_that_contradict_themselves_are_refused(attn: Run, saved: Path, name: str) -> None:
+def test_traces_whose_arrays_do_not_belong_together_are_refused(attn: Run, saved: Path, name: str) -> None:
     header, tensors = opened(saved)
-    DAMAGE[name](header, tensors)
+    if DAMAGE[name] is None:
+        del tensors[f"layers.0.self.{name}"]
+    else:
+        tensors[f"layers.0.self.{name}"] = DAMAGE[name]
     closed(saved, header, tensors)
     no_trace(attn, saved)
 
@@ -318,7 +276,7 @@ VIEWS = [
 
 
 def test_no_text_of_a_trace_file_is_obeyed_in_any_view(attn: Run, tmp_path: Path) -> None:
-    """Texts that stand for a number, a kind or a mask: see `DAMAGE`, and tests/promises/test_every_field.py."""
+    """Texts that stand for a number, a kind or a mask: see tests/promises/test_every_field.py."""
     path = tmp_path / "trace.safetensors"
     attncli.inspect("time flies like", target="an arrow").save(path)
     header, tensors = opened(path)
@@ -350,20 +308,6 @@ def test_no_text_of_a_dump_is_obeyed(attn: Run, tmp_path: Path) -> None:
     no_trace(attn, path)
 
 
-# --- options that do not apply -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options", ["time flies", "--file sentences.txt", "--model bert", "--mask causal", "--no-out-proj"]
-)
-def test_an_option_that_does_not_apply_to_a_saved_trace_is_refused(attn: Run, saved: Path, options: str) -> None:
-    ran = attn("inspect", "--from", saved, *options.split())
-    refused(ran, 2)
-    named = options.split()[0].replace("--no-out-proj", "--out-proj") if options.startswith("--") else "TEXT"
-    assert ran.err.startswith(f"attn: {named} does not apply to --from")
-    assert ran.err.count("\n") == 1
-
-
 def test_tokens_of_a_dump_repeat_only_where_their_text_does(attn: Run, tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
     save_file({"q": x, "k": x}, tmp_path / "plain.safetensors")
@@ -383,11 +327,3 @@ def test_tensors_of_a_dump_that_are_not_read_are_named(attn: Run, tmp_path: Path
     ran = attn("inspect", "--from", tmp_path / "dump.safetensors")
     assert ran.code == 0
     assert "of its tensors values are not read" in ran.err
-
-
-def test_numbers_that_no_trace_holds_are_refused(attn: Run, saved: Path) -> None:
-    header, tensors = opened(saved)
-    for number in ("NaN", "1e999", "1" + "0" * 40):
-        changed = json.dumps(header).replace('"seed": 0', f'"seed": {number}')
-        save_file(tensors, saved, metadata={"attncli": changed})
-        no_trace(attn, saved)
