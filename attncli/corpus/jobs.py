@@ -36,13 +36,7 @@ def identity(number: int, trace: Trace) -> tuple[Trace, Iterable[str]]:
 
 
 def render(
-    number: int,
-    trace: Trace,
-    *,
-    derivation: Derivation,
-    view: View,
-    form: str | None = None,
-    save: Path | None = None,
+    number: int, trace: Trace, *, derivation: Derivation, view: View, form: str | None = None, save: Path | None = None
 ) -> tuple[Any, Iterable[str]]:
     """Return a trace as `attn inspect` shows it, or an iterator of its pieces of what is written; see `TraceTask`.
 

@@ -249,11 +249,7 @@ def test_the_toy_layer_answers_any_question(text: str, target: str | None, pair:
     for name in ("q", "k", "v", "inputs", "out_projection"):
         np.testing.assert_array_equal(getattr(found.layers[0], name), getattr(direct.layers[0], name))
     assert str(found.layers[0].mask) == str(direct.layers[0].mask)
-    assert (found.source, found.notes, found.layers[0].kind) == (
-        direct.source,
-        direct.notes,
-        direct.layers[0].kind,
-    )
+    assert (found.source, found.notes, found.layers[0].kind) == (direct.source, direct.notes, direct.layers[0].kind)
 
 
 @cache

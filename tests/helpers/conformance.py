@@ -18,13 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from architectures import (
-    tiny_config,
-    tiny_inputs,
-    tiny_model,
-    tiny_tower,
-    tiny_whole,
-)
+from architectures import tiny_config, tiny_inputs, tiny_model, tiny_tower, tiny_whole
 from odd_layouts import whole_map
 from safetensors.torch import save_file
 from tokenizers import Tokenizer

@@ -19,11 +19,7 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from refusals import refused
 from running import Ran
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 import attncli

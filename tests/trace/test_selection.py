@@ -30,10 +30,7 @@ def test_a_range_that_runs_backwards_says_how_to_write_it(written: str) -> None:
     assert chosen(f"{start}-{stop}") == tuple(range(start, stop + 1))
 
 
-@pytest.mark.parametrize(
-    ("written", "end"),
-    [("6", 6), ("-9-2", -9), ([0, -7], -7), ("999999999", 999999999)],
-)
+@pytest.mark.parametrize(("written", "end"), [("6", 6), ("-9-2", -9), ([0, -7], -7), ("999999999", 999999999)])
 def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: int) -> None:
     with pytest.raises(UsageError) as refused:
         chosen(written)
@@ -44,9 +41,7 @@ def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: i
 
 @pytest.mark.parametrize(
     "written",
-    [
-        *("", "1,", "-", "1--2", "1-2-3", "a", "1.5", "+1", "1 2", "1\n2", "all,1", "9999999999", "1-" + "9" * 5000),
-    ],
+    [*("", "1,", "-", "1--2", "1-2-3", "a", "1.5", "+1", "1 2", "1\n2", "all,1", "9999999999", "1-" + "9" * 5000)],
 )
 def test_what_is_no_choice_is_refused_with_examples(written: str) -> None:
     with pytest.raises(UsageError, match=r"expected a number, a range, a list or all: 0, 2-4, 0,3,-1$"):
