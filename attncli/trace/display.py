@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _presentation() -> Any:
+def presentation() -> Any:
+    """Return the module that makes HTML, text, data frames and figures of results."""
     return sys.modules["attncli"].presentation()  # imported before any of its modules
 
 
@@ -25,7 +26,7 @@ class Displayed:
     """A result that a notebook shows as the view that the command draws."""
 
     def _repr_html_(self) -> str | None:
-        html: str | None = _presentation().html_of(self)
+        html: str | None = presentation().html_of(self)
         return html
 
 
@@ -51,7 +52,7 @@ class Tabular:
         Raises:
             UsageError: neither is installed, or not the one that is asked for.
         """
-        return _presentation().frame_of(self, library)
+        return presentation().frame_of(self, library)
 
 
 class Drawable:
@@ -83,7 +84,7 @@ class Drawable:
             UsageError: matplotlib is not installed, a layer or a head is of no trace, or an argument is none of these.
             InputMismatchError: a wanted token does not exist, or none is left.
         """
-        figure: Figure = _presentation().plotted(
+        figure: Figure = presentation().plotted(
             self,
             queries=tuple(as_list(queries)),
             keys=tuple(as_list(keys)),
