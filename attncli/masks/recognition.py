@@ -608,7 +608,8 @@ def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float 
     if variant.expression is None:
         if not variant.tokens.any():
             return "nothing: every key is masked"
-        return "a mask of its own" + ("" if density is None else f", {density:.0%} of cells".replace("%", " %"))
+        share = "" if density is None else f", {density:.0%} of cells allowed".replace("%", " %")
+        return f"irregular mask{share}"
     expression, odd = variant.expression, ""
     if isinstance(expression, RuleWithExceptions):
         odd = str(expression).removeprefix(str(expression.inner))

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.style import Style
 from rich.text import Text
 
 from attncli.masks.findings import Finding, Severity
-from attncli.render.block import Block, Cell, grid, in_words, wrap_cells
+from attncli.render.block import COMFORTABLE, Block, Cell, grid, in_words, wrap_cells
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import layers_named, plural
 
@@ -22,6 +22,7 @@ _FINE = Style(color="green")
 # How the word for each severity looks where there are colours.
 SEVERITY_STYLES: dict[Severity, Style] = {"error": Style(color="red", bold=True), "note": Style(color="yellow")}
 _PLACES = 5  # of a finding, below its message
+_MOST_MAPS = 2  # of wrong cells
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
@@ -82,8 +83,21 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
     findings = _by_layers(report.findings)
     if findings:
         yield finding_lines(findings, palette, width)
+        yield from _wrong_cells(findings, palette, width or COMFORTABLE)
     yield _compared(report.invariances, palette, width)
     yield tally(findings)
+
+
+def _wrong_cells(findings: Sequence[Finding], palette: Palette, room: int) -> Iterator[RenderableType]:
+    """Yield the first masks whose wrong cells are known, each under the layer that has it."""
+    from attncli.render.masks import compared
+
+    drawn = {id(one.comparison): one for one in reversed(ordered(findings)) if one.comparison is not None}
+    for finding in [*reversed(drawn.values())][:_MOST_MAPS]:
+        assert finding.comparison is not None
+        name = layers_named([finding.layer or 0], None if finding.kind == "self" else finding.kind)
+        title = Text.assemble((finding.code, SEVERITY_STYLES[finding.severity]), f" in {name}")
+        yield Group(title, *compared(finding.comparison, palette, room))
 
 
 def _implied(mask: str, kind: str, layers: Sequence[int]) -> str:
