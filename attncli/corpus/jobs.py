@@ -62,11 +62,14 @@ class RenderTask:
 
     def __call__(self, number: int, trace: Trace) -> tuple[Any, Iterable[str]]:
         """Return the trace, or an iterator of its pieces in the format."""
-        from attncli.analysis.derive import derived_trace
         from attncli.analysis.warnings import warnings_of
         from attncli.formats import part_of
 
-        derived = derived_trace(trace, self.derivation)
+        derived = trace
+        if not self.derivation.is_none:
+            from attncli.analysis.derive import derived_trace
+
+            derived = derived_trace(trace, self.derivation)
         self.view.check(derived)
         if self.save is not None:
             trace.save(self.save)

@@ -124,7 +124,7 @@ def test_sentence_and_target_are_cut_each_for_itself(attn: Run, folder: Folder) 
 
 def masked(folder: Path, mask: str, layers: str) -> Checkpoint:
     checkpoint = opened(folder, layers)
-    other = open_source(model=str(folder), layers=layers, mask=mask, special=False)
+    other = open_source(model=str(folder), layer=layers, mask=mask, special=False)
     assert isinstance(other, Checkpoint)
     checkpoint.request = other.request
     return checkpoint

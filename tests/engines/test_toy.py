@@ -483,9 +483,9 @@ def test_options_that_are_not_given_have_their_defaults(
     [
         ({"dtype": "float16"}, "--dtype does not apply to the toy layer; give --model"),
         ({"model": "g", "seed": 3}, "--seed does not apply to --model; it belongs to the toy layer"),
-        ({"layers": 3}, "--layer 3 is out of range: the toy layer has 1 layer, 0"),
-        ({"heads": 4}, "--head 4 is out of range: the toy layer has 4 heads, 0..3"),
-        ({"heads": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
+        ({"layer": 3}, "--layer 3 is out of range: the toy layer has 1 layer, 0"),
+        ({"head": 4}, "--head 4 is out of range: the toy layer has 4 heads, 0..3"),
+        ({"head": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
         ({"special": False}, "--no-special does not apply to --vocab words"),
         ({"mask": "caussal"}, "unknown mask 'caussal'; did you mean 'causal'?"),
     ],

@@ -42,7 +42,7 @@ def weights(layer: Any) -> np.ndarray:
 
 
 def test_minilm_is_exact_in_every_layer_and_head(minilm: str) -> None:
-    trace = attncli.inspect(SENTENCE, model=minilm, layers="all")
+    trace = attncli.inspect(SENTENCE, model=minilm, layer="all")
     expected = eager(minilm, SENTENCE)
     assert len(trace.layers) == len(expected) == 6
     for layer, attentions in zip(trace.layers, expected, strict=True):
@@ -70,7 +70,7 @@ def test_a_pair_shares_one_sequence_and_the_view_marks_the_boundary(attn: Callab
 
 
 def test_a_mask_replaces_the_models_own_in_every_layer(minilm: str) -> None:
-    trace = attncli.inspect(SENTENCE, model=minilm, layers="all", mask="causal & window(3)")
+    trace = attncli.inspect(SENTENCE, model=minilm, layer="all", mask="causal & window(3)")
     allowed = torch.ones(7, 7, dtype=torch.bool).tril().triu(-2)
     for layer, attentions in zip(trace.layers, eager(minilm, SENTENCE, allowed=allowed), strict=True):
         np.testing.assert_allclose(weights(layer), attentions, atol=1e-6)
@@ -109,7 +109,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_decoder_of_an_encoder_decoder_reads_what_writes_the_target(translator: str) -> None:
-    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layers="all")
+    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layer="all")
     assert [token.text for token in trace.query_tokens] == ["<pad>", "die", "Zeit", "fliegt"]
     assert [token.text for token in trace.key_tokens] == [*SENTENCE.split(), "</s>"]
     model = AutoModel.from_pretrained(translator, attn_implementation="eager").eval()
@@ -121,7 +121,7 @@ def test_the_decoder_of_an_encoder_decoder_reads_what_writes_the_target(translat
     for layer in trace.layers:
         theirs = expected[f"{layer.kind}_attentions"][layer.layer][0].numpy()
         np.testing.assert_allclose(weights(layer), theirs, atol=2e-6)
-    alone = attncli.inspect(SENTENCE, model=translator, layers="all")  # without a target only the encoder runs
+    alone = attncli.inspect(SENTENCE, model=translator, layer="all")  # without a target only the encoder runs
     assert [(layer.layer, layer.kind) for layer in alone.layers] == [(0, "encoder"), (1, "encoder")]
 
 
@@ -131,7 +131,7 @@ def test_an_encoder_decoder_rolls_out_one_kind_at_a_time(
 ) -> None:
     command = ("inspect", SENTENCE, "-m", translator, "--target", "die Zeit fliegt", "--rollout")
     document = attn(*command, "--kind", kind, "-F", "json").json
-    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layers="all", kind=kind)
+    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layer="all", kind=kind)
     expected = np.eye(trace.layers[0].num_queries)
     for layer in trace.layers:
         expected = 0.5 * (weights(layer).mean(axis=0) + np.eye(len(expected))) @ expected

@@ -224,10 +224,10 @@ def agrees(model: str | Path, text: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     "options",
     [
-        {"layers": "all"},
-        {"layers": 5, "pair": "fruit flies like a banana"},
-        {"layers": 4, "mask": "causal & window(2)"},
-        {"layers": 3, "mask": "keys(0,2)"},  # some queries see no key
+        {"layer": "all"},
+        {"layer": 5, "pair": "fruit flies like a banana"},
+        {"layer": 4, "mask": "causal & window(2)"},
+        {"layer": 3, "mask": "keys(0,2)"},  # some queries see no key
     ],
     ids=str,
 )
@@ -236,10 +236,10 @@ def test_minilm_is_what_transformers_computes(options: dict[str, Any], minilm: s
 
 
 def test_long_and_odd_sentences_are_too(minilm: str) -> None:
-    agrees(minilm, "time flies like an arrow " * 100, layers=5)
-    agrees(minilm, "time " * 600, layers=2, truncate=True)
-    agrees(minilm, "x", layers="all", special=False)
-    agrees(minilm, "日本語 [MASK] 👩‍👩‍👧 [PAD] naïve", layers="all")
+    agrees(minilm, "time flies like an arrow " * 100, layer=5)
+    agrees(minilm, "time " * 600, layer=2, truncate=True)
+    agrees(minilm, "x", layer="all", special=False)
+    agrees(minilm, "日本語 [MASK] 👩‍👩‍👧 [PAD] naïve", layer="all")
 
 
 @pytest.mark.parametrize(
@@ -302,8 +302,8 @@ def changed_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], ob
 
 def test_the_token_types_of_gpt2_are_ids_too(tmp_path: Path) -> None:
     save_whole("gpt2", tmp_path, "token_type_ids")
-    agrees(tmp_path, "w7 w8 w9", layers="all")
-    agrees(tmp_path, "w7 w8 w9", layers="all", pair="w9 w7")
+    agrees(tmp_path, "w7 w8 w9", layer="all")
+    agrees(tmp_path, "w7 w8 w9", layer="all", pair="w9 w7")
 
 
 def test_a_segment_that_the_model_has_not_is_for_transformers_to_report(minilm: str, tmp_path: Path) -> None:
@@ -343,12 +343,12 @@ def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> Non
     name = "encoder.layer.1.attention.self.key.weight"
     changed_weights(tmp_path, lambda tensors: tensors.update({name: tensors[name] * torch.nan}))
     assert not compared("bert", *both(tmp_path)).is_exact
-    assert attncli.inspect("w7 w8", model=str(tmp_path), layers=0).source.details["engine"] == "native"
-    assert attncli.inspect("w7 w8", model=str(tmp_path), layers=1).source.details["engine"] == "transformers"
+    assert attncli.inspect("w7 w8", model=str(tmp_path), layer=0).source.details["engine"] == "native"
+    assert attncli.inspect("w7 w8", model=str(tmp_path), layer=1).source.details["engine"] == "transformers"
     with pytest.raises(NotExposedError, match=r"--engine verify: the native engine does not compute .* not finite"):
-        attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="verify")
+        attncli.inspect("w7 w8", model=str(tmp_path), layer=1, engine="verify")
     with pytest.raises(NotExposedError, match="not finite"):
-        attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="native")
+        attncli.inspect("w7 w8", model=str(tmp_path), layer=1, engine="native")
 
 
 def test_what_computes_a_sentence_does_not_depend_on_those_beside_it(tmp_path: Path, attn: Run) -> None:
@@ -402,9 +402,9 @@ def test_a_tensor_that_is_missing_is_for_transformers_to_report(
     folder = Path(shutil.copytree(minilm, tmp_path / "broken"))
     changed_weights(folder, lambda tensors: tensors.pop(f"encoder.layer.2.attention.self.key.{part}"))
     # The layers below are whole.
-    assert attncli.inspect("time flies", model=str(folder), engine=engine, layers=1).layers[0].layer == 1
+    assert attncli.inspect("time flies", model=str(folder), engine=engine, layer=1).layers[0].layer == 1
     with pytest.raises(LoadError if engine == "auto" else NotExposedError, match=r"layer\.2\.attention\.self\.key"):
-        attncli.inspect("time flies", model=str(folder), engine=engine, layers=2)
+        attncli.inspect("time flies", model=str(folder), engine=engine, layer=2)
 
 
 # --- which engine ------------------------------------------------------------------------------------------

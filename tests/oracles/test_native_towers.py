@@ -31,7 +31,7 @@ def saved(name: str, folder: Path) -> Path:
 
 def agree(folder: Path) -> None:
     """Check that both engines give the same trace of a text."""
-    both = [open_source(model=str(folder), layers="all", special=False, engine=each) for each in ENGINES]
+    both = [open_source(model=str(folder), layer="all", special=False, engine=each) for each in ENGINES]
     ours, theirs = (each.trace(TEXT) for each in both)
     for one, other in zip(ours.layers, theirs.layers, strict=True):
         assert str(one.mask) == str(other.mask)

@@ -92,7 +92,7 @@ def known(whole: Path, numbers: Tensors) -> list[np.ndarray]:
 
 
 def shown(folder: Path, engine: str, **options: Any) -> attncli.Trace:
-    return attncli.inspect(TEXT, model=str(folder), layers="all", engine=engine, **options)
+    return attncli.inspect(TEXT, model=str(folder), layer="all", engine=engine, **options)
 
 
 def same(trace: attncli.Trace, expected: list[np.ndarray], form: str) -> None:

@@ -72,10 +72,6 @@ def inspect(
         from attncli.formats.page import check_page
 
         check_page(view.show)
-    elif is_figure and view.show is not None and not view.show & {"heatmap", "weights"}:
-        raise UsageError(
-            f"--show {shown.show} does not apply to a figure, which is maps of weights; give svg without --size"
-        )
     derivation, layers = _derivation(derive, request)
     job = trace_job(request, RenderTask(derivation, view, form, save), "0", layers, more.generate)
     if output.folder is not None:
