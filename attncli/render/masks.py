@@ -122,10 +122,10 @@ class MaskPicture:
         counts = allowed.sum(axis=1)
         fewest, most = int(counts.min()), int(counts.max())
         yield f"{fewest} to {most} keys per query" if fewest < most else f"{plural(most, 'key')} per query"
-        yield f"{counts.sum() / allowed.size:.0%} of cells".replace("%", " %")
+        yield f"{counts.sum() / allowed.size:.0%} of cells allowed".replace("%", " %")
         if self._is_of_itself:
             later = int((allowed & (keys > queries)).sum())
-            yield f"{plural(later, 'cell')} after the query" if later else "causal: none after the query"
+            yield f"not causal: {plural(later, 'cell')} after the query" if later else "causal: none after the query"
         if self.blind[plane].any():
             yield f"fully masked rows: {join_ranges(np.array(self.rows.indices)[self.blind[plane]].tolist())}"
         if not allowed.any(axis=0).all():

@@ -135,7 +135,7 @@ def show(
 
         environment.write(write_masks([subject]), output.file)
         return
-    _draw(environment, output, "show", name, lambda view: view.shown(subject), subject, colormap or "viridis")
+    draw(environment, output, "show", name, lambda view: view.shown(subject), [subject], colormap)
 
 
 def check(
@@ -181,10 +181,8 @@ def check(
         from attncli.render.masks import checked
 
         comparison = _against(subject, expected, findings)
-        _draw(
-            environment, output, "check", name,
-            lambda view: checked(subject, findings, comparison, view), subject if findings else None,
-        )  # fmt: skip
+        shown = [subject] if findings else []
+        draw(environment, output, "check", name, lambda view: checked(subject, findings, comparison, view), shown)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -211,10 +209,8 @@ def diff(
         subject.check_read()
     _note_idle(environment, first, second)
     comparison = compare(first, second)
-    _draw(
-        environment, output, "diff", f"{mask} / {other}",
-        lambda view: compared(comparison, view.palette, view.room), first,
-    )  # fmt: skip
+    title = f"{mask} / {other}"
+    draw(environment, output, "diff", title, lambda view: compared(comparison, view.palette, view.room), [first])
     if comparison.count:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -273,20 +269,20 @@ def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[
     return compare(subject, grid_of_expression(expected, subject.size))
 
 
-def _draw(
+def draw(
     environment: Environment,
     output: options.OutputOptions,
     command: str,
     title: str,
     renderables: Callable[[MaskView], Iterable[RenderableType]],
-    subject: MaskGrid | None,
-    colormap: str = "viridis",
+    subjects: Iterable[MaskGrid],
+    colormap: str | None = None,
 ) -> None:
-    """Draw a view of a mask, and note on stderr what was pooled; None is a view without a picture."""
+    """Draw a view of masks, and note on stderr which of those that it draws are pooled."""
     from attncli.render.masks import MaskView, pooling_note
 
     with output.view(environment, output.chosen(), f"mask {command}") as canvas:
-        view = MaskView(canvas.palette(colormap), canvas.width)
+        view = MaskView(canvas.palette(colormap or "viridis"), canvas.width)
         canvas.show(renderables(view), title)
-        if subject is not None and (pool := view.pool(subject)) != (1, 1):
-            environment.note(pooling_note(pool, "show"))
+        for pool in {view.pool(subject) for subject in subjects} - {(1, 1)}:
+            environment.note(pooling_note(pool, "model" if command == "model" else "show"))
