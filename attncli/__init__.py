@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attncli.analysis.diff import diff as diff
     from attncli.analysis.heads import heads as heads
     from attncli.analysis.mask import mask as mask
+    from attncli.analysis.prove import prove as prove
     from attncli.analysis.why import why as why
     from attncli.engines import inspect as inspect
     from attncli.engines import open_source as open_source
@@ -47,6 +48,7 @@ _HOMES = {
     "inspect": "attncli.engines",
     "load": "attncli.trace.store",
     "open_source": "attncli.engines",
+    "prove": "attncli.analysis.prove",
     "tokenize": "attncli.engines.tokenize",
     "watch": "attncli.analysis.calls",
     "why": "attncli.analysis.why",

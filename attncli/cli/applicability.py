@@ -207,6 +207,7 @@ TABLE = (
         lambda line: line.value("on") and re.fullmatch(r"cuda:\d+", line.value("device")),
         "--on, where Ray chooses the GPU; give --device cuda",
     ),
+    Exclusion({"expect", "place", "save"}, _uses("prove"), "--prove, which asks whole models; drop one of them"),
     Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC, which ranks them"),
     Exclusion({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
     Exclusion(

@@ -17,6 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.expectations import UnexpectedError
+    from attncli.analysis.prove import ModelProof
 
 _ROOM = 76  # cells in a line of a message, to the left of which pytest writes a margin
 
@@ -62,6 +63,33 @@ class Attention:
         else:
             return
         raise AssertionError(message)
+
+    @staticmethod
+    def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> ModelProof:
+        """Fail the test unless outputs of a model depend on what an expression says, and on nothing else.
+
+        Args:
+            model: see `attncli.prove`.
+            inputs: likewise.
+            expression: likewise.
+            lengths: likewise.
+
+        Raises:
+            AssertionError: an output moves that must not, or the model is not provable; the message says where.
+            UsageError: `expression` is none, or leaves out a number that nothing says.
+            InputError: the model has no output for each position.
+        """
+        __tracebackhide__ = True
+        from attncli.analysis.prove import prove
+        from attncli.errors import AttnError
+
+        try:
+            proof = prove(model, inputs, expression, lengths)
+        except AttnError as error:
+            raise error.with_traceback(None) from None
+        if not proof.is_proved:
+            raise AssertionError(str(proof))
+        return proof
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attncli.analysis.check.report import Invariance, Report
     from attncli.analysis.diff import CellDifference, Difference, Differences
     from attncli.analysis.heads import HeadReport, HeadSummary
+    from attncli.analysis.prove import ModelProof
     from attncli.analysis.why import Explained
     from attncli.masks.findings import Finding
     from attncli.masks.mask_grid import MaskGrid
@@ -120,6 +121,12 @@ def write_calls(calls: Calls) -> str:
     places = [_call(track) for track in calls.tracks]
     document = {"schema": "attncli.calls/1", "places": places, "seconds": calls.seconds, "notes": calls.notes}
     return dumped(document | {"rank": number, "ranks": ranks}) + "\n"
+
+
+def write_proofs(proofs: Sequence[ModelProof]) -> str:
+    """Return the document of a proof, or an array of several."""
+    documents = [proof.as_dict() for proof in proofs]
+    return dumped(documents[0] if len(documents) == 1 else documents) + "\n"
 
 
 def _call(track: ModuleCalls) -> dict[str, Any]:

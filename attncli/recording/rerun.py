@@ -37,7 +37,7 @@ _DEEPEST = 4  # objects in objects that are looked through for tensors, as layer
 OutputName = tuple[str, int]  # of a module in the model, and the number of its call
 
 
-class Change(NamedTuple):
+class VectorChange(NamedTuple):
     """A change of vectors in a row.
 
     Attributes:
@@ -53,7 +53,7 @@ class Change(NamedTuple):
     source: OutputName | None = None
 
 
-class Layout(NamedTuple):
+class SequenceLayout(NamedTuple):
     """How a batch of sequences lies in a tensor: `[B, T, …]`, or `[T, B, …]`."""
 
     batch: int
@@ -143,12 +143,12 @@ class Forward:
         self._before = _states(module)
         self._random = _random_state()
         self._running: list[tuple[nn.Module, int]] = []
-        self._change: tuple[Change, OutputName] | None = None
+        self._change: tuple[VectorChange, OutputName] | None = None
         self._outputs: list[ModuleOutput] = []
         self.outputs: list[ModuleOutput] = []  # of the program's own forward
         self.changed: OutputName | None = None  # the embedding whose vectors are changed; None is an argument
-        self.layout = Layout(1, 1)
-        self.others: list[Layout] = []  # of other sequences, as of an encoder
+        self.layout = SequenceLayout(1, 1)
+        self.others: list[SequenceLayout] = []  # of other sequences, as of an encoder
         self.draws = False  # whether it draws random numbers
 
     @property
@@ -197,7 +197,7 @@ class Forward:
         self.outputs, self._outputs = self._outputs, []
         self.draws = not _same(self._random, _random_state())
 
-    def again(self, change: Change | None = None) -> list[OutputChange]:
+    def again(self, change: VectorChange | None = None) -> list[OutputChange]:
         """Run it once more, and return how far each module's output is from that of the program's own forward.
 
         Args:
@@ -226,7 +226,7 @@ class Forward:
             return value
 
         outputs = self._run(_mapped(cut, self.arguments), None)
-        own = Layout(1, last - first, is_time_first)
+        own = SequenceLayout(1, last - first, is_time_first)
         before = {one.name: one for one in self.outputs}
         changes = []
         for each in outputs:
@@ -237,7 +237,7 @@ class Forward:
                 changes.append(_change(each, one, other[rows, positions], False))
         return changes
 
-    def _run(self, arguments: tuple[Any, ...], change: Change | None) -> list[ModuleOutput]:
+    def _run(self, arguments: tuple[Any, ...], change: VectorChange | None) -> list[ModuleOutput]:
         args, kwargs = _copied(arguments)
         self._outputs, self._running, self._change = [], [], None
         self._begun, self._unread = self._count(), 0
@@ -250,7 +250,7 @@ class Forward:
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def _moved(self, values: torch.Tensor, change: Change) -> torch.Tensor:
+    def _moved(self, values: torch.Tensor, change: VectorChange) -> torch.Tensor:
         """Return values whose vectors at some positions are others."""
         moved = values.clone()
         spread = values.detach().float().std().nan_to_num(1.0).clamp_min(1e-3) * change.size
@@ -262,7 +262,7 @@ class Forward:
             moved[at] = values[at] + (drawn.to(values.device) * spread).to(values.dtype)
         return moved
 
-    def _argument_moved(self, arguments: tuple[Any, ...], change: Change) -> tuple[Any, ...]:
+    def _argument_moved(self, arguments: tuple[Any, ...], change: VectorChange) -> tuple[Any, ...]:
         is_done = False
 
         def move(value: Any) -> Any:

@@ -104,11 +104,21 @@ def test_a_failure_of_its_own(attention):
     raise KeyError("its own")
 
 
+def test_nothing_leaks(attention):
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 16), torch.nn.Linear(16, 16))
+    assert attention.prove(model, torch.arange(1, 7)[None], "causal").is_proved
+
+
+def test_it_leaks(attention):
+    conv = torch.nn.Conv1d(6, 6, 1)
+    attention.prove(torch.nn.Sequential(torch.nn.Embedding(9, 16), conv), torch.arange(1, 7)[None], "causal")
+
+
 def test_without_it():
     assert torch._C._len_torch_function_stack() == 0
     assert not torch.nn.modules.module._global_forward_hooks
 """
-RIGHT = {"test_right", "test_it_is_watched_to_the_end", "test_without_it"}
+RIGHT = {"test_right", "test_nothing_leaks", "test_it_is_watched_to_the_end", "test_without_it"}
 
 
 def run_pytest(folder: Path, *arguments: str, **environment: str) -> tuple[str, dict[str, str]]:

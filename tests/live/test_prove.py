@@ -1,7 +1,9 @@
 """Proof by change: programs as people write them, wrong and mended, and models of transformers."""
 
+import json
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from attncli.analysis.prove import Proof, Prover, prove
+from attncli.analysis.prove import ModelProof, Prover, prove
 from attncli.errors import AttnError
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
@@ -64,7 +66,7 @@ CASES = {
 }  # fmt: skip
 
 
-def proof_of(case: Case, wrong: bool) -> Proof:
+def proof_of(case: Case, wrong: bool) -> ModelProof:
     torch.manual_seed(0)
     return prove(case.make(wrong), case.inputs(), case.expression)
 
@@ -207,6 +209,58 @@ def test_what_cannot_be_asked_is_one_sentence() -> None:
         prove(torch.nn.Linear(3, 3), torch.ones(3), "causal")
 
 
+# --- as a command, and in pytest ----------------------------------------------------------------------------------
+
+TRAIN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch, proofs
+torch.manual_seed(0)
+model = proofs.beside(proofs.Convolution)(wrong=sys.argv[2] == "wrong")
+print(model(proofs.tokens()).shape)
+"""
+
+
+def test_a_program_is_run_and_its_model_is_proved(tmp_path: Path) -> None:
+    """What the program prints is its own; the exit code says whether something leaks."""
+    (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
+    program = ["train.py", str(Path(__file__).parent / "programs")]
+
+    def ran(*words: str) -> Any:
+        command = [sys.executable, "-m", "attncli", "run", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
+
+    right = ran("--prove", "causal", *program, "right")
+    assert (right.returncode, right.stdout) == (0, "torch.Size([2, 12, 60])\n")
+    assert right.stderr.startswith("proved  causal in LanguageModel\n")
+    wrong = ran("--prove", "causal", *program, "wrong")
+    assert wrong.returncode == 1
+    assert "first in blocks.0.mixer.conv (convolution)" in " ".join(wrong.stderr.split())
+    assert "return self.conv(F.pad(x.transpose(1, 2), self.padding)).transpose(1, 2)" in wrong.stderr
+    assert ran("--prove", "causal", "--no-fail", *program, "wrong").returncode == 0
+    document = json.loads(ran("--prove", "causal", "-F", "json", *program, "wrong").stderr)
+    assert document["schema"] == "attncli.proof/1"
+    assert not document["proved"]
+    (leak,) = document["moved"]
+    assert (leak["module"], leak["kind"], leak["changed"]) == (
+        "blocks.0.mixer.conv", "convolution", {"row": 0, "position": 11},
+    )  # fmt: skip
+    assert [one["code"] for one in document["findings"]] == ["leak"]
+    for words, sentence in (
+        (["--prove", "causal", "--expect", "causal"], "--expect does not apply to --prove"),
+        (["--prove", "cuasal"], "did you mean 'causal'"),
+        (["--prove", "causal", "-F", "tsv"], "give --format json"),
+    ):
+        refused = ran(*words, *program, "right")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert sentence in refused.stderr
+    docs = ran("--prove", "causal & docs", *program, "right")
+    assert docs.returncode == 1
+    assert docs.stderr == (
+        "attn: LanguageModel is not proved: docs has no number, and the program says none; write docs(…)\n"
+    )
+
+
 # --- models of transformers ------------------------------------------------------------------------------------------
 
 SMALL = {
@@ -241,7 +295,7 @@ TWO_SEQUENCES = ("T5", "Bart", "SwitchTransformers")
 # What leaks, and why it is true: (model, inputs) → the kind of the first leak, or the code of the finding.
 LEAKS = {
     ("Bert", "left"): "positions",  # its positions are absolute and count the padding
-    ("GptOss", "packed"): "other",  # it does not hand position ids to the function that makes its mask
+    ("GptOss", "packed"): "attention",  # it does not hand position ids to the function that makes its mask
     ("SwitchTransformers", "left"): "router",  # padding takes an expert's room from tokens
 }
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.analysis.prove.answers import Answers
 from attncli.analysis.prove.claim import atoms_of
-from attncli.analysis.prove.inputs import Hints
-from attncli.analysis.prove.proof import Leak, Proof
+from attncli.analysis.prove.inputs import CollectedHints
+from attncli.analysis.prove.proof import Leak, ModelProof
 from attncli.errors import AttnError, InputError, require
 from attncli.recording.notes import Notes
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from attncli.recording.call import AttentionCall
     from attncli.recording.rerun import Forward
 
-__all__ = ["Leak", "Proof", "Prover", "prove"]
+__all__ = ["Leak", "ModelProof", "Prover", "prove"]
 
 _MOST_FORWARDS = 8  # different ones of a program that are proved
 
 
-def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> Proof:
+def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> ModelProof:
     """Ask a model whether its outputs depend on what a mask expression says, and on nothing else.
 
     The model runs once, and once more for each question, with the same random state, buffers and caches. None of its
@@ -82,11 +82,11 @@ class Prover:
     def __init__(self, expression: str, lengths: Any = None) -> None:
         atoms_of(expression)  # or a UsageError
         self.expression, self.lengths = expression, lengths
-        self.proofs: list[Proof] = []
+        self.proofs: list[ModelProof] = []
         self.notes = Notes()
         self.error: AttnError | None = None
         self._calls: list[AttentionCall] = []
-        self._hints = Hints()
+        self._hints = CollectedHints()
         self._known: set[Any] = set()
         self._only: Any = None
         self._labels: list[tuple[Int[np.ndarray, " N"], str]] = []  # of losses since the last forward began
@@ -103,11 +103,14 @@ class Prover:
         from attncli.recording.watch import watching
 
         self._only = module
+        seen = Notes()  # attention that is not followed is known by its module
         with (
-            watching(self._calls.append, None, self.notes, lambda: self._hints),
+            watching(self._calls.append, None, seen, lambda: self._hints),
             forwards(self._is_proved, self._take, self._take_labels, lambda: len(self._calls), os.getcwd()),
         ):
             yield
+        if seen.fault is not None:
+            self.notes.failed(seen.fault)
 
     def _is_proved(self, module: Any, shapes: tuple[Any, ...]) -> bool:
         self._calls.clear()
@@ -120,8 +123,8 @@ class Prover:
         return True
 
     def _take(self, forward: Forward) -> None:
-        if not self._calls and self._only is None:
-            return
+        if self._only is None and not any(one.calls[1] for one in forward.outputs):
+            return  # it does not attend
         try:
             answers = Answers(forward, self._calls, self._hints, self.expression, self.lengths)
             self.proofs.append(answers.proof())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.analysis.prove.claim import Claim, Question, atoms_of, padding_of
-from attncli.analysis.prove.inputs import Hints, number_of, past_of, sequences_of, tokens_of
-from attncli.analysis.prove.proof import Cause, Leak, Proof
+from attncli.analysis.prove.inputs import CollectedHints, number_of, past_of, sequences_of, tokens_of
+from attncli.analysis.prove.proof import Cause, Leak, ModelProof
 from attncli.attention import noise_floor
 from attncli.errors import InputError
 from attncli.masks.expressions import Pad, leaves
@@ -51,7 +51,7 @@ class Answers:
     """
 
     def __init__(
-        self, forward: Forward, calls: Sequence[AttentionCall], hints: Hints, expression: str, lengths: Any
+        self, forward: Forward, calls: Sequence[AttentionCall], hints: CollectedHints, expression: str, lengths: Any
     ) -> None:
         self.forward, self.calls, self.expression = forward, [*calls], expression
         self.forwards = 0
@@ -84,29 +84,31 @@ class Answers:
             return last
         raise InputError(f"none of its outputs has {layout.length} positions in {plural(layout.batch, 'row')}")
 
-    def proof(self) -> Proof:
+    def proof(self) -> ModelProof:
         """Ask all that the claim needs, and return what was proved."""
         tokens, values = self.tokens[0], self.output.values
-        proof = Proof(
-            self.expression, type(self.forward.module).__name__, 0, len(tokens), 0, int(tokens.sum()),
+        proof = ModelProof(
+            self.expression, type(self.forward.module).__name__, 0, len(tokens), 0, 0, 0,
             str(values.dtype).removeprefix("torch."), values.device.type,
         )  # fmt: skip
         if (finding := self._differs_by_itself()) is not None:
             return replace(proof, forwards=self.forwards, others=(finding,), is_provable=False)
         moved: list[Leak] = []
         unread: list[Finding] = []
-        asked_of = np.zeros_like(tokens)
+        held, rows_changed = np.zeros_like(tokens), set[int]()
         for question in [*self.claim.questions(), *self._of_others()]:
             changes = self._changes(question)
             leak = self._leak(question, changes)
             moved += [] if leak is None else [leak]
             if question.sequence == 0:
+                rows_changed.add(question.row)
                 reach = self.claim.reach(question.row, self._layers(max(one.calls[1] for one in changes)))
-                asked_of[question.row] |= ~reach[:, question.positions].any(axis=1) | reach.all(axis=1)
+                held[question.row] |= ~reach[:, question.positions].any(axis=1) | reach.all(axis=1)
                 unread += self._unread(question, changes)
+        rows = sorted(rows_changed)
         return replace(
             proof, moved=_distinct(moved), others=(*unread[:1], *self._without_padding()), forwards=self.forwards,
-            positions=int((asked_of & tokens).sum()),
+            rows_changed=len(rows), positions=int((held & tokens)[rows].sum()), total=int(tokens[rows].sum()),
         )  # fmt: skip
 
     # --- questions ------------------------------------------------------------------------------------------
@@ -121,13 +123,13 @@ class Answers:
 
     def _changes(self, question: Question | None, size: float | None = None) -> list[OutputChange]:
         """Return what moves; where rounding swallows a change, it is tried once more, further."""
-        from attncli.recording.rerun import Change
+        from attncli.recording.rerun import VectorChange
 
         self.forwards += 1
         if question is None:
             return self.forward.again()
         row, positions, which, _ = question
-        change = Change(row, positions, source=self.names[which])
+        change = VectorChange(row, positions, source=self.names[which])
         changes = self.forward.again(change if size is None else change._replace(size=size))
         own = [one.by_position for one in changes if one.by_position is not None]
         is_word = which == 0 and self.tokens[0][row, positions[0]]
@@ -163,7 +165,7 @@ class Answers:
                 continue
             row, *position = (int(one) for one in np.unravel_index(int(moved.argmax()), moved.shape))
             kind, place = _cause(each), each.place
-            if each.calls[1] > calls and (kind == "other" or each.calls[1] > each.calls[0]):
+            if each.calls[1] > calls and (kind in ("attention", "other") or each.calls[1] > each.calls[0]):
                 kind = "cache" if self.claim.past else "attention"
                 place = str(self.calls[calls].place) if calls < len(self.calls) else place
             changed, name = (question.row, question.positions[0]), each.name[0]
@@ -275,7 +277,8 @@ def _floor(change: OutputChange) -> float:
 
 def _cause(change: OutputChange) -> Cause:
     name = f"{change.module.__name__} {change.name[0].rpartition('.')[2]}"
-    return next((cause for cause, pattern in _CAUSES if re.search(pattern, name)), "other")
+    cause: Cause = "attention" if re.search("(?i:attn|attention)", change.name[0]) else "other"
+    return next((one for one, pattern in _CAUSES if re.search(pattern, name)), cause)
 
 
 def _distinct(leaks: Sequence[Leak]) -> tuple[Leak, ...]:

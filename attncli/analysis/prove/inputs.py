@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from attncli.recording.call import AttentionCall
     from attncli.recording.input_hint import InputHint
-    from attncli.recording.rerun import Forward, Layout, OutputName
+    from attncli.recording.rerun import Forward, OutputName, SequenceLayout
 
 # Where a model's configuration says how far its queries look.
 _OF_CONFIGURATION = {"window": "sliding_window", "chunk": "attention_chunk_size"}
 _NOT_WORDS = re.compile("pos|wpe|type|segment")
 
 
-class Hints:
+class CollectedHints:
     """What the inputs of modules say of their positions, in the program's own forward; see `recording.input_hint`."""
 
     def __init__(self) -> None:
@@ -53,6 +53,9 @@ class Hints:
     def add_to_last_call(self, hint: InputHint) -> None:
         """See `Hints` of `recording.input_hint`."""
 
+    def add_finding(self, *finding: Any) -> None:
+        """See `Hints` of `recording.input_hint`."""
+
 
 class Sequences(NamedTuple):
     """The sequences of a forward: the one whose outputs the claim is about, and others, as of an encoder.
@@ -63,7 +66,7 @@ class Sequences(NamedTuple):
     """
 
     names: tuple[OutputName | None, ...]
-    layouts: tuple[Layout, ...]
+    layouts: tuple[SequenceLayout, ...]
 
 
 def sequences_of(forward: Forward, calls: Sequence[AttentionCall]) -> Sequences:
@@ -72,14 +75,14 @@ def sequences_of(forward: Forward, calls: Sequence[AttentionCall]) -> Sequences:
     Raises:
         InputError: there are none.
     """
-    from attncli.recording.rerun import Layout
+    from attncli.recording.rerun import SequenceLayout
 
     shapes = [(call.shape[0], call.shape[2]) for call in calls]
 
-    def layout(shape: tuple[int, ...]) -> Layout:
+    def layout(shape: tuple[int, ...]) -> SequenceLayout:
         batch, length = (1, shape[0]) if len(shape) == 1 else shape[:2]
         is_time_first = (length, batch) in shapes and (batch, length) not in shapes
-        return Layout(length, batch, True) if is_time_first else Layout(batch, length)
+        return SequenceLayout(length, batch, True) if is_time_first else SequenceLayout(batch, length)
 
     embedded = {one.name: one for one in forward.outputs if one.ids is not None and one.ids.dim() in (1, 2)}
     words = [one for one in embedded.values() if not _NOT_WORDS.search(one.name[0])] or [*embedded.values()]
@@ -99,7 +102,7 @@ def sequences_of(forward: Forward, calls: Sequence[AttentionCall]) -> Sequences:
     raise InputError("it embeds no ids and is given no vectors [B, T, D], so no position can be changed")
 
 
-def tokens_of(forward: Forward, hints: Hints, sequences: Sequences, which: int) -> Bool[np.ndarray, "B T"]:
+def tokens_of(forward: Forward, hints: CollectedHints, sequences: Sequences, which: int) -> Bool[np.ndarray, "B T"]:
     """Return which positions of a sequence are no padding: by its embedding, or by an attention mask of its shape."""
     from attncli.files import to_numpy
 
@@ -117,7 +120,7 @@ def tokens_of(forward: Forward, hints: Hints, sequences: Sequences, which: int) 
     return np.ones((batch, length), bool)
 
 
-def number_of(forward: Forward, hints: Hints, layout: Layout) -> Any:
+def number_of(forward: Forward, hints: CollectedHints, layout: SequenceLayout) -> Any:
     """Return what gives the arguments of an atom that stands without: see `Claim`."""
 
     def number(name: str, row: int) -> str | None:

@@ -51,25 +51,21 @@ class Leak:
 
     @property
     def finding(self) -> Finding:
-        """The leak as a finding, whose cell is the output and the position that it depends on."""
+        """The leak as a finding."""
         row, changed = self.changed
-        is_same_row = self.row == row and self.position is not None
-        output = "" if self.position is None else f"position {self.position}"
-        if not is_same_row:
-            output = f"row {self.row}" + (output and f", {output}")
-            row_of = f"row {row}, "
-        else:
-            row_of = ""
+        at = "" if self.position is None else f"position {self.position}"
+        changed_at = f"position {changed}"
+        if self.row != row or self.position is None:
+            at, changed_at = f"row {self.row}" + (at and f", {at}"), f"row {row}, {changed_at}"
         message = (
-            f"{output} moves when {row_of}position {changed} changes; first in {self.module or 'the model'} "
-            f"({self.kind}), by {self.size:.2g} where allowed outputs move by up to {self.allowed_size:.2g}"
+            f"{at} moves when {changed_at} changes; first in {self.module or 'the model'} ({self.kind}), "
+            f"by {self.size:.2g} where allowed outputs move by up to {self.allowed_size:.2g}"
         )
-        cells = ((self.position, changed),) if is_same_row and self.position is not None else ()
-        return Finding("leak", "error", message, cells=cells, advice=_ADVICE.get(self.kind), made_at=(self.place,))
+        return Finding("leak", "error", message, advice=_ADVICE.get(self.kind), made_at=(self.place,))
 
 
 @dataclass(frozen=True)
-class Proof(Displayed):
+class ModelProof(Displayed):
     """What was proved of a forward of a model.
 
     Attributes:
@@ -77,8 +73,9 @@ class Proof(Displayed):
         model: the class of the model.
         forwards: how many forwards were run beside the program's own.
         rows: of the batch.
-        positions: outputs that were held against the claim.
-        total: outputs that are no padding.
+        rows_changed: rows in which a position was changed.
+        positions: outputs of these rows that were held against the claim.
+        total: outputs of these rows that are no padding.
         dtype: of the outputs.
         device: on which they were computed.
         moved: what moved and must not.
@@ -90,6 +87,7 @@ class Proof(Displayed):
     model: str
     forwards: int
     rows: int
+    rows_changed: int
     positions: int
     total: int
     dtype: str
@@ -116,10 +114,10 @@ class Proof(Displayed):
     @property
     def scope(self) -> str:
         """What exactly was asked."""
-        return (
-            f"{self.positions} of {plural(self.total, 'position')}, {plural(self.rows, 'row')}, this input, "
-            f"{self.dtype} on {self.device}; {plural(self.forwards, 'more forward')}"
-        )
+        some = "" if self.rows_changed == self.rows else f"{self.rows_changed} of "
+        rows = f"{some}{plural(self.rows, 'row')}"
+        scope = f"{self.positions} of {plural(self.total, 'position')}, {rows}, this input"
+        return f"{scope}, {self.dtype} on {self.device}; {plural(self.forwards, 'more forward')}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the proof as the JSON document spells it."""
@@ -130,6 +128,7 @@ class Proof(Displayed):
             "proved": self.is_proved,
             "forwards": self.forwards,
             "rows": self.rows,
+            "rows_changed": self.rows_changed,
             "positions": self.positions,
             "total": self.total,
             "dtype": self.dtype,

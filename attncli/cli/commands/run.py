@@ -20,6 +20,7 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.groups import CallGroup
+    from attncli.analysis.prove import Prover
 
 
 def run(
@@ -41,6 +42,10 @@ def run(
         list[str] | None,
         options.choice_option("Expect this mask, or at these places alone. May be repeated.", "[PATTERN=]EXPR"),
     ] = None,
+    prove: Annotated[
+        str | None,
+        options.choice_option("Change positions; outputs must move only as EXPR says.", "EXPR"),
+    ] = None,
     no_fail: Annotated[
         bool, options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error.")
     ] = False,
@@ -57,14 +62,18 @@ def run(
     For `pad`, lengths come from the embedding's padding_idx, or else from the first padding mask of the step. PATTERN
     names places as --place does. The last --expect that matches a place decides.
 
+    --prove runs the model again, with the vector of one position changed, and reports outputs that move and must not.
+
     Examples:
     attn run train.py --epochs 1
     attn run -m pytest tests/test_model.py
     attn run --expect "causal & pad" --steps 1 train.py
+    attn run --prove "causal & pad" --steps 1 train.py
     attn run --expect pad --expect "decoder.*self*=causal & pad" translate.py
     """
     from attncli.analysis.calls import watching_all
     from attncli.analysis.calls.calls import Calls
+    from attncli.analysis.prove import Prover
     from attncli.recording.notes import described
     from attncli.recording.run_script import ending_after, program_of, run_program
 
@@ -74,6 +83,9 @@ def run(
     chosen = output.chosen()
     run_it = program_of(target, is_module=module is not None)
     calls = Calls(expect or None, place, is_kept=save is not None)
+    prover = None if prove is None else Prover(prove)
+    if prover is not None and chosen == "tsv":
+        raise UsageError("--prove writes a table or JSON; give --format json")
     stderr = environment.on_stderr()
     folder, again = save, shlex.join([*([] if module is None else ["-m"]), target, *arguments])
 
@@ -85,6 +97,9 @@ def run(
 
     def report() -> int:
         try:
+            if prover is not None:
+                is_proved = _write_proofs(prover, output, chosen, stderr)
+                return ExitCode.OK if is_proved or no_fail else ExitCode.FINDINGS
             calls.finish()
             unused = calls.unused
             calls.notes += unused
@@ -118,7 +133,10 @@ def run(
     with ExitStack() as stack:
         if steps is not None:
             stack.enter_context(ending_after(steps))
-        code = run_program(run_it, arguments, lambda: watching_all(calls), report, calls.notes)
+        watch, notes = (lambda: watching_all(calls)), calls.notes
+        if prover is not None:
+            watch, notes = prover.watching, prover.notes
+        code = run_program(run_it, arguments, watch, report, notes)
     raise typer.Exit(code)
 
 
@@ -151,6 +169,25 @@ def _write(
 
     with output.view(stderr, chosen, "run") as canvas:
         canvas.show(calls_parts(calls, canvas.palette("viridis"), canvas.width, command))
+
+
+def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, stderr: Environment) -> bool:
+    """Write what was proved, and return whether all of it was."""
+    for note in prover.notes:
+        stderr.note(note)
+    if not prover.proofs and not prover.notes:
+        stderr.note("nothing is proved: no module of torch that computes attention ran")
+    if chosen == "json":
+        from attncli.formats.documents import write_proofs
+
+        stderr.write([write_proofs(prover.proofs)], output.file)
+    else:
+        from attncli.render.proofs import proof_parts
+
+        with output.view(stderr, chosen, "run") as canvas:
+            for proof in prover.proofs:
+                canvas.show(proof_parts(proof, canvas.palette("viridis"), canvas.width))
+    return bool(prover.proofs) and all(proof.is_proved for proof in prover.proofs) and not prover.notes
 
 
 def _trace_file(folder: Path, calls: Calls, row: CallGroup, index: int) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 WIDTH, HEADS, VOCABULARY, LENGTH = 32, 4, 60, 12
