@@ -251,7 +251,7 @@ def test_key_padding_is_read_as_what_it_is(attn: Run, batches: Path) -> None:
 def test_the_mask_of_a_saved_trace_is_shown_and_checked(attn: Run, folder: Path) -> None:
     assert attn("inspect", "a b c", "--mask", "window(2)", "--save", "t.safetensors", "-F", "json").code == 0
     shown = attn("mask", "show", "--from", "t.safetensors")
-    assert shown.out.startswith("t.safetensors · window(2) · 3 queries × 3 keys\n\n     a b c\n0 a ▓▓ · ·\n")
+    assert shown.out.startswith("t.safetensors · window(2) · 3 queries × 3 keys\n\n    0 1 2\n0 a ▓▓ · ·\n")
     assert attn("mask", "show", "t.safetensors").out == shown.out
     assert attn("mask", "diff", "t.safetensors", "window(2)").code == 0
     wrong = attn("mask", "check", "t.safetensors", "--expect", "causal")
