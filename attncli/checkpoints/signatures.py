@@ -20,7 +20,7 @@ Kind = Literal["self", "encoder", "decoder", "cross"]
 
 
 class _TokenizerKeywords(TypedDict, total=False):
-    """How a checkpoint's tokenizer is loaded; see `attncli.checkpoints.options.TokenizerOptions`."""
+    """How a checkpoint's tokenizer is read; see `attncli.checkpoints.options.TokenizerOptions`."""
 
     offline: bool
     trust_remote_code: bool

@@ -214,9 +214,9 @@ def traces_of(
     texts: Iterable[CorpusItem] | None = None,
 ) -> Iterator[Trace]:
     """Yield the traces up to the first bad sentence, which raises its error; computed in this process."""
-    from attncli.corpus.jobs import Identity
+    from attncli.corpus.jobs import identity
 
-    results = results_of(environment, options, trace_job(options, Identity(), default_layers), only=only, texts=texts)
+    results = results_of(environment, options, trace_job(options, identity, default_layers), only=only, texts=texts)
     numbered = ((result.number, result.value) for result in results)
     return (trace for _, trace in raise_on_failure(numbered, options.is_alone))
 

@@ -43,14 +43,7 @@ class ToyLayer(OpenModel):
     is_incremental = False
 
     def __init__(
-        self,
-        layers: Indices,
-        heads: Indices,
-        *,
-        kind: str | None,
-        mask: str | None,
-        special: bool,
-        **options: Any,
+        self, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool, **options: Any
     ) -> None:
         refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
         self.options = ToyOptions(**options)

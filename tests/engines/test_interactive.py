@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conformance import save as save_model
-from conformance import tiny_model
+from architectures import tiny_model
+from conformance import save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native_variants import compared, config_of, save
+from native_variants import compared, save_whole
 from rounding import of_weights
-from transformers import PreTrainedTokenizerFast
 
 import attncli
 from attncli.engines.interactive import InteractiveSource, Query, open_interactive
@@ -34,33 +33,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 LAYERS = 3
 MASKS = (
-    None,
-    "causal",
-    "full",
-    "window(2)",
-    "band(1,1)",
-    "causal | prefix(2)",
-    "chunk(3)",
-    "causal & keys(1,60)",
+    None, "causal", "full", "window(2)", "band(1,1)", "causal | prefix(2)", "chunk(3)", "causal & keys(1,60)",
     "pad(right=1)",
-)
-
-
-def save_whole(family: str, folder: Path) -> str:
-    save(config_of(family, FAMILIES[family]), folder)
-    segments = ["token_type_ids"] if family == "bert" else []
-    PreTrainedTokenizerFast(
-        tokenizer_file=f"{folder}/tokenizer.json",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        model_input_names=["input_ids", "attention_mask", *segments],
-    ).save_pretrained(folder)
-    return str(folder)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {family: save_whole(family, tmp_path_factory.mktemp(family)) for family in FAMILIES}
+    made = {family: tmp_path_factory.mktemp(family) for family in FAMILIES}
+    for family, folder in made.items():
+        save_whole(family, folder, *["token_type_ids"] * (family == "bert"), **FAMILIES[family])
+    return {family: str(folder) for family, folder in made.items()}
 
 
 @cache
@@ -267,11 +250,7 @@ def test_the_toy_layer_answers_any_question(text: str, target: str | None, pair:
     for name in ("q", "k", "v", "inputs", "out_projection"):
         np.testing.assert_array_equal(getattr(found.layers[0], name), getattr(direct.layers[0], name))
     assert str(found.layers[0].mask) == str(direct.layers[0].mask)
-    assert (found.source, found.notes, found.layers[0].kind) == (
-        direct.source,
-        direct.notes,
-        direct.layers[0].kind,
-    )
+    assert (found.source, found.notes, found.layers[0].kind) == (direct.source, direct.notes, direct.layers[0].kind)
 
 
 @cache
@@ -322,7 +301,7 @@ def test_transformers_answers_from_one_model(folders: dict[str, str], loads: lis
 
 
 def test_a_mask_that_cannot_be_replaced_is_refused_and_the_next_question_answered(tmp_path: Path) -> None:
-    save_model(tiny_model("bloom"), tmp_path)
+    save(tiny_model("bloom"), tmp_path)
     model = open_interactive(model=str(tmp_path))
     direct = model.trace(Query("w2 w3"), [1])
     with pytest.raises(NotExposedError, match="bloom makes its own mask, which --mask cannot replace"):

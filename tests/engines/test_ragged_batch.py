@@ -12,7 +12,7 @@ import pytest
 import attncli
 from attncli.engines.numpy import forward, ragged_batch
 from attncli.engines.source import CorpusItem, trace_stream
-from attncli.errors import Failure, InputError
+from attncli.errors import Failure
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
@@ -115,11 +115,3 @@ def test_nothing_of_a_pack_is_kept_when_the_next_one_is_there(packed: list[list[
         del trace, queries
         assert {number for number, array in made if array() is not None} <= {len(packed)}
     assert len(packed) > 3
-
-
-def test_one_bad_sentence_raises_where_nothing_catches_it() -> None:
-    source = attncli.open_source(model="demo", engine="native")
-    traces = source.traces(["the cat", "the dog", " ", "a mat"])
-    assert [next(traces).text, next(traces).text] == ["the cat", "the dog"]
-    with pytest.raises(InputError, match="is empty"):
-        next(traces)

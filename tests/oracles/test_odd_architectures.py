@@ -58,20 +58,12 @@ def test_what_bigbird_shows_does_not_depend_on_what_ran_before(tmp_path: Path) -
     np.testing.assert_array_equal(weights(source.trace(short).layers[0]), weights(first))
 
 
-@pytest.mark.parametrize(
-    ("model_class", "config"),
-    [
-        (NystromformerModel, NystromformerConfig(**BERT, num_landmarks=4, segment_means_seq_len=8)),
-        (
-            BigBirdPegasusModel,
-            BigBirdPegasusConfig(
-                vocab_size=128, d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4,
-                decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=256,
-                block_size=4, num_random_blocks=1,
-            ),
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("model_class", "config"), [
+    (NystromformerModel, NystromformerConfig(**BERT, num_landmarks=4, segment_means_seq_len=8)),
+    (BigBirdPegasusModel, BigBirdPegasusConfig(vocab_size=128, d_model=32, encoder_layers=2, decoder_layers=1,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48,
+        max_position_embeddings=256, block_size=4, num_random_blocks=1)),
+])  # fmt: skip
 def test_attention_to_a_budget_of_landmarks_or_blocks_is_refused(model_class: Any, config: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     save(model_class(config), tmp_path)

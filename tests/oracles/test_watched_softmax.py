@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from architectures import tiny_model
-from conformance import opened, save, save_for_auto
+from conformance import save_for_auto
 from refusals import refused
 from transformers import BloomConfig, BloomModel
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -55,13 +54,6 @@ def test_queries_and_keys_explain_the_scores(bloom: str) -> None:
     allowed = np.tril(np.ones((5, 5), bool))
     assert layer.recorded_scores is not None
     np.testing.assert_allclose(layer.recorded_scores[:, allowed], expected[:, allowed], atol=1e-4)
-
-
-def test_a_scale_is_stated_where_scores_are_scaled_products(tmp_path: Path) -> None:
-    save(tiny_model("gptj"), tmp_path)
-    layer = opened(tmp_path, "0").trace(SENTENCE).layers[0]
-    assert layer.q is not None
-    assert layer.scale == pytest.approx(layer.q.shape[-1] ** -0.5, rel=1e-5)
 
 
 def test_the_table_says_what_is_in_the_scores(bloom: str, attn: Callable[..., Any]) -> None:

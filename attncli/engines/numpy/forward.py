@@ -52,11 +52,7 @@ class Model:
         return _BATCH // (4 * (recorded + 2 * spec.feed_forward.width + 4 * spec.width))
 
     def record(
-        self,
-        sentences: Sequence[TokenIds],
-        wanted: Sequence[int],
-        heads: tuple[int, ...],
-        mask: Expression | None,
+        self, sentences: Sequence[TokenIds], wanted: Sequence[int], heads: tuple[int, ...], mask: Expression | None
     ) -> list[list[LayerTrace]]:
         """Return the wanted layers' attention to each sentence, in the order of the layers.
 
