@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from importlib.util import find_spec
 from typing import Any, Literal, TypeVar, get_args
 
-from attncli.errors import UsageError
+from attncli.errors import UsageError, require
 from attncli.text import visible
 
 _OF_EVERY_SOURCE = ("layer", "head", "mask", "special", "model", "pair", "target")
@@ -104,8 +103,7 @@ class LoadOptions(TokenizerOptions):
         if self.device_map is not None:
             if self.device != "cpu":
                 raise UsageError("--device and --device-map both say where the model runs; drop one of them")
-            if find_spec("accelerate") is None:
-                raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
+            require("--device-map", "accelerate")
         _check_choice(self, "dtype", Dtype)
 
 

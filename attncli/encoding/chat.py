@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attncli.errors import InputError, LoadError, NotExposedError, UsageError, require
+from attncli.errors import InputError, LoadError, NotExposedError, UsageError, install_command, require
 from attncli.text import ADDRESS, visible
 from attncli.trace.tokens import brief
 
@@ -186,9 +186,7 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
     installed = version("jinja2")
     if tuple(int(part) for part in installed.split(".")[:3] if part.isdigit()) < _LEAST:
         least = ".".join(map(str, _LEAST))
-        raise LoadError(
-            f"--chat takes jinja2 {least} or later, and {installed} is installed: pip install 'attncli[chat]'"
-        )
+        raise LoadError(f"--chat needs jinja2 {least}, not {installed}: {install_command('jinja2')}")
     process, special_tokens = TemplateProcess(source), dict(tokenizer.special_tokens_map)
     try:
         process.render()

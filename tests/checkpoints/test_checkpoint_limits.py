@@ -11,7 +11,7 @@ from architectures import tiny_model
 from conformance import opened, save, stacked
 from transformers import PreTrainedTokenizerFast
 
-from attncli.checkpoints import options
+from attncli import errors
 from attncli.engines import open_source
 from attncli.engines.torch import memory
 from attncli.engines.torch.engine import Checkpoint
@@ -231,11 +231,9 @@ def test_a_device_and_a_device_map_contradict_each_other(attn: Run, folder: Fold
 def test_a_device_map_without_accelerate_says_how_to_install_it(
     attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests: list[str] = []
-    monkeypatch.setattr(options, "find_spec", lambda name: requests.append(name))
+    monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
     ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", "auto")
-    refused(ran, USAGE, "--device-map", "accelerate", "pip install 'attncli[accelerate]'")
-    assert requests == ["accelerate"]
+    refused(ran, LOAD, "--device-map needs accelerate", "install accelerate")
     with pytest.raises(UsageError, match="accelerate"):
         open_source(model="no/such/checkpoint", device_map="auto")
 

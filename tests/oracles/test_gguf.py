@@ -292,4 +292,4 @@ def test_the_package_is_named_where_it_is_missing(
         write_gguf(tmp_path / f"{kind.name}.gguf", "llama", *write, kind)
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert attn("inspect", TEXT, "-m", tmp_path / "F16.gguf").code == 0
-    one_line(attn("inspect", TEXT, "-m", tmp_path / "Q8_0.gguf"), 3, "pip install 'attncli[gguf]'")
+    one_line(attn("inspect", TEXT, "-m", tmp_path / "Q8_0.gguf"), 3, "install gguf")
