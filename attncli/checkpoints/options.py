@@ -102,7 +102,7 @@ class LoadOptions(TokenizerOptions):
         """Refuse what cannot be before anything is loaded."""
         if self.device_map is not None:
             if self.device != "cpu":
-                raise UsageError("--device and --device-map both say where the model runs; drop one of them")
+                raise UsageError("--device and --device-map both set where the model runs; drop one of them")
             require("--device-map", "accelerate")
         _check_choice(self, "dtype", Dtype)
 
@@ -178,7 +178,7 @@ class ToyOptions(VocabularyOptions):
             if getattr(self, name) not in (None, self.d_model) and not is_projected:
                 option = "--" + name.replace("_", "-")
                 raise UsageError(
-                    f"{option} does not apply to --project {self.project}: there it is d_model, {self.d_model}"
+                    f"{option} does not apply to --project {self.project}, where it is d_model, {self.d_model}"
                 )
         is_split = (self.d_k is None and self.project != "none") or (self.d_v is None and self.project == "qkv")
         if is_split and self.d_model % self.heads:
@@ -190,7 +190,7 @@ class ToyOptions(VocabularyOptions):
             raise UsageError("--init does not apply to --project none, which has no weights; drop one of them")
         rows = max(self.vocab_size or 1, self.heads * self.key_width, self.heads * self.value_width)
         if rows * self.d_model > _LARGEST:
-            raise UsageError(f"these sizes make a matrix of over {_LARGEST:,} numbers; make them smaller")
+            raise UsageError(f"these sizes make a matrix of over {_LARGEST:,} numbers; give smaller ones")
         self.scale_factor  # noqa: B018  a scale that is no number is refused here
 
     @property

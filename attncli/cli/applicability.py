@@ -214,7 +214,7 @@ TABLE = (
     Exclusion(
         {"top"},
         lambda line: line.is_unranked,
-        "heads in their places; give --sort METRIC or --label, which say by what",
+        "heads in their places; give --sort METRIC or --label",
     ),
     Exclusion({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
     Exclusion(

@@ -2,17 +2,17 @@
 
 # Each is looked up where an option does not exist, by its name without the dashes, which its command may stand before.
 RETIRED = {
-    "allow-pickle": "tensors of .bin files are read without asking, by torch's restricted unpickler",
+    "allow-pickle": "torch's restricted unpickler reads .bin files without asking",
     "by": "group the table that -o FOLDER/ --show metrics writes, in DuckDB or pandas",
     "cache-limit": "fetched tensors are in the cache of huggingface_hub; `hf cache prune` and `hf cache rm` clear it",
-    "check docs": "use attn mask check --expect 'docs(3,2)' on the mask that packing is run with",
+    "check docs": "use attn mask check --expect 'docs(3,2)' on the mask of the packed batch",
     "compact": "use -o FOLDER/, a dataset of Parquet files",
     "each": "each TEXT is a sentence; put the words of one in quotes",
-    "fail-fast": "a sentence that cannot be read is named on stderr, the others go on, and the exit code is 5",
+    "fail-fast": "bad sentences are named on stderr, the rest continues, and the exit code is 5",
     "field": "use --column, which names a field of JSON Lines too",
     "heads on": "use attn inspect -o FOLDER/ --show metrics --on ray",
-    "keep": "join the results with the file by their column sentence, its row there",
-    "keep-errors": "what cannot be read is named on stderr, with the number of its sentence",
+    "keep": "join the results with the input by the column sentence, its row number",
+    "keep-errors": "bad sentences are named on stderr by their number",
     "man": "use attn help TOPIC and attn COMMAND --help",
     "maps": "use attn diff with --layer and --head for the maps of few heads, or -F json for all numbers",
     "mask batch": "save the mask as [batch, heads, queries, keys]; key padding is [batch, 1, 1, keys]",
@@ -26,7 +26,7 @@ RETIRED = {
     "over": "use --mean heads, --mean layers or --mean all",
     "range": "colours reach to the largest weight of the layer; use --ramp log for small ones",
     "reduce": "use --mean heads, --mean layers or --mean all",
-    "resume": "use -o FOLDER/: the same command goes on where a run ended",
+    "resume": "use -o FOLDER/, and run the same command again to resume",
     "reverse": "put a - before the metric: --sort -entropy",
     "revision": "name it with the model: -m NAME@REVISION",
     "rows": "use --query, which takes ranges too: --query 500:520",
@@ -36,5 +36,5 @@ RETIRED = {
     "system": "give a list of messages, whose first role is system: --chat --file NAME.json",
     "verify": "use --engine verify",
     "whole-files": "`hf download NAME` fetches a whole checkpoint into the local cache",
-    "yes": "what a run is going to fetch is said on stderr, and fetched without asking",
+    "yes": "downloads start without asking; stderr names them",
 }

@@ -26,7 +26,7 @@ def check_parquet(output: Path | None) -> Path:
         LoadError: what writes it is not installed.
     """
     if output is None:
-        raise UsageError("--format parquet writes a file; say where with --output attention.parquet")
+        raise UsageError("--format parquet writes a file; give --output attention.parquet")
     require("parquet", "pyarrow")
     return output
 

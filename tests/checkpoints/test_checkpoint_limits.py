@@ -15,7 +15,7 @@ from attncli import errors
 from attncli.engines import open_source
 from attncli.engines.torch import memory
 from attncli.engines.torch.engine import Checkpoint
-from attncli.errors import UsageError
+from attncli.errors import LoadError
 from attncli.recording.readers import transformers as interface
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
@@ -234,7 +234,7 @@ def test_a_device_map_without_accelerate_says_how_to_install_it(
     monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
     ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", "auto")
     refused(ran, LOAD, "--device-map needs accelerate", "install accelerate")
-    with pytest.raises(UsageError, match="accelerate"):
+    with pytest.raises(LoadError, match="accelerate"):
         open_source(model="no/such/checkpoint", device_map="auto")
 
 

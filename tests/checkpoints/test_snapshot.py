@@ -99,7 +99,7 @@ def test_several_checkpoints_are_listed_in_their_order(tiny_llama: str, tmp_path
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        (["params.json", "consolidated.00.pth"], "it has no config.json (there is consolidated.00.pth)"),
+        (["params.json", "consolidated.00.pth"], "has no config.json (there is consolidated.00.pth)"),
         (
             ["config.json", "tf_model.h5"],
             "no weights that can be read (there is tf_model.h5): expected model",
@@ -144,7 +144,7 @@ def test_an_adapter_whose_base_is_not_there_says_which(adapter: Path, tmp_path: 
         assert (ran.code, ran.out) == (3, "")
         assert ran.err.startswith("attn: the base of some/lora: "), ran.err
         assert "'some/base' was not found in the local cache" in ran.err
-        assert "--base names another" in ran.err
+        assert "give another with --base" in ran.err
 
 
 @pytest.fixture

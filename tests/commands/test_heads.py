@@ -203,7 +203,7 @@ def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -
         (["--metrics", "sink,entrpy"], "did you mean 'entropy'?"),
         (["--layer", "1"], "out of range"),
         (["--query", "nowhere"], "no such query token"),
-        (["-F", "parquet"], "say where with --output"),
+        (["-F", "parquet"], "give --output"),
         (["-o", "heads/"], "attn heads writes one table, and no folder of parts; attn inspect -o FOLDER/ --show"),
         (["-o", "heads.jsonl"], "expected a file ending in .json, .tsv, .csv, .parquet, .svg, .pdf, .png, .html, .md"),
     ],

@@ -226,7 +226,7 @@ def test_color_never_draws_for_a_printer(attn: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["a b", "-F", "pdf"], "--format pdf writes a file; say where with --output figure.pdf"),
+        (["a b", "-F", "pdf"], "--format pdf writes a file; give --output figure.pdf"),
         (
             ["a b", "--size", "3in"],
             "--size does not apply to table; it is of a figure: give -o figure.pdf, .png or .svg",

@@ -89,7 +89,7 @@ def test_a_file_may_have_any_name_and_be_a_pipe(attn: Run, tmp_path: Path) -> No
 def test_it_needs_a_file_and_pyarrow(attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = attn("inspect", "a b", "-F", "parquet")
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err == "attn: --format parquet writes a file; say where with --output attention.parquet\n"
+    assert ran.err == "attn: --format parquet writes a file; give --output attention.parquet\n"
     monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
     ran = attn("inspect", "a b", "-o", tmp_path / "x.parquet")
     assert (ran.code, ran.err.count("\n")) == (3, 1)

@@ -44,7 +44,7 @@ class Obedient:
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightsTask:
     """Makes the weights of a head of every trace; see `TraceTask`."""
 
     def __call__(self, number: int, trace: Trace) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -128,7 +128,10 @@ def test_an_adapter_beside_a_whole_model_or_without_its_weights_is_refused(
     both = beside_its_base(adapter, bases("llama"), tmp_path / "both")
     alone = with_settings(adapter, tmp_path / "alone")
     (alone / "adapter_model.safetensors").unlink()
-    for folder, words in ((both, "has a whole model and an adapter; put"), (alone, "without its weights, adapter_mod")):
+    for folder, words in (
+        (both, "has a whole model and an adapter; move"),
+        (alone, "without its weights, adapter_mod"),
+    ):
         ran = attn("inspect", TEXT, "-m", folder)
         assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
         assert words in ran.err
@@ -181,7 +184,7 @@ def test_a_base_in_pickles_is_read(
         torch.save(held, last)
         ran = attn("inspect", TEXT, "-m", folder)
         assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-        assert f"the pickle {last} holds more than tensors or is damaged; nothing in it was run" in ran.err
+        assert f"the pickle {last} holds more than tensors, or is damaged; none of it was run" in ran.err
 
 
 def test_every_command_that_loads_a_checkpoint_takes_an_adapter(
@@ -194,7 +197,7 @@ def test_every_command_that_loads_a_checkpoint_takes_an_adapter(
         ["mask", "model", nameless, TEXT],
         ["check", TEXT, "-m", nameless, "--layer", "0"],
     ):
-        assert "--base names it" in attn(*line).err, line
+        assert "give it with --base" in attn(*line).err, line
         assert attn(*line, "--base", base).code == 0, line
     message = json.loads(attn("inspect", TEXT, "-m", nameless, "--base", base, "-F", "json").out)["source"]
     assert (message["model"], message["adapter"], message["base"]) == (str(nameless), "LORA", base)
@@ -204,7 +207,7 @@ def test_a_base_for_what_is_no_adapter_is_a_usage_error(adapter: str, bases: Cal
     for line in (["inspect", TEXT, "-m", bases("llama")], ["tokens", TEXT, "-m", bases("llama")]):
         ran = attn(*line, "--base", adapter)
         assert ran.code == 2
-        assert "is none; drop it" in ran.err
+        assert "is a model; drop --base" in ran.err
     assert attn("inspect", TEXT, "-m", bases("llama"), "--base", bases("llama")).code == 0, "which is under itself"
 
 

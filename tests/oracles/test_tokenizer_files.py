@@ -75,7 +75,7 @@ def test_the_tokens_that_a_tokenizer_adds_are_special_and_the_others_know_their_
     assert of_text == tokenizer(text, add_special_tokens=False)["input_ids"]
     ran = attn("tokens", text, "--pair", text, "-m", folder)
     assert (ran.code, ran.out, ran.err.count("\n")) == (INPUT, "", 1)
-    assert "does not say which of two texts a token is of; drop --pair" in ran.err
+    assert "does not separate two texts; drop --pair" in ran.err
     cut = attn("tokens", text * 600, "--truncate", "-m", folder, "-F", "json").json
     assert cut["limit"] is None or cut["length"] == cut["limit"]
 
@@ -95,7 +95,7 @@ def test_code_that_a_checkpoint_brings_runs_only_if_it_may(attn: Run, tmp_path: 
     custom(tmp_path)
     ran = attn("tokens", "time", "-m", tmp_path)
     assert (ran.code, ran.out, ran.err.count("\n")) == (LOAD, "", 1)
-    assert "Python code that the checkpoint brings" in ran.err
+    assert "Python code in the checkpoint" in ran.err
     assert "--trust-remote-code" in ran.err
     ran = attn("tokens", "time", "-m", tmp_path, "--trust-remote-code", "-F", "json")
     assert [token["id"] for token in ran.json["tokens"]] == list(b"time")
@@ -205,7 +205,7 @@ def test_every_view_shows_tokens_without_places(attn: Run, marian: str, tmp_path
     for command in ("inspect", "tokens"):
         ran = attn(command, text, "--words", *source)
         assert (ran.code, ran.out, ran.err.count("\n")) == (USAGE, "", 1)
-        assert "--words needs to know where each token stands in the text" in ran.err
+        assert "--words needs the position of each token in the text" in ran.err
 
 
 def test_what_a_vocabulary_without_places_lacks_is_said_of_the_text(attn: Run, marian: str) -> None:

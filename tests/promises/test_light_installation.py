@@ -172,7 +172,7 @@ def test_what_takes_more_says_which_command_installs_it(
 def test_a_chat_takes_what_runs_templates(light: Light, tiny_llama: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_llama, tmp_path / "chat"))
     run = ("tokens", TEXT, "--chat", "-m", folder)
-    assert "has no chat template" in light(*run).err
+    assert "has no default chat template" in light(*run).err
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
     ran = light(*run)
     message = f"attn: --chat needs jinja2, which is not installed: {install_command('jinja2')}\n"
@@ -198,7 +198,7 @@ def test_files_of_sentences_are_read_and_what_takes_more_says_so(light: Light, t
 
 def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llama: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "it has no config.json" in light("inspect", TEXT, "-m", "empty").err
+    assert "has no config.json" in light("inspect", TEXT, "-m", "empty").err
     ran = light("tokens", TEXT, "-m", "/nowhere/x")
     message = "attn: the checkpoint '/nowhere/x' was not found: there is no such folder; check the path\n"
     assert (ran.code, ran.out, ran.err) == (LOAD, "", message)

@@ -38,7 +38,7 @@ def test_a_range_that_runs_backwards_says_how_to_write_it(written: str) -> None:
     with pytest.raises(UsageError) as refused:
         chosen(written)
     message = str(refused.value)
-    assert f"--head {written.removeprefix('0,')}: the range runs backwards; write " in message
+    assert f"--head {written.removeprefix('0,')}: the range is backwards; write " in message
     start, stop = map(int, message.rpartition(" ")[2].split("-"))
     assert chosen(f"{start}-{stop}") == tuple(range(start, stop + 1))
 
@@ -67,7 +67,7 @@ def test_what_is_no_choice_is_refused_with_examples(written: str) -> None:
 
 
 def test_an_empty_list_is_refused() -> None:
-    with pytest.raises(UsageError, match="no head was chosen; leave it out to have all of them"):
+    with pytest.raises(UsageError, match="no head was chosen; drop --head for all"):
         chosen([])
 
 

@@ -239,9 +239,9 @@ def test_files_that_cannot_be_read_at_all(attn: Run, tmp_path: Path, saved: Path
     damaged = tmp_path / "damaged.safetensors"
     for size in (0, 4, 100, saved.stat().st_size - 1):
         damaged.write_bytes(saved.read_bytes()[:size])
-        assert "no whole safetensors file" in refused(attn, damaged)
+        assert "not a complete safetensors file" in refused(attn, damaged)
     damaged.write_text("time flies like an arrow\n", encoding="utf-8")
-    assert "no whole safetensors file" in refused(attn, damaged)
+    assert "not a complete safetensors file" in refused(attn, damaged)
     damaged.write_bytes(b"\xff" * 64)
     assert str(damaged) in refused(attn, damaged)
     assert "does not exist" in refused(attn, tmp_path / "missing.safetensors")

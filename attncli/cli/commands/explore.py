@@ -41,8 +41,8 @@ def explore(
 ) -> None:
     """Type a sentence, and watch its attention change with every key.
 
-    It shows a head, all heads of its layer, and layers × heads, and takes the whole terminal. ? shows the keys; q or
-    Ctrl-C leaves, and prints the command line that gives what was seen last.
+    The screen shows one head, all heads of its layer, and layers × heads. Press ? for the keys. q or Ctrl-C leaves, and
+    prints the command that shows what you saw last.
 
     Examples:
     attn explore "time flies like an arrow"
@@ -56,10 +56,10 @@ def explore(
     from attncli.explore.view_state import ViewState
 
     if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
-        raise UsageError(f"attn explore is drawn on a terminal, and {why}; attn inspect prints what it would show")
+        raise UsageError(f"attn explore needs a terminal, and {why}; use attn inspect")
     words = request.text or [TEXT]
     if len(words) > 1 and any(" " in word for word in words):
-        raise UsageError(f"{len(words)} sentences, and one is explored at a time; attn diff compares two")
+        raise UsageError(f"{len(words)} sentences; attn explore takes one, attn diff two")
     query = Query(" ".join(words), request.pair, request.target, request.mask)
     state = ViewState(query, ramp=ramp)
     # The options that no key changes, as a command line has them.

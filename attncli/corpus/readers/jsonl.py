@@ -53,11 +53,11 @@ def _parse(line: bytes, name: str) -> dict[str, Any] | Failure:
         record = orjson.loads(line) if len(line) <= MAX_BYTES else None
     except orjson.JSONDecodeError as error:
         text = decode(line, name)
-        return text if isinstance(text, Failure) else Failure(f"it is no JSON: {visible(str(error))}")
+        return text if isinstance(text, Failure) else Failure(f"not JSON: {visible(str(error))}")
     if isinstance(record, dict):
         return record
     text = decode(line, name)
-    return text if isinstance(text, Failure) else Failure("it is no JSON object")
+    return text if isinstance(text, Failure) else Failure("not a JSON object")
 
 
 def _text(record: dict[str, Any], column: str, chat: bool) -> str | Failure:
@@ -66,7 +66,7 @@ def _text(record: dict[str, Any], column: str, chat: bool) -> str | Failure:
     value = record[column]
     if chat and isinstance(value, list):
         return conversation_of(value)
-    return value if isinstance(value, str) else Failure(f"its '{visible(column)}' is no text")
+    return value if isinstance(value, str) else Failure(f"its '{visible(column)}' is not text")
 
 
 def conversation_of(value: Any) -> str | Failure:

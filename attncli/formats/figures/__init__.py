@@ -36,7 +36,7 @@ def check_figures(output: Path | None = None, chosen: str = "") -> None:
         LoadError: what draws is not installed.
     """
     if chosen and output is None:
-        raise UsageError(f"--format {chosen} writes a file; say where with --output figure.{chosen}")
+        raise UsageError(f"--format {chosen} writes a file; give --output figure.{chosen}")
     require("a figure", "matplotlib")
 
 
