@@ -8,7 +8,6 @@ head (Cohen 1960, "A coefficient of agreement for nominal scales").
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 from attncli.analysis.metric_names import NAMES, Metric
@@ -41,17 +40,23 @@ class Label(NamedTuple):
     gain: float
 
 
-WEIGHTS: dict[str, Metric] = {
-    "previous": "previous",
-    "next": "next",
-    "self": "self",
-    "first": "sink",
-    "same token": "duplicate",
-    "induction": "induction",
-    "separator": "separator",
+WEIGHTS: tuple[Metric, ...] = ("previous", "next", "self", "sink", "duplicate", "induction", "separator")
+"""Labels that are called like the metric that they go by, a weight."""
+
+LABELS = {
+    "previous": "the token before",
+    "next": "the token after",
+    "self": "itself",
+    "sink": "the first token",
+    "duplicate": "earlier copies of the same token",
+    "induction": "the token after an earlier copy",
+    "separator": "special tokens but the first",
+    "local": "tokens close by",
+    "broad": "most tokens, with like weights",
 }
-LABELS = (*WEIGHTS, "local", "broad")
-SAY_LITTLE = {"self", "first", "separator", "broad"}
+"""What a head with each label attends to."""
+
+SAY_LITTLE = {"self", "sink", "separator", "broad"}
 """Labels of heads that attend so whatever the sentence is."""
 
 _MOST_CELLS = 2**26
@@ -77,7 +82,7 @@ def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float
         gain = round((score - start) / (end - start), 7) if start != end else 0.0  # the digits of a float32
         return [Label(name, score, baseline, gain)] if gain >= LEAST else []
 
-    found = [found for name, metric in WEIGHTS.items() for found in label(name, metric, 1.0)]
+    found = [found for name in WEIGHTS for found in label(name, name, 1.0)]
     if not _NEIGHBOURS & {one.name for one in found}:
         found += label("local", "distance", 0.0)
     return tuple(sorted(found or label("broad", "effective_keys", None), key=lambda one: -one.gain))
@@ -102,12 +107,17 @@ def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
 def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
     """Return so many heads that show most of what the heads do.
 
-    Of each label the head with the highest gain is taken, then of each the next one; last come heads without a label.
+    Of each label the head with the highest gain comes first. Then come the others of these labels, those without a
+    label, and last those whose label says little.
     """
-    by_label: dict[str, list[HeadKey]] = {}
-    for head in sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0)):
-        by_label.setdefault(next((label.name for label in labels.get(head, ())), ""), []).append(head)
-    without = by_label.pop("", [])
-    first = sorted(by_label.values(), key=lambda own: labels[own[0]][0].name in SAY_LITTLE)
-    ranked = [head for round_ in zip_longest(*first) for head in round_ if head is not None]
-    return {*(ranked + without)[:count]}
+    names = {head: next((label.name for label in labels.get(head, ())), "") for head in heads}
+    by_gain = sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0))
+    firsts = {name: head for head in reversed(by_gain) if (name := names[head])}
+
+    def rank(head: HeadKey) -> tuple[int, int]:
+        says_little = names[head] in SAY_LITTLE
+        if head in firsts.values():
+            return 0, says_little
+        return 1, 2 if says_little else int(not names[head])
+
+    return {*sorted(by_gain, key=rank)[:count]}

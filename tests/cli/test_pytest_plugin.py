@@ -171,7 +171,7 @@ def test_a_failure_says_where_what_and_draws_the_wrong_cells(failures: dict[str,
     # What the queries of padding see is no matter.
     wrong = [["AA" if query < 2 <= key else "░░" for key in range(6)] for query in range(6)]
     assert map_of(lines, 6) == wrong
-    assert lines[-1] == "A only the call: 8   B only expected: 0   ░ both   · neither"
+    assert lines[-1] == "A only the call: 8 cells   ░ both   · neither"
     assert "\x1b" not in failed
     assert failed.rstrip().endswith(
         f"test_masks.py:{line_of(TESTS, '    Model()(padded([6, 2]))') + 1}: AssertionError"

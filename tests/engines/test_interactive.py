@@ -39,7 +39,7 @@ MASKS = (
     "full",
     "window(2)",
     "band(1,1)",
-    "prefix(2)",
+    "causal | prefix(2)",
     "chunk(3)",
     "causal & keys(1,60)",
     "pad(right=1)",

@@ -111,7 +111,7 @@ def inspect(
         elif is_figure:
             _write_figure(environment, stream.values(), view, output, chosen, colormap, size)
         elif form is None:
-            _draw(environment, stream.values(), view, output, chosen, colormap)
+            _draw(environment, stream.values(), view, output, chosen, colormap, request.mask is not None)
         else:
             write_results(environment, stream, view, form, output.file)
         failures = stream.failures
@@ -181,13 +181,17 @@ def _draw(
     output: options.TraceOutput,
     chosen: str,
     colormap: str,
+    has_mask: bool,
 ) -> None:
+    from attncli.masks.effects import idle_notes
     from attncli.render.inspect import Layout
 
     with output.view(environment, chosen, "inspect") as canvas:
         palette = canvas.palette(colormap)
         layout, before = None, 0
         for _, trace in traces:
+            for note in idle_notes(layer.mask for layer in trace.layers) if has_mask else ():
+                environment.note(note)
             height = canvas.height
             if height is not None:  # what was noted above the view takes lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)

@@ -209,9 +209,9 @@ class LargeHead:
         margin = Segment(" " * self._margin(self.window.labels))
         if self._header > 1:
             yield [margin, *self._ticks()]
-        lines, (_, values, allowed, _), scale = self._lattice.lines, self._picture, self.sight.scale(self.ramp)
+        lines, picture, scale = self._lattice.lines, self._picture, self.sight.scale(self.ramp)
         blank = partial(self.sight.blank, *self.window[:2])
-        body = map_lines(values, allowed, self._lattice, self.palette, scale, self._at, blank)
+        body = map_lines(picture.values, picture.allowed, self._lattice, self.palette, scale, self._at, blank)
         middle = (self.window.cell.lines - 1) // 2  # of the lines of a cell
         for number, (rows, cells) in enumerate(zip(lines[: self._body], body, strict=False)):
             is_named = not rows or number - lines.index(rows) == middle
