@@ -145,7 +145,7 @@ def traced(made: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def long(tokens: int) -> Trace:
-    return attncli.inspect(" ".join(f"w{place % 700}" for place in range(tokens)), heads="0")
+    return attncli.inspect(" ".join(f"w{place % 700}" for place in range(tokens)), head="0")
 
 
 @pytest.mark.parametrize("name", ["json", "jsonl", "tsv"])

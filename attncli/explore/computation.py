@@ -128,7 +128,7 @@ class _TextCache:
         others = () if self.trace is None else self.trace.layers
         mine = {layer.layer for layer in trace.layers}
         layers = [*trace.layers, *(layer for layer in others if layer.layer not in mine)]
-        arrays = (array for layer in layers for array in (layer.q, layer.k, layer.scores) if array is not None)
+        arrays = (array for layer in layers for array in (layer.q, layer.k, layer.recorded_scores) if array is not None)
         self.computed = self.computed.union(computed)
         if sum(array.nbytes for array in arrays) > _MOST:
             layers, self.computed = [*trace.layers], frozenset(computed)
@@ -285,7 +285,7 @@ def _numbers(trace: Trace, look: ViewState) -> Trace:
     if look.numbers == "rollout":
         kind = look.kind or next(layer.kind for layer in trace.layers if layer.layer == look.layer)
         layers = tuple(layer for layer in trace.layers if layer.kind == kind)
-        return derive(replace(trace, layers=layers), rollout=True, layers=look.layer)
+        return derive(replace(trace, layers=layers), rollout=True, layer=look.layer)
     return trace
 
 

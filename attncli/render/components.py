@@ -321,7 +321,7 @@ def _matrices(
     if "v" in wanted:
         yield _vectors("v", head.v[keys], columns)
     if "scores" in wanted:
-        title = "scores, before the mask" if head.layer.scores is None else "scores, masked"
+        title = "scores, before the mask" if head.layer.recorded_scores is None else "scores, masked"
         yield Matrix(title, head.scores[:, keys], rows, columns, head.mask[:, keys])
     if "weights" in wanted:
         shown = drawn_cells(head)[:, keys]

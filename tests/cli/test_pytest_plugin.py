@@ -210,7 +210,7 @@ def test_it_is_there_and_costs_nothing() -> None:
         "print(*sorted(set(sys.modules) - before))"
     )
     printed = subprocess.run([sys.executable, "-c", requests], capture_output=True, encoding="utf-8", check=True).stdout
-    assert printed.split() == ["attncli", "attncli._version", "attncli.cli", "attncli.cli.pytest_plugin"]
+    assert printed.split() == ["attncli", "attncli.cli", "attncli.cli.pytest_plugin"]
 
 
 def test_attn_runs_a_pytest_that_warns_of_nothing(tmp_path: Path) -> None:

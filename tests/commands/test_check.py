@@ -379,7 +379,7 @@ def test_a_healthy_checkpoint_is_summed_up_and_the_library_gives_what_the_comman
     assert document["ok"] is True
     assert document["findings"] == []
     assert len(document["tokens"]) == len(DEFAULT_TEXTS)
-    report = attncli.check(minilm, layers="0,5")
+    report = attncli.check(minilm, layer="0,5")
     assert report.masks == (("full", "self", (0, 5)),)
     for ours, theirs in zip(report.invariances, document["invariances"], strict=True):
         assert (ours.name, ours.reason) == (theirs["name"], theirs["reason"])

@@ -333,7 +333,7 @@ def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
     [
         (["show", "causal & windw(2)"], USAGE, "at character 10"),
         (["show", "causal", " "], INPUT, "empty"),
-        (["show", "causal", "a b", "--size", "2x3"], USAGE, "--size 2x3 does not apply to a text"),
+        (["show", "causal", "a b", "--size", "2x3"], USAGE, "--size does not apply to TEXT"),
         (["show", "causal", "--size", "3x"], USAGE, "--size 3x: expected queries, such as 8"),
         (["show", "causal", "a b c", "--past", "3"], USAGE, "--past 3 leaves no query"),
         (["show", "causal", "--size", "999999999"], INPUT, "too many"),

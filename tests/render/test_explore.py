@@ -235,9 +235,9 @@ def odd() -> LayerViewCache:
     weights = np.full((1, 4, 5), 0.2, np.float32)
     weights[0, 0, 4], weights[0, 1, :3], weights[0, 2] = 0, (np.nan, np.inf, 0), 0
     layer = layer_of(
-        np.ones((1, 4, 2), np.float32), np.ones((1, 5, 2), np.float32), mask=allowed[None], weights=weights
+        np.ones((1, 4, 2), np.float32), np.ones((1, 5, 2), np.float32), mask=allowed[None], recorded_weights=weights
     )
-    return LayerViewCache(trace_of(replace(layer, scores=np.zeros((1, 4, 5), np.float32))), layer)
+    return LayerViewCache(trace_of(replace(layer, recorded_scores=np.zeros((1, 4, 5), np.float32))), layer)
 
 
 @pytest.mark.parametrize("palette", [ASCII, COLOUR], ids=["ascii", "truecolor"])

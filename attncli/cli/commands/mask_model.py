@@ -49,14 +49,14 @@ def model(
     from attncli.checkpoints.options import LoadOptions, checked_options
     from attncli.checkpoints.snapshot import resolve
     from attncli.cli.progress import status
-    from attncli.cli.sentences import note_doubts
+    from attncli.cli.sentences import check_meant
     from attncli.engines.torch import announce_import
     from attncli.trace.selection import Indices
 
     if model is None:
         raise UsageError(f"give the checkpoint with -m: attn mask model -m {shlex.quote(visible(text[0]))} TEXT")
     chosen = output.chosen()
-    note_doubts(text, environment)
+    check_meant(text, environment)
     with status(environment, f"loading {model}"):
         values = {**dict(hub.explicit_values()), "chat": chat}
         loading = checked_options(model, values, LoadOptions, "a checkpoint that transformers runs")
