@@ -63,6 +63,7 @@ def shared_outcomes(
 
 
 TOP = 10
+CHANGED = 5e-5  # of a divergence in bits, or of a weight: what four digits show; less is rounding
 
 
 @dataclass(frozen=True)

@@ -98,9 +98,8 @@ class CommandLine:
 
     @property
     def is_unranked(self) -> bool:
-        """Whether heads stand by layer and head, or on a map."""
-        is_ranked = self.value("sort") or self.value("label") or (self.value("induction") and not self.value("grid"))
-        return self.command == "heads" and not is_ranked
+        """Whether heads stand by layer and head."""
+        return self.command == "heads" and not (self.value("sort") or self.value("induction"))
 
 
 class Exclusion(NamedTuple):
@@ -186,14 +185,7 @@ TABLE = (
         lambda line: line.value("on") and re.fullmatch(r"cuda:\d+", line.value("device")),
         "--on, where Ray chooses the GPU; give --device cuda",
     ),
-    Exclusion(
-        {"sort", "label", "metrics"}, _uses("grid"), "--grid, which has every head in its place; drop one of them"
-    ),
-    Exclusion(
-        {"top"},
-        lambda line: line.is_unranked,
-        "heads in their places; give --sort METRIC or --label, which say by what",
-    ),
+    Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC, which ranks them"),
     Exclusion({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
     Exclusion(
         {"dtype"},

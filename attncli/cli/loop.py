@@ -45,12 +45,14 @@ def trace_job(
     `layers` are needed whatever `--layer` names, `default_layers` where it names none.
     """
     from attncli.corpus.jobs import TraceJob
+    from attncli.trace.selection import layer_and_heads
 
     texts, chosen = options.texts, options.selection
+    layer, head = layer_and_heads(layers or chosen.layer, chosen.head)
     source = {
         "model": options.model,
-        "layers": layers or chosen.layer or default_layers,
-        "heads": chosen.head,
+        "layers": layer or default_layers,
+        "heads": head,
         "kind": chosen.kind,
         "mask": options.mask,
         "special": not texts.no_special,

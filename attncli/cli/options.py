@@ -321,9 +321,9 @@ Colormap = Annotated[
 Ramp = Annotated[
     Literal["sqrt", "linear", "log"] | None,
     view_option(
-        "How colours grow with weights: with their square root, with themselves or with their logarithm. Default: log.",
+        "Colour scale: log, sqrt or linear. Default: sqrt.",
         rare=True,
-        setting="log",
+        setting="sqrt",
     ),
 ]
 Color = Annotated[

@@ -31,7 +31,7 @@ def open_source(
     Args:
         model: a checkpoint's folder or hub name; None is the toy layer.
         layers: which layers to record: an index, several, `"2-4"`, or `"all"`.
-        heads: which heads to show and derive; None is all of them.
+        heads: which heads to show and derive; None is all of them. `"L3H2"` is head 2 of layer 3.
         kind: the only kind of attention to record, `self`, `encoder`, `decoder` or `cross`; None is every kind.
         mask: a mask expression or file; None is the toy layer's default or the checkpoint's own mask.
         special: whether the tokenizer adds its special tokens.
@@ -42,8 +42,10 @@ def open_source(
         UsageError: an option does not exist, or does not apply to this source.
         LoadError: the checkpoint or its tokenizer cannot be loaded.
     """
-    from attncli.trace.selection import Indices
+    from attncli.trace.selection import Indices, layer_and_heads
 
+    layer, heads = layer_and_heads(layers or None, heads)  # 0, the default, may be any
+    layers = layers if layer is None else layer
     chosen_layers, chosen_heads = Indices.of("layer", layers), Indices.of("head", heads)
     if model is None:
         from attncli.engines.toy import ToyLayer

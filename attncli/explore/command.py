@@ -82,7 +82,7 @@ def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
     if what == "map":
         if look.metric is None and both:
             return ReplayCommand("diff", both, (*options, *kind, *ramp))
-        return ReplayCommand("heads", texts, (*options, *kind, "--grid", look.metric or FIRST_METRIC))
+        return ReplayCommand("heads", texts, (*options, *kind, "--metrics", look.metric or FIRST_METRIC))
     if what == "why":
         cell = ("--query", str(look.query), "--key", str(look.key))
         return ReplayCommand("why", texts, (*options, *place, *kind, *head, *cell, *ramp))

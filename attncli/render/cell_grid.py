@@ -145,7 +145,7 @@ def _cells(
     is_number = (np.isfinite(values) & allowed).tolist()
     first = [
         [
-            ((_number(value, digits, width - 1) if is_one else glyph.strip()).rjust(width), style)
+            ((short_number(value, digits, width - 1) if is_one else glyph.strip()).rjust(width), style)
             for (glyph, style), value, is_one in zip(*line, strict=True)
         ]
         for line in zip(drawn, values.tolist(), is_number, strict=True)
@@ -158,7 +158,7 @@ def _cells(
     return first, below
 
 
-def _number(value: float, digits: int, width: int) -> str:
+def short_number(value: float, digits: int, width: int) -> str:
     """Return a number in so many characters: with fewer digits than it should have, if need be, or not at all."""
     for fewer in range(digits, -1, -1):
         text = number_text(value, fewer)

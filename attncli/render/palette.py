@@ -33,6 +33,14 @@ COLORMAPS = {
 # are as dark as each other, and nobody who cannot tell red from green takes one for the other. (The darkest blue has a
 # trace less green, 053061 there, so that the nearest of 256 colours is a blue too.)
 _AROUND_ZERO = ("7f3b08", "b35806", "e08214", "fdb863", "f7f7f7", "92c5de", "4393c3", "2166ac", "052e61")
+# What heads do, each label on a hue of Okabe and Ito's, which readers who are colour-blind tell apart: grey is for the
+# labels that most heads have, and the loudest one for the rarest.
+_HUES = {
+    "previous": "56b4e9", "next": "0072b2", "self": "f0e442", "sink": "8c8c8c", "duplicate": "cc79a7",
+    "induction": "d55e00", "separator": "b8a88a", "local": "009e73", "broad": "8070d0",
+}  # fmt: skip
+_BACKDROP = "202020"  # that pale hues come near to
+_ROUNDING = 1e-5  # by which a weight in float32 may exceed 1
 _LEAST_REACH = 1e-5  # of differences; weights in float32 are rounded to a hundredth of it
 _STEPS = {"truecolor": 256, "256": 9}
 # Without colour two characters to a cell tell eight shades apart, one character four.
@@ -66,8 +74,7 @@ _PLAIN_MARKS = str.maketrans({"␣": "_", "◌": ""})
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # Unicode's bidirectional classes
 LEFT_TO_RIGHT = "\u200e"
 
-# With it the most cells of real heads are told apart from their neighbours: BENCHMARKS.md has the shares.
-DEFAULT_RAMP: Ramp = "log"
+DEFAULT_RAMP: Ramp = "sqrt"  # with it the eye finds the largest weight
 WIDEST = 1000  # ratio of the ends of a logarithmic scale; a softmax has hundreds of powers of ten
 
 DIM = Style(dim=True)
@@ -140,7 +147,7 @@ class Scale(NamedTuple):
         finite = np.isfinite(values)
         return {
             "0": values == 0,
-            "+": finite & (values > self.high),
+            "+": finite & (values > self.high * (1 + _ROUNDING)),
             "-": finite & (values < self.low) & (values != 0) & (self.ramp != "log"),
             "I": np.isposinf(values),
             "-I": np.isneginf(values),
@@ -236,6 +243,12 @@ class Palette(NamedTuple):
         for row, column in np.argwhere(~allowed).tolist():
             drawn[row][column] = masked
         return drawn
+
+    def of_label(self, label: str, gain: float = 1.0) -> Style | None:
+        """Return what a head of this label stands on, the paler the less it gains; None without colours."""
+        if not self.has_color or label not in _HUES:
+            return None
+        return colors((_BACKDROP, _HUES[label]), 101)[round(100 * (0.3 + 0.7 * gain))]
 
     @property
     def has_halves(self) -> bool:

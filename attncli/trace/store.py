@@ -25,7 +25,7 @@ from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.dump import checked_cells, read_dump
 from attncli.trace.layer import LayerTrace, Proof
 from attncli.trace.save import ARRAYS
-from attncli.trace.selection import Indices
+from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
 
@@ -86,6 +86,7 @@ def load(
     try:
         tensors = Tensors(Path(path))
         read = _read_trace if "attncli" in tensors.metadata else read_dump
+        layers, heads = layer_and_heads(layers, heads)
         trace = read(tensors, Indices.of("layer", layers), Indices.of("head", heads))
         selected = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
         if not selected:

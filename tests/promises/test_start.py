@@ -50,7 +50,7 @@ def test_numpy_multiplies_with_the_widest_registers_unless_it_is_told_otherwise(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["heads", "time flies like an arrow", "--grid", "sink"],
+        ["heads", "time flies like an arrow", "--metrics", "sink"],
         ["inspect", "time flies", "--format", "json", "--show", "q,k,v,output,metrics", "--mask", "window(2)"],
         ["inspect", "--from", "DUMP"],
     ],

@@ -207,9 +207,9 @@ class LargeHead:
         margin = Segment(" " * self._margin(self.window.labels))
         if self._header > 1:
             yield [margin, *self._ticks()]
-        lines, (_, values, allowed, _), scale = self._lattice.lines, self._picture, self.sight.scale(self.ramp)
+        lines, picture, scale = self._lattice.lines, self._picture, self.sight.scale(self.ramp)
         blank = partial(self.sight.blank, *self.window[:2])
-        body = map_lines(values, allowed, self._lattice, self.palette, scale, self._at, blank)
+        body = map_lines(picture.values, picture.allowed, self._lattice, self.palette, scale, self._at, blank)
         for number, (rows, cells) in enumerate(zip(lines[: self._body], body, strict=False)):
             is_first = number == 0 or not rows or lines[number - 1] != rows
             yield [*(self._label(rows) if is_first else [margin]), *cells]
