@@ -6,17 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from architectures import IMAGE_TEXT, architectures, each, tiny_config
-from conformance import (
-    NEED_MORE_THAN_TEXT,
-    NOT_REACHED,
-    WITH_TIMM,
-    Row,
-    arrays,
-    blank,
-    conform,
-    conform_whole,
-    opened,
-)
+from conformance import NEED_MORE_THAN_TEXT, NOT_REACHED, WITH_TIMM, Row, arrays, blank, conform, conform_whole, opened
 from readme import pages
 from safetensors import safe_open
 
