@@ -89,7 +89,7 @@ class Screen(NamedTuple):
         if self.command.startswith("attn explore"):
             from explored import screen_of
 
-            lines: list[Any] = screen_of(self.command, self.columns, self.lines, self.keys, False, environment)
+            lines: list[Any] = screen_of(self.command, self.columns, self.lines, self.keys, environment)
         else:
             size = {"COLUMNS": str(self.columns), "LINES": str(self.lines)}
             terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
