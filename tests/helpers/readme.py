@@ -20,8 +20,8 @@ INSTALLED = Path(sys.executable).parent
 _EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
 _PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
 _SCREEN = re.compile(
-    r"^(?P<command>attn .*)  # (?P<columns>\d+)×(?P<lines>\d+), (?P<path>docs/screens/\S+\.svg)"
-    r"(?:, after (?P<keys>.*))?$",
+    r"^(?P<command>attn .*)\n```\n\n!\[[^\]]+\]\(\S*(?P<path>screens/\S+)"
+    r' "(?P<columns>\d+)×(?P<lines>\d+)(?:, after (?P<keys>.*))?"\)$',
     re.MULTILINE,
 )
 # The last digits of a proof or of a change that is rounding belong to the processor, and so do seconds; the versions of
@@ -106,7 +106,9 @@ class Screen(NamedTuple):
 def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
     """Every picture of a terminal on some pages, or on all, by its path in the repository."""
     found = (match for text in (texts or pages()).values() for match in _SCREEN.finditer(text))
-    return {m["path"]: Screen(m["command"], int(m["columns"]), int(m["lines"]), m["keys"] or "") for m in found}
+    return {
+        f"docs/{m['path']}": Screen(m["command"], int(m["columns"]), int(m["lines"]), m["keys"] or "") for m in found
+    }
 
 
 def bring_materials(folder: Path) -> None:

@@ -173,7 +173,7 @@ def test_a_picture_is_what_its_command_draws(path: str, tmp_path: Path, in_cache
 
 
 def test_every_picture_is_shown_and_a_page_says_what_draws_it() -> None:
-    links = {page: re.findall(r"^!\[[^\]]+\]\((\S+)\)$", text, re.MULTILINE) for page, text in PAGES.items()}
+    links = {page: re.findall(r"^!\[[^\]]+\]\((\S+?)[ )]", text, re.MULTILINE) for page, text in PAGES.items()}
     shown = {(ROOT / page).parent / link for page, of_page in links.items() for link in of_page}
     stored = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.svg")} - {recording.PATH}
     named = {path.resolve().relative_to(ROOT).as_posix() for path in shown}
@@ -183,7 +183,7 @@ def test_every_picture_is_shown_and_a_page_says_what_draws_it() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
-    for link in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", PAGES[page]):
+    for link in re.findall(r"\]\((?!https?:)([^)# ]+)[^)]*\)", PAGES[page]):
         assert ((ROOT / page).parent / link).is_file(), link
 
 
