@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 INSTALLED = Path(sys.executable).parent
-_EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
+_EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n(?=<!-- shows (?P<shows>.*) -->\n|)")
 _PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
 _SCREEN = re.compile(
     r"^(?P<command>attn .*)\n```\n\n!\[[^\]]+\]\(\S*(?P<path>screens/\S+)"
@@ -34,11 +34,12 @@ _MACHINE = re.compile(
 
 
 class Example(NamedTuple):
-    """A command and the output that a page shows; the page by its path in the repository."""
+    """A command on a page, the output that stands there, and the pattern that any output has to show."""
 
     page: str
     command: str
     output: str
+    shows: str | None
 
 
 def pages() -> dict[str, str]:
@@ -50,7 +51,7 @@ def pages() -> dict[str, str]:
 def examples() -> list[Example]:
     """Every command that a page shows with its output."""
     return [
-        Example(page, match["command"], match["output"])
+        Example(page, match["command"], match["output"], match["shows"])
         for page, text in pages().items()
         for match in _EXAMPLE.finditer(text)
     ]
