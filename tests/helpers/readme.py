@@ -170,6 +170,7 @@ def main() -> None:
     from small_checkpoints import hub_cache, minilm_folder
 
     chosen = {page: text for page, text in pages().items() if page in sys.argv[1:] or not sys.argv[1:]}
+    os.environ.pop("COLUMNS", None)
     with tempfile.TemporaryDirectory() as name:
         environment = hub_cache(Path(name, "cache"), "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
 
