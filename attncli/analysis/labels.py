@@ -7,16 +7,21 @@ head (Cohen 1960, "A coefficient of agreement for nominal scales").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from attncli.analysis.metric_names import Metric
+from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.metrics import by_name, trace_metrics
+from attncli.trace.trace import Trace
 
 LEAST = 0.4
 """The gain from which a head has a label; the threshold of the detectors of ARENA's chapter on induction heads."""
 
 MIXED = "mixed"
 """What is said of a head that has no label."""
+
+
+HeadKey = tuple[int, str, int]  # its layer, the kind of attention, and its index
 
 
 class Label(NamedTuple):
@@ -35,16 +40,26 @@ class Label(NamedTuple):
     gain: float
 
 
-WEIGHTS: dict[str, Metric] = {
-    "previous": "previous",
-    "next": "next",
-    "self": "self",
-    "first": "sink",
-    "same token": "duplicate",
-    "induction": "induction",
-    "separator": "separator",
+WEIGHTS: tuple[Metric, ...] = ("previous", "next", "self", "sink", "duplicate", "induction", "separator")
+"""Labels that are called like the metric that they go by, a weight."""
+
+LABELS = {
+    "previous": "the token before",
+    "next": "the token after",
+    "self": "itself",
+    "sink": "the first token",
+    "duplicate": "earlier copies of the same token",
+    "induction": "the token after an earlier copy",
+    "separator": "special tokens but the first",
+    "local": "tokens close by",
+    "broad": "most tokens, with like weights",
 }
-LABELS = (*WEIGHTS, "local", "broad")
+"""What a head with each label attends to."""
+
+SAY_LITTLE = {"self", "sink", "separator", "broad"}
+"""Labels of heads that attend so whatever the sentence is."""
+
+_MOST_CELLS = 2**26
 _NEIGHBOURS = {"previous", "next", "self"}
 
 
@@ -67,7 +82,42 @@ def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float
         gain = round((score - start) / (end - start), 7) if start != end else 0.0  # the digits of a float32
         return [Label(name, score, baseline, gain)] if gain >= LEAST else []
 
-    found = [found for name, metric in WEIGHTS.items() for found in label(name, metric, 1.0)]
+    found = [found for name in WEIGHTS for found in label(name, name, 1.0)]
     if not _NEIGHBOURS & {one.name for one in found}:
         found += label("local", "distance", 0.0)
     return tuple(sorted(found or label("broad", "effective_keys", None), key=lambda one: -one.gain))
+
+
+def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
+    """Return the labels of the heads of a sentence, by layer, kind of attention and head.
+
+    Derived weights have none, and neither have texts so long that finding them would take seconds.
+    """
+    cells = sum(len(layer.heads) * layer.num_queries * layer.num_keys for layer in trace.layers)
+    if cells > _MOST_CELLS or any(layer.derived is not None for layer in trace.layers):
+        return {}
+    heads = [(layer.layer, layer.kind, head) for layer in trace.layers for head in layer.heads]
+    found = trace_metrics(trace)
+    return {
+        head: labels_of(by_name(NAMES, numbers), by_name(NAMES, uniform))
+        for head, numbers, uniform in zip(heads, *found, strict=True)
+    }
+
+
+def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
+    """Return so many heads that show most of what the heads do.
+
+    Of each label the head with the highest gain comes first. Then come the others of these labels, those without a
+    label, and last those whose label says little.
+    """
+    names = {head: next((label.name for label in labels.get(head, ())), "") for head in heads}
+    by_gain = sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0))
+    firsts = {name: head for head in reversed(by_gain) if (name := names[head])}
+
+    def rank(head: HeadKey) -> tuple[int, int]:
+        says_little = names[head] in SAY_LITTLE
+        if head in firsts.values():
+            return 0, says_little
+        return 1, 2 if says_little else int(not names[head])
+
+    return {*sorted(by_gain, key=rank)[:count]}

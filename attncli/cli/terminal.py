@@ -17,7 +17,7 @@ PAGE_WIDTH = 100  # cells in a line of a picture; what is wider goes on below
 
 # Rich fits lines to the console; where nothing sets a width, nothing is to be wrapped or cut.
 _ENDLESS = 1_000_000
-_LEAST_LINES = 40  # of a screen; who has fewer scrolls a little
+_LEAST_LINES = 12  # of a screen; who has fewer scrolls a little
 _WIDEST = 1000  # cells that a variable may say
 
 
@@ -155,7 +155,7 @@ def measured_width(stream: IO[str]) -> int:
 
 
 def _measured_height(stream: IO[str]) -> int:
-    """Return the lines of the terminal around a stream, at least those of a small screen, but for the prompt's."""
+    """Return the lines of the terminal around a stream, but for the prompt's."""
     from rich.console import Console
 
     return max(Console(file=stream, force_terminal=False).height, _LEAST_LINES) - 1  # of a dumb one it would say 25

@@ -48,11 +48,14 @@ def render(
         form: the machine format that it is encoded in; None leaves it as it is, to be drawn.
         save: where it is saved as well, as it was recorded.
     """
-    from attncli.analysis.derive import derived_trace
     from attncli.analysis.warnings import warnings_of
     from attncli.formats import part_of
 
-    derived = derived_trace(trace, derivation)
+    derived = trace
+    if not derivation.is_none:
+        from attncli.analysis.derive import derived_trace
+
+        derived = derived_trace(trace, derivation)
     view.check(derived)
     if save is not None:
         trace.save(save)

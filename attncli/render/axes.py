@@ -106,22 +106,25 @@ class Axis:
         longest = max(map(cell_len, self.labels))
         return self.digits + (1 + longest if longest else 0) + (2 if self.marked else 0)
 
-    def row_labels(self, header_lines: int, palette: Palette) -> Block:
-        """Return `index label` for every row, below as many blank lines as the matrix has headers."""
+    def row_labels(self, header_lines: int, palette: Palette, height: int = 1) -> Block:
+        """Return `index label` for every row, which is so high, below as many blank lines as the matrix has headers."""
         digits, width = self.digits, self.width
         # The marks stand in a column of their own, where no token that is called the same is taken for one.
         margin = 2 if self.marked else 0
-        lines = [
-            [
-                cell(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left"),
-                cell(MARK if place in self.marked else "", margin, BOLD),
-            ]
-            for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True))
-        ]
-        if self.boundary:
-            lines.insert(self.boundary, [Segment(palette.fit("─") * width, DIM)])
         blank = [Segment(" " * width)]
+        lines = []
+        for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True)):
+            if place == self.boundary > 0:
+                lines.append([Segment(palette.fit("─") * width, DIM)])
+            name = cell(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left")
+            lines += [[name, cell(MARK if place in self.marked else "", margin, BOLD)], *[blank] * (height - 1)]
         return Block([blank] * header_lines + lines, width)
+
+    def header(self, cell_width: int, palette: Palette) -> list[Segment]:
+        """Return the header of columns: what each is called where that has room, or else as many indices as have."""
+        if self.boundary or max(map(cell_len, self.labels)) >= cell_width:
+            return self.ticks(cell_width, palette)
+        return [cell(label, cell_width, DIM) for label in self.labels]
 
     def ticks(self, cell_width: int, palette: Palette, marked: int | None = None) -> list[Segment]:
         """Return the header of narrow columns: as many of their indices as have room.

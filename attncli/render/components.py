@@ -1,9 +1,10 @@
-"""The parts that the views of a trace are put together from: tokens, masks, numbers, maps."""
+"""The parts that the views of a trace are put together from: tokens, masks, numbers, sentences, maps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,15 +12,17 @@ from rich.console import RenderableType
 from rich.segment import Segment
 from rich.style import Style
 
+from attncli.analysis.labels import HeadKey, Label, labels_of_heads
 from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
-from attncli.render.block import COMFORTABLE, Block, Column, block, hstack, in_words, stack, table
+from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, hstack, in_words, stack, table
 from attncli.render.cell_grid import HALF, NARROW, GridCell
 from attncli.render.heatmap import Extent, Heatmap, cell_of, heatmap_of, heatmaps, scale_of_layer
-from attncli.render.legend import legend
+from attncli.render.legend import legend, ramp_line
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import token_list
+from attncli.render.sentence import QUERY, head_lines, sentence
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.top_keys import drawn_cells, top_keys
 from attncli.trace.trace import Trace, sequences
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 
+_FEW_HEADS = 4  # whose sentence is shown rather than all tokens of a long one
 WALK = ("embeddings", "q", "scores", "weights", "output")  # from a query to what it becomes
 
 
@@ -48,6 +52,13 @@ class MatrixFrame(NamedTuple):
     blind: Bool[np.ndarray, "H Q"]
     rows: Axis
     columns: Axis
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the first query sees no key behind it."""
+        layer = self.layer
+        first = layer.mask.rows(list(layer.heads), np.array([0]))
+        return layer.kind != "cross" and layer.num_keys > 1 and not first[..., layer.mask.past + 1 :].any()
 
     def blind_in(self, head: int) -> Bool[np.ndarray, "1 Q"]:
         """Return which rows may attend to no key in one head."""
@@ -76,8 +87,17 @@ class Components:
         rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, predicted).marking(blind)
         return MatrixFrame(layer, cells, blind, rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette))
 
+    @cached_property
+    def labels(self) -> dict[HeadKey, tuple[Label, ...]]:
+        """What heads do."""
+        return labels_of_heads(self.trace)
+
+    def label(self, layer: LayerTrace, head: int) -> str:
+        """Return what a head does, in a word; empty where it does nothing in particular."""
+        return next((label.name for label in self.labels.get((layer.layer, layer.kind, head), ())), "")
+
     def tokens(self, has_ids: bool = True, most: int | None = None) -> Block:
-        """Return the tokens of the text.
+        """Return the tokens of the text, or those of the rows and keys that are shown.
 
         Ids stand below them where there are some; of more than `most` lines the middle is counted.
         """
@@ -87,12 +107,74 @@ class Components:
         found = {
             tokens for layer in trace.layers for tokens in sequences(layer.kind, trace.query_tokens, trace.key_tokens)
         }
-        lists = {"queries": trace.query_tokens, "keys": trace.key_tokens}
-        lists = {"tokens": found.pop()} if len(found) == 1 else lists
-        return stack(token_list(each, title, self.palette, self.width, has_ids, most) for title, each in lists.items())
+        rows, columns = self._places
+        lists = {"queries": (trace.query_tokens, rows), "keys": (trace.key_tokens, columns)}
+        lists = {"tokens": (found.pop(), rows | columns)} if len(found) == 1 else lists
+        chosen = {title: [tokens[place] for place in sorted(places)] for title, (tokens, places) in lists.items()}
+        listed = {title: tokens for title, tokens in chosen.items() if tokens}
+        return stack(
+            token_list(tokens, title, self.palette, self.width, has_ids, most) for title, tokens in listed.items()
+        )
+
+    @cached_property
+    def _places(self) -> tuple[set[int], set[int]]:
+        """The rows that are shown, and the keys, or the heaviest of them where only these are."""
+        trace, view = self.trace, self.view
+        if not (view.queries or view.keys or view.hide_special):
+            return set(range(len(trace.query_tokens))), set(range(len(trace.key_tokens)))
+        if view.top_keys is None:
+            return set(view.rows(trace)), set(view.columns(trace))
+        keys = set[int]()
+        for layer in trace.layers:
+            cells = view.cells(trace, layer)
+            for head in layer.heads:
+                found = top_keys(layer.head(head, cells.rows), cells.of_columns, view.top_keys)
+                keys |= {cells.columns[place] for places, _ in found for place in places.tolist()}
+        return set(view.rows(trace)), keys
+
+    def has_sentence(self, frame: MatrixFrame) -> bool:
+        """Whether the last query that is shown is one to look at: of a causal model, or a chosen one."""
+        return (frame.is_causal or bool(self.view.queries)) and len(frame.columns) > 1
+
+    def sentence(self, frames: Sequence[MatrixFrame], lines: int | None, has_legend: bool = False) -> tuple[Block, int]:
+        """Return what the last query attends to, on the colours of the weights, and how many heads are shown.
+
+        As many heads are shown as so many lines have room for, those first that say most. Of a long sentence rather
+        the heaviest tokens for four heads than all of them for one.
+        """
+        frame, palette = frames[0], self.palette
+        query, columns = frame.cells.rows[-1], frame.cells.of_columns
+        tokens = [frame.cells.column_tokens[place] for place in frame.cells.columns]
+        is_one = frame.cells.row_tokens == frame.cells.column_tokens
+        marks = {place: QUERY for place, token in enumerate(tokens) if is_one and token.index == query}
+        heads = [
+            line._replace(weights=line.weights[columns], allowed=line.allowed[columns])
+            for line in head_lines([one.layer for one in frames], query, self.labels)
+        ]
+        title = [Segment(f"{frame.rows.indices[-1]} {frame.rows.labels[-1]}", BOLD), Segment(" attends to", DIM)]
+        ramp = [ramp_line(self.scale, palette, self.width, 1)] if has_legend and palette.has_color else []
+        header = flowing([title, *ramp], self.room)
+
+        def drawn(count: int, most: int | None) -> Block:
+            return sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)
+
+        if lines is None:
+            return stack([header, drawn(len(heads), None)]), len(heads)
+        above, each = (0, 1) if palette.has_color else (1, 2)  # the sentence itself, or colours
+        left = max(lines - len(header.lines), 1)
+        whole = len(drawn(1, None).lines) // each
+        most = max(min(whole, left // (min(len(heads), _FEW_HEADS) + above)), 1)
+        count = min(max(left // most - above, 1), len(heads))
+        return stack([header, drawn(count, most)]), count
+
+    @cached_property
+    def scale(self) -> Scale:
+        """Which weight each colour stands for, of all layers alike."""
+        scales = [scale_of_layer(self.trace, self.view, layer) for layer in self.trace.layers]
+        return max(scales, key=lambda scale: scale.high)
 
     def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
-        """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like in numbers.
+        """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like.
 
         What the numbers say of a part of the cells is no fact of the whole mask, so it has a title.
         """
@@ -114,30 +196,29 @@ class Components:
         title = block([[Segment(name, BOLD), Segment(self.palette.shortened(facts, self.room - len(name)), DIM)]])
         yield stack([title, drawing.picture(pool, self.palette, self.room)])
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
-        yield from drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
+        yield drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
 
-    def ranked(
-        self, frame: MatrixFrame, most: int, heads: Sequence[int] | None = None, queries: int | None = None
-    ) -> Block:
-        """Return the heaviest keys of the queries of heads."""
-        heads = frame.layer.heads if heads is None else heads
-        shown = frame.rows if queries is None else frame.rows.first(queries)
+    def ranked(self, frame: MatrixFrame, most: int, count: int | None = None) -> Block:
+        """Return the heaviest keys of the queries of heads, of the first so many of them."""
         precision = DIGITS if self.view.precision is None else self.view.precision
         columns, places = frame.columns, min(most, len(frame.columns))
-        names = [str(frame.layer.head_label(head)) for head in heads]
-        rows, sums, entries = [], [], []
-        for head, name in zip(heads, names, strict=True):
+        names = {head: str(frame.layer.head_label(head)) for head in frame.layer.heads}
+        rows, sums, entries = list[str](), list[str](), list[list[str]]()
+        for head, name in names.items():
+            shown = frame.rows if count is None else frame.rows.first(count - len(rows))
             axis = shown.marking(frame.blind_in(head)[:, : len(shown)])
             found = top_keys(frame.layer.head(head, axis.indices), frame.cells.of_columns, most)
             for place, (keys, weights) in enumerate(found):
                 mark = f" {MARK}" if place in axis.marked else ""
                 query = f"{axis.indices[place]:>{axis.digits}} {axis.labels[place]}{mark}"
-                rows.append(f"{name:>{max(map(len, names))}}  {query}")
+                rows.append(f"{name:>{max(map(len, names.values()))}}  {query}")
                 sums.append(number_text(float(weights.sum()), precision) if len(keys) else "")
                 entries.append([
                     f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, precision)}"
                     for key, weight in zip(keys, weights.tolist(), strict=True)
                 ])  # fmt: skip
+            if len(rows) == count:
+                break
         ranks = [
             Column(str(rank + 1), [(*listed, *[""] * places)[rank] for listed in entries]) for rank in range(places)
         ]
@@ -145,19 +226,20 @@ class Components:
         listed = table([Column("head query", rows, align="<"), Column("sum", sums, DIM), *ranks], self.width)
         return stack([block([[Segment(title, BOLD)]]), listed])
 
-    def digits(
-        self, frame: MatrixFrame, head: int, wanted: frozenset[str], scale: Scale | None = None, note: str = ""
-    ) -> Block | None:
+    def digits(self, frame: MatrixFrame, head: int, wanted: frozenset[str]) -> Block | None:
         """Return the matrices of a head under its title; None where nothing of what is wanted is a matrix."""
         layer = frame.layer
         axes = (frame.rows.marking(frame.blind_in(head)), frame.columns)
+        scale = self.scale if self.palette.has_color else None
         matrices = list(_matrices(layer.head(head, frame.cells.rows), frame.cells.of_columns, wanted, axes, scale))
         if not matrices:
             return None
         heads = f" of {layer.num_heads}" if layer.head_label(head) == head else ""
         if layer.num_groups < layer.num_heads:
             heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
-        facts = [heads + note]
+        others = [one for one in layer.heads if one != head]
+        heads += f" (numbers of another head: --head {others[0]})" * (bool(others) and not self._has_all_heads)
+        facts = [heads]
         facts += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
         facts += [mark for mark in [mark_note(frame.blind_in(head))] if mark]
         title = titled("head", layer.head_label(head))
@@ -165,51 +247,51 @@ class Components:
         return stack([lines, self._drawn(matrices)])
 
     def maps(
-        self,
-        title: str,
-        frame: MatrixFrame,
-        pictures: Sequence[Heatmap],
-        pool: tuple[int, int],
-        scale: Scale,
-        cell: GridCell,
+        self, title: str, frame: MatrixFrame, pictures: Sequence[Heatmap], pool: tuple[int, int], cell: GridCell
     ) -> Block:
         """Return the maps of heads under what their cells mean."""
-        marks = [*Extent.joined([picture.extent for picture in pictures]).mark_notes, mark_note(frame.blind)]
-        key = legend(scale, marks, self.palette, self.width, cell.columns, cell == HALF)
+        extent, scale = Extent.joined([picture.extent for picture in pictures]), self.scale
+        marks = [*extent.mark_notes, *["+ more than 1"] * bool(scale.odd(np.array([extent.highest]))["+"][0])]
+        key = legend(
+            scale, [*marks, mark_note(frame.blind)], self.palette, self.width, min(cell.columns, 2), cell == HALF
+        )
         header = [wrap_block(self.palette.fit(title), "", self.width), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
         drawn = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self.room, scale, cell)
         return stack([*header, drawn] if is_narrow else [hstack(header, 3), drawn])
 
-    def cells(self, frame: MatrixFrame, wanted: frozenset[str], has_all_heads: bool) -> Iterator[Block]:
-        """Yield the matrices of the heads that are printed in digits, and the maps, which share their colours.
+    @property
+    def _has_all_heads(self) -> bool:
+        """Whether all heads are printed in digits: where parts or a single row were asked for."""
+        return self.view.show is not None or all(
+            len(self.view.cells(self.trace, layer).rows) == 1 for layer in self.trace.layers
+        )
 
-        All heads are printed in digits, or the first one.
-        """
+    def cells(self, frame: MatrixFrame, wanted: frozenset[str]) -> Iterator[Block]:
+        """Yield the matrices of the heads that are printed in digits, which are all or the first one, and the maps."""
         layer, cells = frame.layer, frame.cells
-        rows = 1 if self.view.chooses_rows(self.trace) else -(-len(frame.rows) // (self.room - frame.rows.width - 2))
-        pool = rows, -(-len(frame.columns) // (self.room - frame.rows.width - 2))
-        pictures: dict[int, Heatmap] = {}
-        if "heatmap" in wanted or ("weights" in wanted and self.palette.has_color):
-            pictures = {head: heatmap_of(layer.head(head, cells.rows), cells.of_columns, pool) for head in layer.heads}
-        scale = scale_of_layer(self.trace, self.view, layer, pictures) if pictures else None
         if "embeddings" in wanted and layer.inputs is not None:
             unmarked = replace(frame.rows, marked=frozenset())  # an embedding attends to nothing yet
             yield self._drawn([_vectors("embeddings", layer.inputs[cells.rows], unmarked)])
-        heads = layer.heads if has_all_heads else layer.heads[:1]
-        note = f"; --head {layer.heads[1]} has another in digits" if len(heads) < len(layer.heads) else ""
-        for head in heads:
-            if (digits := self.digits(frame, head, wanted, scale, note)) is not None:
+        for head in layer.heads if self._has_all_heads else layer.heads[:1]:
+            if (digits := self.digits(frame, head, wanted)) is not None:
                 yield digits
         if "output" in wanted and (projected := layer.projected(cells.rows)) is not None:
             yield self._drawn([_vectors("projected: concatenated heads·W_o", projected, frame.rows)])
-        if "heatmap" in wanted and scale is not None:
-            shown = list(pictures.values())
-            small = HALF if self.palette.has_halves else NARROW
-            cell = cell_of(shown, frame.rows, frame.columns, pool, self.room, small)
+        if "heatmap" in wanted:
+            across = self.room - frame.rows.width - 2
+            rows = 1 if self.view.chooses_rows(self.trace) else -(-len(frame.rows) // across)
+            pool = rows, -(-len(frame.columns) // across)
+            shown = [
+                heatmap_of(layer.head(head, cells.rows), cells.of_columns, pool)._replace(label=self.label(layer, head))
+                for head in layer.heads
+            ]
+            cell = cell_of(
+                shown, frame.rows, frame.columns, pool, self.room, HALF if self.palette.has_halves else NARROW
+            )
             title = layer.measure + " of every head" * (len(shown) == layer.num_heads > 1)
             title += f", largest of {pool[0]}×{pool[1]}" * (pool != (1, 1))
-            yield self.maps(title, frame, shown, pool, scale, cell)
+            yield self.maps(title, frame, shown, pool, cell)
 
     def _drawn(self, matrices: Sequence[Matrix]) -> Block:
         return side_by_side(matrices, self.palette, self.width, self.view.precision)
@@ -238,7 +320,7 @@ def _matrices(
     if "v" in wanted:
         yield _vectors("v", head.v[keys], columns)
     if "scores" in wanted:
-        title = "scores, before the mask" if head.layer.scores is None else "scores, masked"
+        title = "scores, before the mask" if head.layer.recorded_scores is None else "scores, masked"
         yield Matrix(title, head.scores[:, keys], rows, columns, head.mask[:, keys])
     if "weights" in wanted:
         shown = drawn_cells(head)[:, keys]

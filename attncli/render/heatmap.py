@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from rich.segment import Segment
 from attncli.render.axes import Axis, titled
 from attncli.render.block import Block, hstack, stack
 from attncli.render.cell_grid import NARROW, WIDE, CellGrid, GridCell, map_lines
-from attncli.render.palette import BOLD, Palette, Scale
+from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.top_keys import drawn_cells
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 GAP = 1
 MOST = 64  # rows and columns of a picture; more are pooled
-_STRIPS = 2  # more strips than this are narrowed to one cell a column
 _HEADER = 2  # lines of a map: its title and its ticks
-_MOST_CELLS = 2**26  # that are looked at for their largest; more of them take seconds
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
 
@@ -60,12 +58,13 @@ class Extent(NamedTuple):
 
 
 class Heatmap(NamedTuple):
-    """One head's map: values in the cells that are allowed, and the extent of all that were pooled into them."""
+    """One head's map: values in the cells that are allowed, the extent of all pooled into them, and what it does."""
 
     title: str
     values: Float[np.ndarray, "Q K"]
     allowed: Bool[np.ndarray, "Q K"]
     extent: Extent = Extent()
+    label: str = ""
 
     def pooled(self, rows: int, columns: int, is_signed: bool = False) -> Heatmap:
         """Return the picture in blocks of rows × columns cells, each its largest allowed value.
@@ -78,8 +77,8 @@ class Heatmap(NamedTuple):
             return self
         if is_signed:
             highest = self.pooled(rows, columns).values
-            _, lowest, some, _ = self._replace(values=-self.values).pooled(rows, columns)
-            return self._replace(values=np.where(highest >= lowest, highest, -lowest), allowed=some)
+            lower = self._replace(values=-self.values).pooled(rows, columns)
+            return lower._replace(values=np.where(highest >= lower.values, highest, -lower.values))
         found, some = np.where(self.allowed, self.values, -np.inf), self.allowed
         for axis, step in ((0, rows), (1, columns)):
             found, some = _in_steps(np.maximum, found, step, axis), _in_steps(np.logical_or, some, step, axis)
@@ -108,40 +107,18 @@ def heatmap_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Heat
 
 def joined(title: str, parts: Sequence[Heatmap]) -> Heatmap:
     """Return the picture whose rows are those of its parts, one after the other."""
-    _, values, allowed, extents = zip(*parts, strict=True)
+    _, values, allowed, extents, _ = zip(*parts, strict=True)
     return Heatmap(title, np.concatenate(values), np.concatenate(allowed), Extent.joined(extents))
 
 
-def scale_of_layer(trace: Trace, view: View, layer: LayerTrace, pictures: Mapping[int, Heatmap]) -> Scale:
-    """Return which weight each colour of the maps of some heads stands for.
-
-    The ends are those of all rows and columns: the ones that are chosen keep the colours that they have among them.
-    Where finding these ends would take seconds, rows that are chosen have colours up to 1, which no weight exceeds.
-    """
-    whole, shown = view.unselected.cells(trace, layer), view.cells(trace, layer)
-    if (whole.rows, whole.columns) == (shown.rows, shown.columns):
-        highest = [picture.extent.highest for picture in pictures.values()]
-    elif len(whole.rows) * len(whole.columns) * len(pictures) > _MOST_CELLS and layer.weights is None:
-        highest = [1.0]
-    else:
-        highest = [largest_weight(layer.head(head, whole.rows), whole.of_columns) for head in pictures]
-    return Scale.up_to(max(highest, default=0.0), view.ramp)
-
-
-def largest_weight(head: HeadTrace, columns: Columns) -> float:
-    """Return the largest finite weight of a head, of the keys that count, or 0.
-
-    No softmax gives more than 1: once that is reached, as it is in the first row under a causal mask, no further rows
-    are derived.
-    """
-    found = 0.0
-    for block in head.blocks():
-        weights = block.weights[:, columns]
-        counted = drawn_cells(block)[:, columns] & np.isfinite(weights)
-        found = float(weights.max(initial=found, where=counted))
-        if found == 1 and head.layer.weights is None:
-            break
-    return found
+def scale_of_layer(trace: Trace, view: View, layer: LayerTrace) -> Scale:
+    """Return which weight each colour stands for: up to 1, or to the largest number that is shown if it is no share."""
+    if layer.derived is None or layer.derived.is_distribution:
+        return Scale.up_to(1.0, view.ramp)
+    cells = view.cells(trace, layer)
+    heads = (layer.head(head, cells.rows) for head in layer.heads)
+    pictures = [heatmap_of(head, cells.of_columns, (MOST, MOST)) for head in heads]
+    return Scale.up_to(max(picture.extent.highest for picture in pictures), view.ramp)
 
 
 def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
@@ -156,19 +133,20 @@ def size_of(cell: GridCell, titles: int, rows: Axis, columns: Axis) -> tuple[int
     The axes are pooled, and `titles` is the width of the longest one.
     """
     lines = rows if cell.rows == 1 else rows.paired()
-    high = _HEADER + len(lines) + bool(lines.boundary)
+    high = _HEADER + len(lines) * cell.lines + bool(lines.boundary)
     return high, max(len(columns) * cell.columns + bool(columns.boundary), titles)
 
 
 def cell_of(
     pictures: Sequence[Heatmap], rows: Axis, columns: Axis, pool: tuple[int, int], width: int, small: GridCell = NARROW
 ) -> GridCell:
-    """Return how large a cell of the pictures is drawn: wide, or small where that takes too many strips."""
-    titles = max(cell_len(picture.title) for picture in pictures)
-    _, panel_width = size_of(WIDE, titles, rows.pooled(pool[0]), columns.pooled(pool[1]))
-    per_strip = (width - rows.width) // (panel_width + GAP)
-    is_too_wide = panel_width > _room(rows, columns, width)
-    return small if is_too_wide or len(pictures) > per_strip * _STRIPS else WIDE
+    """Return how large a cell of the pictures is drawn: wide, or small where one map would be too wide."""
+    _, panel_width = size_of(WIDE, _titles(pictures), rows.pooled(pool[0]), columns.pooled(pool[1]))
+    return small if panel_width > _room(rows, columns, width) else WIDE
+
+
+def _titles(pictures: Sequence[Heatmap]) -> int:
+    return max(cell_len(f"{picture.title} {picture.label}".rstrip()) for picture in pictures)
 
 
 def heatmaps(
@@ -188,15 +166,16 @@ def heatmaps(
     row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
     if cell is None:
         cell = cell_of(pictures, rows, columns, pool, width)
-    _, panel_width = size_of(cell, max(cell_len(picture.title) for picture in pictures), row_axis, column_axis)
+    _, panel_width = size_of(cell, _titles(pictures), row_axis, column_axis)
     per_strip = max((width - rows.width) // (panel_width + GAP), 1)
     lattice = CellGrid(row_axis, column_axis, cell)
-    ticks = column_axis.ticks(cell.columns, palette)
+    ticks = column_axis.header(cell.columns, palette)
     panels = []
-    for title, values, allowed, _ in pictures:
-        cells = map_lines(values, allowed, lattice, palette, scale)
-        panels.append(Block([[Segment(palette.fit(title), BOLD)], ticks, *cells], panel_width))
-    labels = (row_axis if cell.rows == 1 else row_axis.paired()).row_labels(_HEADER, palette)
+    for picture in pictures:
+        title = [Segment(palette.fit(picture.title), BOLD), Segment(f" {picture.label}".rstrip(), DIM)]
+        cells = map_lines(picture.values, picture.allowed, lattice, palette, scale)
+        panels.append(Block([title, ticks, *cells], panel_width))
+    labels = (row_axis if cell.rows == 1 else row_axis.paired()).row_labels(_HEADER, palette, cell.lines)
     strips = [hstack([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
     return stack(strips, gap=1)
 

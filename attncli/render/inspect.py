@@ -18,7 +18,7 @@ from attncli.render.components import WALK, Components, MatrixFrame, layer_title
 from attncli.render.fit import LINES, LONG
 from attncli.render.heatmap import pooling
 from attncli.render.palette import BOLD, Palette
-from attncli.render.sections import headline, metrics_table, proof_line, shapes_table
+from attncli.render.sections import headline, metrics_table, proof_line, shapes_line
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
@@ -111,14 +111,14 @@ class Layout:
             if len(trace.layers) > 1:
                 yield Text(palette.fit(layer_title(layer)), BOLD)
             if "shapes" in wanted:
-                yield shapes_table(trace, layer, palette, self.width)
+                yield shapes_line(trace, layer, palette, self._parts.room)
             if "mask" in wanted:
                 yield from self._parts.mask(frame, self._mask_pool(frame))
             if self.view.top_keys is not None:
                 yield self._parts.ranked(frame, self.view.top_keys)
-            # All heads are in digits where the parts or a single row were asked for.
-            is_asked = self.view.show is not None or self._has_one_row
-            yield from self._parts.cells(frame, wanted - layer.missing, is_asked)
+            if self.view.show is None and not self._is_long and self._parts.has_sentence(frame):
+                yield self._parts.sentence([frame], None)[0]
+            yield from self._parts.cells(frame, wanted - layer.missing)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.width, self.view.precision)
             if "proof" in wanted:

@@ -1,21 +1,22 @@
 """The maps of heads that have the same rows and columns, and how they are laid out in some room.
 
-As long as a layout lets all heads stand there, the first that does is taken: a cell as wide as it is high; two cells in
-a character, which are as square; blocks of such cells, as long as a map has `_PLAIN` of them each way. Where none does,
-as many heads are drawn as fit in whole maps, if that is more than one, and else a few, of the largest blocks that let
-these fit.
+The largest cells are taken with which all heads fit: several characters, with the number in them; two characters in a
+line; one; or half of one. Where no cell is that small, cells are joined to blocks, as long as a map has `_PLAIN` of
+them each way. Where that does not help either, some heads are drawn whole, or a few in larger blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
 
+from attncli.analysis.labels import HeadKey, Label, most_telling
 from attncli.render.axes import Axis, titled
 from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell
 from attncli.render.components import MatrixFrame, layer_title
@@ -23,8 +24,8 @@ from attncli.render.fit import Bounds, most_heads
 from attncli.render.heatmap import GAP, Heatmap, heatmap_of, size_of
 from attncli.render.palette import Palette
 from attncli.text import layers_named
-from attncli.trace.layer import LayerTrace
 
+LARGE = tuple(GridCell(columns, 1, columns // 2) for columns in range(10, 3, -1))
 _PLAIN = 18  # cells each way with which a pattern is still plain: a head that looks at the token before is no diagonal
 _LEAST = 8  # with which heads can be told apart at all
 _FEW = 4  # heads, rather than larger maps of fewer
@@ -39,7 +40,7 @@ class GridLayout(NamedTuple):
         cell: how large a cell is.
         pool: how many rows and columns it stands for.
         rows: the query axis, with labels as long as there is room for.
-        is_short: whether titles are the shorter ones.
+        titles: which of the forms of titles, the longest of which is the first.
         lines: what it takes.
     """
 
@@ -47,7 +48,7 @@ class GridLayout(NamedTuple):
     cell: GridCell
     pool: tuple[int, int]
     rows: Axis
-    is_short: bool
+    titles: int
     lines: int
 
 
@@ -57,24 +58,33 @@ class LayerGroup:
 
     Attributes:
         frames: where each layer is drawn.
+        labels: what heads do.
         has_others: whether other layers are shown too, so that it has a name.
         keeps_rows: whether rows were chosen, which then stand for themselves as long as they fit.
         palette: how cells look.
     """
 
     frames: list[MatrixFrame]
+    labels: Mapping[HeadKey, Sequence[Label]]
     has_others: bool
     keeps_rows: bool
     palette: Palette
 
     @cached_property
-    def titles(self) -> tuple[Sequence[str], Sequence[str]]:
-        """A longer and a shorter name of each head."""
+    def titles(self) -> Sequence[Sequence[tuple[str, str]]]:
+        """Ever shorter titles of the heads: the name of each, and its label."""
         names = [(frame.layer.label, frame.layer.head_label(head)) for frame, head in self.heads]
         if self.has_others:
             long = [f"{_short('layer', layer)} {_short('head', head)}" for layer, head in names]
-            return long, [f"{layer}.{head}" for layer, head in names]
-        return [titled("head", head) for _, head in names], [_short("head", head) for _, head in names]
+            short = [f"{layer}.{head}" for layer, head in names]
+        else:
+            long, short = [titled("head", head) for _, head in names], [_short("head", head) for _, head in names]
+        keys = [(frame.layer.layer, frame.layer.kind, head) for frame, head in self.heads]
+        labels = [next((label.name for label in self.labels.get(key, ())), "") for key in keys]
+        forms = [(long, labels), (short, labels)] if any(labels) else []
+        return [
+            list(zip(*form, strict=True)) for form in (*forms, (long, [""] * len(long)), (short, [""] * len(short)))
+        ]
 
     @cached_property
     def rows(self) -> Axis:
@@ -91,12 +101,15 @@ class LayerGroup:
         """Each head, with where its layer is drawn."""
         return [(frame, head) for frame in self.frames for head in frame.layer.heads]
 
-    def heatmaps(self, layout: GridLayout) -> dict[int, Heatmap]:
-        """Return the maps of all heads, or of as many that differ most, by their places."""
-        return {
-            place: self._heatmap(place, layout.pool)._replace(title=self.titles[layout.is_short][place])
-            for place in self._chosen(layout.heads)
-        }
+    def heatmaps(self, layout: GridLayout) -> list[Heatmap]:
+        """Return the maps of all heads, or of as many that show most of what the heads do."""
+        places = [(frame.layer.layer, frame.layer.kind, head) for frame, head in self.heads]
+        chosen = most_telling(places, self.labels, layout.heads)
+        return [
+            self._heatmap(places.index(place), layout.pool)._replace(title=title, label=label)
+            for place, (title, label) in zip(places, self.titles[layout.titles], strict=True)
+            if place in chosen
+        ]
 
     @cached_property
     def _heatmap(self) -> Callable[[int, tuple[int, int]], Heatmap]:
@@ -108,15 +121,6 @@ class LayerGroup:
 
         return cache(made)
 
-    @cached_property
-    def _chosen(self) -> Callable[[int], list[int]]:
-        def chosen(count: int) -> list[int]:
-            found = most_unlike([frame.layer for frame in self.frames], self.rows.indices, count)
-            heads = [(place, head) for place, frame in enumerate(self.frames) for head in frame.layer.heads]
-            return [heads.index(each) for each in found]
-
-        return cache(chosen)
-
     def title(self, layout: GridLayout) -> str:
         """Return what the maps are."""
         heads = len(self.heads)
@@ -126,27 +130,29 @@ class LayerGroup:
         title = (layer_title(layers[0]) if len(layers) == 1 else several) + " · " if self.has_others else ""
         title += self.frames[0].layer.measure + f" of {counted}" * (heads > 1)
         title += f", largest of {layout.pool[0]}×{layout.pool[1]}" * (layout.pool != (1, 1))
-        return title + ", each under its layer.head" * (layout.is_short and self.has_others)
+        return title + ", each under its layer.head" * (layout.titles % 2 == 1 and self.has_others)
 
     @property
-    def _small(self) -> GridCell:
+    def small(self) -> GridCell:
+        """The smallest cell."""
         return HALF if self.palette.has_halves else NARROW
 
-    def whole(self, bounds: Bounds) -> GridLayout | None:
-        """Return how all heads are drawn with a cell for each query and key; None where they do not fit."""
-        found = most_heads((self._layout(bounds, cell, (1, 1)) for cell in (WIDE, self._small)), len(self.heads))
+    def whole(self, bounds: Bounds, cells: Iterable[GridCell]) -> GridLayout | None:
+        """Return how all heads fit, a cell for each query and key, with the first size of cells that lets them."""
+        found = most_heads((self._layout(bounds, cell, (1, 1)) for cell in cells), len(self.heads))
         return found if found and found.heads == len(self.heads) else None
 
     def best(self, bounds: Bounds) -> GridLayout:
         """Return how as much is drawn as fits: all heads in small blocks, few heads whole, or a few in larger ones."""
-        pooled = [layout for pool in self._pools(bounds) if (layout := self._layout(bounds, self._small, pool)).heads]
+        pooled = [layout for pool in self._pools(bounds) if (layout := self._layout(bounds, self.small, pool)).heads]
         every = most_heads(filter(self._is_plain, pooled), len(self.heads))
         if every is not None and every.heads == len(self.heads):
             return every
-        some = most_heads([self._layout(bounds, self._small, (1, 1)), *pooled[:1]], len(self.heads))
-        if some is not None and some.pool[1] == 1 and some.heads >= min(2, len(self.heads)):
-            return some
-        with_all_rows = [layout for layout in pooled if layout.pool[0] == 1] if self.keeps_rows else []
+        for few, cell in product((_FEW, 2), (WIDE, NARROW, self.small)):
+            some = self._layout(bounds, cell, (1, 1))
+            if some.heads >= min(few, len(self.heads)):
+                return some
+        with_all_rows = [layout for layout in pooled if layout.pool[0] == 1]
         for layouts in (with_all_rows, pooled):
             for few in range(min(_FEW, len(self.heads)), 0, -1):
                 if found := [layout for layout in layouts if layout.heads >= few]:
@@ -154,29 +160,19 @@ class LayerGroup:
         return self.best(Bounds(bounds.lines + 1, bounds.width + 1))  # the words alone fill the screen
 
     def _is_plain(self, layout: GridLayout) -> bool:
-        """Whether maps have enough cells; one that is as square as two halves of a character is a block of two rows."""
+        """Whether maps have enough cells."""
         sizes = len(self.rows), len(self.columns)
-        rows, columns = (-(-size // step) for size, step in zip(sizes, layout.pool, strict=True))
-        return min(rows * self._tall, columns) >= min(_PLAIN, *sizes)
-
-    @property
-    def _tall(self) -> int:
-        """How many rows the block of a square cell has for each of its columns."""
-        return 1 if self._small == HALF else 2
+        return min(-(-size // step) for size, step in zip(sizes, layout.pool, strict=True)) >= min(_PLAIN, *sizes)
 
     def _pools(self, bounds: Bounds) -> Iterable[tuple[int, int]]:
-        """Return the sizes of blocks, the smallest first."""
+        """Return the sizes of blocks, the smallest first; where rows are kept, those of one row too."""
         longest = max(len(self.rows), len(self.columns))
-        pools: dict[tuple[int, int], None] = {}
-        # One map alone is no wider than the room; where rows are kept, it need not be as low.
         first = -(-longest // bounds.width) if len(self.columns) > bounds.width else 1
-        for step in range(first, -(-longest // _LEAST) + 1):
-            size = -(-longest // step)
-            rows, columns = (-(-len(axis) // size) for axis in (self.rows, self.columns))
+        sizes = dict.fromkeys(-(-longest // -(-longest // step)) for step in range(first, -(-longest // _LEAST) + 1))
+        for size in sizes:
             if self.keeps_rows:
-                pools[1, columns] = None
-            pools[rows * self._tall, columns] = None
-        return pools
+                yield 1, size
+            yield size, size
 
     @cached_property
     def _labelled(self) -> list[Axis]:
@@ -192,24 +188,16 @@ class LayerGroup:
         rows, columns = self._axes(pool)
 
         def layouts() -> Iterator[GridLayout]:
-            for is_short, titles in enumerate(self.titles):
-                high, wide = size_of(cell, max(map(cell_len, titles)), rows, columns)
+            for form, titles in enumerate(self.titles):
+                widest = max(cell_len(f"{name} {label}".rstrip()) for name, label in titles)
+                high, wide = size_of(cell, widest, rows, columns)
                 for labels in self._labelled:
                     per_strip = (bounds.width - labels.width) // (wide + GAP)
                     heads = min(per_strip * ((bounds.lines + 1) // (high + 1)), len(self.heads))
                     lines = -(-heads // per_strip) * (high + 1) - 1 if per_strip > 0 else 0
-                    yield GridLayout(max(heads, 0), cell, pool, labels, bool(is_short), lines)
+                    yield GridLayout(max(heads, 0), cell, pool, labels, form, lines)
 
-        return most_heads(layouts(), len(self.heads)) or GridLayout(0, cell, pool, self.rows, False, 0)
-
-
-def most_unlike(layers: Sequence[LayerTrace], rows: Sequence[int], count: int) -> Sequence[tuple[int, int]]:
-    """Return so many heads that do the most different things, the place of the layer and the index of each."""
-    if count == sum(len(layer.heads) for layer in layers):
-        return [(place, head) for place, layer in enumerate(layers) for head in layer.heads]
-    from attncli.analysis.diverse_heads import most_different  # which few runs need
-
-    return most_different(layers, rows, count)
+        return most_heads(layouts(), len(self.heads)) or GridLayout(0, cell, pool, self.rows, 0, 0)
 
 
 def _short(what: str, label: int | str) -> str:

@@ -8,16 +8,15 @@ from itertools import pairwise
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.metrics import head_metrics
-from attncli.render.block import Block, Column, block, cell, grid, hstack, in_lines, stack, table
+from attncli.render.block import Block, Column, block, cell, flowing, hstack, in_lines, stack, table
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import plural
 from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Tokens
+from attncli.trace.tokens import Token
 from attncli.trace.trace import Provenance, Trace
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
@@ -85,7 +84,7 @@ def numbers_of(source: Provenance) -> list[str]:
 
 
 def token_list(
-    tokens: Tokens, title: str, palette: Palette, width: int | None, has_ids: bool, most: int | None = None
+    tokens: Sequence[Token], title: str, palette: Palette, width: int | None, has_ids: bool, most: int | None = None
 ) -> Block:
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need.
 
@@ -127,24 +126,19 @@ def token_list(
     return stack(drawn if has_ids else [Block(block.lines[:1], block.width) for block in drawn])
 
 
-def shapes_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int | None) -> Block:
-    """Return the shape of every tensor with its axes named, and what it is made of."""
+def shapes_line(trace: Trace, layer: LayerTrace, palette: Palette, width: int) -> Block:
+    """Return the shape of every tensor with its axes named, and what it is made of, in as few lines as they fit in."""
     made = _made_of(trace, layer)
     shapes = layer.shapes
     if layer.out_projection is not None:
         shapes["projected"] = [layer.num_queries, layer.out_projection.shape[1]]
-    rows: list[list[tuple[str, Style | None]]] = []
+    parts = []
     for name, sizes in shapes.items():
         named = ", ".join(f"{axis} {size}" for axis, size in zip(_AXES[name], sizes, strict=True))
         named = "kv " * (name in {"k", "v"} and layer.num_groups < layer.num_heads) + named
-        label = name.upper() if len(name) == 1 else name
-        rows.append([(label, BOLD), (f"[{named}]", None), (palette.label(made[name]), DIM)])
-    widest = max(sum(cell_len(text) + 2 for text, _ in row) for row in rows)
-    if width is not None and widest > width:  # where it comes from goes below what it is
-        below = [[[name, shape], [("", None), (" " + made[0], DIM)]] for name, shape, made in rows]
-        rows = [line for lines in below for line in lines[: 2 if lines[1][1][0].strip() else 1]]
-        return grid(rows, "<<", None)
-    return grid(rows, "<<<", width)
+        label = Segment(name.upper() if len(name) == 1 else name, BOLD)
+        parts.append([label, Segment(f" [{named}]"), Segment(f" {palette.label(made[name])}".rstrip(), DIM)])
+    return flowing(parts, width)
 
 
 def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:

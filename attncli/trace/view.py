@@ -62,11 +62,6 @@ class View(NamedTuple):
     top_keys: int | None = None
     ramp: Ramp | None = None
 
-    @property
-    def unselected(self) -> View:
-        """The same view of all rows and columns: what the ends of the colours are of, whichever of them are chosen."""
-        return self._replace(queries=(), keys=())
-
     def parts(self, default: tuple[str, ...]) -> frozenset[str]:
         """Return the parts to show, given a format's default."""
         return frozenset(default) if self.show is None else self.show

@@ -92,7 +92,7 @@ def test_a_pair_is_cut_at_its_longer_text_and_both_texts_stay(attn: Run, folder:
 
 def masked(folder: Path, mask: str, layers: str) -> Checkpoint:
     checkpoint = opened(folder, layers)
-    other = open_source(model=str(folder), layers=layers, mask=mask, special=False)
+    other = open_source(model=str(folder), layer=layers, mask=mask, special=False)
     assert isinstance(other, Checkpoint)
     checkpoint.request = other.request
     return checkpoint
@@ -224,7 +224,7 @@ def test_what_does_not_fit_is_refused_with_both_sizes_and_what_to_do(
 def test_half_precision_says_so_and_is_proven_within_its_rounding(attn: Run, minilm: str) -> None:
     arguments = ("inspect", "time flies like an arrow", "-m", minilm, "-l", "all")
     assert "float16 on cpu" in " ".join(attn(*arguments, "--dtype", "float16").out.split())
-    half, full = (open_source(model=minilm, layers="all", dtype=dtype) for dtype in ("float16", "float32"))
+    half, full = (open_source(model=minilm, layer="all", dtype=dtype) for dtype in ("float16", "float32"))
     half, full = (source.trace("time flies like an arrow") for source in (half, full))
     assert half.source.dtype == "float16"
     for layer, other in zip(half.layers, full.layers, strict=True):

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import attncli
-from attncli.checkpoints import signatures
+from attncli.checkpoints import options, signatures
 from attncli.checkpoints.options import (
     PROJECTS,
     EngineOptions,
@@ -32,20 +32,20 @@ def test_every_option_has_a_type_and_every_type_an_option(typed: type, reference
 
 
 def test_the_choices_are_those_that_are_taken() -> None:
-    assert set(get_args(signatures.Init)) == INITS.keys()
-    assert set(get_args(signatures.Rng)) == RNGS.keys()
-    assert set(get_args(signatures.Project)) == PROJECTS.keys()
+    assert set(get_args(options.Init)) == INITS.keys()
+    assert set(get_args(options.Rng)) == RNGS.keys()
+    assert set(get_args(options.Project)) == PROJECTS.keys()
 
 
 MAKING = names(ToyOptions, EngineOptions)
-SOURCE = {*MAKING, "model", "layers", "heads", "kind", "mask", "special", "generate"}
+SOURCE = {*MAKING, "model", "layer", "head", "kind", "mask", "special", "generate"}
 
 
 @pytest.mark.parametrize(("function", "listed"), [
     (attncli.open_source, SOURCE), (attncli.inspect, {*SOURCE, "text", "pair", "target"}),
     (attncli.heads, {*SOURCE, "texts", "pair", "target", "queries"}),
     (attncli.why, {*SOURCE, "text", "pair", "target", "query", "key"}),
-    (attncli.check, {*names(LoadOptions), "model", "texts", "target", "documents", "layers", "special"}),
+    (attncli.check, {*names(LoadOptions), "model", "texts", "target", "documents", "layer", "special"}),
     (attncli.tokenize, {*names(VocabularyOptions, TokenizerOptions), "text", "pair", "model", "special"}),
 ], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
 def test_a_function_lists_all_that_it_takes(function: Any, listed: set[str]) -> None:
@@ -61,5 +61,5 @@ def test_the_defaults_are_those_of_the_options() -> None:
     parameters = signature(attncli.inspect).parameters
     for one in (ToyOptions(), EngineOptions()):
         assert {name: parameters[name].default for name in vars(one)} == vars(one)
-    assert parameters["layers"].default == 0
-    assert signature(attncli.heads).parameters["layers"].default == "all"
+    assert parameters["layer"].default == 0
+    assert signature(attncli.heads).parameters["layer"].default == "all"

@@ -104,7 +104,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds mine\.txt; give a folder that holds the parts alone"):
         write(tmp_path)
     assert files_of(tmp_path) == {"mine.txt": b"mine"}
-    with pytest.raises(InputError, match=r"cannot write .*/no/such: No such file or directory"):
+    with pytest.raises(InputError, match=r"cannot write .*/no/such: "):
         write(tmp_path / "no" / "such")
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match=r"cannot write .*/file: File exists"):

@@ -81,7 +81,7 @@ def test_what_is_raised_where_it_runs_is_raised_here(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="layer 7"):
-        write(tmp_path / "out", layers="7")
+        write(tmp_path / "out", layer="7")
     monkeypatch.setattr(on_ray, "__version__", "9.9")
     with pytest.raises(LoadError, match=r" 9\.9; install the same one on every machine"):
         write(tmp_path / "out")

@@ -33,7 +33,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 LAYERS = 3
 MASKS = (
-    None, "causal", "full", "window(2)", "band(1,1)", "prefix(2)", "chunk(3)", "causal & keys(1,60)", "pad(right=1)",
+    None, "causal", "full", "window(2)", "band(1,1)", "causal | prefix(2)", "chunk(3)", "causal & keys(1,60)",
+    "pad(right=1)",
 )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @cache
 def opened(model: str, layers: tuple[int, ...], mask: str | None) -> Any:
-    return attncli.open_source(model=model, engine="native", layers=layers, mask=mask)
+    return attncli.open_source(model=model, engine="native", layer=layers, mask=mask)
 
 
 def fresh(model: str, question: Query, layers: tuple[int, ...]) -> Trace:
@@ -216,7 +217,7 @@ def test_another_mask_is_computed_from_the_embeddings_and_a_file_is_read_again(
     for head in (0, 1):
         allowed[head, 2, 0] = False
         np.save(path, allowed)
-        direct = attncli.inspect(words, model=folders["gpt2"], layers="all", mask=str(question.mask))
+        direct = attncli.inspect(words, model=folders["gpt2"], layer="all", mask=str(question.mask))
         rows.clear()
         assert same(model.trace(question, range(LAYERS)), direct)
         assert set((+rows).values()) == {4}
@@ -295,7 +296,7 @@ def test_transformers_answers_from_one_model(folders: dict[str, str], loads: lis
     assert [model.tokens(question)[1] for question, _ in requests] == [trace.key_tokens for trace in found]
     assert loads == [folder]
     for trace, (question, layers) in zip(found, requests, strict=True):
-        how = {"engine": "transformers", "layers": layers, "mask": question.mask}
+        how = {"engine": "transformers", "layer": layers, "mask": question.mask}
         assert equal(trace, attncli.inspect(question.text, model=folder, **how))
 
 
@@ -309,9 +310,9 @@ def test_a_mask_that_cannot_be_replaced_is_refused_and_the_next_question_answere
 
 
 def test_a_saved_trace_answers_its_own_question(folders: dict[str, str], tmp_path: Path) -> None:
-    direct = attncli.inspect("w2 w3", pair="w4", model=folders["bert"], layers=[0, 2])
+    direct = attncli.inspect("w2 w3", pair="w4", model=folders["bert"], layer=[0, 2])
     direct.save(path := tmp_path / "trace.safetensors")
-    saved = open_interactive(saved=path, heads=1)
+    saved = open_interactive(saved=path, head=1)
     question = Query("w2 w3", "w4")
     assert (saved.own, list(saved.layers), saved.steps([2, 0])) == (question, [0, 2], [[0, 2]])
     found = saved.trace(question, [2])

@@ -124,7 +124,15 @@ def test_the_digits_are_the_same_on_any_number_of_cores(threads: str, kind: type
 
 
 TOKENS = LONG + 44
-MASKS = ["full", "causal", "window(5)", "window(200)", "prefix(40)", "docs(100,150,50)", "causal & pad(left=3)"]
+MASKS = [
+    "full",
+    "causal",
+    "window(5)",
+    "window(200)",
+    "causal | prefix(40)",
+    "docs(100,150,50)",
+    "causal & pad(left=3)",
+]
 
 
 def long_layer(mask: str, **fields: object) -> LayerTrace:

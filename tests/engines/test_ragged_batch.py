@@ -37,7 +37,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 def answers(texts: Sequence[str | Failure], **options: Any) -> list[Trace | Failure]:
-    source = attncli.open_source(model="demo", layers="all", engine="native", **options)
+    source = attncli.open_source(model="demo", layer="all", engine="native", **options)
     sentences = [CorpusItem(number, text) for number, text in enumerate(texts, start=256)]  # of one window
     return [answer for _, answer in trace_stream(source, sentences, None, None)]
 
@@ -45,7 +45,7 @@ def answers(texts: Sequence[str | Failure], **options: Any) -> list[Trace | Fail
 def same(found: Trace | Failure, text: str, **options: Any) -> bool:
     """Return whether a trace is that of its text alone, but for what is rounded."""
     assert isinstance(found, Trace)
-    reference = attncli.inspect(text, model="demo", layers="all", engine="native", **options)
+    reference = attncli.inspect(text, model="demo", layer="all", engine="native", **options)
     assert (found.text, found.key_tokens) == (reference.text, reference.key_tokens)
     for layer, other in zip(found.layers, reference.layers, strict=True):
         assert (layer.heads, str(layer.mask), layer.scale) == (other.heads, str(other.mask), other.scale)
@@ -108,7 +108,7 @@ def test_what_has_no_room_together_is_tried_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_nothing_of_a_pack_is_kept_when_the_next_one_is_there(packed: list[list[int]]) -> None:
     made: list[tuple[int, weakref.ref[np.ndarray[Any, Any]]]] = []  # the number of the pack, and queries of it
-    for trace in attncli.open_source(model="demo", layers="all", engine="native").traces(TEXTS * 3):
+    for trace in attncli.open_source(model="demo", layer="all", engine="native").traces(TEXTS * 3):
         queries = trace.layers[0].q
         assert queries is not None
         made.append((len(packed), weakref.ref(queries if queries.base is None else queries.base)))

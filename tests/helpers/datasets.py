@@ -34,7 +34,7 @@ def sentences_of(count: int) -> Iterator[CorpusItem]:
 
 def toy_writer(folder: Path | str, view: View = METRICS, form: str = "parquet", **options: Any) -> ShardWriterJob:
     """Return the job that writes the toy layer's heads into a folder."""
-    job = TraceJob(partial(render, derivation=Derivation(), view=view, form=form), {"layers": "0", **options})
+    job = TraceJob(partial(render, derivation=Derivation(), view=view, form=form), {"layer": "0", **options})
     return ShardWriterJob(job, str(folder), form, types_of(view))
 
 

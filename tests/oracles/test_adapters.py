@@ -61,7 +61,7 @@ def eager(family: str, base: str) -> Any:
 
 def apart(folder: Path | str, expected: list[np.ndarray[Any, Any]], text: str = TEXT, **options: Any) -> float:
     """How far the weights that are shown are from those expected, by the size of the scores."""
-    trace = attncli.inspect(text, model=str(folder), layers="all", **options)
+    trace = attncli.inspect(text, model=str(folder), layer="all", **options)
     largest = 1.0
     worst = 0.0
     for layer in trace.layers:
@@ -275,7 +275,7 @@ def test_the_tower_that_an_adapter_changes_is_found_by_what_stands_above_its_lay
     save_for_auto(model.merge_and_unload(), tmp_path / "merged")
     for engine in ("native", "transformers"):
         found, expected, plain = (
-            attncli.inspect("w3 w4 w5", model=str(tmp_path / name), layers="all", engine=engine)
+            attncli.inspect("w3 w4 w5", model=str(tmp_path / name), layer="all", engine=engine)
             for name in ("adapter", "merged", "base")
         )
         for one, other, without in zip(found.layers, expected.layers, plain.layers, strict=True):

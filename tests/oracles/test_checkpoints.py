@@ -46,7 +46,7 @@ def weights(layer: Any) -> np.ndarray:
     ({"mask": "causal & window(3)"}, torch.ones(7, 7, dtype=torch.bool).tril().triu(-2)),
 ], ids=["plain", "bare", "pair", "mask"])  # fmt: skip
 def test_minilm_is_exact_in_every_layer_and_head(options: dict[str, Any], allowed: Any, minilm: str) -> None:
-    trace = attncli.inspect(SENTENCE, model=minilm, layers="all", **options)
+    trace = attncli.inspect(SENTENCE, model=minilm, layer="all", **options)
     texts = filter(None, (SENTENCE, options.get("pair")))
     expected = eager(minilm, *texts, special=options.get("special", True), allowed=allowed)
     assert len(trace.layers) == len(expected) == 6
@@ -83,7 +83,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_decoder_of_an_encoder_decoder_reads_what_writes_the_target(translator: str) -> None:
-    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layers="all")
+    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layer="all")
     assert [token.text for token in trace.query_tokens] == ["<pad>", "die", "Zeit", "fliegt"]
     assert [token.text for token in trace.key_tokens] == [*SENTENCE.split(), "</s>"]
     model = AutoModel.from_pretrained(translator, attn_implementation="eager").eval()
@@ -95,7 +95,7 @@ def test_the_decoder_of_an_encoder_decoder_reads_what_writes_the_target(translat
     for layer in trace.layers:
         theirs = expected[f"{layer.kind}_attentions"][layer.layer][0].numpy()
         np.testing.assert_allclose(weights(layer), theirs, atol=2e-6)
-    alone = attncli.inspect(SENTENCE, model=translator, layers="all")  # without a target only the encoder runs
+    alone = attncli.inspect(SENTENCE, model=translator, layer="all")  # without a target only the encoder runs
     assert [(layer.layer, layer.kind) for layer in alone.layers] == [(0, "encoder"), (1, "encoder")]
 
 
@@ -105,7 +105,7 @@ def test_an_encoder_decoder_rolls_out_one_kind_at_a_time(
 ) -> None:
     command = ("inspect", SENTENCE, "-m", translator, "--target", "die Zeit fliegt", "--rollout")
     document = attn(*command, "--kind", kind, "-F", "json").json
-    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layers="all", kind=kind)
+    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layer="all", kind=kind)
     expected = np.eye(trace.layers[0].num_queries)
     for layer in trace.layers:
         expected = 0.5 * (weights(layer).mean(axis=0) + np.eye(len(expected))) @ expected

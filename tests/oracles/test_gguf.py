@@ -87,7 +87,7 @@ def known(model: Any, numbers: dict[str, np.ndarray], ids: list[int]) -> list[np
 
 
 def same(path: Path, model: Any, numbers: dict[str, np.ndarray]) -> attncli.Trace:
-    trace = attncli.inspect(TEXT, model=str(path), layers="all")
+    trace = attncli.inspect(TEXT, model=str(path), layer="all")
     expected = known(model, numbers, [token.id for token in trace.query_tokens])
     assert len(trace.layers) == len(expected)
     for layer, weights in zip(trace.layers, expected, strict=True):
@@ -249,7 +249,7 @@ def test_only_the_rows_of_the_sentence_are_made_of_their_blocks(
         return numbers
 
     monkeypatch.setattr(gguf.quants, "dequantize", counted)
-    trace = attncli.inspect(TEXT, model=str(path), layers=0)
+    trace = attncli.inspect(TEXT, model=str(path), layer=0)
     assert made[0] == len(trace.query_tokens) * 256
     assert max(made) < tensors["model.embed_tokens.weight"].size
 

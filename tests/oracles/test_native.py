@@ -205,12 +205,12 @@ def agrees(model: str | Path, text: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("text", "options"), [
-    ("time flies like an arrow", {"layers": 5, "pair": "fruit flies like a banana"}),
-    ("time flies like an arrow", {"layers": 4, "mask": "causal & window(2)"}),
+    ("time flies like an arrow", {"layer": 5, "pair": "fruit flies like a banana"}),
+    ("time flies like an arrow", {"layer": 4, "mask": "causal & window(2)"}),
     # some queries see no key
-    ("time flies like an arrow", {"layers": 3, "mask": "keys(0,2)"}),
-    ("time " * 600, {"layers": 2, "truncate": True}), ("x", {"layers": "all", "special": False}),
-    ("日本語 [MASK] 👩‍👩‍👧 [PAD] naïve", {"layers": "all"}),
+    ("time flies like an arrow", {"layer": 3, "mask": "keys(0,2)"}),
+    ("time " * 600, {"layer": 2, "truncate": True}), ("x", {"layer": "all", "special": False}),
+    ("日本語 [MASK] 👩‍👩‍👧 [PAD] naïve", {"layer": "all"}),
 ])  # fmt: skip
 def test_minilm_is_what_transformers_computes(text: str, options: dict[str, Any], minilm: str) -> None:
     agrees(minilm, text, **options)
@@ -256,8 +256,8 @@ def changed_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], ob
 
 def test_the_token_types_of_gpt2_are_ids_too(tmp_path: Path) -> None:
     save_whole("gpt2", tmp_path, "token_type_ids")
-    agrees(tmp_path, "w7 w8 w9", layers="all")
-    agrees(tmp_path, "w7 w8 w9", layers="all", pair="w9 w7")
+    agrees(tmp_path, "w7 w8 w9", layer="all")
+    agrees(tmp_path, "w7 w8 w9", layer="all", pair="w9 w7")
 
 
 def test_a_segment_that_the_model_has_not_is_for_transformers_to_report(minilm: str, tmp_path: Path) -> None:
@@ -276,12 +276,12 @@ def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> Non
     name = "encoder.layer.1.attention.self.key.weight"
     changed_weights(tmp_path, lambda tensors: tensors.update({name: tensors[name] * torch.nan}))
     assert not compared("bert", *both(tmp_path)).is_exact
-    assert attncli.inspect("w7 w8", model=str(tmp_path), layers=0).source.details["engine"] == "native"
-    assert attncli.inspect("w7 w8", model=str(tmp_path), layers=1).source.details["engine"] == "transformers"
+    assert attncli.inspect("w7 w8", model=str(tmp_path), layer=0).source.details["engine"] == "native"
+    assert attncli.inspect("w7 w8", model=str(tmp_path), layer=1).source.details["engine"] == "transformers"
     with pytest.raises(NotExposedError, match=r"--engine verify: the native engine does not compute .* not finite"):
-        attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="verify")
+        attncli.inspect("w7 w8", model=str(tmp_path), layer=1, engine="verify")
     with pytest.raises(NotExposedError, match="not finite"):
-        attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="native")
+        attncli.inspect("w7 w8", model=str(tmp_path), layer=1, engine="native")
 
 
 def test_what_computes_a_sentence_does_not_depend_on_those_beside_it(tmp_path: Path, attn: Run) -> None:
@@ -305,9 +305,9 @@ def test_a_tensor_that_is_missing_is_for_transformers_to_report(part: str, minil
     changed_weights(folder, lambda tensors: tensors.pop(f"encoder.layer.2.attention.self.key.{part}"))
     for engine, error in (("auto", LoadError), ("native", NotExposedError)):
         # The layers below are whole.
-        assert attncli.inspect("time flies", model=str(folder), engine=engine, layers=1).layers[0].layer == 1
+        assert attncli.inspect("time flies", model=str(folder), engine=engine, layer=1).layers[0].layer == 1
         with pytest.raises(error, match=r"layer\.2\.attention\.self\.key"):
-            attncli.inspect("time flies", model=str(folder), engine=engine, layers=2)
+            attncli.inspect("time flies", model=str(folder), engine=engine, layer=2)
 
 
 # --- which engine ------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def saved(name: str, folder: Path) -> Path:
 
 def agree(folder: Path) -> None:
     """Check that both engines give the same trace of a text."""
-    sources = [open_source(model=str(folder), layers="all", special=False, engine=each) for each in ENGINES]
+    sources = [open_source(model=str(folder), layer="all", special=False, engine=each) for each in ENGINES]
     ours, theirs = (source.trace(TEXT) for source in sources)
     assert compared(folder.name, list(ours.layers), theirs.layers).is_exact
     assert ours.notes == theirs.notes

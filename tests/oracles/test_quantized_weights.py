@@ -64,7 +64,7 @@ def agrees(llama: Path, folder: Path, made: Made, scheme: Any, form: str, end: s
     folder, numbers = quantized(llama, folder, made, scheme, end)
     expected = numbers_shown(llama, numbers)
     for engine in ENGINES:
-        trace = attncli.inspect(TEXT, model=str(folder), layers="all", engine=engine)
+        trace = attncli.inspect(TEXT, model=str(folder), layer="all", engine=engine)
         assert trace.source.details["weights"] == f"{form}, dequantized"
         for layer, weights in zip(trace.layers, expected, strict=True):
             np.testing.assert_allclose(stacked(layer), weights, atol=1e-6)

@@ -78,7 +78,7 @@ def test_the_order_in_which_arrays_lie_changes_no_byte() -> None:
 
     def shown(order: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> list[bytes]:
         mask, heads = RuleMask(Atom("full"), 9, 9, 12), tuple(range(12))
-        watched = {"scores": order(recorded), "weights": order(recorded)}
+        watched = {"recorded_scores": order(recorded), "recorded_weights": order(recorded)}
         layers = [
             LayerTrace(0, "self", *map(order, (q, k, v)), 0.2, mask, heads, out_projection=order(projection)),
             LayerTrace(1, "self", None, None, order(v), None, mask, heads, **watched),
@@ -100,22 +100,22 @@ def test_the_view_of_a_saved_trace_can_be_chosen_anew(attn: Run, tmp_path: Path)
 
 def test_load_reads_the_chosen_layers_and_heads(tmp_path: Path, tiny_llama: str) -> None:
     path = tmp_path / "trace.safetensors"
-    trace = attncli.inspect("time flies like", model=tiny_llama, layers="all")
+    trace = attncli.inspect("time flies like", model=tiny_llama, layer="all")
     trace.save(path)
     whole = attncli.load(path)
     assert [layer.layer for layer in whole.layers] == [0, 1, 2]
     for layer in whole.layers:
         assert layer.heads == (0, 1, 2, 3, 4, 5)
         np.testing.assert_array_equal(layer.head(4).weights, trace.layer(layer.layer).head(4).weights)
-    some = attncli.load(path, layers="2,0", heads=[5, 1])
+    some = attncli.load(path, layer="2,0", head=[5, 1])
     assert [(layer.layer, layer.heads) for layer in some.layers] == [(2, (5, 1)), (0, (5, 1))]
-    assert [layer.layer for layer in attncli.load(path, layers=-1).layers] == [2]
-    assert attncli.load(str(path), heads=3).layer(1).heads == (3,)
+    assert [layer.layer for layer in attncli.load(path, layer=-1).layers] == [2]
+    assert attncli.load(str(path), head=3).layer(1).heads == (3,)
     assert (whole.text, whole.source, whole.key_tokens) == (trace.text, trace.source, trace.key_tokens)
     with pytest.raises(UsageError, match=r"--layer 3 is out of range.*0\.\.2"):
-        attncli.load(path, layers=3)
+        attncli.load(path, layer=3)
     with pytest.raises(UsageError, match=r"--head 6 is out of range.*0\.\.5"):
-        attncli.load(path, heads=6)
+        attncli.load(path, head=6)
 
 
 def test_a_mask_that_is_a_rule_is_saved_as_a_rule(tmp_path: Path) -> None:

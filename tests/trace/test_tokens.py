@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncli.errors import UsageError
+from attncli.errors import InputMismatchError, UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -103,3 +103,18 @@ def test_every_token_is_found_by_its_text_and_by_its_label(texts: list[str], dat
     assert index in by_text
     assert {place for place, text in enumerate(texts) if text == texts[index]} <= set(by_text)
     assert index in sequence.find(sequence[index].label, "query")
+
+
+def test_a_word_of_several_pieces_is_its_last_piece() -> None:
+    pieces = [("[CLS]", None), ("an", 0), ("arr", 3), ("##ow", 6), ("'", 8), ("Ġti", 10), ("me", 12), ("me", 14)]
+    found = Tokens(
+        Token(index, 0, text, start, None if start is None else start + len(text.lstrip("#Ġ")), start is None)
+        for index, (text, start) in enumerate(pieces)
+    )
+    assert found.find("arrow", "query") == [3]
+    assert found.pieces_note("arrow") == "'arrow' is pieces 2–3; this is its last, 3 ##ow"
+    assert found.find("timeme", "key") == [7]
+    assert not found.pieces_note("an")
+    for no_word in ("anarrow", "time", "rrow"):  # of two words, a part of one, no pieces
+        with pytest.raises(InputMismatchError, match="no such key token"):
+            found.find(no_word, "key")

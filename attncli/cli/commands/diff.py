@@ -83,7 +83,7 @@ def diff(
             from attncli.render.diff import DiffView
 
             with output.view(environment, chosen, "diff") as canvas:
-                view = DiffView(found, canvas.palette("viridis"), canvas.table_width, digits, top)
+                view = DiffView(found, canvas.palette("viridis"), canvas.table_width, digits, top, height=canvas.height)
                 canvas.show(view.renderables(), " / ".join(dict.fromkeys((found.first.title, found.second.title))))
         if failures:
             raise Exit(ExitCode.INPUT)
@@ -102,7 +102,8 @@ def diff(
     with output.view(environment, chosen, "diff") as canvas:
         palette = canvas.palette(colormap or "viridis")
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in traces))
-        canvas.show(DiffView(difference, palette, canvas.width, digits, top, ramp).renderables(), title)
+        view = DiffView(difference, palette, canvas.width, digits, top, ramp, canvas.height)
+        canvas.show(view.renderables(), title)
 
 
 def _inputs(

@@ -73,10 +73,6 @@ def inspect(
         from attncli.formats.page import check_page
 
         check_page(view.show)
-    elif is_figure and view.show is not None and not view.show & {"heatmap", "weights"}:
-        raise UsageError(
-            f"--show {shown.show} does not apply to a figure, which is maps of weights; give svg without --size"
-        )
     derivation, layers = _derivation(derive, request)
     task = partial(render, derivation=derivation, view=view, form=form, save=save)
     job = trace_job(request, task, "0", layers, more.generate)
@@ -113,7 +109,7 @@ def inspect(
         elif is_figure:
             _write_figure(environment, stream.values(), view, output, chosen, colormap, size)
         elif form is None:
-            _draw(environment, stream.values(), view, output, chosen, colormap)
+            _draw(environment, stream.values(), view, output, chosen, colormap, request.mask is not None)
         else:
             write_results(environment, stream, view, form, output.file)
         failures = stream.failures
@@ -183,13 +179,17 @@ def _draw(
     output: options.TraceOutput,
     chosen: str,
     colormap: str,
+    has_mask: bool,
 ) -> None:
+    from attncli.masks.effects import idle_notes
     from attncli.render.inspect import Layout
 
     with output.view(environment, chosen, "inspect") as canvas:
         palette = canvas.palette(colormap)
         layout, before = None, 0
         for _, trace in traces:
+            for note in idle_notes(layer.mask for layer in trace.layers) if has_mask else ():
+                environment.note(note)
             height = canvas.height
             if height is not None:  # what was noted above the view takes lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)

@@ -276,7 +276,7 @@ def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q
         output[:, some] = attention.fused_output(q[:, rows], k, v, scale, allowed[0], layer.softcap)
 
     is_short = queries - past <= parallel.LONG
-    if is_short or layer.bias is not None or layer.sinks is not None or layer.weights is not None:
+    if is_short or layer.bias is not None or layer.sinks is not None or layer.recorded_weights is not None:
         staged(np.arange(past, queries))
     else:
         step = min(max(_NEAR // keys, _LEAST), _MOST)

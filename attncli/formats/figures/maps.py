@@ -88,7 +88,7 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: Size | None) -> Fig
         cells = view.cells(trace, layer)
         heads = {head: layer.head(head, cells.rows) for head in layer.heads}
         pictures = {head: heatmap_of(own, cells.of_columns, (pool, pool)) for head, own in heads.items()}
-        scales.append(scale_of_layer(trace, view, layer, pictures))
+        scales.append(scale_of_layer(trace, view, layer))
         for place, (head, picture) in enumerate(pictures.items()):
             axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
             axes.set_title(_title(trace, layer, head))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import InputError, UsageError
 from attncli.formats.json_stream import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
-from attncli.render.heatmap import largest_weight
+from attncli.render.heatmap import scale_of_layer
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible
@@ -88,8 +88,7 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
     masks: dict[tuple[str, ...], str] = {}
     has_products = view.show is not None and {"q", "k"} <= view.show
     for place, (layer, cells) in enumerate(layers):
-        whole = view.unselected.cells(trace, layer)
-        yield from _layer(place, layer, cells, whole, masks, has_products and not {"q", "k"} & layer.missing)
+        yield from _layer(place, layer, cells, masks, has_products and not {"q", "k"} & layer.missing)
     yield closing.replace("{script}", script)
 
 
@@ -140,6 +139,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
                 "columns": place(cells.column_tokens, cells.columns, {}),
                 "mask": visible(str(layer.mask)),
                 "scale": layer.scale,
+                "top": scale_of_layer(trace, view, layer).high,
                 "has_bias": layer.bias is not None,
                 "softcap": layer.softcap,
                 "proof": proof_line(layer, Palette()).plain,
@@ -154,7 +154,6 @@ def _layer(
     place: int,
     layer: LayerTrace,
     cells: Cells,
-    whole: Cells,
     masks: dict[tuple[str, ...], str],
     has_products: bool,
 ) -> Iterator[str]:
@@ -174,7 +173,6 @@ def _layer(
         weights = pack_weights(block.weights[:, cells.of_columns] for block in head.blocks())
         links = f' data-mask="{masks[mask]}" data-key="key-{place}-{head.key_head}"'
         links += f' data-blind="{" ".join(map(str, blind.nonzero()[0]))}"'
-        links += f' data-largest="{largest_weight(layer.head(index, whole.rows), whole.of_columns):.9g}"'
         yield from _block(f"weights-{place}-{index}", weights, links)
 
 

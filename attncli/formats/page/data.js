@@ -55,13 +55,7 @@ async function readHead(place, head) {
   const blind = new Set(block.dataset.blind.split(" ").filter(Boolean).map(Number));
   const code = (row, column) => codes[row * width + column];
   const seen = (row, column) => (isAllowed(row, column) ? code(row, column) : MASKED);
-  return { place, head, layer, rows, columns, top: largestOf(place), isAllowed, blind, code, seen, key: block.dataset.key };
-}
-
-// The weight at the end of the colours of a layer, its largest one, in thousandths.
-function largestOf(place) {
-  const ends = page.layers[place].heads.map((each) => Number(element(`weights-${place}-${each}`).dataset.largest));
-  return 1000 * Math.max(...ends);
+  return { place, head, layer, rows, columns, top: 1000 * layer.top, isAllowed, blind, code, seen, key: block.dataset.key };
 }
 
 // A cell in words, to the digits that the page has.

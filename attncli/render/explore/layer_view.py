@@ -148,6 +148,8 @@ class LayerViewCache:
 
     def scale(self, ramp: Ramp | None) -> Scale:
         """Return which number each colour stands for: the ends are those that all views have."""
+        if self.pair is None and (self.layer.derived is None or self.layer.derived.is_distribution):
+            return Scale.up_to(1.0, ramp)
         scaled = Scale.up_to if self.pair is None else Scale.around_zero
         return scaled(Extent.joined([head.extent for head in self._heads.values()]).highest, ramp)
 

@@ -1,0 +1,231 @@
+"""A sentence whose tokens stand on the colours of their weights, a line for each head.
+
+Without colours the sentence stands there once, with the weights of each head as numbers below its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+
+from attncli.analysis.labels import SAY_LITTLE, HeadKey, Label
+from attncli.render.block import Block, block, cell, trimmed
+from attncli.render.cell_grid import short_number
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token
+from attncli.trace.top_keys import drawn_cells
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+QUERY = "▸"  # before the token that attends
+_LONGEST = 24  # cells of a token
+_NUMBER = 3  # cells of a weight without colours
+_LEAST = 0.005  # of a weight that two digits show
+
+
+_Item = TypeVar("_Item")
+
+
+class SentenceLine(NamedTuple):
+    """What one head gives to each token.
+
+    Attributes:
+        name: of the head, such as `L3 H2`.
+        weights: of each token.
+        allowed: which of them the query may attend to; the others are dim.
+        label: what the head does, such as `induction`; empty where that is unknown.
+    """
+
+    name: str
+    weights: Float[np.ndarray, " K"]
+    allowed: Bool[np.ndarray, " K"]
+    label: str = ""
+
+
+class TokenText(NamedTuple):
+    """A token in a line: the gap or mark before it, and its text; a `place` of None stands for what is left out."""
+
+    place: int | None
+    gap: str
+    text: str
+
+
+def head_lines(
+    layers: Iterable[LayerTrace], query: int, labels: Mapping[HeadKey, Sequence[Label]] | None = None
+) -> list[SentenceLine]:
+    """Return a line for each head that was asked for, those first that say most about this query.
+
+    Heads with a label come first, then those without, then those that attend to the query itself, the first token,
+    separators or everything, whatever the sentence is. Among them the weights count that are farthest from uniform
+    over the keys that the query may attend to: their Kullback-Leibler divergence, in bits.
+
+    Args:
+        layers: of one kind, so that all have the same keys.
+        query: which row.
+        labels: of heads, as `labels_of_heads` finds them; the first one of a head is shown.
+    """
+    ranked: list[tuple[int, float, int, SentenceLine]] = []
+    for layer in layers:
+        for head in layer.heads:
+            row = layer.head(head, [query])
+            label = next((one.name for one in (labels or {}).get((layer.layer, layer.kind, head), ())), "")
+            names = (layer.label, layer.head_label(head))
+            name = " ".join(
+                f"{what}{each}" if isinstance(each, int) else each for what, each in zip("LH", names, strict=True)
+            )
+            line = SentenceLine(name, row.weights[0], drawn_cells(row)[0], label)
+            ranked.append((2 if label in SAY_LITTLE else int(not label), -_bits_from_uniform(line), len(ranked), line))
+    return [line for *_, line in sorted(ranked, key=lambda each: each[:3])]
+
+
+def _bits_from_uniform(line: SentenceLine) -> float:
+    weights = line.weights[line.allowed & (line.weights > 0) & np.isfinite(line.weights)].astype(np.float64)
+    shares = weights / weights.sum() if weights.size else weights
+    return float((shares * np.log2(shares * line.allowed.sum())).sum())
+
+
+def sentence(
+    tokens: Sequence[Token],
+    lines: Sequence[SentenceLine],
+    palette: Palette,
+    scale: Scale,
+    width: int,
+    marks: Mapping[int, str] | None = None,
+    most: int | None = None,
+) -> Block:
+    """Return the sentence, wrapped to a width, beside the name of each head.
+
+    Args:
+        tokens: the keys.
+        lines: their weights, one of each head.
+        palette: how cells look; without colours the weights are numbers.
+        scale: which weight each colour stands for.
+        width: cells in a line.
+        marks: what stands before tokens, by their places, such as `QUERY`.
+        most: how many lines the sentence may take; of a longer one the heaviest tokens are shown.
+    """
+    marks = marks or {}
+    names = max((cell_len(line.name) + 2 for line in lines if line.name), default=0)
+    labels = max((cell_len(line.label) + 2 for line in lines if line.label), default=0)
+    margin = names + labels if names + labels <= width // 2 else min(names, width // 2)
+    shown = _shown(tokens, lines, palette, width - margin, marks, most)
+
+    def name_of(line: SentenceLine) -> list[Segment]:
+        name = cell(palette.shortened(line.name, margin), min(names, margin), BOLD, "left")
+        return [name, cell(line.label, margin - names, DIM, "left")] if margin > names else [name]
+
+    blank = [Segment(" " * margin)]
+    drawn: list[list[Segment]] = []
+    if palette.has_color:
+        for line in lines:
+            styles = _styles(line, palette, scale)
+            for number, pieces in enumerate(shown):
+                colored = [(Segment(gap, BOLD), Segment(text, _at(styles, place, DIM))) for place, gap, text in pieces]
+                drawn.append([*(blank if number else name_of(line)), *chain.from_iterable(colored)])
+        return block(map(trimmed, drawn))
+    below = [(name_of(line), _numbers(line, palette, scale)) for line in lines]
+    for pieces in shown:
+        drawn.append([*blank, *(Segment(gap + text, BOLD if place in marks else None) for place, gap, text in pieces)])
+        for name, numbers in below:
+            listed = [(gap + text, *_at(numbers, place, ("", None))) for place, gap, text in pieces]
+            drawn.append([*name, *(cell(number, cell_len(text), style) for text, number, style in listed)])
+    return block(map(trimmed, drawn))
+
+
+def wrap_tokens(
+    tokens: Sequence[Token],
+    shown: Sequence[int],
+    palette: Palette,
+    width: int,
+    marks: Mapping[int, str] | None = None,
+) -> list[list[TokenText]]:
+    """Return the tokens at some places in lines, with an ellipsis where others are left out.
+
+    With colours, pieces of a word follow each other without a gap, as they do in the text. Without, each token is as
+    wide as its weight.
+    """
+    marks = marks or {}
+    pieces: list[TokenText] = []
+    for before, index in pairwise((-1, *shown, len(tokens))):
+        if index > before + 1:
+            pieces.append(TokenText(None, " ", palette.fit("…")))
+        if index == len(tokens):
+            break
+        token, previous = tokens[index], tokens[index - 1] if index else None
+        is_piece = previous is not None and continues(token, previous) and palette.has_color
+        text = token.label.removeprefix("##") if is_piece else token.label
+        text = text[1:] if len(text) > 1 and text.startswith("␣") else text
+        text = palette.shortened(text, max(min(_LONGEST, width - 3), 1))
+        bar = palette.fit(" │") if previous is not None and token.segment == 1 and previous.segment == 0 else ""
+        gap = palette.fit(marks.get(index, "" if is_piece else " "))
+        if not palette.has_color:
+            text += " " * (_NUMBER - cell_len(text))
+        pieces.append(TokenText(index, bar + gap, text))
+    lines: list[list[TokenText]] = [[]]
+    used = 0
+    for piece in pieces:
+        own = cell_len(piece.gap + piece.text)
+        if lines[-1] and used + own > width:
+            lines.append([])
+            used = 0
+        lines[-1].append(piece)
+        used += own
+    return lines
+
+
+def continues(token: Token, previous: Token) -> bool:
+    """Return whether a token is a further piece of the word of the one before it."""
+    if token.special or previous.special or token.segment != previous.segment:
+        return False
+    return token.text.startswith("##") or (token.word is not None and token.word == previous.word)
+
+
+def _shown(
+    tokens: Sequence[Token],
+    lines: Sequence[SentenceLine],
+    palette: Palette,
+    width: int,
+    marks: Mapping[int, str],
+    most: int | None,
+) -> list[list[TokenText]]:
+    """Return the tokens in lines: all, or as many of the heaviest ones as so many lines have room for."""
+    wrapped = wrap_tokens(tokens, range(len(tokens)), palette, width, marks)
+    if most is None or len(wrapped) <= most:
+        return wrapped
+    heaviest = np.max([np.where(line.allowed, line.weights, -1) for line in lines], axis=0)
+    heaviest[list(marks)] = np.inf
+    ranked = np.argsort(-heaviest, kind="stable").tolist()
+    low, high = 1, len(tokens)
+    while high - low > 1:
+        count = (low + high) // 2
+        fits = len(wrap_tokens(tokens, sorted(ranked[:count]), palette, width, marks)) <= most
+        low, high = (count, high) if fits else (low, count)
+    return wrap_tokens(tokens, sorted(ranked[:low]), palette, width, marks)
+
+
+def _styles(line: SentenceLine, palette: Palette, scale: Scale) -> list[Style | None]:
+    """Return what each token stands on; what is odd has the colour that it has in the half of a character."""
+    (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
+    return [palette.swatch(glyph.strip()) or style for glyph, style in cells]
+
+
+def _numbers(line: SentenceLine, palette: Palette, scale: Scale) -> list[tuple[str, Style | None]]:
+    """Return what stands below each token: its weight, dim where two digits show none of it, or its mark."""
+    marks = {mark: where for mark, where in scale.odd(line.weights).items() if mark not in "+-"}
+    numbers = []
+    for index, (weight, is_allowed) in enumerate(zip(line.weights.tolist(), line.allowed.tolist(), strict=True)):
+        mark = next((mark for mark, where in marks.items() if where[index]), "") if is_allowed else palette.fit("·")
+        numbers.append((mark or short_number(weight, 2, _NUMBER), DIM if abs(weight) < _LEAST else None))
+    return numbers
+
+
+def _at(items: Sequence[_Item], place: int | None, otherwise: _Item) -> _Item:
+    return otherwise if place is None else items[place]
