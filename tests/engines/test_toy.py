@@ -396,7 +396,7 @@ def test_a_tokenizer_has_a_smallest_vocabulary(tokenizer_file: Path) -> None:
     ({"scale": "1e400"}, "--scale '1e400': expected sqrt, none or a number"),
     ({"dtype": "float16"}, "--dtype does not apply to the toy layer; give --model"),
     ({"model": "g", "seed": 3}, "--seed does not apply to --model; it belongs to the toy layer"),
-    ({"heads": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
+    ({"head": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
 ])  # fmt: skip
 def test_options_that_make_no_layer_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as refusal:

@@ -215,7 +215,7 @@ def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, 
     refused(attn("inspect", TEXT, "-m", path, "--base", tmp_path), 2, "--base names the model under an adapter")
     for command in ("inspect", "tokens"):
         refused(attn(command, TEXT, "-m", "missing.gguf"), 3, "no such file")
-    for command in (["check", "-m", path], ["mask", "model", path, TEXT]):
+    for command in (["check", "-m", path], ["mask", "model", "-m", path, TEXT]):
         refused(attn(*command), 3, "is a GGUF file", "takes a checkpoint's folder")
 
 

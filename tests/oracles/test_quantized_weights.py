@@ -364,7 +364,7 @@ def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run,
         assert attn(*command, "-F", "json").json["source"]["weights"] == "fp8, dequantized"
     plain = attn("inspect", TEXT, "-m", llama)
     assert "weights:" not in plain.out
-    assert attn("mask", "model", folder, TEXT).code == 0
+    assert attn("mask", "model", "-m", folder, TEXT).code == 0
 
 
 def test_quantized_weights_in_a_pickle_are_refused(attn: Run, llama: Path, tmp_path: Path) -> None:
