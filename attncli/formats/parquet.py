@@ -20,11 +20,7 @@ _BYTES = 2**26  # likewise, where rows are long
 
 
 def check_parquet(output: Path | None) -> Path:
-    """Return the file to write, if there is one, and what writes it.
-
-    Raises:
-        UsageError: one of the two is missing.
-    """
+    """Return the file to write, if there is one, and what writes it; UsageError if one of the two is missing."""
     if output is None:
         raise UsageError("--format parquet writes a file; say where with --output attention.parquet")
     if find_spec("pyarrow") is None:
