@@ -77,7 +77,7 @@ def shares(model: str, texts: list[str], ramp: Ramp, tiers: tuple[str, ...]) -> 
     found = [Share(tier) for tier in tiers]
     view = View(ramp=ramp)
     for text in texts:
-        trace = attncli.inspect(text, model=model, layers="all")
+        trace = attncli.inspect(text, model=model, layer="all")
         for layer in trace.layers:
             pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
             scale = scale_of_layer(trace, view, layer, pictures)

@@ -86,7 +86,7 @@ def _unknown(row: AttentionRow) -> Iterator[str]:
 def _unexplained(trace: Trace, row: AttentionRow) -> str:
     """Return how far the weights are from the softmax of the scores; empty if it is no more than rounding."""
     parts = row.softmax
-    if parts is None or row.layer.weights is None:
+    if parts is None or row.layer.recorded_weights is None:
         return ""
     with np.errstate(invalid="ignore"):
         error = float(np.nan_to_num(np.abs(parts.exponentials / parts.total - row.weights)).max())

@@ -71,7 +71,7 @@ def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
     question, options = look.question, source.options
     texts: tuple[str, ...] = ()
     if not source.is_saved:
-        texts = () if not question.text and question.target is not None else (question.text,)
+        texts = (question.text,)
         for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
             options += () if value is None else (f"--{name}", value)
     layer, head = ("--layer", str(look.layer)), ("--head", str(look.head))

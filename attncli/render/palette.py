@@ -11,7 +11,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
-from rich.color import Color
 from rich.style import Style
 
 from attncli.text import visible
@@ -60,13 +59,15 @@ _SIGNED_RAMPS = {
 
 # Where two cells share a character there is no room for a glyph, and what is odd has a colour that no map has: none of
 # them is a step between violet, blue, green, yellow and grey, or looks like a light or a dark background.
+# A difference that is zero is grey, for brown would be one.
 _TONES = {"0": "6b4226", "+": "ff7f0e", "-": "f7a8c4", "I": "d100d1", "X": "e3000f"}
+_NO_CHANGE = "808080"
 
 # What our own words and glyphs become where the encoding lacks them.
 _PLAIN = str.maketrans({
     "·": ".", "×": "x", "−": "-", "–": "-", "→": "->", "⋯": "..", "…": "..", "■": "#", "ᵀ": "^T", "√": "sqrt",
     "│": "|", "─": "-", "┼": "+", "░": ":", "▒": "=", "▓": "#", "█": "@", "␣": "_", "◌": "", "‖": "||", "÷": "/",
-    "≤": "<=", "▸": ">", "▾": "v", "◆": "&",
+    "≤": "<=", "▸": ">", "▾": "v", "◆": "&", "╭": "+", "╮": "+", "╰": "+", "╯": "+",
 })  # fmt: skip
 # Of those, what stands in a token's label; anything else there is the token's own, and no other token may look like it.
 _PLAIN_MARKS = str.maketrans({"␣": "_", "◌": ""})
@@ -238,6 +239,8 @@ class Palette(NamedTuple):
         for mark, where in scale.odd(values).items():
             for row, column in np.argwhere(where & allowed).tolist():
                 style = drawn[row][column][1] if mark in {"0", "+", "-"} else None
+                if mark == "0" and scale.is_signed:
+                    style = DIM
                 drawn[row][column] = (mark[-width:].rjust(width), style)
         masked = (self.fit("·").rjust(width), DIM)
         for row, column in np.argwhere(~allowed).tolist():
@@ -267,7 +270,7 @@ class Palette(NamedTuple):
 
         ramp = self.ramp(1, scale.is_signed)
         tones = [style.bgcolor for _, style in ramp if style is not None]
-        tones += [Color.parse(f"#{tone}") for tone in _TONES.values()]
+        tones += [style.bgcolor for mark in _TONES if (style := self.swatch(mark, scale.is_signed))]
         places = _steps(values, scale, len(ramp))
         for mark, where in scale.odd(values).items():
             places[where] = len(ramp) + list(_TONES).index(mark[-1])
@@ -286,9 +289,10 @@ class Palette(NamedTuple):
         pairs = zip(places[::2].tolist(), places[1::2].tolist(), strict=True)
         return [[drawn(*pair) for pair in zip(*rows, strict=True)] for rows in pairs]
 
-    def swatch(self, mark: str) -> Style | None:
+    def swatch(self, mark: str, is_signed: bool = False) -> Style | None:
         """Return how the half of a character is drawn that stands for a mark; None is none of them."""
-        return Style(color="#ffffff", bgcolor=f"#{_TONES[mark]}") if mark in _TONES else None
+        tone = _NO_CHANGE if mark == "0" and is_signed else _TONES.get(mark)
+        return None if tone is None else Style(color="#ffffff", bgcolor=f"#{tone}")
 
 
 def _steps(values: Float[np.ndarray, "Q K"], scale: Scale, count: int) -> Int[np.ndarray, "Q K"]:

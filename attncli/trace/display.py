@@ -1,14 +1,15 @@
 """What results offer to who holds them in Python: a view in a notebook, a data frame, a figure.
 
-They are made by `attncli.formats.python`, which reads every result; `attncli/__init__.py` names it, no module here.
+They are made by `attncli.formats.python`, which reads every result and is no module's to import here:
+`attncli/__init__.py` registers it.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from attncli.errors import UsageError
 from attncli.text import as_list
 
 if TYPE_CHECKING:
@@ -17,15 +18,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _presentation() -> Any:
-    return sys.modules["attncli"].presentation()  # imported before any of its modules
+_registered: list[Callable[[], Any]] = []
+
+
+def register(load: Callable[[], Any]) -> None:
+    """Say what returns the module that shows results; the last one that is registered does."""
+    _registered[:] = [load]
+
+
+def presentation() -> Any:
+    """Return the module that makes HTML, text, data frames and figures of results."""
+    if not _registered:
+        raise UsageError("results are shown by the package: take them from attncli, as in attncli.load(path)")
+    return _registered[0]()
 
 
 class Displayed:
     """A result that a notebook shows as the view that the command draws."""
 
     def _repr_html_(self) -> str | None:
-        html: str | None = _presentation().html_of(self)
+        html: str | None = presentation().html_of(self)
         return html
 
 
@@ -51,7 +63,7 @@ class Tabular:
         Raises:
             UsageError: neither is installed, or not the one that is asked for.
         """
-        return _presentation().frame_of(self, library)
+        return presentation().frame_of(self, library)
 
 
 class Drawable:
@@ -83,7 +95,7 @@ class Drawable:
             UsageError: matplotlib is not installed, a layer or a head is of no trace, or an argument is none of these.
             InputMismatchError: a wanted token does not exist, or none is left.
         """
-        figure: Figure = _presentation().plotted(
+        figure: Figure = presentation().plotted(
             self,
             queries=tuple(as_list(queries)),
             keys=tuple(as_list(keys)),

@@ -44,7 +44,7 @@ class Indices(NamedTuple):
                 chosen = [operator.index(index) for index in (choice if isinstance(choice, Iterable) else [choice])]
             except TypeError:
                 raise UsageError(
-                    f"{what}s: expected an index, several, or a text such as '2-4', got {choice!r}"
+                    f"{what}: expected an index, several, or a text such as '2-4', got {choice!r}"
                 ) from None
             return cls(what, tuple((index, index) for index in chosen))
         matches = [_PART.fullmatch(part.strip()) for part in choice.split(",")]

@@ -14,7 +14,7 @@ QUERIES, KEYS = range(6), 6
 def layer_of(*patterns: np.ndarray) -> LayerTrace:
     trace = attncli.inspect("a b c d e f", num_heads=len(patterns), d_model=2 * len(patterns), mask="none")
     weights = np.stack(patterns).astype(np.float32)
-    return replace(trace.layers[0], scores=np.zeros_like(weights), weights=weights)
+    return replace(trace.layers[0], recorded_scores=np.zeros_like(weights), recorded_weights=weights)
 
 
 UNIFORM, SELF, FIRST = np.full((6, 6), 1 / 6), np.eye(6), np.eye(6)[[0] * 6]

@@ -25,7 +25,6 @@ class Bug:
         plant: changes the model.
         codes: the findings of severity error that say so.
         says: what one of their messages contains.
-        documents: whether it shows in packed documents alone.
         also: other errors of the layers that follow from it.
     """
 
@@ -34,14 +33,11 @@ class Bug:
     plant: Plant
     codes: frozenset[str]
     says: str = ""
-    documents: bool = False
     also: frozenset[str] = frozenset()
 
 
-def bug(
-    name: str, architecture: str, plant: Plant, *codes: str, says: str = "", documents: bool = False, also: str = ""
-) -> Bug:
-    return Bug(name, architecture, plant, frozenset(codes), says, documents, frozenset(also.split()))
+def bug(name: str, architecture: str, plant: Plant, *codes: str, says: str = "", also: str = "") -> Bug:
+    return Bug(name, architecture, plant, frozenset(codes), says, frozenset(also.split()))
 
 
 # --- ways to plant -----------------------------------------------------------------------------------------
@@ -152,10 +148,6 @@ def top_left(build: Any) -> Any:
         return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
 
     return built
-
-
-def ones_for_none(mask: Any, arguments: dict[str, Any]) -> Any:
-    return torch.ones_like(arguments["input_ids"]) if mask is None else mask
 
 
 def all_ones(_: Any, arguments: dict[str, Any]) -> Any:
@@ -281,42 +273,20 @@ def wider_buffer(model: Any, _: pytest.MonkeyPatch) -> None:
 
 
 BUGS = [
-    bug(
-        "mask dropped in one layer",
-        "llama",
-        lambda model, _: with_argument(model.layers[1].self_attn, "attention_mask", lambda *_: None),
-        "no-mask",
-        "leak",
-        also="pad",
-    ),
+    bug("mask dropped in one layer", "llama", lambda model, _: with_argument(model.layers[1].self_attn,
+        "attention_mask", lambda *_: None), "no-mask", "leak", also="pad"),
     bug("mask dropped everywhere", "gpt2", masks(torch.ones_like), "leak", "pad"),
     bug("padding attended everywhere", "llama", argument("attention_mask", all_ones), "pad"),
     bug("padding attended in one layer", "bert", masks(torch.ones_like, 2), "pad"),
-    bug(
-        "0 and 1 added to the scores",
-        "bert",
-        raw_masks(lambda mask: (mask == 0).to(mask.dtype)),
-        "ambiguous",
-        also="pad",
-    ),
+    bug("0 and 1 added to the scores", "bert", raw_masks(lambda mask: (mask == 0).to(mask.dtype)), "ambiguous",
+        also="pad"),
     bug("a fill that is too small", "llama", raw_masks(lambda mask: mask.clamp(min=-5.0)), "leak", also="pad"),
-    bug(
-        "window one too wide",
-        "mistral",
-        config_of_masks("create_sliding_window_causal_mask", sliding_window=4),
-        "window",
-        says="4 keys, not 3 (+1)",
-    ),
-    bug(
-        "window one too narrow",
-        "mistral",
-        config_of_masks("create_sliding_window_causal_mask", sliding_window=2),
-        "window",
-        says="2 keys, not 3 (-1)",
-    ),
-    bug(
-        "window ignored", "mistral", config_of_masks("create_sliding_window_causal_mask", sliding_window=100), "window"
-    ),
+    bug("window one too wide", "mistral", config_of_masks("create_sliding_window_causal_mask", sliding_window=4),
+        "window", says="4 keys, not 3 (+1)"),
+    bug("window one too narrow", "mistral", config_of_masks("create_sliding_window_causal_mask", sliding_window=2),
+        "window", says="2 keys, not 3 (-1)"),
+    bug("window ignored", "mistral", config_of_masks("create_sliding_window_causal_mask", sliding_window=100),
+        "window"),
     bug("windows in the wrong layers", "gemma2", swapped_kinds, "window", "missing"),
     bug("a buffer one too wide", "gpt_neo", wider_buffer, "window", says="4 keys, not 3 (+1)"),
     bug("the future one key too far", "llama", masks(last_key), "leak", also="pad"),
@@ -325,55 +295,24 @@ BUGS = [
     bug("mask inverted", "llama", masks(lambda allowed: ~allowed), "leak", also="dead-row missing pad"),
     bug("no query sees itself", "llama", masks(strict), "missing", "dead-row"),
     bug("an encoder that is causal", "bert", masks(lambda allowed: allowed & ~future(allowed)), "missing"),
-    bug(
-        "a mask of another sentence",
-        "llama",
-        masks(lambda allowed: allowed.roll(1, 0)),
-        "pad",
-        "missing",
-        also="dead-row",
-    ),
+    bug("a mask of another sentence", "llama", masks(lambda allowed: allowed.roll(1, 0)), "pad", "missing",
+        also="dead-row"),
     bug("fill added twice", "llama", doubled_padding, "double-fill", also="proof"),
-    bug("documents reach each other", "llama", argument("attention_mask", ones_for_none), "document", documents=True),
-    bug(
-        "documents reach each other in one layer",
-        "qwen2",
-        masks(lambda allowed: allowed | ~future(allowed), 1),
-        "document",
-        documents=True,
-        also="pad window",
-    ),
     bug("positions not derived", "gpt2", argument("position_ids", from_nought), "padding-side"),
     bug("positions begin again with a cache", "llama", argument("position_ids", from_nought), "cache"),
     bug("top-left with a cache", "llama", function("create_causal_mask", top_left), "cache"),
     bug("top-left with a cache", "gpt2", function("create_causal_mask", top_left), "cache"),
-    bug(
-        "padding attended with a cache alone",
-        "llama",
-        argument("attention_mask", ones_with_cache),
-        "cache",
-        says="padded in steps",
-    ),
+    bug("padding attended with a cache alone", "llama", argument("attention_mask", ones_with_cache), "cache",
+        says="padded in steps"),
     bug("sentences of a batch are mixed", "llama", mixes_the_batch, "batch"),
     bug("sdpa without its mask", "llama", sdpa_without_mask, "backend"),
-    bug(
-        "queries lost",
-        "llama",
-        lambda model, _: model.layers[1].self_attn.q_proj.weight.data.zero_(),
-        "dead-row",
-        says="4 heads weigh all keys alike in every row",
-    ),
+    bug("queries lost", "llama", lambda model, _: model.layers[1].self_attn.q_proj.weight.data.zero_(), "dead-row",
+        says="4 heads weigh all keys alike in every row"),
     bug("softmax over the queries", "llama", function("eager_attention_forward", other_softmax), "row-sum"),
     bug("dropout in evaluation", "llama", function("eager_attention_forward", dropping), "row-sum", also="dead-row"),
     bug("scaled twice", "llama", function("eager_attention_forward", scaled_twice), "proof"),
-    bug(
-        "a decoder that looks ahead",
-        "bart",
-        masks(torch.ones_like, 2, of=lambda model: model.decoder),
-        "leak",
-        also="pad",
-    ),
-    bug(
-        "the padding of the encoder attended", "t5", argument("attention_mask", lambda *_: None), "pad", also="no-mask"
-    ),
-]
+    bug("a decoder that looks ahead", "bart", masks(torch.ones_like, 2, of=lambda model: model.decoder), "leak",
+        also="pad"),
+    bug("the padding of the encoder attended", "t5", argument("attention_mask", lambda *_: None), "pad",
+        also="no-mask"),
+]  # fmt: skip

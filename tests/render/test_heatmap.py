@@ -31,7 +31,7 @@ def test_the_end_is_of_all_cells_whichever_are_chosen(trace: Trace, chosen: dict
 
 
 def test_hidden_special_tokens_set_no_end(minilm: str) -> None:
-    trace = attncli.inspect(TEXT, model=minilm, layers="4")
+    trace = attncli.inspect(TEXT, model=minilm, layer="4")
     view = View(hide_special=True, queries=("like",))
     found = scale_of_layer(trace, view, trace.layers[0], pictures(trace, view)).high
     weights = np.stack([trace.layer(4).head(head).weights for head in range(12)])

@@ -64,7 +64,7 @@ def test_a_long_sentence_wraps_or_keeps_its_heaviest_tokens(palette: Palette, wi
 
 
 def test_heads_that_say_most_come_first(minilm: str) -> None:
-    trace = attncli.inspect(TEXT, model=minilm, layers="all")
+    trace = attncli.inspect(TEXT, model=minilm, layer="all")
     found = head_lines(trace.layers, 9, labels_of_heads(trace))
     assert len(found) == 72
     assert (found[0].name, found[0].label) == ("L0 H2", "previous")

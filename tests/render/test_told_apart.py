@@ -45,7 +45,7 @@ def test_the_default_ramp_tells_the_most_cells_apart_and_as_many_as_is_published
 
 def test_a_head_that_looks_at_the_token_before_is_a_bright_line(colors: ModuleType, minilm: str) -> None:
     """Head 2 of MiniLM's layer 0: every cell of the line is as far from those beside it as half of the ramp."""
-    trace = attncli.inspect(WORDS, model=minilm, layers="0")
+    trace = attncli.inspect(WORDS, model=minilm, layer="0")
     weights = trace.layer(0).head(2).weights
     assert len(weights) == 27
     for tier in ("truecolor", "256", "blocks"):

@@ -78,6 +78,6 @@ def test_a_comparison(palette: Palette) -> None:
 
 def test_a_cell_taken_apart(palette: Palette) -> None:
     for text, key in product(TEXTS, (None, "1")):
-        trace = attncli.inspect(text, heads=2, num_heads=4, d_k=24) if key else attncli.inspect(text)
+        trace = attncli.inspect(text, head=2, num_heads=4, d_k=24) if key else attncli.inspect(text)
         for width in WIDTHS:
             hold(WhyPage(trace, explain(trace, "1", key), 8, TableFormat(palette, width)).parts(), palette, width)

@@ -36,8 +36,7 @@ def check(
     texts: str | Iterable[str] = (),
     *,
     target: str | None = None,
-    documents: bool = False,
-    layers: Choice = "all",
+    layer: Choice = "all",
     special: bool = True,
     **options: Unpack[LoadKeywords],
 ) -> Report:
@@ -52,8 +51,7 @@ def check(
         texts: up to eight sentences; none are the built-in ones. With a single length there would be no padding to be
             checked, and a built-in one stands beside them.
         target: the decoder's text, for an encoder-decoder; None is each sentence itself.
-        documents: whether the texts are also packed into one sequence, where none may attend to another.
-        layers: which layers to look at.
+        layer: which layers to look at.
         special: whether the tokenizer adds its special tokens.
         options: fields of `attncli.checkpoints.options.LoadOptions`; without `dtype` it is float32 on any device.
 
@@ -79,18 +77,18 @@ def check(
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
 
-    chosen, heads = Indices.of("layer", layers), Indices.of("head", None)
+    chosen, heads = Indices.of("layer", layer), Indices.of("head", None)
     runner = ModelRunner(Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=loading))
     sentences = _with_padding(runner, [runner.read(text, target) for text in texts], target)
     longest = max(len(sentence.tokens) for sentence in sentences)
     room = max(min(_MOST_TOKENS // longest, runner.checkpoint.room_for(longest)), 2)
     if len(sentences) > room:
         raise InputError(f"{len(sentences)} texts of up to {longest} tokens are too many for a batch; give {room}")
-    found = _worst(_layers(runner, sentences, documents))
+    found = _worst(_layers(runner, sentences))
     compared = tuple(invariances(runner, sentences))
     reported = {(finding.layer, finding.kind) for finding in found}
     found += _unseen_windows(runner, longest)
-    found += findings_of(runner, compared, documents, reported)
+    found += findings_of(runner, compared, reported)
     found += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, runner.known_padding)
     return Report(
         model=runner.checkpoint.name,
@@ -125,7 +123,7 @@ def _built_in(runner: ModelRunner, target: str | None) -> Iterator[EncodedInput]
             words.pop()
 
 
-def _layers(runner: ModelRunner, sentences: Sequence[EncodedInput], documents: bool) -> Iterator[Finding]:
+def _layers(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Iterator[Finding]:
     """Yield what is wrong with the layers, for each sentence."""
     from attncli.analysis.check.layers import ADVICE, layer_findings
 
@@ -133,8 +131,6 @@ def _layers(runner: ModelRunner, sentences: Sequence[EncodedInput], documents: b
     seen: list[dict[Sublayer, CapturedLayer]] = []
     for side in ("right", "left"):
         seen += runner.audited(sentences, side)
-    if documents:
-        seen += runner.audited_documents(sentences)
     for sentence in seen:
         for (layer, kind), attention in sentence.items():
             for finding in layer_findings(attention, runner.dtype):

@@ -157,10 +157,10 @@ def _over_sentences(
     """Return how far two checkpoints are apart over many sentences, and how many of these are bad."""
     from attncli.analysis.diff import DiffStats
     from attncli.cli.loop import ResultStream, open_source, trace_job
-    from attncli.corpus.jobs import DiffJob, Identity
+    from attncli.corpus.jobs import DiffJob, identity
     from attncli.corpus.run import batched, run
 
-    first, second = (trace_job(one, Identity(), "all") for one in requests)
+    first, second = (trace_job(one, identity, "all") for one in requests)
     source, other = (open_source(environment, *both) for both in zip(requests, (first, second), strict=True))
     job = DiffJob(first, second, queries)
     results = run(job, batched(many), workers, job.open(source, other), max(source.parallel_from, other.parallel_from))

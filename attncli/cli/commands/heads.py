@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -157,13 +158,13 @@ def _measured(
     """Return what is known of the heads after all sentences, and how many of these are bad."""
     from attncli.analysis.heads import HeadStats
     from attncli.cli.loop import ResultStream, results_of, trace_job
-    from attncli.corpus.jobs import HeadMetricsTask
+    from attncli.corpus.jobs import measure
     from attncli.encoding.induction_probe import repeated_sequences
     from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
     texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)] if is_induction else None
-    job = trace_job(request, HeadMetricsTask(View(queries=queries), is_induction), "all")
+    job = trace_job(request, partial(measure, view=View(queries=queries), is_test=is_induction), "all")
     stream = ResultStream(
         environment,
         results_of(environment, request, job, texts=texts, workers=workers),

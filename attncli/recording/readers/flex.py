@@ -43,23 +43,17 @@ def read(
     masks += [] if allowed.all() else [MaskArgument("mask_mod", allowed, "attend")]
     unsupported = None if change.is_simple else "the score_mod, which does more than add to a score or cap it"
     emit(
-        context, "flex", (query, key, value), scale, shape=shape, q=query, k=key, v=value,
+        context, "flex", (query, key, value), scale, result[0], shape=shape, q=query, k=key, v=value,
         masks=tuple(masks), softcap=change.softcap, output=result[0], unsupported=unsupported,
     )  # fmt: skip
 
 
 class ScoreChange(NamedTuple):
-    """What a score_mod makes of a score.
+    """What a score_mod makes of a score."""
 
-    Attributes:
-        added: what it adds, −inf where it forbids, in the smallest shape that broadcasts to `[B, H, Q, K]`.
-        softcap: c, where it makes c·tanh(score/c) of each.
-        is_simple: whether that is all it does.
-    """
-
-    added: torch.Tensor
-    softcap: float | None = None
-    is_simple: bool = True
+    added: torch.Tensor  # −inf where it forbids, as small as broadcasts to `[B, H, Q, K]`
+    softcap: float | None = None  # c, where it makes c·tanh(score/c) of each
+    is_simple: bool = True  # whether that is all it does
 
 
 # What came of a function, with what it was called for.

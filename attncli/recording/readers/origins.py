@@ -15,14 +15,23 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from attncli.recording.call import CallSite
+
 _MOST_PRODUCTS = 64  # whose factors are held at a time
 _MOST_CHANGES = 16  # of scores
 
 
-class FoldedHeads(NamedTuple):
-    """Queries, keys or values whose batch axis holds so many heads of each row."""
+class Factor(NamedTuple):
+    """What is known of a tensor that may be queries, keys or values."""
 
-    number: int
+    heads: int = 1  # of each row that its batch axis holds
+    scale: float = 1.0  # what it was multiplied with; NaN where that is no one number
+
+
+class AttentionOutput(NamedTuple):
+    """The output of an attention, `[…, T, D]`, and where it was computed."""
+
+    place: CallSite
 
 
 class MadeMask(NamedTuple):
@@ -51,37 +60,22 @@ class Held:
 
 
 class Operand(Held):
-    """A factor of a product, as it was then, as `[batch …, rows, width]`.
+    """A factor of a product, as it was then, as `[batch …, rows, width]`."""
 
-    Attributes:
-        ndim: of the program's tensor.
-        positions: how many axes of the result are its own.
-        heads: how many of them are folded into its batch.
-        is_split: see `splits_positions`.
-        is_learned: whether it is a parameter of a module, or a view of one.
-    """
-
-    def __init__(self, tensor: Tensor, canonical: Tensor, positions: int, heads: int) -> None:
+    def __init__(self, tensor: Tensor, canonical: Tensor, positions: int, factor: Factor) -> None:
         super().__init__(canonical)
-        self.ndim, self.positions, self.heads = tensor.ndim, positions, heads
+        self.ndim, self.positions = tensor.ndim, positions  # axes of the program's tensor, and of the result its own
+        self.heads, self.scale = factor
         self.is_split, self.is_learned = splits_positions(tensor), is_learned(tensor)
 
 
 class Product(NamedTuple):
-    """A product of two tensors, whose result is `[shared …, own …, rows of the left one, rows of the right one]`.
-
-    Attributes:
-        left: a factor.
-        right: the other one.
-        axes: a tensor without numbers of the result's shape; each axis is known by its stride.
-        shared: how many axes both factors have.
-        dtype: of the result.
-    """
+    """A product of two tensors, whose result is `[shared …, own …, rows of the left one, rows of the right one]`."""
 
     left: Operand
     right: Operand
-    axes: Tensor
-    shared: int
+    axes: Tensor  # of the result, without numbers; each axis is known by its stride
+    shared: int  # how many axes both factors have
     dtype: torch.dtype
 
     @property
@@ -116,21 +110,13 @@ class Product(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What was done to the numbers of scores or weights.
+    """What was done to the numbers of scores or weights."""
 
-    Attributes:
-        name: of the function, without what says that it is in place.
-        other: the tensor or the number that it was done with; None where there is none, or several.
-        is_first: whether scores or weights are the first argument; of `where`, those that stay where it is True.
-        axes: those of the product, as they were moved by then.
-        made_at: the line that made the tensor, if it is a mask.
-    """
-
-    name: str
-    other: Held | float | None
-    is_first: bool
-    axes: Tensor
-    made_at: str | None = None
+    name: str  # of the function, without what says that it is in place
+    other: Held | float | None  # that it was done with; None where there is none, or several
+    is_first: bool  # whether scores or weights are the first argument; of `where`, those that stay
+    axes: Tensor  # those of the product, as they were moved by then
+    made_at: str | None = None  # the line that made the tensor, if it is a mask
 
     @property
     def factor(self) -> float | None:
@@ -151,17 +137,11 @@ class Change(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What came of a product, number by number.
-
-    Attributes:
-        product: where it came from.
-        axes: of the product, as they moved since.
-        changes: of its numbers since; of more than a few it is only known that there were some.
-    """
+    """What came of a product, number by number."""
 
     product: Product
-    axes: Tensor
-    changes: tuple[Change, ...] = ()
+    axes: Tensor  # of the product, as they moved since
+    changes: tuple[Change, ...] = ()  # of its numbers; of more than a few only some
 
     @property
     def is_raised(self) -> bool:
@@ -179,52 +159,31 @@ class Scores(NamedTuple):
 
 
 class Lost:
-    """What came of queries and keys in ways that are not followed: scores, or the weights of one softmax.
-
-    Attributes:
-        shape: of the weights; None of scores.
-        is_counted: whether these weights were counted.
-    """
+    """What came of queries and keys in ways that are not followed: scores, or weights, which have a shape."""
 
     def __init__(self, shape: tuple[int, ...] | None = None) -> None:
         self.shape, self.is_counted = shape, False
 
 
 class SoftmaxCall:
-    """A softmax that took scores.
-
-    Attributes:
-        scores: which.
-        axis: of theirs that it is over.
-        received: what it took.
-        result: what it gave.
-        is_used: whether its weights met values.
-        lost: what they are where they are not followed.
-    """
+    """A softmax over an axis of scores."""
 
     def __init__(self, scores: Scores, axis: int, received: Held, result: Held) -> None:
         self.scores, self.axis, self.received, self.result = scores, axis, received, result
-        self.is_used = False
-        self.lost = Lost(result.shape)
+        self.is_used = False  # whether its weights met values
+        self.lost = Lost(result.shape)  # what they are where they are not followed
 
 
 class Weights(NamedTuple):
-    """What a softmax made of scores, or what was made of that since.
-
-    Attributes:
-        softmax: it.
-        scores: what it took, with what became of them since.
-        dropout: the probability with which weights are dropped since.
-        in_dropout: whether the module that did was in training mode.
-    """
+    """What a softmax made of scores, or what was made of that since."""
 
     softmax: SoftmaxCall
-    scores: Scores
-    dropout: float = 0.0
-    in_dropout: bool | None = None
+    scores: Scores  # that it took, with what became of them since
+    dropout: float = 0.0  # with which weights are dropped since
+    in_dropout: bool | None = None  # whether the module that did was in training mode
 
 
-Origin = FoldedHeads | MadeMask | Scores | Weights | Lost
+Origin = Factor | AttentionOutput | MadeMask | Scores | Weights | Lost
 
 
 class Origins:
@@ -233,11 +192,13 @@ class Origins:
     Attributes:
         is_over: whether nothing is followed any more.
         by_id: the origins by the identities of tensors.
+        windows: how many windows of one picture follow one another in a batch of so many rows.
     """
 
     def __init__(self) -> None:
         self.is_over = False
         self.by_id: dict[int, tuple[ref[Tensor], Origin]] = {}
+        self.windows: dict[int, int] = {}
         self._operands: deque[ref[Operand]] = deque()
 
     def get(self, tensor: object) -> Origin | None:
@@ -268,10 +229,12 @@ class Origins:
         self.by_id.clear()
         self._operands.clear()
 
-    def heads(self, tensor: object) -> int:
-        """Return how many heads are folded into the batch of a tensor."""
+    def factor(self, tensor: object) -> Factor:
+        """Return what is known of a tensor that may be a factor of a product."""
         origin = self.get(tensor)
-        return origin.number if isinstance(origin, FoldedHeads) else 1
+        if isinstance(origin, Scores):  # a product with a matrix, as a projection
+            return Factor(scale=math.prod(each.factor or math.nan for each in origin.changes))
+        return origin if isinstance(origin, Factor) else Factor()
 
     def made_at(self, tensor: object) -> str | None:
         """Return the line that made a mask."""
