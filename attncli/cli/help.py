@@ -123,7 +123,7 @@ ENVIRONMENT = {
     "NO_COLOR": "where it is not empty: no colour, unless --color always",
     "FORCE_COLOR": "where it is not empty: colour in a pipe too",
     "TERM": "dumb: no colour and no bold",
-    "ACCESSIBLE": "where it is neither empty nor 0: no screen that changes, as of attn explore, for a screen reader",
+    "ACCESSIBLE": "1 for a screen reader: sentences instead of maps, and no screen that changes",
     "COLUMNS": "cells in a line of the terminal, instead of what it says itself",
     "ATTN_DEBUG": "1: the traceback of any error before its sentence",
     "XDG_CONFIG_HOME": "the folder that holds attncli/attncli.toml; see attn config --help. Default: ~/.config",

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.image import imread
 from pages import ODD, QK, odd_trace, page_of, random_trace, to_three_decimals, translation, written
 
-from attncli.render.heatmap import heatmap_of, scale_of_layer
+from attncli.render.heatmap import scale_of_layer
 from attncli.render.palette import Palette
 from attncli.trace.view import Ramp, View
 
@@ -169,7 +169,6 @@ def test_a_cell_has_the_colour_that_the_terminal_gives_it(tmp_path: Path, opened
     trace = random_trace(1, 2, 6)
     page = opened(written(trace, tmp_path / "page.html", View(ramp="linear")))
     layer, palette, allowed = trace.layers[0], Palette("truecolor"), np.ones((6, 6), bool)
-    pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in (0, 1)}
     rounded = np.rint(layer.head(0).weights * 1000) / 1000
     ramps: tuple[Ramp, ...] = ("linear", "sqrt", "log")
     for ramp in ramps:
@@ -177,7 +176,7 @@ def test_a_cell_has_the_colour_that_the_terminal_gives_it(tmp_path: Path, opened
             page.get_by_label("ramp", exact=True).select_option(ramp)
             settled(page)
         seen = colors_of(page, 6)
-        scale = scale_of_layer(trace, View(ramp=ramp), layer, pictures)
+        scale = scale_of_layer(trace, View(ramp=ramp), layer)
         for row, cells in enumerate(palette.cells(rounded, allowed, scale, 1)):
             for column, (_, style) in enumerate(cells):
                 assert style is not None

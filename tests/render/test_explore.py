@@ -21,7 +21,7 @@ from attncli.render.explore.layers import layer_map
 from attncli.render.explore.pane import PaneContent, faded
 from attncli.render.explore.tokens import token_strip
 from attncli.render.fit import Bounds
-from attncli.render.heatmap import heatmap_of, scale_of_layer
+from attncli.render.heatmap import scale_of_layer
 from attncli.render.palette import Palette, Scale
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
@@ -111,7 +111,6 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
 @pytest.mark.parametrize(("tokens", "room"), [(9, Bounds(11, 40)), (24, Bounds(15, 60))])
 def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
     trace, sight = toy(tokens), sight_of(tokens)
-    highest = max(softmax_of(trace, head).max() for head in range(4))
     weights = softmax_of(trace, 2)
     large = drawn_head(sight, (2, tokens - 1, 0), COLOUR, room)
     cell = large.window.cell
@@ -134,9 +133,8 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
             top = None if style is None or glyph == "▄" else style.bgcolor if both else style.color
             expected = {row: top, row + 1: bottom}
         for query, colour in expected.items():
-            if query < tokens and key <= query:  # by the definition of the logarithmic ramp
-                weight = min(max(weights[query, key], highest / 1000), highest)
-                step = min(int(math.log(weight / (highest / 1000)) / math.log(1000) * 256), 255)
+            if query < tokens and key <= query:  # the ramp is of square roots
+                step = min(int(math.sqrt(weights[query, key]) * 256), 255)
                 assert colour in ramp[max(step - 1, 0) : step + 2]
                 read += 1
             elif cell.rows == 2:
@@ -147,8 +145,7 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
 def test_the_ends_of_colours_are_those_of_other_views() -> None:
     for trace in (toy(20), toy(300), odd().trace):
         layer = trace.layers[0]
-        pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
-        assert LayerViewCache(trace, layer).scale(None) == scale_of_layer(trace, View(), layer, pictures)
+        assert LayerViewCache(trace, layer).scale(None) == scale_of_layer(trace, View(), layer)
 
 
 def test_numbers_stand_in_cells_that_have_room_for_them() -> None:

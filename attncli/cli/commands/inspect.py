@@ -195,7 +195,7 @@ def _draw(
             height = canvas.height
             if height is not None:  # what was noted above the view takes lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)
-            layout = Layout(trace, view, palette, canvas.width, height, output.all_)
+            layout = Layout(trace, view, palette, canvas.width, height, output.all_, environment.is_read_aloud)
             canvas.show(layout.renderables(), _title(trace))
             for note in layout.notes():
                 environment.note(note)
