@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attncli.analysis.prove.answers import Answers
 from attncli.analysis.prove.claim import atoms_of
 from attncli.analysis.prove.inputs import CollectedHints
+from attncli.analysis.prove.probed_forward import ProbedForward
 from attncli.analysis.prove.proof import Leak, ModelProof
 from attncli.errors import AttnError, InputError, require
 from attncli.recording.notes import Notes
@@ -36,7 +36,7 @@ _MOST_FORWARDS = 8  # different ones of a program that are proved
 def prove(model: Any, inputs: Any, expression: str, lengths: Any = None) -> ModelProof:
     """Ask a model whether its outputs depend on what a mask expression says, and on nothing else.
 
-    The model runs once, and once more for each question, with the same random state, buffers and caches. None of its
+    The model runs once, and once more for each probe, with the same random state, buffers and caches. None of its
     numbers, its gradients or the random state changes.
 
     Args:
@@ -90,7 +90,7 @@ class Prover:
         self._known: set[Any] = set()
         self._only: Any = None
         self._labels: list[tuple[Int[np.ndarray, " N"], str]] = []  # of losses since the last forward began
-        self._answers: Answers | None = None  # of the last forward
+        self._probed: ProbedForward | None = None  # of the last forward
 
     @contextmanager
     def watching(self, module: Any = None) -> Iterator[None]:
@@ -126,9 +126,9 @@ class Prover:
         if self._only is None and not any(one.calls[1] for one in forward.outputs):
             return  # it does not attend
         try:
-            answers = Answers(forward, self._calls, self._hints, self.expression, self.lengths)
-            self.proofs.append(answers.proof())
-            self._answers = answers
+            probed = ProbedForward(forward, self._calls, self._hints, self.expression, self.lengths)
+            self.proofs.append(probed.proof())
+            self._probed = probed
             self._judge_labels()
         except AttnError as error:
             self.error = error
@@ -138,12 +138,12 @@ class Prover:
 
     def _take_labels(self, labels: Any, place: str) -> None:
         self._labels.append((labels.cpu().numpy().reshape(-1), place))
-        if self._answers is not None:
+        if self._probed is not None:
             self._judge_labels()
 
     def _judge_labels(self) -> None:
         for labels, place in self._labels:
-            finding = None if self._answers is None else self._answers.label_finding(labels, place)
+            finding = None if self._probed is None else self._probed.label_finding(labels, place)
             if finding is not None and finding not in self.proofs[-1].others:
                 self.proofs[-1] = replace(self.proofs[-1], others=(*self.proofs[-1].others, finding))
         self._labels.clear()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WITHOUT_NUMBER = re.compile(r"\b(docs|window|chunk|prefix)\b(?!\s*\()")
 
 
-class Question(NamedTuple):
+class Probe(NamedTuple):
     """What to change, to see what moves: one token, or the padding of a row.
 
     Attributes:
@@ -106,7 +106,7 @@ class Claim:
             self._reach[row, layers] = reach
         return self._reach[row, layers]
 
-    def questions(self) -> Iterator[Question]:
+    def probes(self) -> Iterator[Probe]:
         """Yield what to change: as little as holds each output against what it must not read, before and after it.
 
         The last token, and one in the middle of another row; the end of each document; the padding of each
@@ -114,25 +114,25 @@ class Claim:
         """
         words = [np.flatnonzero(row) for row in self.tokens]
         other = min(1, len(words) - 1)
-        chosen = [Question(0, (int(words[0][-1]),)), Question(other, (int(words[other][len(words[other]) // 2]),))]
+        chosen = [Probe(0, (int(words[0][-1]),)), Probe(other, (int(words[other][len(words[other]) // 2]),))]
         for leaf in leaves(parse(self._expressions[0], allow_rows=True)):
             if isinstance(leaf, Atom) and leaf.name == "docs":
                 ends = np.cumsum(leaf.arguments)[:-1] - 1
-                chosen += [Question(0, (int(end),)) for end in ends if self.tokens[0, end]]
+                chosen += [Probe(0, (int(end),)) for end in ends if self.tokens[0, end]]
         for row, tokens in enumerate(self.tokens):
-            chosen += [Question(row, padding)] if (padding := padding_of(tokens)) else []
+            chosen += [Probe(row, padding)] if (padding := padding_of(tokens)) else []
         for row in {0, other}:
             alike = [each for each in range(len(words)) if np.array_equal(self.direct[each], self.direct[row])]
             chosen += self._further(row, [at for one in chosen if one.row in alike for at in one.positions])
         yield from dict.fromkeys(chosen)
 
-    def _further(self, row: int, positions: Sequence[int]) -> Iterator[Question]:
+    def _further(self, row: int, positions: Sequence[int]) -> Iterator[Probe]:
         tokens = self.tokens[row]
         hidden = ~self.reach(row, 1) & tokens[:, None] & tokens
         for side in (np.tril(hidden, -1), np.triu(hidden, 1)):
             left = side.any(axis=1) & ~side[:, list(positions)].any(axis=1)
             if left.sum() > len(tokens) // 8:
-                yield Question(row, (int(side[left].sum(axis=0).argmax()),))
+                yield Probe(row, (int(side[left].sum(axis=0).argmax()),))
 
 
 def padding_of(tokens: Bool[np.ndarray, " T"]) -> tuple[int, ...]:

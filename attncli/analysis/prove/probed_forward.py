@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.analysis.prove.claim import Claim, Question, atoms_of, padding_of
+from attncli.analysis.prove.claim import Claim, Probe, atoms_of, padding_of
 from attncli.analysis.prove.inputs import CollectedHints, number_of, past_of, sequences_of, tokens_of
 from attncli.analysis.prove.proof import Cause, Leak, ModelProof
 from attncli.attention import noise_floor
@@ -35,7 +35,7 @@ _CAUSES: tuple[tuple[Cause, str], ...] = (
 )
 
 
-class Answers:
+class ProbedForward:
     """What a forward says when positions of it change.
 
     Args:
@@ -96,15 +96,15 @@ class Answers:
         moved: list[Leak] = []
         unread: list[Finding] = []
         held, rows_changed = np.zeros_like(tokens), set[int]()
-        for question in [*self.claim.questions(), *self._of_others()]:
-            changes = self._changes(question)
-            leak = self._leak(question, changes)
+        for probe in [*self.claim.probes(), *self._of_others()]:
+            changes = self._changes(probe)
+            leak = self._leak(probe, changes)
             moved += [] if leak is None else [leak]
-            if question.sequence == 0:
-                rows_changed.add(question.row)
-                reach = self.claim.reach(question.row, self._layers(max(one.calls[1] for one in changes)))
-                held[question.row] |= ~reach[:, question.positions].any(axis=1) | reach.all(axis=1)
-                unread += self._unread(question, changes)
+            if probe.sequence == 0:
+                rows_changed.add(probe.row)
+                reach = self.claim.reach(probe.row, self._layers(max(one.calls[1] for one in changes)))
+                held[probe.row] |= ~reach[:, probe.positions].any(axis=1) | reach.all(axis=1)
+                unread += self._unread(probe, changes)
         rows = sorted(rows_changed)
         return replace(
             proof, moved=_distinct(moved), others=(*unread[:1], *self._without_padding()), forwards=self.forwards,
@@ -113,28 +113,28 @@ class Answers:
 
     # --- questions ------------------------------------------------------------------------------------------
 
-    def _of_others(self) -> Iterator[Question]:
+    def _of_others(self) -> Iterator[Probe]:
         """Yield what to change of other sequences: a token, which may not move other rows, and padding."""
         for which, tokens in enumerate(self.tokens[1:], 1):
-            yield Question(0, (int(np.flatnonzero(tokens[0])[-1]),), which)
+            yield Probe(0, (int(np.flatnonzero(tokens[0])[-1]),), which)
             for row, own in enumerate(tokens):
                 if padding := padding_of(own):
-                    yield Question(row, padding, which, True)
+                    yield Probe(row, padding, which, True)
 
-    def _changes(self, question: Question | None, size: float | None = None) -> list[OutputChange]:
+    def _changes(self, probe: Probe | None, size: float | None = None) -> list[OutputChange]:
         """Return what moves; where rounding swallows a change, it is tried once more, further."""
         from attncli.recording.rerun import VectorChange
 
         self.forwards += 1
-        if question is None:
+        if probe is None:
             return self.forward.again()
-        row, positions, which, _ = question
+        row, positions, which, _ = probe
         change = VectorChange(row, positions, source=self.names[which])
         changes = self.forward.again(change if size is None else change._replace(size=size))
         own = [one.by_position for one in changes if one.by_position is not None]
         is_word = which == 0 and self.tokens[0][row, positions[0]]
         if size is None and is_word and not any(one[row, positions[0]] > 0 for one in own[1:]):
-            return self._changes(question, _FURTHER)
+            return self._changes(probe, _FURTHER)
         return changes
 
     def _differs_by_itself(self) -> Finding | None:
@@ -145,21 +145,21 @@ class Answers:
         advice = "seed all that it draws, or call torch.use_deterministic_algorithms(True)"
         return Finding("rerun", "error", message, advice=advice, made_at=(first.place,))
 
-    # --- answers --------------------------------------------------------------------------------------------
+    # --- probed --------------------------------------------------------------------------------------------
 
     def _layers(self, calls: int) -> int:
         """Return how many layers of attention lie before an output; 0 where that is not known."""
         return max(calls, 1) if self.attends else 0
 
-    def _leak(self, question: Question, changes: Sequence[OutputChange]) -> Leak | None:
+    def _leak(self, probe: Probe, changes: Sequence[OutputChange]) -> Leak | None:
         """Return the first output that moved and must not; None where there is none."""
-        is_other = question.sequence > 0  # until the sequence of the claim begins
+        is_other = probe.sequence > 0  # until the sequence of the claim begins
         calls = 0  # of attention, before the last output that did not move
         for each in changes:
             is_other &= each.name != self.names[0]
-            moved, allowed = self._moved(question, each, is_other)
+            moved, allowed = self._moved(probe, each, is_other)
             # Flat rows may be in another order, as experts are given them.
-            is_doubtful = each.is_flat and not self._moves_the_output(question, changes)
+            is_doubtful = each.is_flat and not self._moves_the_output(probe, changes)
             if not moved.size or not moved.max() > _floor(each) or is_doubtful:
                 calls = each.calls[1]
                 continue
@@ -168,36 +168,36 @@ class Answers:
             if each.calls[1] > calls and (kind in ("attention", "other") or each.calls[1] > each.calls[0]):
                 kind = "cache" if self.claim.past else "attention"
                 place = str(self.calls[calls].place) if calls < len(self.calls) else place
-            changed, name = (question.row, question.positions[0]), each.name[0]
+            changed, name = (probe.row, probe.positions[0]), each.name[0]
             at = position[0] if position else None
             return Leak(row, at, changed, name, place, kind, float(moved.max()), float(allowed.max()))
         return None
 
     def _moved(
-        self, question: Question, change: OutputChange, is_other: bool
+        self, probe: Probe, change: OutputChange, is_other: bool
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return how far outputs moved that must not, and how far others did; empty where nothing is known of them."""
-        tokens = self.tokens[question.sequence if is_other else 0]
+        tokens = self.tokens[probe.sequence if is_other else 0]
         if change.by_position is None or change.by_position.shape != tokens.shape:
-            if question.is_padding:
+            if probe.is_padding:
                 return np.zeros(0), np.zeros(0)
-            is_own = np.arange(len(change.by_row)) == question.row
+            is_own = np.arange(len(change.by_row)) == probe.row
             return np.where(is_own, 0, change.by_row), np.where(is_own, change.by_row, 0)
         forbidden = tokens.copy()
-        if question.sequence == 0:
-            reach = self.claim.reach(question.row, self._layers(change.calls[1]))
-            forbidden[question.row] &= ~reach[:, question.positions].any(axis=1)
-        elif not question.is_padding:
-            forbidden[question.row] = False
+        if probe.sequence == 0:
+            reach = self.claim.reach(probe.row, self._layers(change.calls[1]))
+            forbidden[probe.row] &= ~reach[:, probe.positions].any(axis=1)
+        elif not probe.is_padding:
+            forbidden[probe.row] = False
         return np.where(forbidden, change.by_position, 0), np.where(forbidden, 0, change.by_position)
 
-    def _moves_the_output(self, question: Question, changes: Sequence[OutputChange]) -> bool:
+    def _moves_the_output(self, probe: Probe, changes: Sequence[OutputChange]) -> bool:
         output = next((one for one in changes if one.name == self.output.name), None)
-        return output is not None and bool(self._moved(question, output, False)[0].max() > _floor(output))
+        return output is not None and bool(self._moved(probe, output, False)[0].max() > _floor(output))
 
-    def _unread(self, question: Question, changes: Sequence[OutputChange]) -> Iterator[Finding]:
+    def _unread(self, probe: Probe, changes: Sequence[OutputChange]) -> Iterator[Finding]:
         """Yield that outputs do not move which may read the position."""
-        row, (position, *_) = question.row, question.positions
+        row, (position, *_) = probe.row, probe.positions
         output = next((one for one in changes if one.name == self.output.name), None)
         if output is None or output.by_position is None or not self.tokens[0][row, position]:
             return
