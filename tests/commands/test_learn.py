@@ -159,7 +159,7 @@ at_a_terminal = pytest.mark.usefixtures("signals_arrive")
 @at_a_terminal
 def test_a_person_leafs_through_the_steps_forwards_and_back() -> None:
     with person("learn", is_apart=False) as one:
-        first = one.until("1 of 12 · Enter goes on, b goes back, q ends")
+        first = one.until("1 of 12 · Enter continues, b goes back, q ends")
         assert "step 1 of 12" in first
         assert "step 2 of 12" not in first
         for keys, place in [("\n", 2), (" ", 3), ("\x1b[C", 4), ("b", 3), ("\x1b[D", 2), ("b", 1), ("b", 1), ("n", 2)]:
@@ -178,7 +178,7 @@ def test_a_person_leafs_through_the_steps_forwards_and_back() -> None:
 @pytest.mark.parametrize(("key", "code"), [("q", 0), ("\x03", 130)])
 def test_ending_early_leaves_the_terminal_as_it_was(key: str, code: int) -> None:
     with person("learn", "cats sleep", is_apart=False) as one:
-        one.until("1 of 12 · Enter goes on, b goes back, q ends")
+        one.until("1 of 12 · Enter continues, b goes back, q ends")
         one.types(key)
         assert one.left()[0] == code
         flags, both = termios.tcgetattr(one.terminal)[3], termios.ECHO | termios.ICANON
@@ -195,7 +195,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_one_text() -> None:
 def test_the_name_of_a_lesson_is_no_text(attn: Run) -> None:
     ran = attn("learn", "causal")
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err == "attn: 'causal' is a lesson, and was taken as a text; give attn learn --lesson causal\n"
+    assert ran.err == "attn: 'causal' is a lesson, read as a text here; use attn learn --lesson causal\n"
     assert attn("learn", "causal", "--lesson", "one").code == 0
 
 

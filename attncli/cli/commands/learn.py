@@ -37,23 +37,20 @@ def learn(
     ] = None,
     lesson: Annotated[
         Literal["one", "several", "causal", "cross"] | None,
-        options.choice_option(
-            "One head, several heads, a causal mask, or cross-attention between two texts. Default: one."
-        ),
+        options.choice_option("Choose a lesson: heads, a causal mask or two texts. Default: one."),
     ] = None,
     query: Annotated[
         str | None,
-        options.choice_option("The word that attends, or its index. Default: the one in the middle.", "TOKEN", "-q"),
+        options.choice_option("Follow this word, or its index. Default: the middle one.", "TOKEN", "-q"),
     ] = None,
     seed: Annotated[
-        int | None, options.choice_option("Seed of the embeddings and the weights. Default: 0.", "N", setting=0)
+        int | None, options.choice_option("Set the seed of embeddings and weights. Default: 0.", "N", setting=0)
     ] = None,
 ) -> None:
-    """Walk one query through a layer, step by step, in numbers that you can redo.
+    """Follow one query through a layer, step by step, in numbers that you can redo.
 
-    Every number is made of numbers above it. In a terminal each step has a screen: Enter goes on, b goes back, q ends.
-    In a pipe or a file it is one text.
-    Each lesson ends with an exercise.
+    Every number follows from numbers above it. In a terminal each step has a screen: Enter continues, b goes back, q
+    ends. A pipe or a file gets one text. Each lesson ends with an exercise.
 
     Examples:
     attn learn
@@ -62,7 +59,7 @@ def learn(
     from attncli.analysis.learn import LESSONS, TEXT, walk
 
     if lesson is None and text is not None and len(text) == 1 and text[0] in LESSONS:
-        raise UsageError(f"'{text[0]}' is a lesson, and was taken as a text; give attn learn --lesson {text[0]}")
+        raise UsageError(f"'{text[0]}' is a lesson, read as a text here; use attn learn --lesson {text[0]}")
     chosen = output.chosen()
     walked = walk(" ".join(text) if text else TEXT, LESSONS[lesson or "one"], query, seed or 0)
     if chosen == "table" and output.file is None and find_spec("termios") and not environment.lacks_screen():
@@ -98,7 +95,7 @@ def _in_screens(environment: Environment, walked: Walk, output: options.PictureO
                 count = len(steps)
                 canvas.turn()
                 canvas.show(steps[place].parts)
-                prompt = f"\n{place + 1} of {count} · Enter goes on, b goes back, q ends "
+                prompt = f"\n{place + 1} of {count} · Enter continues, b goes back, q ends "
                 canvas.stream.write(canvas.palette("viridis").fit(prompt))
             while (step := _STEPS.get(os.read(descriptor, 32))) is None:
                 pass

@@ -14,12 +14,12 @@ def why(
     request: options.CommonOptions,
     output: options.DocumentOutput,
     query: Annotated[
-        list[str] | None, options.choice_option("The token that attends: its text or its index.", "TOKEN", "-q")
+        list[str] | None, options.choice_option("Explain this query: a token or an index.", "TOKEN", "-q")
     ] = None,
     key: Annotated[
         list[str] | None,
         options.choice_option(
-            "The token that is attended to: its text or its index. Default: the whole row, keys by weight.",
+            "Explain this key: a token or an index. Default: all keys, by weight.",
             "TOKEN",
             "-k",
         ),
@@ -27,17 +27,17 @@ def why(
     top: Annotated[
         int | None,
         options.view_option(
-            "Dimensions, or keys of a row, in the table; the rest is summed up. Default: 8.", "N", low=1, high=1_000_000
+            "List this many dimensions or keys, and sum the rest. Default: 8.", "N", low=1, high=1_000_000
         ),
     ] = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
 ) -> None:
-    """Say why a query attends to a key, stage by stage, in numbers that add up.
+    """Explain why a query attends to a key, stage by stage, in numbers that add up.
 
-    One head is taken apart, from q·k as a sum over dimensions to what the weight carries; several heads have a line
-    each. Without --key the whole row is explained, its keys by weight.
+    One head is shown from q·k, a sum over dimensions, to its contribution. Several heads have a line each. Without
+    --key the whole row is shown, its keys by weight.
 
     Examples:
     attn why "time flies" --query flies --key time --head 3
@@ -50,9 +50,9 @@ def why(
 
     for name, values in (("query", query or ()), ("key", key or ())):
         if len(values) > 1:
-            raise UsageError(f"--{name} is given {len(values)} times; one cell or one row is explained at a time")
+            raise UsageError(f"--{name} is given {len(values)} times; give it once")
     if not query:
-        raise UsageError("--query: give the token that attends, its text or its index")
+        raise UsageError("give the query that attends: --query TOKEN, its text or its index")
     chosen = output.chosen()
     (trace,) = traces_of(environment, request, only="attn why explains")
     explained = explain(trace, query[0], key[0] if key else None)
