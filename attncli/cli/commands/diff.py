@@ -58,8 +58,8 @@ def diff(
 ) -> None:
     """Compare two sentences, checkpoints or traces.
 
-    The heads that changed most come first, then the cells, then two maps and their difference. Two checkpoints on
-    several sentences show heads only. The exit code is 0 whether or not they differ.
+    It prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
+    Two checkpoints on several sentences are compared by head alone. The exit code is 0 whether or not they differ.
 
     Examples:
     attn diff "time flies like an arrow" "fruit flies like an arrow"
