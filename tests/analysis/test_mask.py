@@ -81,7 +81,12 @@ def test_the_lengths_of_a_batch_may_be_numbers_or_a_mask_of_tokens() -> None:
         ((LOWER, "causal & pad"), {"lengths": [7]}, InputError, "7 tokens"),
         ((LOWER, "causal & pad"), {"lengths": "six"}, InputError, "lengths holds <U3"),
         ((LOWER, "causal & pad"), {"lengths": [[6], [4]]}, InputError, "with 1 for a token"),
-        ((LOWER, "causal & pad"), {"lengths": [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]}, InputError, "a row without a"),
+        (
+            (LOWER, "causal & pad"),
+            {"lengths": [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]},
+            InputError,
+            "a row without tokens",
+        ),
         (([1, 0],), {}, InputError, "2 to 4 axes"),
         (([[1, 0], [1]],), {}, InputError, "its rows differ in length"),
         (([["a"]],), {}, InputError, "expected booleans or numbers"),

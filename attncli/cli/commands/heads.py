@@ -86,7 +86,7 @@ def heads(
     precision: options.Precision = None,
     colormap: options.Colormap = None,
 ) -> None:
-    """Show what every head attends to: the previous token, the first one, earlier copies.
+    """Show what every head attends to: the previous, first or a repeated token.
 
     It draws layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
     Over several sentences they are means, with standard deviations.

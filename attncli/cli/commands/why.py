@@ -37,7 +37,8 @@ def why(
 ) -> None:
     """Explain why a query attends to a key, stage by stage, in numbers that add up.
 
-    One head is shown from q·k, a sum over dimensions, to the key's contribution. Several heads have a line each. Without --key it lists all keys of the query by weight. A word of several pieces is its last piece.
+    One head is shown from q·k, a sum over dimensions, to the key's contribution. Several heads have a line each.
+    Without --key attn lists all keys of the query by weight. A word of several pieces is its last piece.
 
     Examples:
     attn why "time flies" --query flies --key time --head 3
