@@ -94,9 +94,9 @@ def test_several_checkpoints_are_listed_in_their_order(tiny_llama: str, tmp_path
 
 @pytest.mark.parametrize(("files", "words"), [
     (["params.json", "consolidated.00.pth"], "has no config.json (there is consolidated.00.pth)"),
-    (["config.json", "tf_model.h5"], "no weights (there is tf_model.h5): expected model"),
-    (["config.json", "model.fp16.safetensors"], "no weights (there is model.fp16.safetensors)"),
-    (["config.json"], "no weights (there is config.json, "),
+    (["config.json", "tf_model.h5"], "but no weights (there is tf_model.h5): expected model"),
+    (["config.json", "model.fp16.safetensors"], "but no weights (there is model.fp16.safetensors)"),
+    (["config.json"], "but no weights (there is config.json, "),
 ])  # fmt: skip
 def test_weights_that_are_not_read_are_refused_with_the_files_that_are_there(
     files: list[str], words: str, tiny_llama: str, tmp_path: Path, attn: Run
