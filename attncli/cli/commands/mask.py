@@ -67,7 +67,6 @@ class MaskInput(Options):
             InputError: a trace cannot be read.
         """
         from attncli.masks.mask_grid import GridOptions, MaskSize, as_expression, has_padding_of_rows, is_file
-        from attncli.trace.masks import is_trace, mask_of_trace
 
         size = MaskSize(None, None if tokens is None else len(tokens), self.past)
         if self.size is not None:
@@ -88,15 +87,18 @@ class MaskInput(Options):
             if not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers):
                 raise UsageError(f"--lengths {visible(self.lengths)}: expected numbers such as 5,2")
             lengths = [int(part) for part in numbers]
-        traces = [mask for mask in masks if is_trace(mask) or mask == str(trace)]
+        files, traces = [mask for mask in masks if mask.lower().endswith(".safetensors") or mask == str(trace)], {}
+        if files:
+            from attncli.trace.masks import is_trace, mask_of_trace
+
+            files = [name for name in files if name == str(trace) or is_trace(name)]
+            traces = {name: mask_of_trace(name, self.layer, self.kind) for name in files}
         for option, value in (("--for", self.for_), ("--past", self.past)):
             if traces and value is not None:
                 raise UsageError(f"{option} does not apply to a saved trace, which says what its mask means")
         if not traces and (self.layer, self.kind) != (None, None):
             raise UsageError("--layer and --kind apply to a saved trace, such as trace.safetensors")
-        return GridOptions(
-            size, self.for_, lengths, {name: mask_of_trace(name, self.layer, self.kind) for name in traces}
-        )
+        return GridOptions(size, self.for_, lengths, traces)
 
 
 def show(
@@ -178,7 +180,7 @@ def check(
 
         environment.write([write_findings(not failed, findings, what_was_read(subject))], output.file)
     else:
-        from attncli.render.masks import checked
+        from attncli.render.findings import checked
 
         comparison = _against(subject, expected, findings)
         shown = [subject] if findings else []
