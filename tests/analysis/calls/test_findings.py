@@ -94,7 +94,7 @@ def test_what_is_wrong_is_found_by_its_name(call: Callable[[], AttentionCall], c
 
 def test_a_language_model_may_read_backwards() -> None:
     (only,) = found(sdpa(mask_argument(CAUSAL.T.contiguous())))
-    assert (only.code, only.severity, "queries and keys are swapped" in only.message) == ("leak", "note", True)
+    assert (only.code, only.severity, "queries and keys swapped" in only.message) == ("leak", "note", True)
 
 
 def test_numbers_added_twice() -> None:
