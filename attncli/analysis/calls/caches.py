@@ -24,32 +24,19 @@ if TYPE_CHECKING:
 
 
 class EarlierCall(NamedTuple):
-    """The call before at the same place.
+    """The call before at the same place."""
 
-    Attributes:
-        keys: how many it had.
-        is_static: whether its keys were those of a static cache.
-        last: the position of the last query of each batch row; None where that is not known.
-    """
-
-    keys: int
-    is_static: bool
-    last: Int[np.ndarray, "#B"] | None
+    keys: int  # how many it had
+    is_static: bool  # whether its keys were those of a static cache
+    last: Int[np.ndarray, "#B"] | None  # the position of the last query of each batch row, where that is known
 
 
 class CacheState(NamedTuple):
-    """What stands before the queries of a call.
+    """What stands before the queries of a call."""
 
-    Attributes:
-        is_grown: whether the keys are those of the call before, and one more for each query.
-        written: how many slots of a static cache hold keys; None where the keys are of no static cache.
-        rows: how many of these each batch row has, where they differ; empty where they do not.
-        findings: what is wrong with it.
-    """
-
-    is_grown: bool = False
-    written: int | None = None
-    rows: tuple[int, ...] = ()
+    is_grown: bool = False  # the keys are those of the call before, and one more for each query
+    written: int | None = None  # slots of a static cache that hold keys; None where there is none
+    rows: tuple[int, ...] = ()  # how many of these each batch row has, where they differ
     findings: tuple[Finding, ...] = ()
 
 

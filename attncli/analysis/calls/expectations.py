@@ -56,16 +56,10 @@ def split_pattern(text: str) -> tuple[str | None, str]:
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """What the masks of some places should be.
+    """What the masks of some places should be."""
 
-    Attributes:
-        pattern: of the places, as of file names.
-        text: the expression as it was written.
-        expression: the mask.
-    """
-
-    pattern: str
-    text: str
+    pattern: str  # of the places, as of file names
+    text: str  # the expression as it was written
     expression: Expression
 
     def __str__(self) -> str:
@@ -131,17 +125,11 @@ _MOST_SLOPES = 4  # that are shown
 
 
 class CallMismatch(NamedTuple):
-    """A call that is not as expected, and how.
-
-    Attributes:
-        call: it.
-        finding: what differs.
-        expected: what it was held against, with the padding of its batch; None where that is not known.
-    """
+    """A call that is not as expected, and how."""
 
     call: RecordedCall
-    finding: Finding
-    expected: Expression | None
+    finding: Finding  # what differs
+    expected: Expression | None  # with the padding of its batch; None where that is not known
 
     @property
     def comparison(self) -> Comparison | None:

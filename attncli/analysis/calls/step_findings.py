@@ -22,17 +22,11 @@ _LAID_WRONGLY = ("batch", "padding-side")
 
 
 class BatchPadding(NamedTuple):
-    """Which keys of each batch row are tokens, and what says so.
+    """Which keys of each batch row are tokens, and what says so."""
 
-    Attributes:
-        tokens: True = token.
-        place: whose mask says it; None where it is no mask.
-        hint: of an input of a module; None where a mask says it.
-    """
-
-    tokens: Bool[np.ndarray, "B K"]
-    place: CallSite | None
-    hint: InputHint | None = None
+    tokens: Bool[np.ndarray, "B K"]  # True = token
+    place: CallSite | None  # whose mask says it; None where it is no mask
+    hint: InputHint | None = None  # of an input of a module; None where a mask says it
 
     @property
     def is_encoded(self) -> bool:
