@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.expectations import CallMismatch, UnexpectedError
     from attncli.analysis.calls.groups import CallGroup
 
+    _Command = Callable[[CallGroup], str]
+
 _ALIGN = {"calls": ">", "heads": ">", "queries×keys": ">"}
 _DROPPED = ("heads", "kind", "calls", "queries×keys", "module")  # the first goes first where a line is too short
 _SHORTENED = {"place": True, "module": True, "mask": False}  # and whether their end says more than their beginning
@@ -104,11 +106,7 @@ def _result(row: CallGroup) -> Cell:
 
 
 def _at_a_line(
-    calls: Calls,
-    rows: Sequence[CallGroup],
-    palette: Palette,
-    width: int | None,
-    command: Callable[[CallGroup], str] | None,
+    calls: Calls, rows: Sequence[CallGroup], palette: Palette, width: int | None, command: _Command | None
 ) -> tuple[bool, list[RenderableType]] | None:
     """Return what is wrong at a line of code, after whether that is no error; None where nothing is."""
     found: dict[tuple[str, str], list[tuple[CallGroup, Finding]]] = {}

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.groups import CallGroup
 
+    _Command = Callable[[CallGroup], str]  # which shows more of a row
+
 
 def run(
     environment: Environment,
@@ -133,13 +135,7 @@ def _left_out(calls: Calls) -> list[str]:
     return [f"no attention was seen; looked for {LOOKED_FOR}"]
 
 
-def _write(
-    calls: Calls,
-    output: options.StderrOutput,
-    chosen: str,
-    stderr: Environment,
-    command: Callable[[CallGroup], str],
-) -> None:
+def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Environment, command: _Command) -> None:
     if chosen != "table":
         from attncli.formats.columns import call_table
         from attncli.formats.documents import write_calls
