@@ -140,15 +140,19 @@ def _source(
     calls: Calls, place: str, findings: Sequence[Finding], palette: Palette, width: int | None
 ) -> Iterator[Text]:
     """Yield the lines that made the masks of findings, and the line that uses them, as they are written."""
-    makers = {line: "  <-- mask made here" for finding in findings for line in finding.made_at}
-    notes = {**dict(sorted(makers.items())), place: ""}
-    sources = {line: text for line in notes if (text := calls.source(line))}
-    codes = dedent("\n".join(sources.values())).splitlines()
-    margin = max((len(line.rpartition(":")[2]) for line in sources), default=0) + 2
+    notes = {}
+    for line in sorted(line for finding in findings for line in finding.made_at):
+        is_same_file = line.rpartition(":")[0] == place.rpartition(":")[0]
+        notes[line] = f"  <-- mask made {'here' if is_same_file else f'at {line}'}"
+    notes[place] = ""
+    sources = {line: calls.source(line) for line in notes}
+    codes = dedent("\n".join(sources.values())).split("\n")
+    margin = max(len(line.rpartition(":")[2]) for line in sources) + 2
     for line, code in zip(sources, codes, strict=True):
-        room = max((width or _WIDE) - margin - 3 - len(notes[line]), _LEAST)
-        parts = (f"{line.rpartition(':')[2]:>{margin}} | ", DIM), palette.shortened(code, room), (notes[line], DIM)
-        yield Text.assemble(*parts)
+        if code or notes[line]:
+            room = max((width or _WIDE) - margin - 3 - len(notes[line]), _LEAST)
+            parts = (f"{line.rpartition(':')[2]:>{margin}} | ", DIM), palette.shortened(code, room), (notes[line], DIM)
+            yield Text.assemble(*parts)
 
 
 def wrong_parts(error: UnexpectedError, palette: Palette, room: int) -> Iterator[RenderableType]:

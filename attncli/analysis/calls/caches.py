@@ -128,8 +128,8 @@ def _empty_slots(
 
 def _unwritten(empty: int) -> Iterator[Finding]:
     if empty:
-        message = f"attends to {plural(empty, 'slot')} of a static cache to which nothing was written yet"
-        advice = "a mask hides them: torch.arange(slots) <= positions[:, None]"
+        message = f"attends to {plural(empty, 'unwritten slot')} of a static cache"
+        advice = "mask them: torch.arange(slots) <= positions[:, None]"
         yield Finding("cache", "error", message, empty, advice=advice)
 
 
@@ -153,10 +153,10 @@ def _positions_again(positions: InputHint, earlier: EarlierCall) -> Iterator[Fin
     if last is None or 1 < queries == earlier.keys or len({len(first), len(last)} - {1}) > 1 or (first > last).any():
         return
     message = (
-        f"the position of the query behind a cache is {int(first[0])} again, although the cache has keys to position "
+        f"the query behind a cache has position {int(first[0])}, and the cache already has keys up to position "
         f"{int(last[0])}"
     )
-    yield Finding("positions", "error", message, positions.size, advice="positions go on behind the cache")
+    yield Finding("positions", "error", message, positions.size, advice="continue positions after the cache")
 
 
 def without_empty_slots(mask: MaskReading, cache: CacheState) -> MaskReading:

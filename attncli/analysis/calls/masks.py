@@ -70,15 +70,15 @@ def _numbers(own: MaskReading, values: np.ndarray[Any, Any], reading: Reading, d
     other = most if least == 0 else least
     # The same number everywhere is a bias that has not learned yet.
     if 0 in (least, most) and other and bool(((values == 0) | (values == other)).all()):
-        count, numbers = int(np.count_nonzero(values)), f"{own.name} is {own.dtype} of 0 and {other:g}"
+        count, numbers = int(np.count_nonzero(values)), f"{own.name} adds 0 and {other:g} ({own.dtype}) to the scores"
         # Also 1e-9, for −1e9. Of −1 it takes a third key, where a bias that grows with the distance has another number.
         if 0 < other <= 1 or (other == -1 and values.shape[-1] > 2):
-            message = f"{numbers}, which are added to the scores and hide nothing"
-            yield Finding("added-bool", "error", message, count, advice="give it as booleans, or as 0 and -inf")
+            message = f"{numbers}, which masks nothing"
+            yield Finding("added-bool", "error", message, count, advice="pass booleans, or 0 and -inf")
             return
         if other >= -FORBIDDEN_BELOW:
-            message = f"{numbers}, which is added: all weight goes to what it should hide"
-            yield Finding("leak", "error", message, count, advice=f"-{other:g} hides")
+            message = f"{numbers}: all weight goes to the keys that it should mask"
+            yield Finding("leak", "error", message, count, advice=f"use -{other:g}")
             return
     subject = MaskGrid(own.name, reading.allowed[0], 0, None, StoredMask(values, own.dtype), reading)
     yield from audit_fills(subject, dtype if dtype in LEAST else None)

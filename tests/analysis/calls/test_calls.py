@@ -232,7 +232,7 @@ def test_check_says_that_it_has_not_seen_all(monkeypatch: pytest.MonkeyPatch) ->
     for mask in masks:  # a step each
         calls.take(sdpa(mask))
         calls.settle()
-    with pytest.warns(UserWarning, match="later ones are not held against anything"):
+    with pytest.warns(UserWarning, match="Later masks are not checked"):
         calls.check("causal")
 
 
