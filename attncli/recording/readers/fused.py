@@ -88,12 +88,12 @@ def wrong_scale(
         return None
     if all(each == 1 for each in factors):
         message = f"q·k is not scaled by 1/√{width}"
-        return Finding("unscaled", "note", message, advice="right where the model is made so, as T5 is")
+        return Finding("unscaled", "note", message, advice="correct if the model is made this way, as T5 is")
     if sum(_is_root(each, width) for each in sides) > 1 and scale < 1.01 / width:
         message = f"q·k is divided by √{width} twice, before the "
         if is_written:
             return Finding("unscaled", "error", f"{message}product and after it", advice="divide once")
-        return Finding("unscaled", "note", f"{message}call and in it", advice="right where 1/D is meant, as in muP")
+        return Finding("unscaled", "note", f"{message}call and in it", advice="correct if 1/D is meant, as in muP")
     if not math.isclose(scale, width**0.5, rel_tol=1e-3):
         return None
     message = f"q·k is multiplied by √{width}, not divided"

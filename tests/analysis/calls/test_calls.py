@@ -185,7 +185,7 @@ def test_what_goes_wrong_in_us_is_said_and_stops_nobody(
         calls = taken(sdpa(), sdpa())
     assert [(row.mask, row.calls) for row in calls] == [("not read: a bug in attn", 2)]
     (note,) = calls.notes
-    assert "this is a bug in attn, please report it: ZeroDivisionError: of ours; " in note
+    assert "this is a bug in attn; please report it: ZeroDivisionError: of ours; " in note
     faults.clear()
     others = taken(sdpa())
     others.check("full")
@@ -327,5 +327,5 @@ def test_a_row_gives_a_trace_for_each_batch_row_with_a_layer_for_each_module() -
 def test_a_row_without_queries_and_weights_has_no_trace() -> None:
     call = sdpa()
     bare = AttentionCall(**{**vars(call), "q": None, "k": None, "v": None})
-    with pytest.raises(NotExposedError, match=r"model\.py:1 shows neither its queries"):
+    with pytest.raises(NotExposedError, match=r"model\.py:1 exposes neither queries"):
         taken(bare)[0].trace  # noqa: B018
