@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
-from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, evaluation, main, sentences, step, trained
+from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, evaluation, sentences, step, trained
 from torch import Tensor, nn
 
 T, HEAD = max(LENGTHS), WIDTH // HEADS
@@ -132,19 +132,6 @@ def t5():
     return step(T5Attention(), sentences(), REAL)
 
 
-def annotated_transformer():
-    """A function of its own, a mask of zeros and ones, and −1e9."""
-    dropout, mask = nn.Dropout(0.1), REAL[:, None, None, :].long()
-
-    def attention(query, key, value):
-        scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.size(-1))
-        scores = scores.masked_fill(mask == 0, -1e9)
-        p_attn = scores.softmax(dim=-1)
-        return torch.matmul(dropout(p_attn), value)
-
-    return step(SelfAttention(attention), sentences())
-
-
 @trained(batch=2)
 def batched_products(q, k, v):
     """`baddbmm` with the scale in it, and an addition in place, as GPT-2's and BLOOM's older code."""
@@ -236,8 +223,3 @@ def checkpointed():
 def minus_one(q, k, v):
     scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD) - (1.0 - REAL[:, None, None, :].float())
     return scores.softmax(-1) @ v  # <- -1 for -1e9
-
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    main(globals())
