@@ -48,15 +48,6 @@ def test_each_place_has_one_line_that_keeps_its_number_at_every_width(width: int
     assert ("heads" in table[0]) == (width > 80)
 
 
-def test_twelve_layers_are_a_line() -> None:
-    calls = Calls()
-    for layer in range(12):
-        calls.take(sdpa(mask_argument(CAUSAL), at=CallSite("gpt2.py", 6, "<module>", f"h.{layer}.attn")))
-    titles = "place module calls kind heads queriesxkeys mask result"
-    shown = [" ".join(line.split()) for line in lines_of(calls, PLAIN, 80)[1:]]
-    assert shown == [titles, f"gpt2.py:6 h.0-11.attn 12 sdpa {H} 8x8 causal ok"]
-
-
 SOURCE = """\
 def attend(q, k, mask):
     if mask is not None:
