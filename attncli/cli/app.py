@@ -25,7 +25,7 @@ from attncli.trace.tokens import brief
 _COMMANDS = {
     "inspect": "Show the attention of a sentence.",
     "heads": "Say what every head does, in numbers.",
-    "check": "Say what is wrong with a checkpoint's attention.",
+    "check": "Find what is wrong with a checkpoint's attention.",
     "why": "Say why a query attends to a key.",
     "diff": "Show what changed between two sentences, checkpoints or traces.",
     "tokens": "Show the tokens of a sentence.",
@@ -39,7 +39,7 @@ _COMMANDS = {
 _MASK = "Draw, check, compare and convert masks."
 _MASK_COMMANDS = {
     "show": "Draw a mask.",
-    "check": "Say what is wrong with a mask.",
+    "check": "Find what is wrong with a mask.",
     "diff": "Show where two masks differ.",
     "convert": "Write a mask for another API.",
     "model": "Show the masks that a checkpoint builds.",

@@ -161,19 +161,6 @@ def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: P
     assert (document["convention"], [finding["code"] for finding in document["findings"]]) == (None, ["ambiguous"])
 
 
-def test_a_mask_that_could_be_either_is_not_attended_through(attn: Run, folder: Path) -> None:
-    np.save("mask.npy", np.broadcast_to(np.arange(3) > 0, (3, 3)))
-    refused(attn("inspect", "a b c", "--mask", "mask.npy"), USAGE, "'file(\"mask.npy\")'", "--for sdpa")
-    cells = {
-        text: attn("inspect", "a b c", "--mask", text, "-F", "json").json["layers"][0]["heads"][0]["mask"][1]
-        for text in ('file("mask.npy")', '~file("mask.npy")')
-    }
-    assert list(cells.values()) == [[False, True, True], [True, False, False]]
-    np.save("torch.npy", ~np.tri(3, dtype=bool))  # as nn.Transformer makes its causal masks
-    document = attn("inspect", "a b c", "--mask", "torch.npy", "-F", "json").json
-    assert document["layers"][0]["heads"][0]["mask"][1] == [True, True, False]
-
-
 def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks: Path) -> None:
     np.save("ncausal.npy", ~np.load("causal.npy"))
     np.save("keys.npy", np.array([[1, 1, 1, 1, 1, 0, 0, 0]]))

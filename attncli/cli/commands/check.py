@@ -24,16 +24,16 @@ def check(
     target: options.Target = None,
     chat: options.Chat = False,
     model: Annotated[
-        str | None, options.model_option("The checkpoint to check.", "NAME_OR_FOLDER", "-m", setting=None)
+        str | None, options.model_option("Choose the checkpoint to check.", "NAME_OR_FOLDER", "-m", setting=None)
     ] = None,
     layer: options.EveryLayer = None,
     no_special: options.NoSpecial = False,
     fail_on: options.FailOn = None,
 ) -> None:
-    """Say what is wrong with a checkpoint's attention; exit with 1 if something is.
+    """Find what is wrong with a checkpoint's attention; exit with 1 if something is.
 
-    Without a text it runs on sentences of its own. Where a model does not call the attention function of
-    transformers, its attention is looked for in modules with Attention in the name of their class.
+    Without a text attn runs sentences of its own. In models that do not call the attention function of transformers, it
+    watches modules with Attention in the name of their class.
 
     Examples:
     attn check -m demo

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from attncli.render.masks import MaskView
 
 
-Mask = Annotated[str, argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE")]
-MaskOrNone = Annotated[str | None, argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE")]
+_MASK = argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE")
+Mask = Annotated[str, _MASK]
+MaskOrNone = Annotated[str | None, _MASK]
 From = Annotated[Path | None, options.input_option("Read the mask of a saved trace.", "FILE")]
 _SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
 
@@ -37,26 +38,25 @@ class MaskInput(Options):
     """How large a mask is, and what its values say."""
 
     size: Annotated[
-        str | None,
-        options.size_option("Queries, or queries and keys: 3x8. Default: that of the mask, or 8.", "N|QxK"),
+        str | None, options.size_option("Set queries, or queries and keys: 3x8. Default: the mask's, or 8.", "N|QxK")
     ] = None
     past: Annotated[
         int | None,
-        options.size_option("Keys before the first query. Default: keys minus queries.", "N", low=0),
+        options.size_option("Set the keys before the first query. Default: keys minus queries.", "N", low=0),
     ] = None
     for_: Annotated[
         Literal["sdpa", "mha", "additive"] | None,
-        options.input_option("What reads a file: True attends (sdpa), masks (mha), or numbers are added."),
+        options.input_option("Read a file as sdpa (True attends), mha (True masks) or additive."),
     ] = None
     lengths: Annotated[
-        str | None, options.input_option("Tokens of each row of a batch, for pad in an expression: 5,2.", "LENGTHS")
+        str | None, options.input_option("Give the tokens of each batch row, for pad: 5,2.", "LENGTHS")
     ] = None
     layer: Annotated[
-        str | None, options.choice_option("Layer of a saved trace whose layers have several masks.", "LAYERS", "-l")
+        str | None, options.choice_option("Choose the layer of a saved trace, where its masks differ.", "LAYERS", "-l")
     ] = None
     kind: Annotated[
         Literal["self", "encoder", "decoder", "cross"] | None,
-        options.choice_option("Kind of attention in a saved trace that has several.", rare=True),
+        options.choice_option("Choose the kind of attention of a saved trace.", rare=True),
     ] = None
 
     def grid_options(self, *masks: str, tokens: Sequence[str] | None = None, trace: Path | None = None) -> GridOptions:
@@ -147,11 +147,11 @@ def check(
     name: MaskOrNone = None,
     from_: From = None,
     expect: Annotated[
-        str | None, options.choice_option("The mask that is right: 'causal & pad(right=2)' or a file.", "EXPR")
+        str | None, options.choice_option("Compare with this mask: 'causal & pad(right=2)' or a file.", "EXPR")
     ] = None,
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
-        options.choice_option("Type that the model computes in, which fills have to fit."),
+        options.choice_option("Check that fills fit this type of the model."),
     ] = None,
     fail_on: options.FailOn = None,
 ) -> None:
@@ -222,12 +222,12 @@ def convert(
     mask_input: MaskInput,
     to: Annotated[
         Literal["sdpa", "mha", "additive"],
-        options.output_option("sdpa: True = attend; mha (nn.MultiheadAttention): True = masked; additive: 0 and min."),
+        options.output_option("Write for sdpa (True attends), mha (True masks) or additive."),
     ],
-    output: Annotated[Path, options.output_option("npy, pt, safetensors or csv.", "FILE", "-o")],
+    output: Annotated[Path, options.output_option("Write to .npy, .pt, .safetensors or .csv.", "FILE", "-o")],
     dtype: Annotated[
         Literal["float16", "float32", "float64"] | None,
-        options.output_option("Type of an additive mask. Default: float32."),
+        options.output_option("Set the type of an additive mask. Default: float32."),
     ] = None,
 ) -> None:
     """Write a mask as another API expects it.
