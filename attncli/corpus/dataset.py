@@ -143,9 +143,7 @@ def _read_note(folder: Folder, part: str, shard: Batch) -> dict[str, Any] | None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if digest != _digest(shard.sentences):
-        raise InputError(
-            f"{folder.name}/{part} is of other sentences; give another folder, or remove the file to compute it again"
-        )
+        raise InputError(f"{folder.name}/{part} holds other sentences; give another folder, or remove the file")
     return dict(note)
 
 
@@ -210,7 +208,7 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
     with folder.hold():
         names = folder.sizes().keys() - {LOCK, MANIFEST}
         if others := sorted(name for name in names if not name.removeprefix("_").startswith("part-")):
-            raise InputError(f"{folder.name} holds {visible(others[0])}; give a folder that holds the parts alone")
+            raise InputError(f"{folder.name} holds {visible(others[0])}; give an empty folder")
         if names:
             _check_same(folder, manifest)
 
@@ -228,7 +226,7 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
             undo()
             raise
         if odd := sorted(name for name in folder.sizes().keys() - summary.names if name.startswith("part-")):
-            raise InputError(f"{folder.name}/{odd[0]} is of sentences that are no longer there; remove it")
+            raise InputError(f"{folder.name}/{odd[0]} holds sentences that are no longer in the input; remove it")
         whole = {"parts": len(summary.names), "sentences": summary.sentences}
         _write_json(folder, MANIFEST, {**manifest, "whole": whole})
 
@@ -242,14 +240,14 @@ def _check_same(folder: Folder, manifest: Mapping[str, Any]) -> None:
 
     content = folder.read(MANIFEST)
     if content is None:
-        raise InputError(f"{folder.name} holds parts, and no {MANIFEST} that says what made them; give another folder")
+        raise InputError(f"{folder.name} holds parts without a {MANIFEST}; give another folder")
     try:
         there = json.loads(content)
         if there["schema"] != SCHEMA:
             raise ValueError
         old, new = named(there), named(manifest)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise InputError(f"{folder.name}/{MANIFEST} is none that attn {__version__} writes") from None
+        raise InputError(f"{folder.name}/{MANIFEST} is not from attn {__version__}; give another folder") from None
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
             before, now = (visible(str(one.get(name, "not given"))) for one in (old, new))

@@ -56,8 +56,8 @@ class SentenceReader:
         if column is not None and kinds.keys() <= {"text", "messages"}:
             file = reader.files[0]
             raise UsageError(
-                f"--column does not apply to {visible(file.name)}, which is {reader.kind(file)}; it names a column of "
-                ".csv, .tsv or .parquet, or a field of .jsonl or .ndjson"
+                f"--column does not apply to {visible(file.name)}, which is {reader.kind(file)}; it applies to "
+                ".csv, .tsv, .parquet, .jsonl and .ndjson"
             )
         for kind, file in kinds.items():
             if whole and kind != "text":

@@ -55,13 +55,11 @@ FORMATS = (
     _lines("jsonl", "the same, one document a line, each written as soon as it is ready"),
     _lines("tsv", "tidy rows with tabs, the header first: one row a cell, or a head"),
     _lines("csv", "the same with commas, quoted where it must be"),
-    Format("parquet", "the rows of tsv with types, to a file; needs the extra attncli[parquet]", is_part=True),
+    Format("parquet", "the rows of tsv with types, to a file; needs pyarrow", is_part=True),
     _picture("svg", "the table as a picture", "write_svg"),
-    _picture("html", "the table as a page; of attn inspect, a page to look around in", "write_html"),
+    _picture("html", "the table as a page; of attn inspect, an interactive page", "write_html"),
     _picture("md", "the table for a Markdown document", "write_markdown"),
-    _figure(
-        "pdf", "of attn inspect, heat maps as a figure for a paper; else the table; needs the extra attncli[figures]"
-    ),
+    _figure("pdf", "of attn inspect a figure of the maps, else the table; needs matplotlib"),
     _figure("png", "the same in pixels, 300 to an inch"),
 )
 MEANINGS = {each.name: each.meaning for each in FORMATS}

@@ -329,8 +329,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         fits &= self.v is None or self.v.shape[1] == keys
         if not fits:
             raise InputError(
-                f"the shapes {_shapes(arrays)} do not fit: q and k need one width, k and v one length and one number "
-                "of heads, and the heads of q a multiple of those of k"
+                f"the shapes {_shapes(arrays)} do not fit. q and k need one width; k and v one length and "
+                "number of heads. The heads of q are a multiple of those of k"
             )
         return heads, queries, keys
 
@@ -501,7 +501,7 @@ class HeadTrace(Displayed, Tabular, Drawable):
     def _recorded(self, name: str) -> Float[np.ndarray, "_ _ _"]:
         array = getattr(self.layer, name)
         if array is None:
-            raise NotExposedError(f"layer {self.layer.layer} shows its weights alone, not its {name.upper()}")
+            raise NotExposedError(f"layer {self.layer.layer} has only its weights, not its {name.upper()}")
         return np.asarray(array)
 
     @property

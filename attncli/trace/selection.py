@@ -70,7 +70,7 @@ class Indices(NamedTuple):
             InputError: nothing has so many.
         """
         if count > MOST:
-            raise InputError(f"{owner} claims to have {count} {self.what}s, and at most {MOST} can be looked at")
+            raise InputError(f"{owner} claims to have {count} {self.what}s; attn reads at most {MOST} {self.what}s")
         if self.parts is None:
             return tuple(range(count))
         chosen: dict[int, None] = {}
@@ -84,10 +84,10 @@ class Indices(NamedTuple):
                     )
             start, stop = first % count, last % count
             if start > stop:
-                raise UsageError(f"--{self.what} {first}-{last}: the range runs backwards; write {stop}-{start}")
+                raise UsageError(f"--{self.what} {first}-{last}: the range is backwards; write {stop}-{start}")
             chosen.update(dict.fromkeys(range(start, stop + 1)))
         if not chosen:
-            raise UsageError(f"no {self.what} was chosen; leave it out to have all of them")
+            raise UsageError(f"no {self.what} was chosen; drop --{self.what} for all")
         return tuple(chosen)
 
 

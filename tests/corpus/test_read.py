@@ -110,14 +110,14 @@ def test_a_single_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=name):
             read(tmp_path / name)
     (tmp_path / "g.csv").write_bytes(gzip.compress(b"text\ntime\n"))
-    with pytest.raises(InputError, match=r"g\.csv is packed, binary or in another encoding; expected UTF-8"):
+    with pytest.raises(InputError, match=r"g\.csv is compressed, binary or in another encoding; expected UTF-8"):
         read(tmp_path / "g.csv")
 
 
 @pytest.mark.parametrize(("name", "how", "message"), [
-    ("a.txt", {"column": "x"}, "--column does not apply to a.txt, which is text; it names a column of .csv, .tsv"),
+    ("a.txt", {"column": "x"}, "--column does not apply to a.txt, which is text; it applies to .csv, .tsv"),
     ("a.parquet", {"whole": True}, "--whole does not apply to a.parquet, which is Parquet; drop it"),
-    ("\x1b]0;.txt", {"column": "id"}, r"--column does not apply to \x1b]0;.txt, which is text; it names"),
+    ("\x1b]0;.txt", {"column": "id"}, r"--column does not apply to \x1b]0;.txt, which is text; it applies"),
 ])  # fmt: skip
 def test_an_option_that_does_not_apply_is_refused(
     name: str, how: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -191,9 +191,9 @@ def test_a_bad_line_of_json_is_named_and_the_others_are_read(tmp_path: Path) -> 
     assert message == [f"{path}: 2 empty texts were skipped"]
     reasons = {one.number: one.text.reason for one in found if isinstance(one.text, Failure)}
     assert list(reasons) == [2, 3, 4, 5, 6, 7, 10, 11, 13]
-    assert reasons[2].startswith("it is no JSON: ")
-    assert reasons[3] == "it is no JSON object"
-    assert reasons[4] == reasons[5] == "its 'text' is no text"
+    assert reasons[2].startswith("not JSON: ")
+    assert reasons[3] == "not a JSON object"
+    assert reasons[4] == reasons[5] == "its 'text' is not text"
     assert reasons[6] == "it has no column 'text'; --column names one of txt; did you mean 'txt'?"
     assert reasons[7] == f"it is not UTF-8 at byte 13; convert {path} to UTF-8 first"
 
@@ -210,7 +210,7 @@ def test_only_columns_of_texts_are_read(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table(columns), path)
     assert texts(path) == [(1, "time")]
-    assert bad(path) == {2: "its 'text' is no text"}
+    assert bad(path) == {2: "its 'text' is not text"}
     read_as_text = [texts(path, column=name) for name in ("kind", "old", "a.b")]
     assert read_as_text == [[(1, "a"), (2, "b")], [(1, "bytes"), (2, "more")], [(1, "dotted"), (2, "too")]]
     for name, kind in {"whole": "int64", "a": "struct<b: string>"}.items():
@@ -231,8 +231,8 @@ def test_a_bad_row_of_csv_is_named_and_the_others_are_read(tmp_path: Path) -> No
     assert reasons[2] == f"it is not UTF-8 at byte 3; convert {path} to UTF-8 first"
     assert reasons[4] == "it has 4 columns, and the header 3"
     assert reasons[5] == "it has 1 column, and the header 3"
-    assert reasons[6].startswith("it is no row: ',' expected after '\"'")
-    assert reasons[10].startswith("it is no row: unexpected end of data")
+    assert reasons[6].startswith("not a row: ',' expected after '\"'")
+    assert reasons[10].startswith("not a row: unexpected end of data")
 
 
 def test_bytes_that_are_no_utf_8_harm_their_row_of_parquet_alone(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Gated:
         return self._trace(question, layers)
 
 
-class Walk:
+class KeyWalk:
     """An explorer that runs, and the terminal that it draws on."""
 
     def __init__(self, app: Explorer, screen: Emulated, gate: Event) -> None:
@@ -128,7 +128,7 @@ async def fact(is_so: Callable[[], bool]) -> None:
 
 
 def explored(
-    command: str, columns: int, lines: int, walk: Callable[[Walk], Any], environment: Mapping[str, str]
+    command: str, columns: int, lines: int, walk: Callable[[KeyWalk], Any], environment: Mapping[str, str]
 ) -> None:
     """Run the explorer as a command line says, and walk through it."""
     arguments = iter(shlex.split(command)[2:])
@@ -160,7 +160,7 @@ def explored(
         app.driver_class = Driver
 
         async def walked(_: Pilot[None]) -> None:
-            one = Walk(app, screen, gate)
+            one = KeyWalk(app, screen, gate)
             try:
                 await one.begin()
                 await walk(one)
@@ -184,7 +184,7 @@ def screen_of(
     """Return what the explorer shows after some keys; a text to type stands in quotes."""
     seen: list[Sequence[Segment]] = []
 
-    async def walk(one: Walk) -> None:
+    async def walk(one: KeyWalk) -> None:
         await one.press(*pressed(keys), is_busy=is_busy)
         seen.extend(map(trimmed, one.screen.lines()))
 

@@ -165,22 +165,22 @@ def test_what_is_no_list_of_messages_is_one_sentence(
 
 
 REFUSED = [
-    (None, NOT_EXPOSED, "has no chat template"),
+    (None, NOT_EXPOSED, "has no default chat template"),
     ("{% if %}", LOAD, "cannot be read"),
     ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", LOAD, "cannot be read"),
     ("x" * 300_000, LOAD, "cannot be read"),
-    ("{{ raise_exception('no\x1b[31m chat') }}", INPUT, "does not take these messages: no\\x1b[31m chat"),
-    ("{{ messages[0].nothing.more }}", INPUT, "does not take these messages"),
-    ("{{ messages.__class__.__mro__ }}", INPUT, "does not take these messages"),
-    ("{{ ''.__class__.mro() }}", INPUT, "does not take these messages"),
-    ("{{ messages.append(1) }}", INPUT, "does not take these messages"),
-    ("{{ dict.mro() }}", INPUT, "does not take these messages"),
+    ("{{ raise_exception('no\x1b[31m chat') }}", INPUT, "refuses these messages: no\\x1b[31m chat"),
+    ("{{ messages[0].nothing.more }}", INPUT, "refuses these messages"),
+    ("{{ messages.__class__.__mro__ }}", INPUT, "refuses these messages"),
+    ("{{ ''.__class__.mro() }}", INPUT, "refuses these messages"),
+    ("{{ messages.append(1) }}", INPUT, "refuses these messages"),
+    ("{{ dict.mro() }}", INPUT, "refuses these messages"),
     ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", INPUT, "calls itself without end"),
     ("{% for i in range(9999) %}{{ messages[0].content * 99 }}{% endfor %}", INPUT, "it writes 23,757,624 characters"),
     ("{{ raise_exception }}", INPUT, "it writes a function or another object that is no text"),
     ("{{ messages | map('upper') }}", INPUT, "it writes a function or another object that is no text"),
-    (" ", INPUT, "writes nothing of what the messages say"),
-    (IN_PARTS, INPUT, "writes nothing of what the messages say"),
+    (" ", INPUT, "leaves out the messages"),
+    (IN_PARTS, INPUT, "leaves out the messages"),
 ]
 
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run,
     (model / "chat_template.jinja").unlink()
     (model / "tokenizer_config.json").write_text(json.dumps(named))
     ran = attn(*run)
-    assert (ran.code, "or none that is the default" in ran.err) == (NOT_EXPOSED, True), ran.err
+    assert (ran.code, "has no default chat template" in ran.err) == (NOT_EXPOSED, True), ran.err
 
 
 def test_a_template_in_a_folder_of_its_own_is_one_of_several(attn: Run, model: Path) -> None:

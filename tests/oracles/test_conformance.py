@@ -69,7 +69,7 @@ def check_masks(row: Row, folder: Path) -> None:
     text, kinds = trace.text or "", {layer.kind for layer in trace.layers}
     most = selected_keys(checkpoint.model.config)
     if most is not None and most < max(len(trace.key_tokens), len(trace.query_tokens)):
-        with pytest.raises(NotExposedError, match="whose content it ranks first"):
+        with pytest.raises(NotExposedError, match="that it ranks first"):
             checkpoint.masks([text], target=trace.target)
         return
     ((sentence,), _) = checkpoint.masks([text], target=trace.target)

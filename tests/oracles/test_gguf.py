@@ -224,14 +224,14 @@ def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_
 
 def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, qwen2: Path, tmp_path: Path) -> None:
     path = file_with(tmp_path / "model.gguf", by_bytes(qwen2, "qwen2"), 700)
-    refused(attn("inspect", TEXT, "-m", tmp_path), 3, str(path), "give the file itself")
+    refused(attn("inspect", TEXT, "-m", tmp_path), 3, str(path), "give the file: -m")
     for more in (["--engine", "transformers"], ["--engine", "verify"], ["--dtype", "bfloat16"], ["--generate", "2"]):
         refused(attn("inspect", TEXT, "-m", path, *more), 4, "is a GGUF file")
-    refused(attn("inspect", TEXT, "-m", path, "--base", tmp_path), 2, "--base names the model under an adapter")
+    refused(attn("inspect", TEXT, "-m", path, "--base", tmp_path), 2, "--base applies to an adapter")
     for command in ("inspect", "tokens"):
         refused(attn(command, TEXT, "-m", "missing.gguf"), 3, "no such file")
     for command in (["check", "-m", path], ["mask", "model", path, TEXT]):
-        refused(attn(*command), 3, "is a GGUF file", "takes a checkpoint's folder")
+        refused(attn(*command), 3, "is a GGUF file", "give a checkpoint's folder")
 
 
 def test_a_chat_goes_through_the_template_in_the_file(attn: Run, qwen2: Path, tmp_path: Path) -> None:
@@ -278,4 +278,4 @@ def test_the_package_is_named_where_it_is_missing(
         write_gguf(tmp_path / f"{kind.name}.gguf", "llama", *write, kind)
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert attn("inspect", TEXT, "-m", tmp_path / "F16.gguf").code == 0
-    refused(attn("inspect", TEXT, "-m", tmp_path / "Q8_0.gguf"), 3, "pip install 'attncli[gguf]'")
+    refused(attn("inspect", TEXT, "-m", tmp_path / "Q8_0.gguf"), 3, "install gguf")

@@ -319,7 +319,7 @@ UNREAD = [
     (GPTQ | {"dynamic": {"a": {}}}, "dynamic"),
     (GPTQ | {"checkpoint_format": ["gptq"]}, "checkpoint_format ['gptq']"),
     (GPTQ | {"group_size": 10**30}, "group_size 1000"),
-    ({"quant_method": "mxfp4"}, "'mxfp4'; give the checkpoint that it was made from, or what transformers"),
+    ({"quant_method": "mxfp4"}, "'mxfp4'; give the original checkpoint, or what transformers"),
     ({"bits": 4}, "attn does not read 'MLX'"),
     (COMPRESSED | {"format": "nvfp4-pack-quantized"}, "nvfp4-pack-quantized"),
     (COMPRESSED | {"config_groups": {"a": {}, "b": {}}}, "forms of their own"),
@@ -389,4 +389,4 @@ def test_quantized_weights_in_a_pickle_are_refused(attn: Run, llama: Path, tmp_p
     folder, numbers = quantized(llama, tmp_path / "gptq", lambda each: Form({"weight": each}, each), scheme)
     (folder / "model.safetensors").unlink()
     torch.save(numbers, folder / "pytorch_model.bin")
-    refused(attn("inspect", TEXT, "-m", folder, "--engine", "transformers"), 3, "read from safetensors alone")
+    refused(attn("inspect", TEXT, "-m", folder, "--engine", "transformers"), 3, "reads those from safetensors only")
