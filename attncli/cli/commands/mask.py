@@ -95,7 +95,7 @@ class MaskInput(Options):
             traces = {name: mask_of_trace(name, self.layer, self.kind) for name in files}
         for option, value in (("--for", self.for_), ("--past", self.past)):
             if traces and value is not None:
-                raise UsageError(f"{option} does not apply to a saved trace, which says what its mask means")
+                raise UsageError(f"{option} does not apply to a saved trace")
         if not traces and (self.layer, self.kind) != (None, None):
             raise UsageError("--layer and --kind apply to a saved trace, such as trace.safetensors")
         return GridOptions(size, self.for_, lengths, traces)
