@@ -41,8 +41,7 @@ class MaskInput(Options):
         str | None, options.size_option("Set queries, or queries and keys: 3x8. Default: the mask's, or 8.", "N|QxK")
     ] = None
     past: Annotated[
-        int | None,
-        options.size_option("Set the keys before the first query. Default: keys minus queries.", "N", low=0),
+        int | None, options.size_option("Set the keys before the first query. Default: keys minus queries.", "N", low=0)
     ] = None
     for_: Annotated[
         Literal["sdpa", "mha", "additive"] | None,

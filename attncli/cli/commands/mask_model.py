@@ -33,8 +33,7 @@ def model(
     chat: options.Chat = False,
     pair: options.Pair = None,
     target: Annotated[
-        str | None,
-        options.input_option("Set the decoder's text. Default: the sentence itself.", "TEXT"),
+        str | None, options.input_option("Set the decoder's text. Default: the sentence itself.", "TEXT")
     ] = None,
     no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
