@@ -180,15 +180,12 @@ def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks
 
 @pytest.fixture
 def batches(folder: Path) -> Path:
-    """A folder with masks of two rows, of 5 and 2 tokens among 6, and of 6 and 2."""
+    """A folder with masks of two rows, of 5 and 2 tokens among 6."""
     lower, tokens = np.tri(6, dtype=bool), np.arange(6) < np.array([5, 2])[:, None]
-    whole = np.arange(6) < np.array([6, 2])[:, None]
     np.save("four.npy", lower & tokens[:, None, None])
     np.save("three.npy", lower & tokens[:, None])
     np.save("torch.npy", ~np.repeat(lower & tokens[:, None], 4, axis=0))  # as nn.MultiheadAttention takes 4 heads
     np.save("causal.npy", np.broadcast_to(lower, (2, 1, 6, 6)))
-    np.save("keys.npy", whole[:, None, None])
-    np.save("padding.npy", ~whole[:, None, None])
     return folder
 
 
@@ -218,18 +215,6 @@ def test_a_batch_is_checked_against_the_padding_of_each_row(attn: Run, batches: 
     wrong = attn("mask", "check", "full.npy", "--expect", "pad", "--lengths", lengths, "--for", "sdpa")
     assert wrong.code == 1
     assert "error  pad  attends to padding in 11 cells, in batch rows 0-1\n            cells (0,2)" in wrong.out
-
-
-def test_key_padding_is_read_as_what_it_is(attn: Run, batches: Path) -> None:
-    for name, convention in (("keys.npy", "attend"), ("padding.npy", "masked")):
-        reader = ["--for", {"attend": "sdpa", "masked": "mha"}[convention], "-F", "json"]
-        document = attn("mask", "check", name, *reader, "--expect", "pad", "--lengths", "6,2").json
-        assert (document["ok"], document["convention"], document["findings"]) == (True, convention, [])
-    assert "Use --for sdpa or --for mha to decide" in attn("mask", "check", "padding.npy").out
-    swapped = attn("mask", "check", "padding.npy", "--for", "sdpa")
-    assert (swapped.code, "True and False are swapped" in swapped.out) == (1, True)
-    assert attn("mask", "convert", "keys.npy", "--for", "sdpa", "--to", "mha", "-o", "out.npy").code == 0
-    np.testing.assert_array_equal(np.load("out.npy"), np.load("padding.npy"))
 
 
 # --- saved traces and atoms without effect ---------------------------------------------------------------------
