@@ -29,7 +29,7 @@ from pathlib import Path
 from cases import QUESTIONS, Case, Material
 
 QUIET = 0.03  # of the processor that other programs may use before a figure is about them too
-HEAD, ANSWERS, COLORS, TAIL = re.split(r"\{\w+\}\n", (Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
+HEAD, ANSWERS, TAIL = re.split(r"\{\w+\}\n", (Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
 
 
 @dataclass
@@ -166,8 +166,8 @@ def main() -> int:
     arguments = parser.parse_args()
     every = [name for question in QUESTIONS for name in question.tables]
     wanted = {name for name in every if not arguments.table or name.startswith(tuple(arguments.table))}
-    if not wanted and not {"keys", "colors"} & {*arguments.table}:
-        parser.error(f"no such table; there are {', '.join(every)}, keys, colors")
+    if not wanted and "keys" not in arguments.table:
+        parser.error(f"no such table; there are {', '.join(every)}, keys")
     print(f"{HEAD}{machine()}")
     over = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -192,10 +192,6 @@ def main() -> int:
                 over += subprocess.run(keys, check=False).returncode
             print(f"\nOther programs used {others[0]:.1%} of the processor.\n")
             over += others[0] > QUIET
-    if not arguments.table or "colors" in arguments.table:
-        print(COLORS, flush=True)
-        # In a process of its own: the peak of a command starts at what this one has.
-        subprocess.run([sys.executable, Path(__file__).with_name("colors.py")], check=True)
     print(f"\n{TAIL}", end="")
     return 1 if over else 0
 

@@ -44,7 +44,7 @@ class Lesson(NamedTuple):
 D_MODEL = 3
 _ALL = (
     Lesson("one", "one head"),
-    Lesson("several", "several heads", num_heads=2, width=2),
+    Lesson("multi", "multi-head attention", num_heads=2, width=2),
     Lesson("causal", "a causal mask", mask="causal"),
     Lesson("cross", "cross-attention", target="die Zeit fliegt"),
 )

@@ -191,11 +191,7 @@ def is_gguf(name: str) -> bool:
 
 
 def map_weights(path: Path) -> Tensors:
-    """Map the tensors of a file.
-
-    Raises:
-        LoadError: it is damaged.
-    """
+    """Map the tensors of a file; LoadError if it is damaged."""
     try:
         path.open("rb").close()  # safetensors says of one that it may not open that there is none
         return Tensors(path)

@@ -48,17 +48,11 @@ def in_shards(sentences: Iterable[CorpusItem], files: Sequence[str] = ()) -> Ite
 
 
 class ShardInfo(NamedTuple):
-    """A part that is written.
+    """A part that is written."""
 
-    Attributes:
-        name: of its file.
-        sentences: how many it is of.
-        was_there: whether an earlier run wrote it.
-    """
-
-    name: str
-    sentences: int
-    was_there: bool
+    name: str  # of its file
+    sentences: int  # how many it is of
+    was_there: bool  # whether an earlier run wrote it
 
 
 @dataclass(frozen=True)
@@ -67,18 +61,12 @@ class ShardWriterJob:
 
     A part that is there is not computed again, if it is of the same sentences. Its results are the same either way:
     those sentences that are bad or warned of, and last the part.
-
-    Attributes:
-        job: what is done with the sentences, whose results are pieces of `form`.
-        folder: where parts are written: an absolute path, or a URL.
-        form: of their files: parquet, jsonl, tsv or csv.
-        types: of the columns of a part without rows.
     """
 
-    job: Job[Any]
-    folder: str
-    form: str = "parquet"
-    types: Mapping[str, str] = field(default_factory=dict)
+    job: Job[Any]  # what is done with the sentences, whose results are pieces of `form`
+    folder: str  # where parts are written: an absolute path, or a URL
+    form: str = "parquet"  # of their files: parquet, jsonl, tsv or csv
+    types: Mapping[str, str] = field(default_factory=dict)  # of the columns of a part without rows
 
     def open(self, open_job: Callable[[], BatchFn[Any]] | None = None) -> BatchFn[ShardInfo | None]:
         """Open the folder, and return the function from a part to its results.
@@ -163,19 +151,12 @@ def _write_json(folder: Folder, name: str, content: Mapping[str, Any]) -> None:
 
 @dataclass
 class DatasetSummary:
-    """What a run has written.
+    """What a run has written."""
 
-    Attributes:
-        folder: what it is called.
-        names: of the parts.
-        before: how many of them were there before.
-        sentences: of all.
-    """
-
-    folder: str
-    names: set[str] = field(default_factory=set)
-    before: int = 0
-    sentences: int = 0
+    folder: str  # what it is called
+    names: set[str] = field(default_factory=set)  # of the parts
+    before: int = 0  # how many of them were there before
+    sentences: int = 0  # of all
 
     def add(self, shard: ShardInfo) -> None:
         """Count a part."""

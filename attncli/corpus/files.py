@@ -31,15 +31,10 @@ _TIMEOUT = 5  # that a host is waited for; left to themselves, some clients try 
 
 
 class SentenceFile(NamedTuple):
-    """A file of a corpus.
+    """A file of a corpus."""
 
-    Attributes:
-        path: of the file, in its file system.
-        root: a URL that opens the file system; empty for that of this machine.
-    """
-
-    path: str
-    root: str = ""
+    path: str  # of the file, in its file system
+    root: str = ""  # a URL that opens the file system; empty for that of this machine
 
     @property
     def name(self) -> str:

@@ -35,11 +35,7 @@ class Conversation(str):
 
     @classmethod
     def of(cls, content: Any) -> Conversation:
-        """Return a conversation of what JSON holds.
-
-        Raises:
-            InputError: it is no list of messages.
-        """
+        """Return a conversation of what JSON holds; InputError if it is no list of messages."""
         if not isinstance(content, list | tuple) or not content:
             raise InputError(f"the conversation is {_kind(content)}; {_SHAPE}")
         for number, message in enumerate(content, 1):
@@ -51,11 +47,7 @@ class Conversation(str):
 
     @classmethod
     def parsed(cls, text: str) -> Conversation:
-        """Return a conversation that a text spells in JSON.
-
-        Raises:
-            InputError: it does not.
-        """
+        """Return a conversation that a text spells in JSON; InputError if it does not."""
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:

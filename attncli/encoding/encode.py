@@ -207,11 +207,7 @@ class InputEncoder(NamedTuple):
 
 @contextmanager
 def translate_tokenizer_errors() -> Iterator[None]:
-    """Refuse a text that a tokenizer cannot read.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Raise InputError for a text that a tokenizer cannot read."""
     try:
         yield
     except BaseException as error:  # the library raises bare Exception, for a word without an unknown token

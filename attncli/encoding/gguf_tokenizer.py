@@ -38,11 +38,7 @@ _LLAMA3 = "llama-bpe"  # where a word that is a piece is not cut, and a text beg
 
 
 def tokenizer_of(file: GgufFile) -> NativeTokenizer:
-    """Return the tokenizer of a file.
-
-    Raises:
-        UnsupportedError: it has none, or one that is not known.
-    """
+    """Return the tokenizer of a file; UnsupportedError if it has none, or one that is not known."""
 
     def field(name: str, kind: type, default: Any = None) -> Any:
         value = file.metadata.get(name)

@@ -59,15 +59,10 @@ def open_interactive(
 
 
 class InteractiveSource:
-    """A model, opened once, that answers questions about its layers, one thread at a time.
+    """A model, opened once, that answers questions about its layers, one thread at a time."""
 
-    Attributes:
-        layers: those that have softmax attention, in order.
-        own: the only question that it answers, that of a saved trace; None where it answers any.
-    """
-
-    layers: Sequence[int]
-    own: Query | None = None
+    layers: Sequence[int]  # those that have softmax attention, in order
+    own: Query | None = None  # the only question that it answers, that of a saved trace; None where it answers any
 
     def __init__(self, model: OpenModel) -> None:
         self._model = model

@@ -26,25 +26,15 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """What a format can do.
+    """What a format can do."""
 
-    Attributes:
-        name: of it, which is also the ending of its files; `table` ends in .txt.
-        meaning: what it is, for people.
-        draws: what makes a text of what a terminal shows; empty is none.
-        is_drawn: whether it shows what a terminal does.
-        is_text: whether what is drawn is text.
-        is_stream: whether it is whole lines at any moment, so that an interrupted file is still of use.
-        is_part: whether a folder of parts may be of it.
-    """
-
-    name: str
-    meaning: str
-    draws: str = ""
-    is_drawn: bool = False
-    is_text: bool = True
-    is_stream: bool = False
-    is_part: bool = False
+    name: str  # of it, which is also the ending of its files; `table` ends in .txt
+    meaning: str  # what it is, for people
+    draws: str = ""  # what makes a text of what a terminal shows; empty is none
+    is_drawn: bool = False  # whether it shows what a terminal does
+    is_text: bool = True  # whether what is drawn is text
+    is_stream: bool = False  # whether it is whole lines at any moment, so that an interrupted file is still of use
+    is_part: bool = False  # whether a folder of parts may be of it
 
 
 _picture, _figure = partial(Format, is_drawn=True), partial(Format, is_drawn=True, is_text=False)

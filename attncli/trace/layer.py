@@ -180,18 +180,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Proof(NamedTuple):
-    """How far the recorded arrays are from something that was computed independently.
+    """How far the recorded arrays are from something that was computed independently."""
 
-    Attributes:
-        max_abs_error: largest absolute difference over all heads, positions and dimensions.
-        against: what it was compared with.
-        of: what was compared.
-        magnitude: the largest of the numbers that were compared, or what they are a mean of; rounding grows with it.
-    """
-
-    max_abs_error: float
-    against: str
-    of: str = "weights·V"
+    max_abs_error: float  # largest absolute difference over all heads, positions and dimensions
+    against: str  # what it was compared with
+    of: str = "weights·V"  # what was compared
+    # the largest of the numbers that were compared, or what they are a mean of; rounding grows with it
     magnitude: float = 1.0
 
 
@@ -201,19 +195,12 @@ def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"])
 
 
 class Derived(NamedTuple):
-    """What the numbers of a derived layer are, which stand in the place of its weights.
+    """What the numbers of a derived layer are, which stand in the place of its weights."""
 
-    Attributes:
-        measure: `weights`, or `norms`.
-        is_distribution: whether they are shares of one, as weights are, so that metrics mean something.
-        layer: what several layers have become, such as `mean`; None where it is still one.
-        head: likewise of heads.
-    """
-
-    measure: str = "weights"
-    is_distribution: bool = True
-    layer: str | None = None
-    head: str | None = None
+    measure: str = "weights"  # `weights`, or `norms`
+    is_distribution: bool = True  # whether they are shares of one, as weights are, so that metrics mean something
+    layer: str | None = None  # what several layers have become, such as `mean`; None where it is still one
+    head: str | None = None  # likewise of heads
 
 
 ARRAYS = (

@@ -18,15 +18,10 @@ _RANGE = r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?"
 
 
 class Indices(NamedTuple):
-    """A choice of layers or heads, before it is known how many there are.
+    """A choice of layers or heads, before it is known how many there are."""
 
-    Attributes:
-        what: "layer" or "head", for the errors.
-        parts: first and last of each range, both included; None is all of them.
-    """
-
-    what: str
-    parts: tuple[tuple[int, int], ...] | None
+    what: str  # "layer" or "head", for the errors
+    parts: tuple[tuple[int, int], ...] | None  # first and last of each range, both included; None is all of them
 
     @classmethod
     def of(cls, what: str, choice: str | int | Iterable[int] | Indices | None) -> Indices:
@@ -110,15 +105,10 @@ def layer_and_heads(layers: Any, heads: Any) -> tuple[Any, Any]:
 
 
 class RowRange(NamedTuple):
-    """A half-open range of query rows, as Python slices: negative ends count from the last row.
+    """A half-open range of query rows, as Python slices: negative ends count from the last row."""
 
-    Attributes:
-        start: the first row; None is the first of all.
-        stop: one past the last row; None is to the end.
-    """
-
-    start: int | None
-    stop: int | None
+    start: int | None  # the first row; None is the first of all
+    stop: int | None  # one past the last row; None is to the end
 
     @classmethod
     def of(cls, choice: str) -> RowRange | None:

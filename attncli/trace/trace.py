@@ -25,21 +25,13 @@ Mean = Literal["heads", "layers", "all"]  # what is averaged over; all is both
 
 @dataclass(frozen=True)
 class Derivation:
-    """Which numbers to show in place of the weights of each head.
+    """Which numbers to show in place of the weights of each head."""
 
-    Attributes:
-        norms: ‖weight·value‖ instead of weights.
-        rollout: attention multiplied through the layers.
-        words: merge word pieces.
-        mean: what to average over: `heads`, `layers` or `all`, which is both; None leaves them apart.
-        layers: the layers whose rollout is wanted; None is the last one that is there.
-    """
-
-    norms: bool = False
-    rollout: bool = False
-    words: bool = False
-    mean: Mean | None = None
-    layers: Indices | None = None
+    norms: bool = False  # ‖weight·value‖ instead of weights
+    rollout: bool = False  # attention multiplied through the layers
+    words: bool = False  # merge word pieces
+    mean: Mean | None = None  # what to average over: `heads`, `layers` or `all`, which is both; None leaves them apart
+    layers: Indices | None = None  # the layers whose rollout is wanted; None is the last one that is there
 
     def __post_init__(self) -> None:
         """Refuse what does not go together."""
@@ -55,17 +47,11 @@ class Derivation:
 
 
 class Origin(NamedTuple):
-    """What a derived trace is made of.
+    """What a derived trace is made of."""
 
-    Attributes:
-        trace: as it was recorded.
-        derivation: what was made of it.
-        rules: the same in sentences.
-    """
-
-    trace: Trace
-    derivation: Derivation
-    rules: tuple[str, ...]
+    trace: Trace  # as it was recorded
+    derivation: Derivation  # what was made of it
+    rules: tuple[str, ...]  # the same in sentences
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as the JSON document spells it."""

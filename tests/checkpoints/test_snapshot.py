@@ -69,7 +69,7 @@ def test_the_only_checkpoint_in_a_folder_is_taken(
     taken = layout(tiny_llama, folder)
     assert shown(attn, folder) == f"{folder}/{taken}"
     assert shown(attn, f"{folder}/{taken}") == f"{folder}/{taken}"
-    assert attn("mask", "model", folder, TEXT).code == 0
+    assert attn("mask", "model", "-m", folder, TEXT).code == 0
     assert attn("tokens", TEXT, "-m", folder).out.startswith(f"{folder}/{taken} · ")
     ran = attn("inspect", TEXT, "-m", folder, "--engine", "transformers", "--show", "tokens")
     assert ran.out.startswith(f"{folder}/{taken} · llama")

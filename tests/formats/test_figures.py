@@ -102,17 +102,9 @@ def test_each_odd_cell_has_a_mark_and_the_key_explains_it() -> None:
         for row, column in np.argwhere(~np.isfinite(ODD) | (ODD == 0) | (ODD < 0) | (ODD > 1)).tolist()
         if column < 3 or ODD[row, column] != 0
     }
-    for word in (
-        "exactly zero",
-        "below the range",
-        "beyond the range",
-        "NaN",
-        "inf",
-        "-inf",
-        "masked",
-        "! may attend to no key",
-    ):
+    for word in ("exactly zero", "below the range", "beyond the range", "NaN", "inf", "-inf", "masked"):
         assert word in words_of(figure)
+    assert "! may attend to no key" in words_of(figure)
     assert labels(axes.yaxis)[-1] == "blind !"
 
 

@@ -174,7 +174,7 @@ def test_every_command_that_loads_a_checkpoint_takes_an_adapter(
     for line in (
         ["inspect", TEXT, "-m", nameless],
         ["tokens", TEXT, "-m", nameless],
-        ["mask", "model", nameless, TEXT],
+        ["mask", "model", TEXT, "-m", nameless],
         ["check", TEXT, "-m", nameless, "--layer", "0"],
     ):
         assert "give it with --base" in attn(*line).err, line

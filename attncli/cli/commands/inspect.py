@@ -13,6 +13,7 @@ import typer
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
+from attncli.cli.terminal import is_accessible
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _draw(
             height = canvas.height
             if height is not None:  # what was noted above the view takes lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)
-            layout = Layout(trace, view, palette, canvas.width, height, output.all_)
+            layout = Layout(trace, view, palette, canvas.width, height, output.all_, is_accessible())
             canvas.show(layout.renderables(), _title(trace))
             for note in layout.notes():
                 environment.note(note)

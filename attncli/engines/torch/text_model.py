@@ -148,11 +148,7 @@ def _check_count(name: str, config: Any) -> None:
 
 
 def _tower(name: str, config: Any, inner: Any) -> TextModel:
-    """Find a language model inside of another model.
-
-    Raises:
-        NotExposedError: there is none that reads tokens.
-    """
+    """Find a language model inside of another model; NotExposedError if there is none that reads tokens."""
     if is_counted(inner):
         _check_count(name, inner)  # before it is built
     model_class = _class_of(config)
