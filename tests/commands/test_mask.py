@@ -127,6 +127,26 @@ def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) ->
     assert (heads.code, heads.out.splitlines()[-1]) == (0, "1 note")
 
 
+def test_errors_come_first_and_have_a_colour_where_there_are_colours(attn: Run, folder: Path) -> None:
+    np.save("both.npy", np.where(np.eye(4, dtype=bool), 0, -1e4) + np.where(np.tri(4, k=-2, dtype=bool), -1e9, 0))
+    line = ["mask", "check", "both.npy", "--expect", "causal", "--for", "additive"]
+    plain = attn(*line).out
+    assert plain.index("error  missing") < plain.index("note   mixed-fill")
+    colored = attn(*line, "--color", "always").out
+    assert ("\x1b[1;31merror\x1b[0m" in colored, "\x1b[33mnote \x1b[0m" in colored, "\x1b" in plain) == (
+        True,
+        True,
+        False,
+    )
+    ambiguous = (
+        attn("mask", "check", "causal & ~queries(1,2)", "--size", "4").code,
+        attn("mask", "convert", "chunk(2)", "--size", "4", "--to", "sdpa", "-o", "mask.npy").code,
+    )
+    assert ambiguous == (1, 0)
+    message = "(4 of 16 cells are unexpected if it attends, 12 if it masks). Use --for sdpa or --for mha to decide"
+    assert message in attn("mask", "check", "mask.npy", "--expect", "window(2) | chunk(2)").out
+
+
 def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path) -> None:
     for_sdpa = ["--expect", "causal", "--for", "sdpa", "-F", "json"]
     document = attn("mask", "check", "leak.npy", *for_sdpa).json
