@@ -133,18 +133,9 @@ def test_errors_come_first_and_have_a_colour_where_there_are_colours(attn: Run, 
     plain = attn(*line).out
     assert plain.index("error  missing") < plain.index("note   mixed-fill")
     colored = attn(*line, "--color", "always").out
-    assert ("\x1b[1;31merror\x1b[0m" in colored, "\x1b[33mnote \x1b[0m" in colored, "\x1b" in plain) == (
-        True,
-        True,
-        False,
-    )
-    ambiguous = (
-        attn("mask", "check", "causal & ~queries(1,2)", "--size", "4").code,
-        attn("mask", "convert", "chunk(2)", "--size", "4", "--to", "sdpa", "-o", "mask.npy").code,
-    )
-    assert ambiguous == (1, 0)
-    message = "(4 of 16 cells are unexpected if it attends, 12 if it masks). Use --for sdpa or --for mha to decide"
-    assert message in attn("mask", "check", "mask.npy", "--expect", "window(2) | chunk(2)").out
+    assert "\x1b[1;31merror\x1b[0m" in colored
+    assert "\x1b[33mnote \x1b[0m" in colored
+    assert "\x1b" not in plain
 
 
 def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path) -> None:
@@ -169,6 +160,8 @@ def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: P
         assert ran.code == 1
         assert "Use --for sdpa or --for mha to decide" in ran.out
         assert ran.out.endswith("1 error\n")
+    counts = "masks (0 of 36 cells are unexpected if it attends, 36 if it masks). Use --for sdpa"
+    assert counts in attn("mask", "check", "padding.npy", "--expect", "pad(right=2)").out
     assert attn("mask", "check", "padding.npy", "--for", "sdpa").code == 0
     assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--for", "sdpa").code == 0
     assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--for", "mha").code == 1
