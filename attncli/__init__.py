@@ -2,8 +2,9 @@
 
     import attncli
 
-    trace = attncli.inspect("time flies like an arrow", num_heads=2)
-    trace.layer(0).head(1).weights      # NumPy, [Q, K]: rows are queries, columns keys
+    trace = attncli.inspect("time flies like an arrow", "demo", layer=1)
+    trace.weights                       # NumPy, [H, Q, K]: rows are queries, columns keys
+    trace.layer(1).head(3).weights      # [Q, K]
 
 Importing the package imports nothing heavy; each name is loaded when it is first used.
 
@@ -12,13 +13,12 @@ PYTEST_DONT_REWRITE: `attn run -m pytest` imports this before pytest does, which
 
 from __future__ import annotations
 
-from attncli._version import __version__ as __version__
-
 # `typing` would be imported before a Ctrl-C can be quiet; see `signals`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from attncli._version import __version__ as __version__
     from attncli.analysis.calls import watch as watch
     from attncli.analysis.check import check as check
     from attncli.analysis.derive import derive as derive
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace as Trace
 
 _HOMES = {
+    "__version__": "attncli._version",
     "AttnError": "attncli.errors",
     "check": "attncli.analysis.check",
     "mask": "attncli.analysis.mask",
@@ -50,21 +51,18 @@ _HOMES = {
     "watch": "attncli.analysis.calls",
     "why": "attncli.analysis.why",
 }
-__all__ = sorted(["__version__", *_HOMES])
-
-
-def presentation() -> Any:
-    """Return the module that shows results in a notebook, as data frames and as figures; see `trace/display.py`."""
-    from importlib import import_module
-
-    return import_module("attncli.formats.python")
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'attncli' has no attribute '{name}'")
+    from functools import partial
     from importlib import import_module
 
+    from attncli.trace.display import register
+
+    register(partial(import_module, "attncli.formats.python"))
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -59,6 +59,15 @@ def read_file(path: str | Path, most: int) -> bytes:
         return file.read(most)
 
 
+def check_folder(path: Path) -> None:
+    """Raise InputError unless the folder of a file to write exists."""
+    if not path.parent.exists():
+        from shlex import quote
+
+        name, folder = visible(str(path)), visible(str(path.parent))
+        raise InputError(f"cannot write {name}: there is no folder {folder}; make it: mkdir -p {quote(folder)}")
+
+
 @contextmanager
 def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     """Write a file atomically: give the path of a side file, which is renamed to `path` when the block succeeds.
@@ -81,6 +90,7 @@ def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
         final = Path(os.path.realpath(target)) if target.is_symlink() else target
         if final.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        check_folder(final)
         is_kept = suffix is not None
         # Every run has its own, also one with the same process id in another container.
         aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")

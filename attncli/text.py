@@ -115,12 +115,10 @@ def span(low: int, high: int) -> str:
 
 
 def join_ranges(places: Sequence[int]) -> str:
-    """Return how many there are and which, consecutive ones as a range, and an ellipsis where there are too many."""
-    if not places:
-        return "none"
+    """Return places, consecutive ones as a range, and an ellipsis where there are too many."""
     runs = _runs(places)
     shown = ", ".join(span(first, last) for first, last in runs[:_LISTED])
-    return f"{len(places)}: {shown}" + (", …" if len(runs) > _LISTED else "")
+    return shown + (", …" if len(runs) > _LISTED else "")
 
 
 def bytes_shown(count: float) -> str:

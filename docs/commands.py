@@ -25,7 +25,15 @@ def commands() -> str:
     from attncli.cli.help import commands_of, page_of
 
     root = typer.Context(get_command(app), info_name="attn")
-    return "".join(line for context in commands_of(root) for line in _section(page_of(context)))
+    return "".join(line for context in commands_of(root) for line in _section(page_of(context))) + "".join(_keys())
+
+
+def _keys() -> Iterator[str]:
+    from attncli.explore.keys import HELP
+
+    yield "\n## Keys of attn explore\n\n| keys | what they do |\n|---|---|\n"
+    for keys, does in HELP:
+        yield f"| {_escaped(keys)} | {_escaped(does)} |\n"
 
 
 def _section(page: Page) -> Iterator[str]:

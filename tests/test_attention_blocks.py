@@ -114,7 +114,7 @@ def test_every_format_writes_blocks_as_the_whole(
 
 
 @pytest.mark.parametrize(("shape", "past"), [((6, 6), 0), ((6, 9), 0), ((9, 6), 3)])
-@pytest.mark.parametrize("mask", [*MASKS, "band(0,2)", "prefix(2)", "global(1)", "causal | keys(2,3)"])
+@pytest.mark.parametrize("mask", [*MASKS, "band(0,2)", "causal | prefix(2)", "global(1)", "causal | keys(2,3)"])
 def test_blind_queries_are_those_without_a_cell(
     monkeypatch: pytest.MonkeyPatch, mask: str, shape: tuple[int, int], past: int
 ) -> None:
@@ -145,7 +145,7 @@ def traced(made: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def long(tokens: int) -> Trace:
-    return attncli.inspect(" ".join(f"w{place % 700}" for place in range(tokens)), heads="0")
+    return attncli.inspect(" ".join(f"w{place % 700}" for place in range(tokens)), head="0")
 
 
 @pytest.mark.parametrize("name", ["json", "jsonl", "tsv"])

@@ -114,7 +114,12 @@ def test_a_folder_that_vanishes_or_takes_no_file(tmp_path: Path) -> None:
         assert (code, errors.count("\n")) == (5, 1)
         assert errors.startswith(f"attn: cannot write {folder / 'out'}.{ending}: No such file or directory")
         assert not folder.exists()
-    for out in (tmp_path / "no" / "x.json", Path("/proc/x.json"), Path("/proc/x.jsonl"), Path("/proc/x.parquet")):
+    folder = tmp_path / "no such"
+    for options in ([], ["--show", "metrics"]):
+        ran = program("inspect", "a", "-o", folder / "x.json", *options)
+        made = f"there is no folder {folder}; make it: mkdir -p '{folder}'"
+        assert (ran.returncode, ran.stderr) == (5, f"attn: cannot write {folder / 'x.json'}: {made}\n")
+    for out in (Path("/proc/x.json"), Path("/proc/x.jsonl"), Path("/proc/x.parquet")):
         ran = program("inspect", "a", "-o", out)
         assert (ran.returncode, ran.stdout) == (5, "")
         assert ran.stderr == f"attn: cannot write {out}: No such file or directory\n"

@@ -99,7 +99,7 @@ class AttentionRow:
     @cached_property
     def softmax(self) -> SoftmaxTerms | None:
         """Numerators and denominator; None where a watched model's row has no key, whose fill was not recorded."""
-        if self.is_blind and self.layer.weights is not None:
+        if self.is_blind and self.layer.recorded_weights is not None:
             return None
         highest, exponentials, totals = attention.softmax_parts(self.masked[None, None], self.head.stages.sinks)
         sink = None if self.sink is None else np.exp(self.sink - highest[0, 0, 0])

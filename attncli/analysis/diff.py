@@ -63,6 +63,7 @@ def shared_outcomes(
 
 
 TOP = 10
+CHANGED = 5e-5  # of a divergence in bits, or of a weight: what four digits show; less is rounding
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Difference(Displayed):
 def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int] = (), top: int = TOP) -> Difference:
     """Compare two traces: two sentences, two models, or the same before and after.
 
-        before, after = (attncli.inspect("time flies", model=name, layers="all") for name in ("old", "new"))
+        before, after = (attncli.inspect("time flies", model=name, layer="all") for name in ("old", "new"))
         attncli.diff(before, after).heads[0]    # the most changed head
 
     A head is compared with the head of the same number in the layer of the same number and kind; query rows and key

@@ -238,11 +238,12 @@ def survey(traces: Iterable[Trace], view: View, *, is_test: bool = False) -> Hea
 @spelling_out(SourceKeywords, open_source)
 def heads(
     texts: str | Iterable[str] | Trace = "",
+    model: str | None = None,
     *,
     pair: str | None = None,
     target: str | None = None,
     queries: str | int | Iterable[str | int] = (),
-    layers: Choice = "all",
+    layer: Choice = "all",
     induction: bool = False,
     **options: Unpack[SourceKeywords],
 ) -> HeadReport:
@@ -256,10 +257,11 @@ def heads(
 
     Args:
         texts: a sentence, several, or a trace.
+        model: a checkpoint's folder or hub name, or `demo`; None is the toy layer.
         pair: a second text in the same sequence as each sentence.
         target: the text whose queries attend to each sentence's keys.
         queries: the query rows that count, a token, its index, or several; none are all rows.
-        layers: which layers.
+        layer: which layers.
         induction: run on repeated random tokens of the model's own vocabulary, in place of texts.
         options: what `attncli.inspect` takes besides.
 
@@ -277,13 +279,19 @@ def heads(
         for name, value in (("a text", texts or None), ("pair", pair), ("target", target)):
             if value is not None:
                 raise UsageError(f"{name} does not apply to induction, which draws its tokens; drop one of them")
-        texts = repeated_sequences(options.get("model"))
+        texts = repeated_sequences(model)
     if isinstance(texts, Trace):
-        arguments = {"pair": pair, "target": target, "layers": None if layers == "all" else layers, **options}
+        arguments = {
+            "model": model,
+            "pair": pair,
+            "target": target,
+            "layer": None if layer == "all" else layer,
+            **options,
+        }
         if unused := [name for name, value in arguments.items() if value is not None]:
             raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
         return survey([texts], view)
-    source = open_source(layers=layers, **options)
+    source = open_source(model, layer=layer, **options)
     numbered = (CorpusItem(number, text) for number, text in enumerate(as_list(texts), start=1))
     traces = raise_on_failure(trace_stream(source, numbered, pair, target), is_alone=isinstance(texts, str))
     return survey((trace for _, trace in traces), view, is_test=induction)

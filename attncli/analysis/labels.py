@@ -42,17 +42,23 @@ class Label(NamedTuple):
     gain: float
 
 
-WEIGHTS: dict[str, Metric] = {
-    "previous": "previous",
-    "next": "next",
-    "self": "self",
-    "first": "sink",
-    "same token": "duplicate",
-    "induction": "induction",
-    "separator": "separator",
+WEIGHTS: tuple[Metric, ...] = ("previous", "next", "self", "sink", "duplicate", "induction", "separator")
+"""Labels that are called like the metric that they go by, a weight."""
+
+LABELS = {
+    "previous": "the token before",
+    "next": "the token after",
+    "self": "itself",
+    "sink": "the first token",
+    "duplicate": "earlier copies of the same token",
+    "induction": "the token after an earlier copy",
+    "separator": "special tokens but the first",
+    "local": "tokens close by",
+    "broad": "most tokens, with like weights",
 }
-LABELS = (*WEIGHTS, "local", "broad")
-SAY_LITTLE = {"self", "first", "separator", "broad"}
+"""What a head with each label attends to."""
+
+SAY_LITTLE = {"self", "sink", "separator", "broad"}
 """Labels of heads that attend so whatever the sentence is."""
 
 _MOST_CELLS = 2**26
@@ -78,7 +84,7 @@ def labels_of(metrics: Mapping[str, float | None], baselines: Mapping[str, float
         gain = round((score - start) / (end - start), 7) if start != end else 0.0  # the digits of a float32
         return [Label(name, score, baseline, gain)] if gain >= LEAST else []
 
-    found = [found for name, metric in WEIGHTS.items() for found in label(name, metric, 1.0)]
+    found = [found for name in WEIGHTS for found in label(name, name, 1.0)]
     if not _NEIGHBOURS & {one.name for one in found}:
         found += label("local", "distance", 0.0)
     return tuple(sorted(found or label("broad", "effective_keys", None), key=lambda one: -one.gain))

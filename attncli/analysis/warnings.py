@@ -23,6 +23,8 @@ _NAMED = 5  # of the queries that a sentence is about
 def warnings_of(trace: Trace, view: View) -> Iterator[str]:
     """Yield the warnings about one trace, a sentence each; those about its whole source are the source's notes."""
     yield from trace.notes
+    for tokens, names in ((trace.query_tokens, view.queries), (trace.key_tokens, view.keys)):
+        yield from filter(None, map(tokens.pieces_note, names))
     for layer in trace.layers:
         if left_out := (view.show or frozenset()) & layer.missing:
             verb = "are" if len(left_out) > 1 else "is"
@@ -84,7 +86,7 @@ def _unknown(row: AttentionRow) -> Iterator[str]:
 def _unexplained(trace: Trace, row: AttentionRow) -> str:
     """Return how far the weights are from the softmax of the scores; empty if it is no more than rounding."""
     parts = row.softmax
-    if parts is None or row.layer.weights is None:
+    if parts is None or row.layer.recorded_weights is None:
         return ""
     with np.errstate(invalid="ignore"):
         error = float(np.nan_to_num(np.abs(parts.exponentials / parts.total - row.weights)).max())

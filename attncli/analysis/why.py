@@ -19,6 +19,7 @@ Explained = tuple[AttentionRow, ...] | tuple[AttentionCell, ...]
 @spelling_out(InspectKeywords, open_source)
 def why(
     text: str | Trace,
+    model: str | None = None,
     *,
     query: str | int,
     key: str | int | None = None,
@@ -28,16 +29,17 @@ def why(
 ) -> Explained:
     """Return why a query attends to a key, or with no key to all of them, in every layer and head asked for.
 
-        (cell,) = attncli.why("time flies like an arrow", query="arrow", key="flies", heads=3)
+        (cell,) = attncli.why("time flies like an arrow", query="arrow", key="flies", head=3)
         cell.dot_product, cell.products.sum()      # the same number
 
     Args:
         text: the sentence, or a trace of it.
+        model: a checkpoint's folder or hub name, or `demo`; None is the toy layer.
         query: the token that attends: its text, or its index.
         key: the token that is attended to: its text, or its index; None explains the whole row.
         pair: a second text in the same sequence.
         target: the text whose queries attend to the sentence's keys.
-        options: everything `attncli.inspect` takes, `model`, `layers`, `heads` and `mask` among it.
+        options: everything `attncli.inspect` takes, `layer`, `head` and `mask` among it.
 
     Returns:
         An `AttentionCell`, or without a key an `AttentionRow`, for each head of each layer.
@@ -47,13 +49,13 @@ def why(
         AttnError: as `attncli.inspect` does.
     """
     if isinstance(text, Trace):
-        unused = [*options, *(name for name, value in (("pair", pair), ("target", target)) if value is not None)]
-        if unused:
+        arguments = {"model": model, "pair": pair, "target": target, **options}
+        if unused := [name for name, value in arguments.items() if value is not None]:
             raise UsageError(
                 f"{unused[0]} does not apply to a trace, whose attention is already computed; leave it out"
             )
         return explain(text, query, key)
-    return explain(inspect(text, pair=pair, target=target, **options), query, key)
+    return explain(inspect(text, model, pair=pair, target=target, **options), query, key)
 
 
 def explain(trace: Trace, query: str | int, key: str | int | None = None) -> Explained:

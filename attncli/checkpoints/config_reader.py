@@ -31,18 +31,11 @@ _IDLE_NAMES = """
 _IDLE = frozenset(_IDLE_NAMES.split())
 # What has to be as it is in every family, if it is there.
 _FIXED: dict[str, tuple[Any, ...]] = {
-    "add_cross_attention": (False,),
-    "cross_attention_hidden_size": (None,),
-    "is_decoder": (False,),
-    "is_encoder_decoder": (False,),
-    "output_router_logits": (False,),
-    "position_embedding_type": ("absolute", None),
-    "pruned_heads": ({}, None),
-    "quantization_config": (None,),
-    "auto_map": (None,),
-    "rope_interleaved": (False,),
+    "add_cross_attention": (False,), "cross_attention_hidden_size": (None,), "is_decoder": (False,),
+    "is_encoder_decoder": (False,), "output_router_logits": (False,), "position_embedding_type": ("absolute", None),
+    "pruned_heads": ({}, None), "quantization_config": (None,), "auto_map": (None,), "rope_interleaved": (False,),
     "use_bidirectional_attention": (False, None),
-}
+}  # fmt: skip
 
 _ABSENT = object()
 

@@ -14,7 +14,24 @@ from typing import Any, Literal, TypeVar, get_args
 from attncli.errors import UsageError
 from attncli.text import visible
 
-_OF_EVERY_SOURCE = ("layers", "heads", "mask", "special", "model", "pair", "target")
+_OF_EVERY_SOURCE = ("layer", "head", "mask", "special", "model", "pair", "target")
+
+
+# Arguments that earlier versions of the Python functions had; those of the command line are in `cli/retired.py`.
+_RETIRED = {
+    "batch": "sentences are computed side by side by themselves",
+    "cache_limit": "`hf cache rm` clears the cache of huggingface_hub",
+    "heads": "use head=, which takes one head or several",
+    "layers": "use layer=, which takes one layer or several",
+    "revision": "name it with the model: 'NAME@REVISION'",
+}
+
+
+def refuse_retired(options: Collection[str]) -> None:
+    """Raise UsageError for an argument that earlier versions had."""
+    for name in options:
+        if name in _RETIRED:
+            raise UsageError(f"{name}= is retired: {_RETIRED[name]}")
 
 
 def refuse_unknown(options: Mapping[str, Any], options_class: Any, place: str) -> None:
@@ -22,6 +39,7 @@ def refuse_unknown(options: Mapping[str, Any], options_class: Any, place: str) -
 
     `place` says what those of another source do not apply to, and what to do.
     """
+    refuse_retired(options)
     names = {field.name for field in fields(options_class)}
     for name in sorted(options.keys() - names):
         # Needed for an error alone.
@@ -34,30 +52,52 @@ def refuse_unknown(options: Mapping[str, Any], options_class: Any, place: str) -
         raise UsageError(f"no such option: {visible(name)}{did_you_mean(name, sorted(possible))}")
 
 
-def _check_choice(options: Any, name: str, allowed: Collection[str]) -> None:
-    value = getattr(options, name)
-    if value not in tuple(allowed) and value != getattr(type(options), name):  # which is its default
+def _check_choice(options: Any, name: str, choices: Any) -> None:
+    value, allowed = getattr(options, name), get_args(choices)
+    if value not in allowed and value != getattr(type(options), name):  # which is its default
         raise UsageError(f"--{name} '{visible(str(value))}': expected one of {', '.join(allowed)}")
 
 
 Engine = Literal["auto", "native", "transformers", "verify"]
-ENGINES: tuple[str, ...] = get_args(Engine)
 Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
-DTYPES: tuple[str, ...] = get_args(Dtype)
+Init = Literal["scaled", "normal", "uniform", "linear", "zeros"]
+Project = Literal["qkv", "qk", "none"]
+Positions = Literal["none", "sinusoidal"]
+Rng = Literal["numpy", "torch"]
+PROJECTS: dict[str, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "qk": ("q", "k"), "none": ()}
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class CacheOptions:
+    """Whether anything is downloaded."""
+
+    offline: bool = False  # use the local cache only
+
+
+@dataclass(frozen=True)
+class VocabularyOptions(CacheOptions):
+    """Which vocabulary reads the text, without a checkpoint."""
+
+    vocab: str = "words"  # `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name)
+
+
+@dataclass(frozen=True)
+class TokenizerOptions(CacheOptions):
+    """How a checkpoint's tokenizer is loaded, and what it makes of a text."""
+
+    trust_remote_code: bool = False  # run the Python code that the checkpoint brings
+    truncate: bool = False  # cut a text to the tokens that the model has positions for
+    chat: bool = False  # read a sentence as a user's turn, through the checkpoint's chat template
+    base: str | None = None  # folder or hub name of the model under an adapter; None is the one that the adapter names
+
+
+@dataclass(frozen=True)
+class LoadOptions(TokenizerOptions):
     """How a checkpoint is loaded; the fields are the command's options."""
 
     dtype: str | None = None  # of the weights; None is float32 on the CPU and the checkpoint's own on an accelerator
     device: str = "cpu"  # where it runs
-    offline: bool = False  # use the local cache only
-    trust_remote_code: bool = False  # run the Python code that the checkpoint brings
     device_map: str | None = None  # how accelerate spreads the model over several devices, such as `auto`
-    truncate: bool = False  # cut a text to the tokens that the model has positions for
-    chat: bool = False  # read a sentence as a user's turn, through the checkpoint's chat template
-    base: str | None = None  # folder or hub name of the model under an adapter; None is the one that the adapter names
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
@@ -66,7 +106,7 @@ class LoadOptions:
                 raise UsageError("--device and --device-map both say where the model runs; drop one of them")
             if find_spec("accelerate") is None:
                 raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
-        _check_choice(self, "dtype", DTYPES)
+        _check_choice(self, "dtype", Dtype)
 
 
 @dataclass(frozen=True)
@@ -80,7 +120,7 @@ class EngineOptions(LoadOptions):
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
         super().__post_init__()
-        _check_choice(self, "engine", ENGINES)
+        _check_choice(self, "engine", Engine)
 
 
 _Options = TypeVar("_Options")
@@ -98,18 +138,12 @@ def checked_options(model: str, options: Mapping[str, Any], options_class: type[
     return options_class(**options)
 
 
-INITS = ("scaled", "normal", "uniform", "linear", "zeros")
-RNGS = ("numpy", "torch")
-PROJECTS = {"qkv": ("q", "k", "v"), "qk": ("q", "k"), "none": ()}
-Positions = Literal["none", "sinusoidal"]
-POSITIONS: tuple[str, ...] = get_args(Positions)
-
 _LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 _LARGEST = 100_000_000  # numbers in one weight matrix; a typing slip should not fill the memory
 
 
 @dataclass(frozen=True)
-class ToyOptions:
+class ToyOptions(VocabularyOptions):
     """How the toy layer is made; the fields are the command's options."""
 
     d_model: int = 32  # width of the embeddings
@@ -124,21 +158,18 @@ class ToyOptions:
     scale: str | float = "sqrt"  # `sqrt` is 1/√d_k, `none` is 1, or a number
     seed: int = 0  # seed of the draws
     rng: str = "numpy"  # whose random numbers
-    vocab: str = "words"  # `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name)
     # size of the vocabulary, which is how many rows torch's embedding has; None is the number of words, or of the
     # tokenizer's tokens
     vocab_size: int | None = None
     # whether the concatenated heads are projected by W_o; None is yes, unless nothing is projected
     out_proj: bool | None = None
-    offline: bool = False  # look for a tokenizer's name in the local cache only
 
     def __post_init__(self) -> None:
         """Refuse what makes no layer, before anything is drawn."""
         if not isinstance(self.vocab, str):
             raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")
-        choices: dict[str, Collection[str]] = {"init": INITS, "project": PROJECTS, "positions": POSITIONS, "rng": RNGS}
-        for name, allowed in choices.items():
-            _check_choice(self, name, allowed)
+        for name, choices in {"init": Init, "project": Project, "positions": Positions, "rng": Rng}.items():
+            _check_choice(self, name, choices)
         for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
@@ -205,22 +236,3 @@ class ToyOptions:
                 f"--scale '{visible(str(self.scale))}': expected sqrt, none or a number that float32 holds"
             )
         return factor
-
-
-@dataclass(frozen=True)
-class VocabularyOptions:
-    """Which vocabulary reads the text, without a checkpoint; see `options.ToyOptions`."""
-
-    vocab: str = "words"
-    offline: bool = False
-
-
-@dataclass(frozen=True)
-class TokenizerOptions:
-    """How a checkpoint's tokenizer is loaded, and what it makes of a text; see `options.LoadOptions`."""
-
-    offline: bool = False
-    trust_remote_code: bool = False
-    truncate: bool = False
-    chat: bool = False
-    base: str | None = None

@@ -11,28 +11,30 @@ from collections.abc import Callable, Iterable
 from inspect import Parameter, signature
 from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from attncli.checkpoints.options import Dtype, Engine, Positions
+from attncli.checkpoints.options import Dtype, Engine, Init, Positions, Project, Rng
 
 Choice = str | int | Iterable[int] | None
 """Which layers or heads: an index, several, a text such as `2-4`, or `all`; None is all of them."""
 
 Kind = Literal["self", "encoder", "decoder", "cross"]
-Init = Literal["scaled", "normal", "uniform", "linear", "zeros"]
-Project = Literal["qkv", "qk", "none"]
-Rng = Literal["numpy", "torch"]
 
 
-class LoadKeywords(TypedDict, total=False):
+class _TokenizerKeywords(TypedDict, total=False):
+    """How a checkpoint's tokenizer is read; see `attncli.checkpoints.options.TokenizerOptions`."""
+
+    offline: bool
+    trust_remote_code: bool
+    truncate: bool
+    chat: bool
+    base: str | None
+
+
+class LoadKeywords(_TokenizerKeywords, total=False):
     """How a checkpoint is loaded; see `attncli.checkpoints.options.LoadOptions`."""
 
     dtype: Dtype | None
     device: str
-    offline: bool
-    trust_remote_code: bool
     device_map: str | None
-    truncate: bool
-    chat: bool
-    base: str | None
 
 
 class MakingKeywords(LoadKeywords, total=False):
@@ -57,8 +59,7 @@ class MakingKeywords(LoadKeywords, total=False):
 class SourceKeywords(MakingKeywords, total=False):
     """What is run on a sentence: everything that `open_source` takes, but for which layers are recorded."""
 
-    model: str | None
-    heads: Choice
+    head: Choice
     kind: Kind | None
     mask: str | None
     special: bool
@@ -68,24 +69,18 @@ class SourceKeywords(MakingKeywords, total=False):
 class InspectKeywords(SourceKeywords, total=False):
     """The same, and which layers are recorded."""
 
-    layers: Choice
+    layer: Choice
 
 
-class VocabularyKeywords(TypedDict, total=False):
+class VocabularyKeywords(_TokenizerKeywords, total=False):
     """How the toy layer's vocabulary, or a checkpoint's tokenizer, is read; see `attncli.checkpoints.options`."""
 
     vocab: str
-    offline: bool
-    trust_remote_code: bool
-    truncate: bool
-    chat: bool
-    base: str | None
 
 
 class TokenizeKeywords(VocabularyKeywords, total=False):
-    """The same, and what reads the text."""
+    """The same, and which tokens are added."""
 
-    model: str | None
     special: bool
 
 

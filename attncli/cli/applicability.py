@@ -89,6 +89,16 @@ class CommandLine:
         return self.command == "inspect" and (self.form in FIGURES or self.value("size") is not None)
 
     @property
+    def has_texts(self) -> bool:
+        """Whether sentences stand on the command line."""
+        return bool(self.value("text")) and "-" not in self.value("text")
+
+    @property
+    def shows_no_map(self) -> bool:
+        """Whether `--show` leaves nothing for a figure to draw."""
+        return self.is_figure and not {"heatmap", "weights"} & set((self.value("show") or "weights").split(","))
+
+    @property
     def one_process(self) -> str:
         """What is made in one process, if anything is."""
         if self.command == "inspect" and self.value("save"):
@@ -98,9 +108,8 @@ class CommandLine:
 
     @property
     def is_unranked(self) -> bool:
-        """Whether heads stand by layer and head, or on a map."""
-        is_ranked = self.value("sort") or self.value("label") or (self.value("induction") and not self.value("grid"))
-        return self.command == "heads" and not is_ranked
+        """Whether heads stand by layer and head."""
+        return self.command == "heads" and not (self.value("sort") or self.value("induction"))
 
 
 class Exclusion(NamedTuple):
@@ -145,6 +154,12 @@ TABLE = (
     Exclusion(
         {"offline"}, lambda line: line.command == "tokens" and line.has_words, "the words of a text", is_refused=False
     ),
+    Exclusion({"whole"}, lambda line: line.has_texts, "TEXT, which is one text already; drop it"),
+    Exclusion(
+        {"column"},
+        lambda line: line.value("file") in (None, "-"),
+        "sentences without --file; give --file NAME.csv, .tsv, .jsonl or .parquet",
+    ),
     Exclusion({"device"}, lambda line: line.is_nearer("device_map", "device"), "--device-map", is_refused=False),
     Exclusion({"device_map"}, lambda line: line.is_nearer("device", "device_map"), "--device", is_refused=False),
     Exclusion(
@@ -155,7 +170,9 @@ TABLE = (
     Exclusion({"precision"}, lambda line: not line.is_drawn, "what programs read", is_refused=False),
     Exclusion({"quiet"}, _uses("verbose"), "--verbose; drop one of them"),
     Exclusion({"pair", "target"}, _uses("chat"), "--chat, which makes one text of all messages; drop one of them"),
-    Exclusion({"hide_special"}, lambda line: line.has_words, "--vocab words, which adds no special tokens"),
+    Exclusion({"no_special"}, _uses("chat"), "--chat, whose template writes the special tokens; drop one of them"),
+    Exclusion({"hide_special", "no_special"}, lambda line: line.has_words, "--vocab words, which adds none"),
+    Exclusion({"norms"}, _uses("rollout"), "--rollout, which multiplies weights; drop one of them"),
     Exclusion({"head"}, _uses("rollout"), "--rollout, which is the mean over all heads; drop one of them"),
     Exclusion({"words"}, _uses("generate"), "--generate, whose tokens have no places in the text"),
     Exclusion(
@@ -165,6 +182,10 @@ TABLE = (
     ),
     Exclusion(
         {"top_keys"}, lambda line: line.is_figure, "a figure, whose maps show every key; give svg without --size"
+    ),
+    Exclusion({"show"}, lambda line: line.shows_no_map, "a figure, which is maps of weights; give svg without --size"),
+    Exclusion(
+        {"size"}, lambda line: line.command == "show" and line.value("text"), "TEXT, whose words are the keys; drop it"
     ),
     Exclusion(
         {"size"},
@@ -186,14 +207,7 @@ TABLE = (
         lambda line: line.value("on") and re.fullmatch(r"cuda:\d+", line.value("device")),
         "--on, where Ray chooses the GPU; give --device cuda",
     ),
-    Exclusion(
-        {"sort", "label", "metrics"}, _uses("grid"), "--grid, which has every head in its place; drop one of them"
-    ),
-    Exclusion(
-        {"top"},
-        lambda line: line.is_unranked,
-        "heads in their places; give --sort METRIC or --label, which say by what",
-    ),
+    Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC, which ranks them"),
     Exclusion({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
     Exclusion(
         {"dtype"},

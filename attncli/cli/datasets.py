@@ -94,9 +94,8 @@ def write_folder(
             source = open_source(environment, options, job)
             opened = writer.open(lambda: job.open(source))
             results = run(writer, shards, workers_on_device(options, workers), opened, source.parallel_from)
-        stream = ResultStream(
-            environment, results, total=texts.last_number, is_alone=False, warns_once=True, is_resumable=True
-        )
+        hint = "run the same command again to resume"
+        stream = ResultStream(environment, results, total=texts.last_number, is_alone=False, warns_once=True, hint=hint)
         for _, shard in stream.values():
             if shard is not None:
                 summary.add(shard)

@@ -210,14 +210,13 @@ def _metrics(_: typer.Context) -> Tables:
     Examples:
     attn heads -m demo "the cat saw the dog" --sort previous --top 5
     """
-    from attncli.analysis.labels import LEAST, WEIGHTS
+    from attncli.analysis.labels import LABELS, LEAST
     from attncli.analysis.metric_names import MEANINGS
 
-    labels = {name: f"a high {metric}" for name, metric in WEIGHTS.items()}
-    labels |= {"local": "a low distance", "broad": "effective_keys near its own", "mixed": "none of these"}
+    labels = {name: f"attends to {what}" for name, what in LABELS.items()} | {"mixed": "none of these"}
     return {
         "Metrics": list(MEANINGS.items()),
-        f"Labels: far ({LEAST:g} of the way) from a head that weighs all keys alike": list(labels.items()),
+        f"Labels, from a gain over uniform attention of {LEAST:g}": list(labels.items()),
     }
 
 

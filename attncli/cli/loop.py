@@ -45,12 +45,14 @@ def trace_job(
     `layers` are needed whatever `--layer` names, `default_layers` where it names none.
     """
     from attncli.corpus.jobs import TraceJob
+    from attncli.trace.selection import layer_and_heads
 
     texts, chosen = options.texts, options.selection
+    layer, head = layer_and_heads(layers or chosen.layer, chosen.head)
     source = {
         "model": options.model,
-        "layers": layers or chosen.layer or default_layers,
-        "heads": chosen.head,
+        "layer": layer or default_layers,
+        "head": head,
         "kind": chosen.kind,
         "mask": options.mask,
         "special": not texts.no_special,
@@ -101,10 +103,11 @@ class ResultStream(Generic[Value]):
         raises: whether the first bad one ends the run with its error, as the only one does.
         warns_once: whether each warning is printed once, and not with the number of each sentence.
         shares_terminal: whether the results are written to the terminal that the bar is on, as they come.
-        is_resumable: whether the same command goes on where a run is stopped.
+        hint: what is left of a run that is stopped, and what to do.
 
     Attributes:
         failures: how many bad ones have come by.
+        bar: follows them.
     """
 
     def __init__(
@@ -117,14 +120,14 @@ class ResultStream(Generic[Value]):
         raises: bool = False,
         warns_once: bool = False,
         shares_terminal: bool = False,
-        is_resumable: bool = False,
+        hint: str = "",
     ) -> None:
         self.failures = 0
         self._environment, self._is_alone, self._raises = environment, is_alone, raises or is_alone
         self._results, self._warns_once = results, warns_once
         self._seen: set[str] = set()
         environment.enter(closing(results))
-        self._bar = environment.enter(ProgressBar(environment, total, shares_terminal, is_resumable))
+        self.bar = environment.enter(ProgressBar(environment, total, shares_terminal, hint))
 
     def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
         """Yield the number and the value of each result, printing on stderr what is wrong with it.
@@ -132,7 +135,7 @@ class ResultStream(Generic[Value]):
         Raises:
             AttnError: of the first failure's kind, where it ends the run.
         """
-        for number, value, warnings, notes in self._bar.track(self._results):
+        for number, value, warnings, notes in self.bar.track(self._results):
             if isinstance(value, Failure):
                 if self._raises:
                     raise value.kind(value.reason if self._is_alone else value.of(number))
@@ -211,9 +214,9 @@ def traces_of(
     texts: Iterable[CorpusItem] | None = None,
 ) -> Iterator[Trace]:
     """Yield the traces up to the first bad sentence, which raises its error; computed in this process."""
-    from attncli.corpus.jobs import Identity
+    from attncli.corpus.jobs import identity
 
-    results = results_of(environment, options, trace_job(options, Identity(), default_layers), only=only, texts=texts)
+    results = results_of(environment, options, trace_job(options, identity, default_layers), only=only, texts=texts)
     numbered = ((result.number, result.value) for result in results)
     return (trace for _, trace in raise_on_failure(numbered, options.is_alone))
 
@@ -228,6 +231,7 @@ def write_results(
 
     What of each result is shown says what the columns of rows are. Parquet has a file.
     """
+    from attncli.files import is_stream_path
     from attncli.formats import STREAMS, joined
 
     types = {}
@@ -240,6 +244,8 @@ def write_results(
 
         write_parquet(results, types, check_parquet(path))
         return
+    if path is not None and form in STREAMS and not is_stream_path(path):
+        results.bar.hint = f"{path}.part has their results"
     with environment.output(path, is_stream=form in STREAMS) as stream:
         for piece in joined(form, results, types):
             stream.write(piece)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Context, Exit
 
+from attncli.checkpoints import options as checkpoints
 from attncli.cli.groups import Options, argument, choices_of, option
 from attncli.errors import UsageError
 from attncli.text import visible
@@ -37,18 +38,19 @@ size_option = partial(option, panel="Size")
 # --- what is read -----------------------------------------------------------------------------------------
 
 File = Annotated[
-    str | None, input_option("Read sentences from a file, a folder or a glob; - is standard input.", "PATH|URL", "-f")
+    str | None, input_option("Read sentences from a file, folder or glob; - is standard input.", "PATH|URL", "-f")
 ]
-Column = Annotated[str | None, input_option("The column or field that holds the sentence. Default: text.", "NAME")]
-Pair = Annotated[str | None, input_option("A second text in the same sequence.", "TEXT")]
-Target = Annotated[str | None, input_option("The text whose queries attend to the sentence's keys.", "TEXT")]
-From = Annotated[Path | None, input_option("A saved trace, or a safetensors dump of q and k (v, mask, bias).", "FILE")]
-NoSpecial = Annotated[bool, choice_option("Do not add the tokenizer's special tokens.", rare=True)]
+Column = Annotated[str | None, input_option("Read sentences from this column or field. Default: text.", "NAME")]
+Pair = Annotated[str | None, input_option("Add a second text to the same sequence.", "TEXT")]
+Target = Annotated[str | None, input_option("Set the decoder's text, whose queries attend to TEXT.", "TEXT")]
+From = Annotated[
+    Path | None, input_option("Read a saved trace, or a safetensors dump of q, k (v, mask, bias).", "FILE")
+]
+NoSpecial = Annotated[bool, choice_option("Add no special tokens.", rare=True)]
 Chat = Annotated[
     bool,
     input_option(
-        "Read a sentence as a user's turn, through the checkpoint's chat template; of --file NAME.json, a list of "
-        "messages.",
+        "Apply the chat template: a sentence or a JSON list of messages.",
         rare=True,
     ),
 ]
@@ -59,11 +61,11 @@ class TextOptions(Options):
     """Which sentences, and a second text in the sequence of each."""
 
     text: Annotated[
-        list[str] | None, argument("Sentences, each in quotes; - reads them from standard input, one a line.", "TEXT")
+        list[str] | None, argument("Sentences, each in quotes; - reads standard input, one a line.", "TEXT")
     ] = None
     file: File = None
     column: Column = None
-    whole: Annotated[bool, input_option("A file or standard input is one text, newlines and all.", rare=True)] = False
+    whole: Annotated[bool, input_option("Read a file or standard input as one text.", rare=True)] = False
     pair: Pair = None
     no_special: NoSpecial = False
     chat: Chat = False
@@ -120,21 +122,19 @@ class TextAndTarget(TextOptions):
 
 Model = Annotated[
     str | None,
-    model_option(
-        "A checkpoint, or demo, which is built in. Default: the toy layer.", "NAME_OR_FOLDER", "-m", setting=None
-    ),
+    model_option("Use a checkpoint, or demo (built in). Default: the toy layer.", "NAME_OR_FOLDER", "-m", setting=None),
 ]
 Mask = Annotated[
     str | None,
     choice_option(
-        "Which keys a query may attend to: 'causal & window(4)', mask.npy. Default: causal; a checkpoint's own.",
+        "Set the mask. Default: the model's own; causal in the toy layer.",
         "EXPR|FILE|none",
     ),
 ]
 Vocab = Annotated[
     str | None,
     toy_option(
-        "The words of the text, or a tokenizer.json, its folder or hub name. Default: words.",
+        "Choose the vocabulary: words, or a tokenizer. Default: words.",
         "words|TOKENIZER",
         rare=True,
     ),
@@ -146,14 +146,10 @@ class HubOptions(Options):
     """Where a checkpoint comes from, and whether the code that it brings may run."""
 
     offline: Annotated[bool, model_option("Use the local cache only.", setting=False)] = False
-    trust_remote_code: Annotated[bool, model_option("Run the Python code that the checkpoint brings.", rare=True)] = (
-        False
-    )
+    trust_remote_code: Annotated[bool, model_option("Run the Python code in the checkpoint.", rare=True)] = False
     base: Annotated[
         str | None,
-        model_option(
-            "The model under an adapter. Default: the one that the adapter names.", "NAME_OR_FOLDER", rare=True
-        ),
+        model_option("Set the model under an adapter. Default: the one it names.", "NAME_OR_FOLDER", rare=True),
     ] = None
 
 
@@ -162,21 +158,17 @@ class Load(HubOptions):
     """How a checkpoint is loaded: the fields of `LoadOptions`."""
 
     dtype: Annotated[
-        Literal["auto", "float32", "float16", "bfloat16", "float64"] | None,
-        model_option(
-            "Type of the weights. Default: float32 on the CPU, the checkpoint's own elsewhere.", rare=True, setting=None
-        ),
+        checkpoints.Dtype | None,
+        model_option("Set the type of the weights. Default: float32; on a GPU the model's.", rare=True, setting=None),
     ] = None
     device: Annotated[
-        str | None, model_option("Where it runs: cpu, cuda, cuda:1, mps. Default: cpu.", "NAME", setting="cpu")
+        str | None, model_option("Run on cpu, cuda, cuda:1 or mps. Default: cpu.", "NAME", setting="cpu")
     ] = None
     device_map: Annotated[
         str | None,
-        model_option("Spread the model over several devices, with accelerate.", "auto", rare=True, setting=None),
+        model_option("Spread the model over several devices with accelerate.", "auto", rare=True, setting=None),
     ] = None
-    truncate: Annotated[bool, model_option("Cut a text to the tokens that the model has positions for.", rare=True)] = (
-        False
-    )
+    truncate: Annotated[bool, model_option("Cut texts to the most tokens that the model reads.", rare=True)] = False
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -184,8 +176,8 @@ class Engine(Load):
     """How a checkpoint is loaded and what computes it: the fields of `EngineOptions`."""
 
     engine: Annotated[
-        Literal["auto", "native", "transformers", "verify"] | None,
-        model_option("What computes the model; verify runs both and compares. Default: auto.", setting="auto"),
+        checkpoints.Engine | None,
+        model_option("Choose the engine; verify runs both and compares. Default: auto.", setting="auto"),
     ] = None
 
 
@@ -193,44 +185,45 @@ class Engine(Load):
 class Toy(Options):
     """How the toy layer is made: the fields of `ToyOptions`, but for `offline`, which is among those of the hub."""
 
-    d_model: Annotated[int | None, toy_option("Width of the embeddings. Default: 32.", "N", setting=32)] = None
+    d_model: Annotated[int | None, toy_option("Set the width of the embeddings. Default: 32.", "N", setting=32)] = None
     num_heads: Annotated[
-        int | None, toy_option("Number of heads. Default: 4; 1 with --project none.", "N", setting=4)
+        int | None, toy_option("Set the number of heads. Default: 4; 1 with --project none.", "N", setting=4)
     ] = None
     d_k: Annotated[
-        int | None, toy_option("Query and key width of a head. Default: d-model / num-heads.", "N", rare=True)
+        int | None, toy_option("Set a head's query and key width. Default: d-model / num-heads.", "N", rare=True)
     ] = None
-    d_v: Annotated[int | None, toy_option("Value width of a head. Default: d-model / num-heads.", "N", rare=True)] = (
-        None
-    )
+    d_v: Annotated[
+        int | None, toy_option("Set a head's value width. Default: d-model / num-heads.", "N", rare=True)
+    ] = None
     init: Annotated[
-        Literal["scaled", "normal", "uniform", "linear", "zeros"] | None,
-        toy_option("How the weights are drawn. Default: scaled, N(0, 1/d-model).", rare=True, setting="scaled"),
+        checkpoints.Init | None,
+        toy_option("Choose how weights are drawn. Default: scaled, N(0, 1/d-model).", rare=True, setting="scaled"),
     ] = None
     project: Annotated[
-        Literal["qkv", "qk", "none"] | None,
-        toy_option("Which of Q, K, V are projected; the rest are the embeddings. Default: qkv.", rare=True),
+        checkpoints.Project | None,
+        toy_option("Choose which of Q, K, V are projected. Default: qkv.", rare=True),
     ] = None
     positions: Annotated[
-        Literal["none", "sinusoidal"] | None,
-        toy_option("Position encoding added to the embeddings. Default: none.", rare=True, setting="none"),
+        checkpoints.Positions | None,
+        toy_option("Add a position encoding to the embeddings. Default: none.", rare=True, setting="none"),
     ] = None
     scale: Annotated[
-        str | None, toy_option("What multiplies q·k. Default: sqrt, 1/√d-k.", "sqrt|none|NUMBER", rare=True)
+        str | None,
+        toy_option("Multiply q·k by this number. Default: sqrt, which is 1/√d-k.", "sqrt|none|NUMBER", rare=True),
     ] = None
-    seed: Annotated[int | None, toy_option("Seed of the weights. Default: 0.", "N", setting=0)] = None
+    seed: Annotated[int | None, toy_option("Set the seed of the weights. Default: 0.", "N", setting=0)] = None
     rng: Annotated[
-        Literal["numpy", "torch"] | None,
-        toy_option("Whose random numbers; torch's reproduce notebooks. Default: numpy.", rare=True, setting="numpy"),
+        checkpoints.Rng | None,
+        toy_option("Draw random numbers by numpy or torch. Default: numpy.", rare=True, setting="numpy"),
     ] = None
     vocab: Vocab = None
     vocab_size: Annotated[
-        int | None, toy_option("Size of the vocabulary. Default: as many as there are words.", "N", rare=True)
+        int | None, toy_option("Set the vocabulary's size. Default: the number of words.", "N", rare=True)
     ] = None
     out_proj: Annotated[
         bool | None,
         toy_option(
-            "Project the concatenated heads by W_o. Default: yes; no with --project none.",
+            "Project the heads by W_o. Default: yes; no with --project none.",
             rare=True,
             flags="--out-proj/--no-out-proj",
         ),
@@ -239,22 +232,22 @@ class Toy(Options):
 
 # --- what is wanted of it -----------------------------------------------------------------------------------
 
-EveryLayer = Annotated[str | None, choice_option("Which layers: 0, 2-4, 0,3,-1 or all. Default: all.", "LAYERS", "-l")]
+EveryLayer = Annotated[str | None, choice_option("Choose layers: 0, 2-4, 0,3,-1 or all. Default: all.", "LAYERS", "-l")]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Selection(Options):
     """Which layers and heads."""
 
-    layer: Annotated[str | None, choice_option("Which layers: 0, 2-4, 0,3,-1 or all. Default: 0.", "LAYERS", "-l")] = (
+    layer: Annotated[str | None, choice_option("Choose layers: 0, 2-4, 0,3,-1 or all. Default: 0.", "LAYERS", "-l")] = (
         None
     )
-    head: Annotated[str | None, choice_option("Which heads: 0, 2-4, 0,3,-1 or all. Default: all.", "HEADS", "-H")] = (
+    head: Annotated[str | None, choice_option("Choose heads: 0, 2-4, 0,3,-1 or all. Default: all.", "HEADS", "-H")] = (
         None
     )
     kind: Annotated[
         Literal["self", "encoder", "decoder", "cross"] | None,
-        choice_option("Only this kind of attention. Default: every kind that ran.", rare=True),
+        choice_option("Show one kind of attention alone. Default: every kind that ran.", rare=True),
     ] = None
 
 
@@ -284,7 +277,8 @@ class Parallel(Options):
     """How many processes work."""
 
     jobs: Annotated[
-        str | None, model_option("Processes that share many sentences. Default: auto.", "N|auto", "-j", setting="auto")
+        str | None,
+        model_option("Share the sentences among N processes. Default: auto.", "N|auto", "-j", setting="auto"),
     ] = None
 
     @property
@@ -306,7 +300,7 @@ class Parallel(Options):
 Precision = Annotated[
     int | None,
     view_option(
-        "Digits after the point. Default: 4 in the table, all of them elsewhere.",
+        "Set the digits after the point. Default: 4 in tables, else all.",
         "N",
         rare=True,
         setting=None,
@@ -316,22 +310,22 @@ Precision = Annotated[
 ]
 Colormap = Annotated[
     Literal["viridis", "cividis", "gray"] | None,
-    view_option("Colours of the heat maps. Default: viridis.", rare=True, setting="viridis"),
+    view_option("Choose the colours of heat maps. Default: viridis.", rare=True, setting="viridis"),
 ]
 Ramp = Annotated[
     Literal["sqrt", "linear", "log"] | None,
     view_option(
-        "Colour scale: log, sqrt or linear. Default: sqrt.",
+        "Choose the colour scale. Default: sqrt.",
         rare=True,
         setting="sqrt",
     ),
 ]
 Color = Annotated[
     Literal["auto", "always", "never"] | None,
-    view_option("Colour the output. Default: auto, which is in a terminal.", setting="auto"),
+    view_option("Colour the output. Default: auto, in a terminal only.", setting="auto"),
 ]
-HideSpecial = Annotated[bool, choice_option("Compute with the special tokens, leave them out of the view.", rare=True)]
-FailOn = Annotated[str | None, option("Fail on these findings alone: leak,pad,dead-row. Default: errors.", "CODES")]
+HideSpecial = Annotated[bool, choice_option("Compute with the special tokens, but hide them.", rare=True)]
+FailOn = Annotated[str | None, option("Fail on these codes only, such as leak,pad. Default: all errors.", "CODES")]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -340,18 +334,18 @@ class ViewOptions(Options):
 
     query: Annotated[
         list[str] | None,
-        choice_option("Show this query row: a token, an index or 500:520. May be repeated.", "TOKEN", "-q"),
+        choice_option("Show this query: a token, an index or 500:520. Repeatable.", "TOKEN", "-q"),
     ] = None
     key: Annotated[
         list[str] | None,
-        choice_option("Show this key column: a token, an index or 500:520. May be repeated.", "TOKEN", "-k"),
+        choice_option("Show this key: a token, an index or 500:520. Repeatable.", "TOKEN", "-k"),
     ] = None
     top_keys: Annotated[int | None, choice_option("Show only the N heaviest keys of each query.", "N", low=1)] = None
     hide_special: HideSpecial = False
     show: Annotated[
         str | None,
         view_option(
-            "With commas: tokens, shapes, embeddings, q, k, v, scores, mask, weights, heatmap, output, metrics, proof.",
+            "Show these parts, such as tokens,weights. Default: what fits.",
             "PARTS",
         ),
     ] = None
@@ -361,8 +355,7 @@ class ViewOptions(Options):
     size: Annotated[
         str | None,
         view_option(
-            "How large a figure is: 3.3in, 84mm, 3.3inx2in. For pdf and png, and for svg, which becomes one. "
-            "Default: 3.3in wide for one head, 6.9in for several.",
+            "Set the size of a figure: 3.3in, 84mm or 3.3inx2in.",
             "SIZE",
             rare=True,
         ),
@@ -373,21 +366,15 @@ class ViewOptions(Options):
 class Derive(Options):
     """Which numbers stand in place of the weights."""
 
-    words: Annotated[
-        bool, derived_option("Merge word pieces: sum over the pieces of a key, mean over those of a query.")
-    ] = False
-    norms: Annotated[bool, derived_option("‖weight·value‖ instead of weights: what a key really hands over.")] = False
+    words: Annotated[bool, derived_option("Merge word pieces: sum the keys, average the queries.")] = False
+    norms: Annotated[bool, derived_option("Show ‖weight·value‖: how much each key contributes.")] = False
     rollout: Annotated[
         bool,
-        derived_option(
-            "Attention through all layers up to --layer, which is the last one unless it is named.", rare=True
-        ),
+        derived_option("Multiply the attention of all layers up to --layer.", rare=True),
     ] = False
     mean: Annotated[
         Literal["heads", "layers", "all"] | None,
-        derived_option(
-            "Average over the chosen heads, over layers (all unless --layer names some), or over both.", rare=True
-        ),
+        derived_option("Average over the chosen heads, over layers, or over both.", rare=True),
     ] = None
 
 
@@ -402,7 +389,7 @@ def folder_of(output: str | None) -> str | None:
     return os.path.abspath(output) if is_folder else None
 
 
-_FORMAT = output_option("The format. Default: table, or what --output ends in.", letter="-F")
+_FORMAT = output_option("Choose the format. Default: table, or the ending of --output.", letter="-F")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -413,7 +400,7 @@ class OutputOptions(Options):
     width: Annotated[
         int | None,
         view_option(
-            "Cells in a line. Default: the terminal's; none in a pipe.",
+            "Set the columns of a line. Default: the terminal's.",
             "N",
             rare=True,
             setting=None,
@@ -421,15 +408,13 @@ class OutputOptions(Options):
             high=100_000,
         ),
     ] = None
-    all_: Annotated[
-        bool, view_option("Show everything, not what one screen has room for; in a terminal through $PAGER.")
-    ] = False
+    all_: Annotated[bool, view_option("Show everything; in a terminal through $PAGER.")] = False
     format_: Annotated[
         Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
     ] = None
     output: Annotated[
         str | None,
-        output_option("Write to a file; its ending decides the format. Default: standard output.", "FILE", "-o"),
+        output_option("Write to a file; its ending sets the format.", "FILE", "-o"),
     ] = None
 
     @cached_property
@@ -461,6 +446,10 @@ class OutputOptions(Options):
         from attncli.formats import FIGURES, choose_format
 
         is_folder = takes_folder and self.folder is not None
+        if self.file is not None and not is_folder:
+            from attncli.files import check_folder
+
+            check_folder(self.file)  # before anything is computed
         chosen = choose_format(self.format_, self.file, choices_of(type(self), "format_"), is_folder)
         if chosen in FIGURES:
             from attncli.formats.figures import check_figures
@@ -495,7 +484,7 @@ class TraceOutput(OutputOptions):
     output: Annotated[
         str | None,
         output_option(
-            "Write to a file, whose ending decides the format, or to a folder of parts. Default: standard output.",
+            "Write to a file, whose ending sets the format, or to a folder.",
             "FILE|FOLDER/",
             "-o",
         ),
@@ -509,7 +498,7 @@ class StderrOutput(OutputOptions):
     format_: Annotated[Literal["table", "json", "tsv"] | None, _FORMAT] = None
     output: Annotated[
         str | None,
-        output_option("Write to a file; its ending decides the format. Default: standard error.", "FILE", "-o"),
+        output_option("Write to a file; its ending sets the format.", "FILE", "-o"),
     ] = None
 
 
@@ -545,7 +534,7 @@ class Verbosity(Options):
     """How much a run says on stderr, and how much its help: every command takes these."""
 
     help_all: Annotated[bool, option("Show every option.", rare=True, eager=_show_every_option)] = False
-    quiet: Annotated[bool, output_option("On stderr, errors alone: no warnings, notes or progress.")] = False
+    quiet: Annotated[bool, output_option("Print only errors on stderr: no warnings, notes or progress.")] = False
     verbose: Annotated[
-        bool, output_option("Say on stderr what is loaded and run, how, and when.", letter="-v", rare=True)
+        bool, output_option("Report on stderr what is loaded and run, and when.", letter="-v", rare=True)
     ] = False

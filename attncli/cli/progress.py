@@ -46,11 +46,11 @@ class ProgressBar:
         environment: that of the run.
         total: the number of the last sentence, if that is known.
         shares_terminal: whether the results are written to the terminal that the bar is on; it would be in the way.
-        is_resumable: whether the same command goes on where a run is stopped.
+        hint: what is left of a run that is stopped, and what to do.
     """
 
-    def __init__(self, environment: Environment, total: int | None, shares_terminal: bool, is_resumable: bool) -> None:
-        self._environment, self._total, self._is_resumable = environment, total, is_resumable
+    def __init__(self, environment: Environment, total: int | None, shares_terminal: bool, hint: str = "") -> None:
+        self._environment, self._total, self.hint = environment, total, hint
         is_shown = environment.has_live_stderr() and not shares_terminal and total != 1
         self.bar: Progress | None = _bar() if is_shown else None
         self._count = 0
@@ -81,7 +81,7 @@ class ProgressBar:
         self.__exit__()
         if self._count and self._total != 1:
             of = "" if self._total is None else f" of {self._total:,}"
-            hint = "; the same command goes on" if self._is_resumable else ""
+            hint = f"; {self.hint}" if self.hint else ""
             self._environment.note(f"stopped after {self._count:,}{of} sentences{hint}")
 
 

@@ -10,6 +10,8 @@ RETIRED = {
     "each": "each TEXT is a sentence; put the words of one in quotes",
     "fail-fast": "a sentence that cannot be read is named on stderr, the others go on, and the exit code is 5",
     "field": "use --column, which names a field of JSON Lines too",
+    "heads grid": "use --metrics, which draws layers × heads of each metric",
+    "heads label": "leave it out: the labels are what attn heads draws",
     "heads on": "use attn inspect -o FOLDER/ --show metrics --on ray",
     "keep": "join the results with the file by their column sentence, its row there",
     "keep-errors": "what cannot be read is named on stderr, with the number of its sentence",

@@ -37,21 +37,17 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
         raise UsageError("--file: the file name is empty")
     reader = options.reader
     from_stdin = texts == ["-"] or file == "-" or (not texts and file is None and is_piped_in())
-    if options.whole and not (from_stdin or reader):
-        raise UsageError("--whole applies to --file and standard input; an argument is always one text")
     if reader is not None:
         found = reader.sentences(environment.note)
         # As far as the first sentence, so that what cannot be read is refused before a model is loaded.
         return chain([next(found)], found)
-    if options.column is not None:
-        raise UsageError("--column applies to --file NAME, which may be .jsonl, .csv, .tsv or .parquet")
     if from_stdin:
         return _piped(options.whole, environment)
     if not texts:
         raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
         raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
-    note_doubts(texts, environment, may_be_words)
+    check_meant(texts, environment, may_be_words)
     return (CorpusItem(number, text) for number, text in enumerate(texts, start=1))
 
 
@@ -61,29 +57,27 @@ def texts_of(options: TextOptions, environment: Environment, *, may_be_words: bo
     return (text for _, text in raise_on_failure((one.number, one.text) for one in items))
 
 
-def note_doubts(texts: list[str], environment: Environment, may_be_words: bool = True) -> None:
-    """Say what may not have been meant so: words without quotes, and the name of a file or a model that is a text."""
+def check_meant(texts: list[str], environment: Environment, may_be_words: bool = True) -> None:
+    """Doubt sentences that look like something else: words without quotes, and the name of a file or a model.
+
+    Raises:
+        UsageError: one of them is a model.
+    """
     if len(texts) > 1 and may_be_words and not any(map(str.isspace, "".join(texts))):
-        environment.note(f"{len(texts)} words were taken as a sentence each; quotes make them one")
+        environment.note(f"each of the {len(texts)} words is a sentence here; put a sentence in quotes")
     for text in texts:
-        option = ""
-        if text and os.path.isfile(text):
-            option, what = "--from" if text.endswith(".safetensors") else "--file", "file"
-        elif text and os.path.isfile(os.path.join(text, "config.json")):
-            option, what = "--model", "model"
-        elif len(texts) > 1 and text.isidentifier():  # for a single word it is not worth the import
+        is_model = bool(text) and os.path.isfile(os.path.join(text, "config.json"))
+        if not is_model and len(texts) > 1 and text.isidentifier():  # for a single word it is not worth the import
             from attncli.checkpoints.checkpoint_folder import DEMO
 
-            option, what = "--model" if text == DEMO else "", "model"
-        if option:
-            import shlex
+            is_model = text == DEMO
+        if is_model or (text and os.path.isfile(text)):
+            from shlex import quote
 
-            does = "reads the file" if what == "file" else "loads the model"
-            environment.note(
-                f"{visible(text)} is the name of a {what}, and was taken as a text; {option} "
-                f"{shlex.quote(visible(text))} {does}"
-            )
-            return
+            if is_model:
+                raise UsageError(f"{visible(text)} is a model, not a sentence; did you mean -m {quote(visible(text))}?")
+            option = f"{'--from' if text.endswith('.safetensors') else '--file'} {quote(visible(text))}"
+            environment.note(f"{visible(text)} is a file, read as a sentence here; {option} opens it")
 
 
 def _piped(whole: bool, environment: Environment) -> Iterator[CorpusItem]:

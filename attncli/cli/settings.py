@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from attncli.cli.groups import NOT_SETTABLE, dashed, declaration_of, options_of, variable
 from attncli.cli.options import SETTABLE
 from attncli.errors import UsageError
-from attncli.files import MOST_SETTINGS, read_file
 from attncli.text import did_you_mean, visible
 
 # What runs code that a checkpoint brings; a repository that somebody cloned must not be able to ask for it.
@@ -24,7 +23,7 @@ FLAGS_ALONE = ("trust-remote-code",)
 
 PROJECT = "pyproject.toml"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # as some editors of Windows save; no TOML, which has to be said
-_EXPECTED = {int: "a whole number", bool: "true or false", str: "a text in quotes"}
+_EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}
 
 
 @cache
@@ -81,7 +80,8 @@ class Setting(NamedTuple):
         if self.rank:
             expected = kind if kind in _EXPECTED else str
             is_huge = isinstance(self.value, int) and abs(self.value) >= 2**63
-            if type(self.value) is not expected or is_huge:
+            is_whole_float = expected is float and type(self.value) is int
+            if (type(self.value) is not expected and not is_whole_float) or is_huge:
                 raise UsageError(f"{self.label}: expected {_EXPECTED[expected]}")
         return str(self.value)
 
@@ -148,6 +148,8 @@ def _table(path: str, marker: bytes = b"") -> dict[str, Any]:
     """
     if not os.path.exists(path):
         return {}  # not there, or in somebody else's home folder
+    from attncli.files import MOST_SETTINGS, read_file
+
     try:
         content = read_file(path, MOST_SETTINGS)
     except PermissionError as error:

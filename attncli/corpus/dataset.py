@@ -134,11 +134,7 @@ class ShardWriterJob:
 
 
 def _read_note(folder: Folder, part: str, shard: Batch) -> dict[str, Any] | None:
-    """Return the note of a part that is there; None where it is not, or not whole.
-
-    Raises:
-        InputError: it is of other sentences.
-    """
+    """Return the note of a part that is there and whole, or None; InputError where it is of other sentences."""
     try:
         note = json.loads(folder.read(f"_{part}.json") or b"null")
         if note is None or folder.sizes().get(part) != note["size"]:
@@ -238,12 +234,7 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
 
 
 def _check_same(folder: Folder, manifest: Mapping[str, Any]) -> None:
-    """Make sure that the parts that are there are those of this run.
-
-    Raises:
-        InputError: nothing says what they are of.
-        UsageError: they are of another run.
-    """
+    """Raise UsageError for parts of another run, and InputError for those of which nothing says what they are of."""
 
     def named(manifest: Mapping[str, Any]) -> dict[str, Any]:
         files = {f"file {number}": name for number, name in enumerate(manifest["files"])}

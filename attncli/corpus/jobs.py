@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic
 
 from attncli.corpus.protocol import Batch, BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
@@ -23,76 +23,55 @@ if TYPE_CHECKING:
     from attncli.trace.view import View
 
 
-class TraceTask(Protocol[Value]):
-    """What is made of a trace: a frozen dataclass of options, which can be pickled."""
+TraceTask = Callable[[int, "Trace"], tuple[Value, Iterable[str]]]
+"""What is made of a trace, given its sentence's number, and what is to be warned of: a function that can be pickled.
 
-    def __call__(self, number: int, trace: Trace) -> tuple[Value, Iterable[str]]:
-        """Return what the sentence with this number becomes, and what it is to be warned of.
-
-        Raises:
-            InputMismatchError: the options do not fit this sentence, but may fit another one.
-            AttnError: they fit none.
-        """
+It raises InputMismatchError if its options do not fit this sentence, but may fit another one.
+"""
 
 
-@dataclass(frozen=True)
-class Identity:
-    """The trace itself; see `TraceTask`."""
-
-    def __call__(self, number: int, trace: Trace) -> tuple[Trace, Iterable[str]]:
-        """Return it."""
-        return trace, ()
+def identity(number: int, trace: Trace) -> tuple[Trace, Iterable[str]]:
+    """Return the trace itself; see `TraceTask`."""
+    return trace, ()
 
 
-@dataclass(frozen=True)
-class RenderTask:
-    """A trace as `attn inspect` shows it, or its piece of what is written; see `TraceTask`.
+def render(
+    number: int, trace: Trace, *, derivation: Derivation, view: View, form: str | None = None, save: Path | None = None
+) -> tuple[Any, Iterable[str]]:
+    """Return a trace as `attn inspect` shows it, or an iterator of its pieces of what is written; see `TraceTask`.
 
-    Attributes:
+    Args:
+        number: of the sentence.
+        trace: of it.
         derivation: which numbers stand in place of the weights.
-        view: what of a trace is shown.
+        view: what of the trace is shown.
         form: the machine format that it is encoded in; None leaves it as it is, to be drawn.
         save: where it is saved as well, as it was recorded.
     """
+    from attncli.analysis.warnings import warnings_of
+    from attncli.formats import part_of
 
-    derivation: Derivation
-    view: View
-    form: str | None = None
-    save: Path | None = None
-
-    def __call__(self, number: int, trace: Trace) -> tuple[Any, Iterable[str]]:
-        """Return the trace, or an iterator of its pieces in the format."""
+    derived = trace
+    if not derivation.is_none:
         from attncli.analysis.derive import derived_trace
-        from attncli.analysis.warnings import warnings_of
-        from attncli.formats import part_of
 
-        derived = derived_trace(trace, self.derivation)
-        self.view.check(derived)
-        if self.save is not None:
-            trace.save(self.save)
-        value = derived if self.form is None else part_of(self.form, number, derived, self.view)
-        return value, warnings_of(derived, self.view)
+        derived = derived_trace(trace, derivation)
+    view.check(derived)
+    if save is not None:
+        trace.save(save)
+    return derived if form is None else part_of(form, number, derived, view), warnings_of(derived, view)
 
 
-@dataclass(frozen=True)
-class HeadMetricsTask:
-    """The metrics of all heads; see `TraceTask`.
+def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> tuple[SentenceMetrics, Iterable[str]]:
+    """Return the metrics of all heads in the rows that a view chooses; see `TraceTask`.
 
-    Attributes:
-        view: says which rows count.
-        is_test: whether the sentences are those of the induction test.
+    `is_test` says that the sentences are those of the induction test.
     """
+    from attncli.analysis.heads import SentenceMetrics
+    from attncli.analysis.warnings import warnings_of, warnings_of_test
 
-    view: View
-    is_test: bool = False
-
-    def __call__(self, number: int, trace: Trace) -> tuple[SentenceMetrics, Iterable[str]]:
-        """Return them."""
-        from attncli.analysis.heads import SentenceMetrics
-        from attncli.analysis.warnings import warnings_of, warnings_of_test
-
-        metrics = SentenceMetrics.of(trace, self.view)
-        return metrics, [*warnings_of(trace, self.view), *(warnings_of_test(trace) if self.is_test else ())]
+    warnings = [*warnings_of(trace, view), *(warnings_of_test(trace) if is_test else ())]
+    return SentenceMetrics.of(trace, view), warnings
 
 
 @dataclass(frozen=True)

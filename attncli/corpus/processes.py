@@ -112,11 +112,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def _results_in(path: str) -> Iterator[Result[Any]]:
-    """Yield the results that a process has written, and remove their file.
-
-    Raises:
-        AttnError: it is the last thing there.
-    """
+    """Yield the results that a process has written, or raise the error behind them, and remove their file."""
     with open(path, "rb") as file:
         os.unlink(path)
         while file.peek(1):

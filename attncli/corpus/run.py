@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 
 from attncli.corpus.protocol import Batch, BatchFn, Job, Result, Value
-from attncli.engines.cpu import affordable
 from attncli.engines.source import PARALLEL_FROM, CorpusItem, windows
 
 
@@ -62,6 +61,8 @@ def run(
         for batch in batches:
             count += len(batch.sentences)
             if jobs is None and max(count, batch.sentences[-1].number) >= parallel_from:
+                from attncli.engines.cpu import affordable
+
                 jobs = affordable()
                 if jobs > 1:
                     batches = chain([batch], batches)

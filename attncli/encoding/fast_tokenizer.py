@@ -22,27 +22,17 @@ from attncli.text import visible
 
 # The tokenizer class of a model type where the checkpoint names none.
 _CLASS_OF = {
-    "bert": "BertTokenizer",
-    "distilbert": "BertTokenizer",
-    "electra": "BertTokenizer",
-    "gemma": "GemmaTokenizer",
-    "gemma2": "GemmaTokenizer",
-    "gemma3": "GemmaTokenizer",
-    "gemma3_text": "GemmaTokenizer",
-    "gpt2": "GPT2Tokenizer",
-    "gpt_neox": "GPTNeoXTokenizer",
-    "internvl": "Qwen2Tokenizer",
-    "llama": "TokenizersBackend",
-    "llava": "TokenizersBackend",
-    "llava_next": "TokenizersBackend",
-    "mistral": "TokenizersBackend",
-    "mistral3": "TokenizersBackend",
-    "qwen2": "Qwen2Tokenizer",
-    "qwen2_5_vl": "Qwen2Tokenizer",
-    "qwen2_vl": "Qwen2Tokenizer",
-    "qwen3": "Qwen2Tokenizer",
-    "qwen3_vl": "Qwen2Tokenizer",
-    "roberta": "RobertaTokenizer",
+    kind: name
+    for name, kinds in {
+        "BertTokenizer": "bert distilbert electra",
+        "GPT2Tokenizer": "gpt2",
+        "GPTNeoXTokenizer": "gpt_neox",
+        "GemmaTokenizer": "gemma gemma2 gemma3 gemma3_text",
+        "Qwen2Tokenizer": "internvl qwen2 qwen2_5_vl qwen2_vl qwen3 qwen3_vl",
+        "RobertaTokenizer": "roberta",
+        "TokenizersBackend": "llama llava llava_next mistral mistral3",
+    }.items()
+    for kind in kinds.split()
 }
 _ALWAYS = {"llava", "llava_next", "mistral", "mistral3", "qwen2"}  # whose class it is whatever the checkpoint names
 # What the names of checkpoints begin with for which transformers has a rule of its own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from attncli.checkpoints.options import EngineOptions, ToyOptions
+from attncli.checkpoints.options import EngineOptions, ToyOptions, refuse_retired
 from attncli.checkpoints.signatures import Choice, InspectKeywords, Kind, MakingKeywords, spelling_out
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @spelling_out(MakingKeywords, ToyOptions, EngineOptions)
 def open_source(
-    *,
     model: str | None = None,
-    layers: Choice | Indices = 0,
-    heads: Choice = None,
+    *,
+    layer: Choice | Indices = 0,
+    head: Choice = None,
     kind: Kind | None = None,
     mask: str | None = None,
     special: bool = True,
@@ -30,8 +30,8 @@ def open_source(
 
     Args:
         model: a checkpoint's folder or hub name; None is the toy layer.
-        layers: which layers to record: an index, several, `"2-4"`, or `"all"`.
-        heads: which heads to show and derive; None is all of them.
+        layer: the layers to record: an index, several, `"2-4"`, or `"all"`.
+        head: the heads to show and derive; None is all of them. `"L3H2"` is head 2 of layer 3.
         kind: the only kind of attention to record, `self`, `encoder`, `decoder` or `cross`; None is every kind.
         mask: a mask expression or file; None is the toy layer's default or the checkpoint's own mask.
         special: whether the tokenizer adds its special tokens.
@@ -42,9 +42,12 @@ def open_source(
         UsageError: an option does not exist, or does not apply to this source.
         LoadError: the checkpoint or its tokenizer cannot be loaded.
     """
-    from attncli.trace.selection import Indices
+    from attncli.trace.selection import Indices, layer_and_heads
 
-    chosen_layers, chosen_heads = Indices.of("layer", layers), Indices.of("head", heads)
+    refuse_retired(options)
+    named, head = layer_and_heads(layer or None, head)  # 0, the default, may be any
+    layer = layer if named is None else named
+    chosen_layers, chosen_heads = Indices.of("layer", layer), Indices.of("head", head)
     if model is None:
         from attncli.engines.toy import ToyLayer
         from attncli.errors import UsageError
@@ -61,6 +64,7 @@ def open_source(
 @spelling_out(InspectKeywords, open_source)
 def inspect(
     text: str | Sequence[Mapping[str, str]] = "",
+    model: str | None = None,
     *,
     pair: str | None = None,
     target: str | None = None,
@@ -68,15 +72,17 @@ def inspect(
 ) -> Trace:
     """Return the attention of one sentence.
 
-        trace = attncli.inspect("time flies like an arrow", num_heads=2)
-        trace.layer(0).head(1).weights      # NumPy, [Q, K]
+        trace = attncli.inspect("time flies like an arrow", "demo", layer=1)
+        trace.weights[3]                    # of head 3
+        trace.layer(1).head(3).weights      # NumPy, [Q, K]
 
     Args:
         text: the sentence; with `chat`, a user's turn, or a list of messages.
+        model: a checkpoint's folder or hub name, or `demo`; None is the toy layer.
         pair: a second text in the same sequence.
         target: the text whose queries attend to the sentence's keys.
-        options: everything `attn inspect` takes, under the name of its long option: `model`, `layers`, `heads`,
-            `mask`, `special`, `generate`, the toy layer's (`d_model`, `num_heads`, `init`, …) and the checkpoint's
+        options: everything `attn inspect` takes, under the name of its long option: `layer`, `head`, `mask`,
+            `special`, `generate`, the toy layer's (`d_model`, `num_heads`, `init`, …) and the checkpoint's
             (`dtype`, `device`, `engine`, `chat`, …).
 
     Raises:
@@ -85,4 +91,4 @@ def inspect(
     from attncli.encoding.encode import as_conversation
 
     text = as_conversation(text, options)
-    return open_source(**options).trace(text, pair, target)
+    return open_source(model, **options).trace(text, pair, target)

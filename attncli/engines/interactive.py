@@ -33,7 +33,7 @@ def open_interactive(
     *,
     model: str | None = None,
     saved: str | Path | None = None,
-    heads: Choice = None,
+    head: Choice = None,
     special: bool = True,
     **options: Any,
 ) -> InteractiveSource:
@@ -42,7 +42,7 @@ def open_interactive(
     Args:
         model: a checkpoint's folder or hub name; None is the toy layer.
         saved: a file that holds a trace, in place of a model; `special` and `options` do not apply to it.
-        heads: which heads to show and derive; None is all of them.
+        head: which heads to show and derive; None is all of them.
         special: whether the tokenizer adds its special tokens.
         options: see `open_source`.
 
@@ -54,8 +54,8 @@ def open_interactive(
     if saved is not None:
         from attncli.trace.store import load
 
-        return SavedSource(load(saved, None, heads, None))
-    return InteractiveSource(open_source(model=model, layers="all", heads=heads, special=special, **options))
+        return SavedSource(load(saved, None, head, None))
+    return InteractiveSource(open_source(model, layer="all", head=head, special=special, **options))
 
 
 class InteractiveSource:

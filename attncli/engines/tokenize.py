@@ -33,7 +33,7 @@ class Tokenizer(Protocol):
 
 @spelling_out(VocabularyKeywords, VocabularyOptions, TokenizerOptions)
 def open_tokenizer(
-    *, model: str | None = None, special: bool = True, **options: Unpack[VocabularyKeywords]
+    model: str | None = None, *, special: bool = True, **options: Unpack[VocabularyKeywords]
 ) -> Tokenizer:
     """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences.
 
@@ -57,22 +57,27 @@ def open_tokenizer(
 
 @spelling_out(TokenizeKeywords, open_tokenizer)
 def tokenize(
-    text: str | Sequence[Mapping[str, str]], *, pair: str | None = None, **options: Unpack[TokenizeKeywords]
+    text: str | Sequence[Mapping[str, str]],
+    model: str | None = None,
+    *,
+    pair: str | None = None,
+    **options: Unpack[TokenizeKeywords],
 ) -> Tokenization:
     """Return the tokens of one sentence; neither a model's weights nor torch are loaded.
 
-        attncli.tokenize("time flies", model="sentence-transformers/all-MiniLM-L6-v2").tokens.ids
+        attncli.tokenize("time flies", "sentence-transformers/all-MiniLM-L6-v2").tokens.ids
 
     Args:
         text: the sentence; with `chat`, a user's turn, or a list of messages.
+        model: a checkpoint's folder or hub name, or `demo`; None is the toy layer's vocabulary.
         pair: a second text in the same sequence.
-        options: what `attn tokens` takes, under the name of its long option: `model`, `vocab`, `special`, `offline`,
+        options: what `attn tokens` takes, under the name of its long option: `vocab`, `special`, `offline`,
             `trust_remote_code`, `truncate`, `base`, `chat`.
 
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    return open_tokenizer(**options).tokenize(as_conversation(text, options), pair)
+    return open_tokenizer(model, **options).tokenize(as_conversation(text, options), pair)
 
 
 class _OfVocabulary:

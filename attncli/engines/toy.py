@@ -21,7 +21,6 @@ from attncli.engines.source import PARALLEL_FROM, OpenModel
 from attncli.engines.toy_init import INITS, RNGS, Linear
 from attncli.errors import UsageError
 from attncli.masks.expressions import Atom, RuleMask
-from attncli.masks.parser import parse
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Tokens
@@ -30,6 +29,7 @@ from attncli.trace.trace import Provenance, Trace
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+    from attncli.masks.expressions import Expression
     from attncli.trace.selection import Indices
 
 
@@ -43,20 +43,13 @@ class ToyLayer(OpenModel):
     is_incremental = False
 
     def __init__(
-        self,
-        layers: Indices,
-        heads: Indices,
-        *,
-        kind: str | None,
-        mask: str | None,
-        special: bool,
-        **options: Any,
+        self, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool, **options: Any
     ) -> None:
         refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
         self.options = ToyOptions(**options)
         layers.resolve(1, self.name)
         self.heads = heads.resolve(self.options.heads, self.name)
-        self.mask = None if mask is None else parse(mask)
+        self.mask = _parsed(mask)
         self.kind = kind
         vocab, size = self.options.vocab, self.options.vocab_size
         self._vocabulary_of = open_vocabulary(vocab, special, self.options.offline, size)
@@ -109,7 +102,7 @@ class ToyLayer(OpenModel):
         """Return the layer under another mask; see `OpenModel.recording`."""
         layers.resolve(1, self.name)
         other = copy(self)
-        other.mask = None if mask is None else parse(mask)
+        other.mask = _parsed(mask)
         return other
 
     def _read(self, text: str, pair: str | None, target: str | None) -> tuple[Vocabulary, Tokens, Tokens]:
@@ -131,6 +124,14 @@ class ToyLayer(OpenModel):
         if options.positions == "sinusoidal":
             embedded = embedded + sinusoidal_positions(len(tokens), options.d_model)
         return embedded
+
+
+def _parsed(mask: str | None) -> Expression | None:
+    if mask is None:
+        return None
+    from attncli.masks.parser import parse  # which the usual mask spares
+
+    return parse(mask)
 
 
 class ToyWeights(NamedTuple):

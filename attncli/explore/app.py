@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from attncli.explore.command import ViewSnapshot, What
 from attncli.explore.computation import IncrementalComputation, reason
-from attncli.explore.keys import HELP, KEYS
+from attncli.explore.keys import KEYS
 from attncli.explore.panes import BlockWidget, LineInput
 from attncli.explore.renderer import LEAST, MAPS, Pane, PaneRenderer, RenderInput
 from attncli.masks.parser import Mistake, mistake_in
@@ -54,7 +54,9 @@ _CHANGES: dict[str, Callable[[ViewState, Limits, int], ViewState]] = {
 }
 _UNTIL_ENDED = 2  # seconds for ending as a person who leaves does
 _HIGH, _WIDE = 20, 72  # lines from which tokens have two, and columns from which something stands beside the large head
+_FRAMES = (100, 28)  # columns and lines from which panes have frames with sides
 _WITH_BOTH = 13  # lines of the maps from which the map of layers stands above the small heads
+_WITH_WHY, _WHY_LINES = 52, 14  # lines from which a part of the why stands below them, and its own
 
 
 def run(model: InteractiveSource, look: ViewState, palette: Palette, save: Save) -> tuple[ViewSnapshot, bool]:
@@ -69,7 +71,7 @@ def run(model: InteractiveSource, look: ViewState, palette: Palette, save: Save)
     Raises:
         RuntimeError: it failed, which Textual has said on stderr.
     """
-    explorer = Explorer(model, look, palette, save)
+    explorer = Explorer(model, look, palette, save, seeks_label=True)
     if hasattr(select, "poll"):  # which Windows has not
         Thread(target=_end_with_terminal, name="terminal", daemon=True).start()
     settled = {number: signal.getsignal(number) for number in _LEAVING}
@@ -145,9 +147,12 @@ class Explorer(App[None]):
         for key in KEYS
     ]
 
-    def __init__(self, model: InteractiveSource, look: ViewState, palette: Palette, save: Save) -> None:
+    def __init__(
+        self, model: InteractiveSource, look: ViewState, palette: Palette, save: Save, seeks_label: bool = False
+    ) -> None:
         super().__init__(ansi_color=True)
         self.look = look
+        self._seeks_label = seeks_label  # whether it still goes to the head with the strongest label by itself
         self._save = save
         self._computation = IncrementalComputation(model)
         self._model = Lock()  # of whoever computes
@@ -179,7 +184,7 @@ class Explorer(App[None]):
 
     def compose(self) -> ComposeResult:
         """Yield the panes."""
-        self._text, self._line = LineInput("text", self.look.of(self.look.question)), LineInput("line")
+        self._text, self._line = LineInput("text", self.look.question.text), LineInput("line")
         names: tuple[Pane, ...] = ("mark", "tokens", *MAPS, "why", "cell", "label", "status", "foot", "help")
         self._panes = panes = {name: BlockWidget(name) for name in names}
         side = Vertical(panes["map"], panes["heads"], panes["why"], id="side")
@@ -225,7 +230,21 @@ class Explorer(App[None]):
         self._renderer.take(result)
         if result.look.question == self.look.question:
             self.look = self.look.carried(before, self.room)
+            if self._seeks_label and result.is_whole and result.serves(self.look):
+                self._go_to_label(result)
         self._redraw()
+
+    def _go_to_label(self, result: ComputedView) -> None:
+        """Go to the head with the strongest label, and there to what the last query attends to most."""
+        found = result.most_telling or (self.look.layer, self.look.kind, self.look.head)
+        layer, kind, head = found
+        look = replace(self.look, layer=layer, kind=kind, head=head)
+        if look.needs == self.look.needs:
+            self._seeks_label = False
+            look = result.at_heaviest(look)
+        self.look = look
+        if self._seeks_label:
+            self._ask()
 
     def is_computing(self) -> bool:
         """Return whether the model still computes, and does not end within a moment."""
@@ -238,6 +257,7 @@ class Explorer(App[None]):
         if look is None or look == self.look:
             return
         is_asked = look.needs != self.look.needs
+        self._seeks_label &= (look.layer, look.head) == (self.look.layer, self.look.head)
         self.look = look
         if self._prompt is None:
             self._message, self._mistake = "", None
@@ -289,6 +309,7 @@ class Explorer(App[None]):
             self._help_from,
             monotonic() < self._patient_until,
             self._is_too_small,
+            self._has_frames,
         )
         for name, pane in self._panes.items():
             if pane.display and pane.size.area:
@@ -297,6 +318,10 @@ class Explorer(App[None]):
     @property
     def _is_too_small(self) -> bool:
         return self.size.width < LEAST[0] or self.size.height < LEAST[1]
+
+    @property
+    def _has_frames(self) -> bool:
+        return self.size.width >= _FRAMES[0] and self.size.height >= _FRAMES[1]
 
     def _arrange(self) -> None:
         """Say which panes there are, and how large those are whose size is not always the same."""
@@ -311,7 +336,13 @@ class Explorer(App[None]):
             shown = {"help", "foot"}
         else:
             has_both = is_wide and not self._has_why and height - 4 - (2 if is_high else 1) >= _WITH_BOTH
-            maps = {"map", "heads"} if has_both else {"why"} if self._has_why else {self._map} - {"head"}
+            maps = (
+                {"map", "heads"} | ({"why"} if height >= _WITH_WHY else set())
+                if has_both
+                else {"why"}
+                if self._has_why
+                else {self._map} - {"head"}
+            )
             if is_wide:
                 maps = {"head"} | (maps or {"map"})
             shown = {"mark", "text", "tokens", "status", "foot", *(maps or {"head"})}
@@ -324,9 +355,11 @@ class Explorer(App[None]):
             box.display = not shown.isdisjoint(parts.split())
         self.screen.set_class(self._has_why, "why")
         self.screen.set_class("head" not in shown, "alone")
-        panes["map"].styles.height = self._renderer.map_lines if {"map", "heads"} <= shown else "1fr"
+        panes["map"].styles.height = self._renderer.map_lines + self._has_frames if {"map", "heads"} <= shown else "1fr"
         panes["map"].styles.max_height = "50%" if {"map", "heads"} <= shown else "100%"
-        panes["tokens"].styles.height = 2 if is_high else 1
+        panes["why"].styles.height = _WHY_LINES if {"why", "heads"} <= shown else "1fr"
+        frame, most = 2 * self._has_frames, 2 if is_high else 1
+        panes["tokens"].styles.height = frame + (self._renderer.token_lines(width - 2 * frame, most) if frame else most)
         panes["status"].styles.height = height if self._is_too_small else 1 + is_long
         panes["label"].styles.width = len(self._prompt.name) + 2 if self._prompt is not None else 0
 
@@ -400,9 +433,7 @@ class Explorer(App[None]):
             self.call_later(self._say, text)
 
     def action_open(self, name: str) -> None:
-        """Open the line below the maps; a target that stands alone is typed in the first line."""
-        if self.look.typed == name:
-            return
+        """Open the line below the maps."""
         self._prompt = Prompt(name, self.look)
         line, values = self._line, {"find": "", "save": "attention.svg"} | self.look.question._asdict()
         line.display = True  # which is what may have the focus
@@ -501,7 +532,7 @@ class Explorer(App[None]):
             self.set_focus(None)
 
     def _turn_help(self, by: int) -> None:
-        most = max(len(HELP) - self.size.height + 1, 0)
+        most = max(self._renderer.help_lines - self.size.height + 1, 0)
         self._help_from = min(max((self._help_from or 0) + by, 0), most)
         self._redraw()
 

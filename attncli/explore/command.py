@@ -71,7 +71,7 @@ def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
     question, options = look.question, source.options
     texts: tuple[str, ...] = ()
     if not source.is_saved:
-        texts = () if not question.text and question.target is not None else (question.text,)
+        texts = (question.text,)
         for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
             options += () if value is None else (f"--{name}", value)
     layer, head = ("--layer", str(look.layer)), ("--head", str(look.head))
@@ -82,7 +82,7 @@ def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
     if what == "map":
         if look.metric is None and both:
             return ReplayCommand("diff", both, (*options, *kind, *ramp))
-        return ReplayCommand("heads", texts, (*options, *kind, "--grid", look.metric or FIRST_METRIC))
+        return ReplayCommand("heads", texts, (*options, *kind, "--metrics", look.metric or FIRST_METRIC))
     if what == "why":
         cell = ("--query", str(look.query), "--key", str(look.key))
         return ReplayCommand("why", texts, (*options, *place, *kind, *head, *cell, *ramp))

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from attncli.analysis.derive import derive
 from attncli.analysis.diff import diff
 from attncli.analysis.heads import HeadReport, survey
+from attncli.analysis.labels import HeadKey, most_telling
 from attncli.errors import AttnError
-from attncli.explore.view_state import Limits, ViewState
+from attncli.explore.view_state import Limits, ViewState, last_word
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.text import visible
 from attncli.trace.trace import Trace, sequences
@@ -62,6 +65,22 @@ class ComputedView:
         """Return whether it is the answer to a look: the numbers that it has are those that are looked at."""
         return self.look.needs == look.needs
 
+    @property
+    def most_telling(self) -> HeadKey | None:
+        """The head that shows most of what heads do, by its label, of those that are measured; None is none."""
+        labels = {
+            (each.layer, each.kind, each.head): each.labels for each in (self.survey.heads if self.survey else ())
+        }
+        return next(iter(most_telling([*labels], labels, 1)), None)
+
+    def at_heaviest(self, look: ViewState) -> ViewState:
+        """Return a look at a layer that is there with the cursor on what its last query attends to most."""
+        if (sight := self.sight(look.kind)) is None:
+            return look
+        query = last_word(sight.tokens[0])
+        (values,), (allowed,) = sight.cells(look.head, range(query, query + 1))[1:3]
+        return replace(look, query=query, key=int(np.where(allowed, values, -np.inf).argmax()))
+
     def sight(self, kind: str | None = None) -> LayerViewCache | None:
         """Return what is drawn, of a kind or of the first one that ran; None if it is not there."""
         own = (sight for sight in self.sights if kind in (None, sight.layer.kind))
@@ -109,7 +128,7 @@ class _TextCache:
         others = () if self.trace is None else self.trace.layers
         mine = {layer.layer for layer in trace.layers}
         layers = [*trace.layers, *(layer for layer in others if layer.layer not in mine)]
-        arrays = (array for layer in layers for array in (layer.q, layer.k, layer.scores) if array is not None)
+        arrays = (array for layer in layers for array in (layer.q, layer.k, layer.recorded_scores) if array is not None)
         self.computed = self.computed.union(computed)
         if sum(array.nbytes for array in arrays) > _MOST:
             layers, self.computed = [*trace.layers], frozenset(computed)
@@ -266,7 +285,7 @@ def _numbers(trace: Trace, look: ViewState) -> Trace:
     if look.numbers == "rollout":
         kind = look.kind or next(layer.kind for layer in trace.layers if layer.layer == look.layer)
         layers = tuple(layer for layer in trace.layers if layer.kind == kind)
-        return derive(replace(trace, layers=layers), rollout=True, layers=look.layer)
+        return derive(replace(trace, layers=layers), rollout=True, layer=look.layer)
     return trace
 
 

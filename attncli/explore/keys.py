@@ -14,6 +14,7 @@ class KeyBinding(NamedTuple):
     """What some keys do.
 
     Attributes:
+        purpose: the part of the help that they stand in.
         names: the keys as Textual calls them.
         action: what the application does, with its arguments.
         shown: the keys as people call them.
@@ -22,6 +23,7 @@ class KeyBinding(NamedTuple):
         is_typed: whether they are letters of a text while one is typed, and do this in the maps alone.
     """
 
+    purpose: str
     names: tuple[str, ...]
     action: str
     shown: str
@@ -30,51 +32,56 @@ class KeyBinding(NamedTuple):
     is_typed: bool = True
 
 
-def _always(names: tuple[str, ...], action: str, shown: str, does: str, short: str = "") -> KeyBinding:
-    return KeyBinding(names, action, shown, does, short, is_typed=False)
+def _always(purpose: str, names: tuple[str, ...], action: str, shown: str, does: str, short: str = "") -> KeyBinding:
+    return KeyBinding(purpose, names, action, shown, does, short, is_typed=False)
 
 
+_PANES, _CURSOR, _NUMBERS, _TEXTS, _DRAWN, _OTHER = (
+    "To a pane", "Along heads and cells", "Which numbers", "Texts and mask", "How it is drawn", "Save, leave, help",
+)  # fmt: skip
 KEYS = (
-    _always(("tab",), "turn(1)", "Tab", "to the next pane: text, head, heads, map", "panes"),
-    _always(("shift+tab",), "turn(-1)", "Shift-Tab", "to the pane before"),
-    _always(("escape",), "escape", "Esc", "from the text to the maps; closes what is open", "maps"),
-    KeyBinding(("i",), "type", "i", "back to the text", "type"),
-    _always(("enter",), "enter", "Enter", "from the text to the maps, and back; takes what is typed below them"),
-    KeyBinding(("left", "h"), "move(0, -1)", "← h", "the key before; in the heads and the map the head before"),
-    KeyBinding(("right", "l"), "move(0, 1)", "→ l", "the next key, or head"),
-    _always(("up",), "move(-1, 0)", "↑", "the query before; in the map the layer before"),
-    _always(("down",), "move(1, 0)", "↓", "the next query, or layer"),
-    KeyBinding(("k",), "move(-1, 0)", "k", "the same as ↑"),
-    KeyBinding(("j",), "move(1, 0)", "j", "the same as ↓"),
-    KeyBinding(("home", "g"), "end(-1)", "Home g", "the first query"),
-    KeyBinding(("end", "G"), "end(1)", "End G", "the last query"),
-    _always(("pageup",), "layer(-1)", "PgUp", "the layer before"),
-    _always(("pagedown",), "layer(1)", "PgDn", "the next layer"),
-    KeyBinding(("left_square_bracket",), "layer(-1)", "[", "the layer before"),
-    KeyBinding(("right_square_bracket",), "layer(1)", "]", "the next layer", "layer"),
-    KeyBinding(("comma", "left_curly_bracket"), "look('head', -1)", ", {", "the head before"),
-    KeyBinding(("full_stop", "right_curly_bracket"), "look('head', 1)", ". }", "the next head", "head"),
-    KeyBinding(("e",), "look('kind')", "e", "the next kind of attention: encoder, decoder, cross"),
-    KeyBinding(("slash",), "open('find')", "/", "find a token; Enter finds the next one", "find"),
-    KeyBinding(("m",), "open('mask')", "m", "edit the mask; an empty one is the model's own", "mask"),
-    KeyBinding(("p",), "open('pair')", "p", "edit the second text; an empty one is none", "pair"),
-    KeyBinding(("P",), "open('target')", "P", "edit the target, which attends to the text; an empty one is none"),
-    KeyBinding(("d",), "look('hold')", "d", "hold this text and see what changes against it; again lets it go", "hold"),
-    KeyBinding(("w",), "why", "w", "why this query attends to this key; again closes it", "why"),
-    KeyBinding(("n",), "look('norms')", "n", "norms of what the values add, in place of weights", "norms"),
-    KeyBinding(("r",), "look('rollout')", "r", "rollout: attention from the first layer to this one", "rollout"),
-    KeyBinding(("t",), "look('metric', 1)", "t", "another metric in the map of layers × heads", "metric"),
-    KeyBinding(("T",), "look('metric', -1)", "T", "the metric before"),
-    KeyBinding(("c",), "look('ramp')", "c", "how far along the colours a weight stands: log, sqrt, linear", "colours"),
-    KeyBinding(("plus", "equals_sign"), "zoom(1)", "+", "zoom into a long text", "zoom"),
-    KeyBinding(("minus",), "zoom(-1)", "-", "zoom out"),
-    KeyBinding(("0",), "zoom(-99)", "0", "the whole text again"),
-    KeyBinding(("s",), "open('save')", "s", "save what is shown: .svg, .html, .safetensors, …", "save"),
-    KeyBinding(("question_mark",), "help", "?", "this help", "help"),
-    _always(("f1",), "help", "F1", "the same while a text is typed", "help"),
-    _always(("ctrl+z",), "suspend_process", "Ctrl-Z", "back to the shell for a while; fg returns"),
-    KeyBinding(("q",), "leave", "q", "leave", "leave"),
-    _always(("ctrl+c", "ctrl+q"), "leave", "Ctrl-C", "leave, from anywhere", "leave"),
+    _always(_PANES, ("tab",), "turn(1)", "Tab", "the next pane: text, head, heads, map", "panes"),
+    _always(_PANES, ("shift+tab",), "turn(-1)", "Shift-Tab", "the pane before"),
+    _always(_PANES, ("escape",), "escape", "Esc", "from the text to the maps; closes what is open", "maps"),
+    KeyBinding(_PANES, ("i",), "type", "i", "back to the text", "type"),
+    _always(
+        _PANES, ("enter",), "enter", "Enter", "from the text to the maps, and back; takes what is typed below them"
+    ),
+    KeyBinding(_CURSOR, ("left", "h"), "move(0, -1)", "← h", "the key before; in heads and map the head before"),
+    KeyBinding(_CURSOR, ("right", "l"), "move(0, 1)", "→ l", "the next key, or head"),
+    _always(_CURSOR, ("up",), "move(-1, 0)", "↑", "the query before; in the map the layer before"),
+    _always(_CURSOR, ("down",), "move(1, 0)", "↓", "the next query, or layer"),
+    KeyBinding(_CURSOR, ("k",), "move(-1, 0)", "k", "the query before; in the map the layer before"),
+    KeyBinding(_CURSOR, ("j",), "move(1, 0)", "j", "the next query, or layer"),
+    KeyBinding(_CURSOR, ("home", "g"), "end(-1)", "Home g", "the first query"),
+    KeyBinding(_CURSOR, ("end", "G"), "end(1)", "End G", "the last query"),
+    _always(_CURSOR, ("pageup",), "layer(-1)", "PgUp", "the layer before"),
+    _always(_CURSOR, ("pagedown",), "layer(1)", "PgDn", "the next layer"),
+    KeyBinding(_CURSOR, ("left_square_bracket",), "layer(-1)", "[", "the layer before"),
+    KeyBinding(_CURSOR, ("right_square_bracket",), "layer(1)", "]", "the next layer", "layer"),
+    KeyBinding(_CURSOR, ("comma", "left_curly_bracket"), "look('head', -1)", ", {", "the head before"),
+    KeyBinding(_CURSOR, ("full_stop", "right_curly_bracket"), "look('head', 1)", ". }", "the next head", "head"),
+    KeyBinding(_CURSOR, ("slash",), "open('find')", "/", "find a token; Enter finds the next one", "find"),
+    KeyBinding(_NUMBERS, ("w",), "why", "w", "why the query attends to the key; again closes it", "why"),
+    KeyBinding(_NUMBERS, ("d",), "look('hold')", "d", "hold this text and show what changes; again lets it go", "hold"),
+    KeyBinding(_NUMBERS, ("n",), "look('norms')", "n", "how much each key contributes: ‖w·v‖", "norms"),
+    KeyBinding(_NUMBERS, ("r",), "look('rollout')", "r", "rollout: all layers up to this one", "rollout"),
+    KeyBinding(_NUMBERS, ("t",), "look('metric', 1)", "t", "another metric in the map of layers × heads", "metric"),
+    KeyBinding(_NUMBERS, ("T",), "look('metric', -1)", "T", "the metric before"),
+    KeyBinding(_NUMBERS, ("e",), "look('kind')", "e", "the next kind of attention: encoder, decoder, cross"),
+    KeyBinding(_TEXTS, ("m",), "open('mask')", "m", "edit the mask; an empty one is the model's own", "mask"),
+    KeyBinding(_TEXTS, ("p",), "open('pair')", "p", "edit the second text; an empty one is none", "pair"),
+    KeyBinding(_TEXTS, ("P",), "open('target')", "P", "edit the target, which attends to the text"),
+    KeyBinding(_DRAWN, ("c",), "look('ramp')", "c", "colour scale: sqrt, linear, log", "colours"),
+    KeyBinding(_DRAWN, ("plus", "equals_sign"), "zoom(1)", "+", "zoom into a long text", "zoom"),
+    KeyBinding(_DRAWN, ("minus",), "zoom(-1)", "-", "zoom out"),
+    KeyBinding(_DRAWN, ("0",), "zoom(-99)", "0", "the whole text again"),
+    KeyBinding(_OTHER, ("s",), "open('save')", "s", "save what is shown: .svg, .html, .safetensors, …", "save"),
+    KeyBinding(_OTHER, ("question_mark",), "help", "?", "this help; F1 while a text is typed", "help"),
+    _always(_OTHER, ("f1",), "help", "F1", "this help; F1 while a text is typed", "help"),
+    _always(_OTHER, ("ctrl+z",), "suspend_process", "Ctrl-Z", "back to the shell for a while; fg returns"),
+    KeyBinding(_OTHER, ("q",), "leave", "q", "leave; Ctrl-C while a text is typed", "leave"),
+    _always(_OTHER, ("ctrl+c", "ctrl+q"), "leave", "Ctrl-C", "leave; Ctrl-C while a text is typed", "leave"),
 )
 
 MOUSE = (
@@ -94,4 +101,13 @@ def foot(is_typing: bool, width: int) -> str:
     return line
 
 
-HELP = [*((key.shown, key.does) for key in KEYS), *MOUSE]  # the keys and what they do, those with the mouse last
+def _help() -> dict[str, dict[str, str]]:
+    """Return the keys that do the same, by what they do, in the parts of the help; those with the mouse last."""
+    parts: dict[str, dict[str, str]] = {}
+    for key in KEYS:
+        same = parts.setdefault(key.purpose, {})
+        same[key.does] = f"{same[key.does]} {key.shown}" if key.does in same else key.shown
+    return parts | {"With the mouse": {does: how for how, does in MOUSE}}
+
+
+HELP = _help()

@@ -10,20 +10,21 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from attncli.analysis.metric_names import MEANINGS
 from attncli.engines.interactive import Query
 from attncli.explore.computation import ComputedView, reason
 from attncli.explore.keys import HELP, foot
 from attncli.explore.view_state import Limits, ViewState
 from attncli.masks.parser import Mistake
 from attncli.render.block import Block, in_words
-from attncli.render.explore.cell import cell_line, status_lines, why_box
+from attncli.render.explore.cell import cell_line, help_page, status_lines, why_box
 from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
-from attncli.render.explore.pane import faded
-from attncli.render.explore.tokens import token_strip
-from attncli.render.fit import Bounds, crop
+from attncli.render.explore.pane import INSET, KEY, QUERY, faded, focus, framed, inside
+from attncli.render.explore.tokens import BOTH, WeightedRow, token_strip
+from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import quoted, visible
 
@@ -31,9 +32,9 @@ Pane = Literal[
     "mark", "text", "tokens", "head", "heads", "map", "why", "cell", "label", "line", "status", "foot", "help"
 ]
 MAPS: tuple[Pane, ...] = ("head", "heads", "map")
+_FRAMED: tuple[Pane, ...] = (*MAPS, "why")
 LEAST = (40, 12)  # columns and lines of a terminal
 
-_REVERSE = Style(reverse=True)
 _NOTHING = Block([], 0)
 _SMALL = f"The terminal is too small: attn explore takes {LEAST[0]} columns and {LEAST[1]} lines."
 
@@ -51,6 +52,7 @@ class RenderInput(NamedTuple):
         help_from: the first line of the help, where it is open.
         is_patient: whether a picture of something else may still pass for a while.
         is_too_small: whether the terminal has no room for more than saying so.
+        has_frames: whether panes have frames with sides, and the tokens one too.
     """
 
     look: ViewState
@@ -62,6 +64,7 @@ class RenderInput(NamedTuple):
     help_from: int | None
     is_patient: bool
     is_too_small: bool
+    has_frames: bool = False
 
 
 class PaneRenderer:
@@ -76,6 +79,7 @@ class PaneRenderer:
         self.answer: ComputedView | None = None
         self._seen: ComputedView | None = None  # the last one with numbers in it
         self._drawn: dict[Pane, tuple[object, Any]] = {}  # what each pane was drawn of last, and what was drawn
+        self._has_frames = False
         self._numbers: dict[Pane, Callable[[RenderInput, ViewState, LayerViewCache, Bounds], Block]] = {
             "head": self._head,
             "heads": self._heads,
@@ -86,7 +90,7 @@ class PaneRenderer:
         self._words: dict[Pane, Callable[[RenderInput, Bounds], Block]] = {
             "tokens": self._tokens,
             "status": self._status,
-            "mark": lambda scene, room: self._line("› ", room, BOLD if scene.pane == "text" else DIM),
+            "mark": lambda scene, room: self._line("› ", room, focus(self._palette) if scene.pane == "text" else DIM),
             "label": lambda scene, room: self._line(f"{scene.prompt}: ", room, BOLD),
             "foot": self._foot,
             "help": self._help,
@@ -118,14 +122,25 @@ class PaneRenderer:
 
     @property
     def map_lines(self) -> int:
-        """How many lines the map takes."""
+        """How many lines the map takes, without the lower side of a frame."""
         return 3 + (len(self.answer.layers) if self.answer else 1)
+
+    def token_lines(self, width: int, most: int) -> int:
+        """Return how many lines the tokens take, `most` at the most."""
+        sides = dict.fromkeys(self.answer.tokens or ()) if self.answer else ()
+        return min(1 + sum(cell_len(token.label) + 1 for side in sides for token in side) // width, most)
 
     @property
     def heads_in_a_line(self) -> int:
         """How many of the small heads stand beside each other."""
         heads = self._last("heads")
-        return len({heads.at(1, column) for column in range(heads.block.width)} - {None}) if heads else 1
+        return len({heads.at(2, column) for column in range(heads.block.width)} - {None}) if heads else 1
+
+    @property
+    def help_lines(self) -> int:
+        """How many lines the help has."""
+        page = self._last("help")
+        return len(page.lines) if page else 0
 
     @property
     def shown(self) -> tuple[range, range]:
@@ -147,6 +162,8 @@ class PaneRenderer:
     def at(self, look: ViewState, pane: Pane, line: int, column: int) -> ViewState | None:
         """Return the look at what stands at a place of a pane; None where nothing does."""
         room, drawn = self.room(look.kind), self._last(pane)
+        if self._has_frames:
+            line, column = line - (pane == "tokens"), column - INSET
         found = drawn.at(line, column) if drawn is not None and pane in ("tokens", *MAPS) else None
         if found is None:
             return None
@@ -166,6 +183,10 @@ class PaneRenderer:
 
     def drawn(self, pane: Pane, scene: RenderInput, room: Bounds) -> Block:
         """Return what a pane of some size shows."""
+        self._has_frames = has_sides = scene.has_frames
+        whole, is_framed = room, pane in _FRAMED or (pane == "tokens" and has_sides)
+        if is_framed:
+            room = inside(whole, has_sides)
         try:
             if pane in self._words:
                 block = self._words[pane](scene, room)
@@ -177,11 +198,8 @@ class PaneRenderer:
         is_late = self._seen is not None and not self._seen.serves(scene.look) and not scene.is_patient
         if is_late and pane in (*self._numbers, "tokens"):
             block = faded(block)
-        if pane == scene.pane and block.lines and block.lines[0]:  # its title is reversed, which needs no colour
-            (text, style, _), *rest = block.lines[0]
-            title = Segment(text, _REVERSE if style is None else style + _REVERSE)
-            block = block._replace(lines=[[title, *rest], *block.lines[1:]])
-        return block
+        has_focus = pane == scene.pane or (pane == "tokens" and scene.pane == "text")
+        return framed(block, whole, self._palette, has_focus, has_sides) if is_framed else block
 
     def _once(self, pane: Pane, draw: Callable[..., Any], *inputs: object) -> Any:
         """Return what is drawn of something, as long as it is the same without drawing it again."""
@@ -202,25 +220,39 @@ class PaneRenderer:
 
     def _head(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         cursor, port = CellCursor(look.head, look.query, look.key), tuple(look.port)
-        return self._once("head", LargeHead, sight, cursor, port, look.ramp, self._palette, room).block
+        label = self._labels(sight).get(look.head, "")
+        return self._once("head", LargeHead, sight, cursor, port, look.ramp, self._palette, room, label).block
 
     def _heads(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
-        return self._once("heads", small_heads, sight, look.head, look.ramp, self._palette, room).block
+        labels = self._labels(sight)
+        return self._once("heads", small_heads, sight, look.head, look.ramp, self._palette, room, labels).block
+
+    def _labels(self, sight: LayerViewCache) -> dict[int, str]:
+        """Return what the heads of a layer do, as far as it is known."""
+        answer, layer = self._measured, sight.layer
+        heads = answer.survey.heads if answer and answer.survey else ()
+        mine = (head for head in heads if (head.layer, head.kind) == (layer.layer, layer.kind))
+        return {head.head: head.labels[0].name for head in mine if head.labels}
+
+    @property
+    def _measured(self) -> ComputedView | None:
+        """The last answer with metrics of heads."""
+        return self.answer if self.answer and self.answer.survey else self._seen
 
     def _map(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         assert self._seen is not None
-        answer = self.answer if self.answer and self.answer.survey else self._seen
+        answer = self._measured or self._seen
         kind, chosen = sight.layer.kind, (look.layer, scene.look.head)
         numbers: dict[tuple[int, int], float | None]
         if look.metric is None:
-            title = "divergence from held"
+            title, meaning = "divergence from held", "Jensen-Shannon, in bits: 0 is no change, 1 the most"
             numbers = {(each.layer, each.head): each.jensen_shannon for each in answer.changes if each.kind == kind}
         else:
-            title, heads = look.metric, answer.survey.heads if answer.survey else ()
+            title, meaning, heads = look.metric, MEANINGS[look.metric], answer.survey.heads if answer.survey else ()
             numbers = {(each.layer, each.head): each.metrics[look.metric] for each in heads if each.kind == kind}
         shape = kind, max(self._seen.room(look.kind).heads) + 1
         layers = {*answer.layers_of(kind), look.layer}
-        return self._once("map", layer_map, title, numbers, layers, shape, chosen, self._palette, room).block
+        return self._once("map", layer_map, title, numbers, layers, shape, chosen, self._palette, room, meaning).block
 
     def _why(self, scene: RenderInput, look: ViewState, sight: LayerViewCache, room: Bounds) -> Block:
         recorded = sight.trace.recorded
@@ -244,7 +276,19 @@ class PaneRenderer:
             typed = max((index for index, start in ends if start < scene.caret), default=None)
         # Of two sequences that are not one the text is the keys'.
         around = tuple(typed if side == text else None for side in tokens)
-        return self._once("tokens", token_strip, tokens, look.query, look.key, around, self._palette, room).block
+        found, row = self._looked_at(scene.look), None
+        if found is not None and found[1].tokens == tokens:
+            row = WeightedRow(found[1], found[0].head, found[0].ramp)
+        if scene.has_frames:
+            room = room._replace(lines=room.lines - 1)
+        strip = self._once("tokens", token_strip, tokens, look.query, look.key, around, self._palette, room, row).block
+        if not scene.has_frames:
+            return strip
+        facts = [
+            f"{QUERY} query {KEY} key {BOTH} both",
+            f"each key on the colour of its {'change' if row.sight.pair else 'weight'}" if row else "",
+        ]
+        return strip._replace(lines=[join_facts(facts, room.width, self._palette, "sentence"), *strip.lines])
 
     # --- words
 
@@ -275,12 +319,8 @@ class PaneRenderer:
         return self._line(line, room, DIM)
 
     def _help(self, scene: RenderInput, room: Bounds) -> Block:
-        width = max(cell_len(keys) for keys, _ in HELP) + 2
-        lines = [
-            [Segment(self._palette.fit(f"{keys:<{width}}"), BOLD), Segment(self._palette.fit(does))]
-            for keys, does in HELP
-        ]
-        return crop(lines[scene.help_from or 0 :], room)
+        page = self._once("help", help_page, HELP, self._palette, room.width)
+        return crop(page.lines[scene.help_from or 0 :], room)
 
     def _line(self, text: str, room: Bounds, style: Style | None = None) -> Block:
         return crop([[Segment(self._palette.fit(visible(text)), style)]], room)
@@ -292,10 +332,10 @@ class PaneRenderer:
 def _differing(look: ViewState, held: Query) -> str:
     """Return what is held, by what of it is another one now; the text if nothing is."""
     now = look.question
-    if look.of(held) == look.of(now):
+    if held.text == now.text:
         if held.mask != now.mask:
             return f"mask {quoted(held.mask)}" if held.mask else "the model's own mask"
         for name, one, other in (("pair", held.pair, now.pair), ("target", held.target, now.target)):
             if one != other:
                 return f"{name} {quoted(one)}" if one else f"no {name}"
-    return quoted(look.of(held))
+    return quoted(held.text)

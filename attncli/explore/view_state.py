@@ -71,7 +71,6 @@ class ViewState:
         ramp: how far along the colours a weight stands; None is the default.
         port: the part of a long text that is shown.
         held: the question whose attention this one is compared with.
-        typed: which text of a question is typed in the first line: the target, where that stands alone.
     """
 
     question: Query
@@ -85,7 +84,6 @@ class ViewState:
     ramp: Ramp | None = None
     port: Viewport = WHOLE
     held: Query | None = None
-    typed: Literal["text", "target"] = "text"
 
     @property
     def needs(self) -> tuple[object, ...]:
@@ -96,11 +94,7 @@ class ViewState:
 
     def asking(self, text: str) -> ViewState:
         """Return the look at another text, from the same place."""
-        return replace(self, question=self.question._replace(**{self.typed: text}))
-
-    def of(self, question: Query) -> str:
-        """Return the text of a question that is typed in the first line."""
-        return getattr(question, self.typed) or ""
+        return replace(self, question=self.question._replace(text=text))
 
     def masked(self, mask: str) -> ViewState:
         """Return the look through another mask; an empty one is the model's own."""
@@ -154,8 +148,13 @@ class ViewState:
         return replace(self, kind=_after(self.kind or room.kinds[0], room.kinds)) if room.kinds else self
 
     def carried(self, before: Limits, after: Limits) -> ViewState:
-        """Return the look with the cursor on the tokens that it stood on, after the text has changed around them."""
+        """Return the look with the cursor on the tokens that it stood on, after the text has changed around them.
+
+        The last query stays the last one: who types on sees what each new token attends to.
+        """
         query = _carried(self.query, before.queries, after.queries)
+        if before.queries and after.queries and self.query == last_word(before.queries):
+            query = last_word(after.queries)
         key = _carried(self.key, before.keys, after.keys)
         return replace(self, query=query, key=key).within(after)
 
@@ -205,6 +204,11 @@ class ViewState:
             for place, part in ((self.query, of_rows), (self.key, of_columns))
         )
         return looked.on(room, query=query, key=key)
+
+
+def last_word(tokens: Tokens) -> int:
+    """Return the position of the last token that is not special, or of the last one."""
+    return max((token.index for token in tokens if not token.special), default=len(tokens) - 1)
 
 
 def _stepped(value: int, among: Sequence[int], by: int = 0) -> int:

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import UsageError
-from attncli.files import is_stream_path
 from attncli.text import visible
-from attncli.trace.tokenization import Tokenization
 
 if TYPE_CHECKING:
     from attncli.formats.json_stream import Parts
     from attncli.formats.pictures import Drawing
+    from attncli.trace.tokenization import Tokenization
     from attncli.trace.trace import Trace
 
     PictureWriter = Callable[[Sequence[Drawing], str], Iterator[str]]
@@ -75,6 +74,8 @@ STREAMS = frozenset(each.name for each in FORMATS if each.is_stream)
 def part_of(form: str, number: int, result: Trace | Tokenization, shown: Any) -> Iterator[Any]:
     """Return the pieces of a machine format that are a sentence's: texts, or tables of Parquet."""
     if form in ("json", "jsonl"):
+        from attncli.trace.tokenization import Tokenization
+
         if isinstance(result, Tokenization):
             from attncli.formats.documents import tokens_document
 
@@ -126,7 +127,11 @@ def choose_format(form: str | None, output: Path | None, choices: Sequence[str],
     Raises:
         UsageError: they contradict each other, or the ending is unknown.
     """
-    if output is None or (not output.suffix and is_stream_path(output)):
+    if output is None:
+        return form or "table"
+    from attncli.files import is_stream_path
+
+    if not output.suffix and is_stream_path(output):
         return form or "table"
     if is_folder:
         if form not in (None, *DATASETS):

@@ -6,6 +6,7 @@ A document is written piece by piece, its matrices a block of rows at a time, so
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from attncli.analysis.metrics import head_metrics
@@ -84,16 +85,11 @@ def _head(
         )
     if "q" in parts:
         document["q"] = head.q
-    if "k" in parts:
-        document["k"] = head.k[columns]
-    if "v" in parts:
-        document["v"] = head.v[columns]
-    if "scores" in parts:
-        document["scores"] = RowBlocks(block.scores[:, columns] for block in head.blocks())
-    if "mask" in parts:
-        document["mask"] = RowBlocks(block.mask[:, columns] for block in head.blocks())
-    if "weights" in parts:
-        document[layer.measure] = RowBlocks(block.weights[:, columns] for block in head.blocks())
+    document |= {part: getattr(head, part)[columns] for part in ("k", "v") if part in parts}
+    for part in ("scores", "mask", "weights"):
+        if part in parts:
+            blocks = map(attrgetter(part), head.blocks())
+            document[layer.measure if part == "weights" else part] = RowBlocks(block[:, columns] for block in blocks)
     if "output" in parts:
         document["output"] = head.output
     if "metrics" in parts:  # which describe the whole head, whichever of its rows are shown

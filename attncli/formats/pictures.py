@@ -26,7 +26,10 @@ from attncli.render.palette import BOLD, LEFT_TO_RIGHT, is_right_to_left
 
 INK, PAPER = (31, 35, 40), (255, 255, 255)
 FAINT = "#59636e"  # what is dim in a terminal: on paper at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
-THEME = TerminalTheme(PAPER, INK, [INK])
+_RED, _GREEN, _YELLOW, _BLUE, _MAGENTA, _CYAN = (
+    (207, 34, 46), (17, 99, 41), (125, 78, 0), (9, 105, 218), (130, 80, 223), (27, 124, 131),
+)  # fmt: skip  # which can be read on paper
+THEME = TerminalTheme(PAPER, INK, [INK, _RED, _GREEN, _YELLOW, _BLUE, _MAGENTA, _CYAN, INK])
 _APART = Style(meta={"apart": True})  # which Rich joins with no other
 _JOINER = "\u2060"
 _CELL, _LINE, _MARGIN = 12.2, 24.4, 24  # of a letter of 20 units, as Rich places them; shown at three quarters of it

@@ -47,9 +47,9 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
             layout = Layout(*part, palette, _ROOM, _LINES)
             return chain(layout.renderables(), (note.partition("; --")[0] + _MORE for note in layout.notes()))
         case HeadReport():
-            from attncli.render.heads import HeadTable, table_parts
+            from attncli.render.heads import head_parts
 
-            return table_parts(result, HeadTable(), palette, None)
+            return head_parts(result, (), palette, _ROOM)
         case Difference():
             from attncli.render.diff import DiffView
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 # The code of a cell that is allowed and should not be, by the atom that forbids it.
 _CODES = {
-    "causal": "leak", "prefix": "leak", "window": "window", "band": "window", "dilated": "window", "global": "window",
-    "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad",
+    "causal": "leak", "window": "window", "band": "window", "dilated": "window", "global": "window",
+    "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad", "prefix": "pad",
 }  # fmt: skip
 _ONE_SIDED = {"window", "dilated"}  # they forbid the future as well
 _SAYS = {
@@ -62,7 +62,8 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
     """
     yield from _shape(subject, size)
     if subject.reading is not None and subject.is_ambiguous:
-        yield Finding("ambiguous", "error", f"{subject.reading.why}; --for sdpa or --for mha decides")
+        message = f"{subject.reading.why}{_both_readings(subject, expected)}. Use --for sdpa or --for mha to decide"
+        yield Finding("ambiguous", "error", message)
         yield from _varies(subject, None)
         return
     if expected is not None and not _is_misshapen(subject, size):  # it says nothing of a mask of another size
@@ -80,6 +81,18 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
     if rule.expression is None:  # rows with padding of their own follow one rule
         yield from _varies(subject, None)
     yield from intrinsic_findings(cells, rule, subject.past)
+
+
+def _both_readings(subject: MaskGrid, expected: Expression | None) -> str:
+    """Return how many cells of an ambiguous mask differ from what is expected, in either reading."""
+    if expected is None:
+        return ""
+    wrong = total = 0
+    with suppress(InputError, ValueError):  # of another size
+        for rows in row_blocks(np.arange(subject.shape[-2]), subject.cells.size // subject.shape[-2]):
+            differ = subject.cells[..., rows, :] != expected.allowed(grid_rows(subject, rows))
+            wrong, total = wrong + int(np.count_nonzero(differ)), total + differ.size
+    return f" ({wrong} of {total} cells are unexpected if it attends, {total - wrong} if it masks)" if total else ""
 
 
 def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: Expression) -> Iterator[Finding]:
@@ -121,7 +134,8 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
     is_future = grid.j > grid.i
     merged: dict[str, Bool[np.ndarray, " ..."]] = {}
     for part in conjuncts(expression):
-        first = part.sides[0] if isinstance(part, Or) else part
+        sides = part.sides if isinstance(part, Or) else (part,)
+        first = sides[0] if Atom("causal") not in sides else Atom("causal")
         atom = first.name if isinstance(first, Atom) else "pad" if isinstance(first, Pad) else ""
         code, forbidden = _CODES.get(atom, "leak"), ~part.allowed(grid)
         by_code = {code: forbidden}
@@ -262,17 +276,17 @@ def _shape(subject: MaskGrid, size: MaskSize) -> Iterator[Finding]:
     queries, keys = subject.shape[-2:]
     if keys == 1 and queries > 1 and size.keys != 1:
         message = (
-            f"one column for {queries} queries is the same for every key once it is broadcast: it says which queries "
-            "attend, not which keys are attended; a mask of keys has shape [1, keys]"
+            f"one column for {queries} queries applies to every key, so it masks queries. A mask of keys has the shape "
+            "[1, keys]"
         )
         yield Finding("shape", "error", message, queries)
     elif _is_misshapen(subject, size):
         wanted = [size.queries or queries, size.keys or keys]
         message = f"the mask is [{queries}, {keys}], expected [queries, keys] = {wanted}"
         if [keys, queries] == wanted:
-            message += "; it is transposed"
+            message += ". It is transposed"
         elif queries == 1 and keys == wanted[1]:
-            message += "; broadcast, every query gets the same keys"
+            message += ". Broadcast, every query gets the same keys"
         yield Finding("shape", "error", message)
 
 
@@ -343,12 +357,12 @@ def audit_fills(subject: MaskGrid, dtype: str | None) -> Iterator[Finding]:
     for fill, other in twice:
         if math.isinf(other) and not stand_apart(fill, other):  # what stays finite hides as well
             message = (
-                f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice; combine masks before they become numbers"
+                f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice. Combine masks before they become numbers"
             )
             yield Finding("double-fill", "error", message, count(other))
     if len(fills) > 1 and len(twice) < len(fills) - 1:
         listed = ", ".join(f"{fill:.5g} ({count(fill)})" for fill in fills)
-        message = f"forbidden cells hold different values: {listed}; a row of both is not masked evenly"
+        message = f"forbidden cells hold different values: {listed}. Rows with several are masked unevenly"
         yield Finding("mixed-fill", "note", message, len(fills))
     for fill in fills:
         if dtype is not None and math.isfinite(fill) and fill < LEAST[dtype]:

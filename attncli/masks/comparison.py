@@ -1,9 +1,9 @@
-"""Where two masks differ, and what a mask is like in numbers."""
+"""Where two masks differ."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from attncli.masks.mask_grid import MaskGrid
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Comparison:
         only_second: cells that only the second one allows.
         both: cells that both allow in every plane.
         past: how many keys stand before the first query.
+        first_key: the position of the first column; of padding before a sentence it is below 0.
     """
 
     names: tuple[str, str]
@@ -32,6 +33,7 @@ class Comparison:
     only_second: Bool[np.ndarray, "Q K"]
     both: Bool[np.ndarray, "Q K"]
     past: int
+    first_key: int = 0
 
     @property
     def count(self) -> int:
@@ -60,42 +62,4 @@ def compare(first: MaskGrid, second: MaskGrid) -> Comparison:
         (other & ~one).any(axis=planes),
         (one & other).all(axis=planes),
         first.past,
-    )
-
-
-class Summary(NamedTuple):
-    """One mask in numbers; rows and columns are called by their places.
-
-    Attributes:
-        fewest: keys that the query with the fewest may attend to.
-        most: keys that the query with the most may attend to.
-        first: place of the first visible key, the earliest and the latest over the rows that have one; None where
-            none has.
-        density: share of the cells that are allowed.
-        is_symmetric: whether i may attend to j where j may attend to i; None where rows and columns differ.
-        is_causal: whether no query may attend to a key after its position.
-        unseen_keys: keys that no query may attend to.
-    """
-
-    fewest: int
-    most: int
-    first: tuple[int, int] | None
-    density: float
-    is_symmetric: bool | None
-    is_causal: bool
-    unseen_keys: tuple[int, ...]
-
-
-def summary(allowed: Bool[np.ndarray, "Q K"], queries: Int[np.ndarray, " Q"], keys: Int[np.ndarray, " K"]) -> Summary:
-    """Return a mask (True = attend) in numbers, given the positions of its rows, past included, and of its columns."""
-    visible = allowed.sum(axis=1)
-    first = allowed.argmax(axis=1)[visible > 0]
-    return Summary(
-        fewest=int(visible.min()),
-        most=int(visible.max()),
-        first=(int(first.min()), int(first.max())) if first.size else None,
-        density=int(visible.sum()) / allowed.size,
-        is_symmetric=bool((allowed == allowed.T).all()) if np.array_equal(queries, keys) else None,
-        is_causal=not (allowed & (keys > queries[:, None])).any(),
-        unseen_keys=tuple(np.flatnonzero(~allowed.any(axis=0)).tolist()),
     )

@@ -87,7 +87,7 @@ def read_convention(
         UsageError: `reader` adds numbers, and the values are booleans or 0/1.
     """
     if values.dtype.kind == "f" and not values.any():
-        return Reading("additive", "0.0 everywhere forbids nothing", values == 0)
+        return Reading("additive", "0.0 everywhere", values == 0)
     if values.dtype != bool and values.any() and _all(values, lambda block: (block == 0) | (block <= _LITTLE_ADDED)):
         return Reading("additive", "0 and very negative numbers", values == 0, _fills(values))
     if values.dtype != bool and not _all(values, lambda block: (block == 0) | (block == 1)):
@@ -103,9 +103,9 @@ def read_convention(
         convention, why = CONVENTIONS[reader], f"--for {reader}"
     else:
         before = values.shape[-1] - values.shape[-2] if past is None else past
-        causal, why = _causal(is_true, before), "only so is it causal"
+        causal, why = _causal(is_true, before), "the only causal reading"
         if causal is None:
-            why = "nothing in the cells tells True = attend from True = masked"
+            why = "the cells do not tell whether True attends or masks"
             return Reading("attend", why, is_true, is_ambiguous=True)
         convention = causal
     return Reading(convention, why, is_true if convention == "attend" else ~is_true)

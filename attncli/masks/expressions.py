@@ -299,7 +299,7 @@ ATOMS: dict[str, Callable[..., Bool[np.ndarray, " ..."]]] = {
     "causal": lambda at: at.j <= at.i,
     "window": lambda at, w: (at.i - w < at.j) & (at.j <= at.i),
     "band": lambda at, left, right: (at.i - left <= at.j) & (at.j <= at.i + right),
-    "prefix": lambda at, n: (at.j <= at.i) | (at.j < n),
+    "prefix": lambda at, n: _between(at, at.j, 0, n),
     "docs": _docs,
     "chunk": lambda at, size: at.i // size == at.j // size,
     "dilated": _dilated,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from attncli.text import as_ranges, names_in
+
+if TYPE_CHECKING:
+    from attncli.masks.comparison import Comparison
 
 Severity = Literal["error", "note"]
 
@@ -36,6 +39,7 @@ class Finding:
         head: the head, where only one is meant.
         advice: what to do.
         made_at: the lines of a program that made the masks it is about, where all of them are known.
+        comparison: the mask beside the expected one, where it is about cells of a checkpoint's layer.
     """
 
     code: str
@@ -49,10 +53,11 @@ class Finding:
     head: int | None = None
     advice: str | None = None
     made_at: tuple[str, ...] = ()
+    comparison: Comparison | None = field(default=None, repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as the JSON document spells it; that of calls says besides where masks were made."""
-        return {name: value for name, value in vars(self).items() if name != "made_at"}
+        return {name: value for name, value in vars(self).items() if name not in ("made_at", "comparison")}
 
     @property
     def maker(self) -> str:

@@ -15,13 +15,10 @@ from attncli.masks.recognition import Rule, rule_of
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-WHAT_BECOMES = "softmax over −inf gives NaN, finfo.min a uniform row that looks fine, scaled_dot_product_attention 0"
-LAID_ALONG_QUERIES = (
-    "padding lies along the queries: it hides whole queries and leaves their keys to all others; a mask of keys has "
-    "the shape [batch, 1, 1, keys]"
-)
+WHAT_BECOMES = "softmax gives NaN with −inf, a uniform row with finfo.min, and 0 in scaled_dot_product_attention"
+LAID_ALONG_QUERIES = "padding hides whole queries, not keys: a mask of keys has the shape [batch, 1, 1, keys]"
 _LEAST = 3  # queries; of fewer, a triangle is too small to be one
-_LOOKING_BACK = {"causal", "window", "docs", "chunk", "prefix", "dilated"}  # a query sees itself in each of them
+_LOOKING_BACK = {"causal", "window", "docs", "chunk", "dilated"}  # a query sees itself in each of them
 
 
 def intrinsic_findings(
@@ -60,11 +57,11 @@ def _turned(rule: Rule) -> Iterator[Finding]:
         for band in atoms_named("band", conjuncts(expression) if expression else []):
             back, ahead = band.arguments
             if back == 0 and ahead >= keys - 1:
-                message = "sees itself and the future alone: a causal mask whose queries and keys are swapped"
+                message = "each query sees itself and later keys only: a causal mask with queries and keys swapped"
                 advice, count = "right in a language model that reads backwards", keys * (keys - 1) // 2
                 places = tuple((0, key) for key in range(1, min(keys, MOST_CELLS + 1)))
             elif (back, ahead) == (keys - 1, 1) and queries > _LEAST:
-                message = "sees the key after itself and no later one: the diagonal of a causal mask is shifted by +1"
+                message = "each query sees one key after itself: the diagonal of a causal mask is shifted by +1"
                 advice, count = "right with one key of lookahead, as in streaming speech", keys - 1
                 places = tuple((query, query + 1) for query in range(min(keys - 1, MOST_CELLS)))
             else:
@@ -84,7 +81,7 @@ def _inverted(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule) -> Iterator[Find
     is_begun = (swapped[:, :-1] >= swapped[:, 1:]).all() or (swapped[:, :-1] <= swapped[:, 1:]).all()
     if rule.expression is not None and (lengths == 0).any() and swapped.any(axis=1).all() and is_begun:
         rows = np.flatnonzero(lengths == 0).tolist()
-        message = f"attends to padding alone, and to nothing where there is none{in_batch(rows)}: "
+        message = f"attends to padding only, so that rows without padding see nothing{in_batch(rows)}: "
         yield Finding("leak", "error", message + "True and False are swapped", int((~swapped).sum()))
         return
     if queries != keys or queries < _LEAST or rule.expression is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -84,11 +85,13 @@ class GridOptions(NamedTuple):
         size: how many positions it is laid over.
         reader: what a file is for, which says what True means there; None leaves it to its cells.
         lengths: what `pad` without numbers stands for, see `bind_lengths`.
+        opened: masks that were read before, such as those of traces, by their names.
     """
 
     size: MaskSize = MaskSize()
     reader: Reader | None = None
     lengths: Any = None
+    opened: Mapping[str, MaskGrid] = MappingProxyType({})
 
 
 class MaskGrid(NamedTuple):
@@ -101,6 +104,7 @@ class MaskGrid(NamedTuple):
         expression: what it was made from; None for a file that stands alone.
         stored: what the file holds.
         reading: what its values mean.
+        tokens: what its rows and columns are called; None where there are only positions.
     """
 
     name: str
@@ -109,6 +113,7 @@ class MaskGrid(NamedTuple):
     expression: Expression | None = None
     stored: StoredMask | None = None
     reading: Reading | None = None
+    tokens: tuple[Sequence[str], Sequence[str]] | None = None
 
     @property
     def allowed(self) -> Bool[np.ndarray, "P Q K"]:
@@ -146,7 +151,7 @@ class MaskGrid(NamedTuple):
     def check_read(self) -> None:
         """Raise UsageError if what True means in its file is not known."""
         if self.reading is not None and self.is_ambiguous:
-            raise UsageError(f"{visible(self.name)}: {self.reading.why}; say it with --for sdpa or --for mha")
+            raise UsageError(f"{visible(self.name)}: {self.reading.why}; use --for sdpa or --for mha")
 
 
 def is_file(mask: str) -> bool:
@@ -221,6 +226,8 @@ def read_grid(
     from attncli.masks.files import read_values
 
     options.size.check_past()
+    if name in options.opened:
+        return options.opened[name]
     stored = read_values(Path(name)) if stored is None else stored
     values, rows = stored.values, None if expected is None else batch_rows(expected)
     if rows and values.ndim == 3:
@@ -248,10 +255,11 @@ def open_masks(masks: Sequence[str], options: GridOptions, reference: Expression
         UsageError: one is neither, or an option does not apply to them.
         InputError: a file cannot be read, or is not of this size.
     """
-    if options.reader is not None and not any(map(is_file, masks)):
+    files = {mask for mask in masks if is_file(mask) or mask in options.opened}
+    if options.reader is not None and not files:
         raise UsageError(f"--for {options.reader} applies to files; in an expression True = attend")
-    expressions = {mask: as_expression(mask, options.lengths) for mask in masks if not is_file(mask)}
-    grids = {mask: read_grid(mask, options) for mask in masks if is_file(mask)}
+    expressions = {mask: as_expression(mask, options.lengths) for mask in masks if mask not in files}
+    grids = {mask: read_grid(mask, options) for mask in masks if mask in files}
     for name, grid in grids.items():
         found, size = list(grid.shape[-2:]), options.size
         wanted = [size.queries or found[0], size.keys or found[1]]

@@ -36,7 +36,7 @@ NOTATION = {
     "causal": Notation("causal", "j ≤ i"),
     "window": Notation("window(w)", "i−w < j ≤ i: w keys, the query's own among them", least=1),
     "band": Notation("band(left,right)", "i−left ≤ j ≤ i+right"),
-    "prefix": Notation("prefix(n)", "j ≤ i or j < n"),
+    "prefix": Notation("prefix(n)", "j < n: the first n keys", allows_own=False),
     "docs": Notation("docs(3,2,…)", "both in the same document, of these lengths", least=1),
     "chunk": Notation("chunk(c)", "both in the same chunk of c", least=1),
     "dilated": Notation("dilated(w,step)", "j ≤ i, i−j a multiple of step, at most w keys", least=1),

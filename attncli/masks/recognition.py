@@ -529,7 +529,7 @@ def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, chosen: Bool[np.ndarr
     if (last < own).all():
         yield And((causal, Not(Atom("window", (1,)))))
     if last.min() > 0 and (last == own).any():
-        yield Atom("prefix", (int(last.min()) + 1,))
+        yield Or((causal, Atom("prefix", (int(last.min()) + 1,))))
     for documents in _documents(first, last, own, max(keys, past + len(plane))):
         yield documents
         yield And((causal, documents))
@@ -581,7 +581,7 @@ def _scattered(
         start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
         # A window of 1 is a query of padding that sees itself beside the words.
         if len(places) - start != 1 and places[start - 1] == start - 1:
-            yield And((Atom("causal"), Or((Atom("window", (len(places) - start,)), Atom("keys", (0, start))))))
+            yield And((Atom("causal"), Or((Atom("window", (len(places) - start,)), Atom("prefix", (start,))))))
 
 
 # --- in words -----------------------------------------------------------------------------------------------
@@ -608,7 +608,8 @@ def _variant_text(variant: RuleVariant, shape: Shape, past: int, density: float 
     if variant.expression is None:
         if not variant.tokens.any():
             return "nothing: every key is masked"
-        return "a mask of its own" + ("" if density is None else f", {density:.0%} of cells".replace("%", " %"))
+        share = "" if density is None else f", {density:.0%} of cells allowed".replace("%", " %")
+        return f"irregular mask{share}"
     expression, odd = variant.expression, ""
     if isinstance(expression, RuleWithExceptions):
         odd = str(expression).removeprefix(str(expression.inner))

@@ -99,6 +99,7 @@ class AttentionCall:
         findings: what only the reader of the call could see, such as a mask after the softmax.
         unsupported: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
         is_mask_read: whether all that hides keys is read nevertheless.
+        windows: how many windows of a picture follow one another in the batch; None where that is not known.
     """
 
     api: Api
@@ -126,3 +127,4 @@ class AttentionCall:
     findings: tuple[Finding, ...] = ()
     unsupported: str | None = None
     is_mask_read: bool = False
+    windows: int | None = None

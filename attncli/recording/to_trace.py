@@ -85,8 +85,8 @@ def to_layer(call: AttentionCall, row: int) -> LayerTrace:
         softcap=call.softcap,
         sinks=None if call.sinks is None else _sinks(call.sinks, row, heads, queries),
         fill=fill,
-        scores=_recorded(call.scores, row, call.shape, mask),
-        weights=_recorded(call.weights, row, call.shape, None),
+        recorded_scores=_recorded(call.scores, row, call.shape, mask),
+        recorded_weights=_recorded(call.weights, row, call.shape, None),
     )
     return _with_proof(_with_blind_rows(layer, call), call, row)
 
@@ -161,11 +161,11 @@ def _recorded(
 
 def _with_blind_rows(layer: LayerTrace, call: AttentionCall) -> LayerTrace:
     """Return a layer with the zeros that fused functions give for queries that see no key, if their fill is −inf."""
-    is_fused = call.api in ZERO_WHERE_BLIND and layer.weights is None and layer.fill == -np.inf
+    is_fused = call.api in ZERO_WHERE_BLIND and layer.recorded_weights is None and layer.fill == -np.inf
     if not is_fused or not layer.fully_masked(range(layer.num_queries)).any():
         return layer
     stages = Stages(layer, tuple(range(layer.num_heads)), np.arange(layer.num_queries))
-    return replace(layer, weights=np.nan_to_num(stages.weights, nan=0.0))
+    return replace(layer, recorded_weights=np.nan_to_num(stages.weights, nan=0.0))
 
 
 def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:

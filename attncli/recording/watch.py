@@ -24,6 +24,7 @@ from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, CallSite, MaskArgument
 from attncli.recording.call_site import ModuleNames, is_in_compiled_region, line_of, user_line
 from attncli.recording.import_hook import when_imported
@@ -362,6 +363,8 @@ class _Thread(TorchFunctionMode):
         if call.masks or call.ignored_masks:
             masks, ignored = tuple(map(with_line, call.masks)), tuple(map(with_line, call.ignored_masks))
             call = replace(call, masks=masks, ignored_masks=ignored)
+        if (windows := self.origins.windows.get(call.shape[0])) is not None:
+            call = replace(call, windows=windows)
         kind = call.device.partition(":")[0]
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False), self._watch.lock:
@@ -369,6 +372,11 @@ class _Thread(TorchFunctionMode):
         else:
             with self._watch.lock:
                 self._watch.on_call(call)
+
+    def find_late(self, place: CallSite, finding: Finding) -> None:
+        if self._watch.hints is not None:
+            with self._watch.lock:
+                self._watch.hints().add_finding(place, finding)
 
     def count_lost(self, shape: tuple[int, ...]) -> None:
         with self._watch.lock:

@@ -38,6 +38,10 @@ class GridCell(NamedTuple):
         """Whether its number stands in it."""
         return self.rows == 1 and self.columns > WIDE.columns
 
+    def aligned(self, text: str) -> str:
+        """Return what is written in it: in the middle of one of several lines, and else at its right."""
+        return text.center(self.columns) if self.lines > 1 else text.rjust(self.columns)
+
 
 _MARKS = {"·", ".", "0", "+", "-", "I", "-I", "X"}
 WIDE, NARROW, HALF = GridCell(2, 1), GridCell(1, 1), GridCell(1, 2)
@@ -103,7 +107,7 @@ def map_lines(
         drawn, below = _cells(values[part], allowed[part], palette, scale, cell, digits)
         if blank is not None and cell.rows == 1:
             for row, column in np.argwhere(~allowed[part]).tolist():
-                drawn[row][column] = (palette.fit(blank(rows.start + row, column)).rjust(cell.columns), DIM)
+                drawn[row][column] = (cell.aligned(palette.fit(blank(rows.start + row, column))), DIM)
         if cursor is not None and cursor[0] in rows:
             own = tuple(slice(place, place + 1) for place in cursor)
             style = palette.cells(values[own], allowed[own], scale, 1)[0][0][1] if allowed[cursor] else None
@@ -113,11 +117,11 @@ def map_lines(
                 glyph = palette.fit("◆")
             else:
                 glyph = (palette.fit("▸") + glyph) if cell.has_number else f"[{' ' * (cell.columns - 2)}]"
-            line[cursor[1]] = (glyph.rjust(cell.columns), BOLD if style is None else style + BOLD)
+            line[cursor[1]] = (cell.aligned(glyph), BOLD if style is None else style + BOLD)
         for number, line in enumerate(drawn):
-            lines.append(_segments(line, columns.boundary, palette))
-            if cell.lines > 1:
-                lines += [_segments(below[number], columns.boundary, palette)] * (cell.lines - 1)
+            around = [_segments(below[number], columns.boundary, palette)] * (cell.lines - 1) if cell.lines > 1 else []
+            middle = (cell.lines - 1) // 2
+            lines += [*around[:middle], _segments(line, columns.boundary, palette), *around[middle:]]
     return lines
 
 
@@ -129,7 +133,7 @@ def _cells(
     cell: GridCell,
     digits: int,
 ) -> tuple[list[Line], list[Line]]:
-    """Return what is written in the first line of cells, and in the others, if they have some."""
+    """Return what is written in the middle line of cells, and in the others, if they have some."""
     width = cell.columns
     if cell.rows > 1:
         halves = palette.halves(values, allowed, scale)
@@ -145,7 +149,7 @@ def _cells(
     is_number = (np.isfinite(values) & allowed).tolist()
     first = [
         [
-            ((short_number(value, digits, width - 1) if is_one else glyph.strip()).rjust(width), style)
+            (cell.aligned(short_number(value, digits, width - 1) if is_one else glyph.strip()), style)
             for (glyph, style), value, is_one in zip(*line, strict=True)
         ]
         for line in zip(drawn, values.tolist(), is_number, strict=True)

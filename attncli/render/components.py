@@ -217,7 +217,7 @@ class Components:
         return max(scales, key=lambda scale: scale.high)
 
     def mask(self, frame: MatrixFrame, pool: tuple[int, int]) -> Iterator[RenderableType]:
-        """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like in numbers.
+        """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like.
 
         What the numbers say of a part of the cells is no fact of the whole mask, so it has a title.
         """
@@ -239,7 +239,7 @@ class Components:
         title = block([[Segment(name, BOLD), Segment(self.palette.shortened(facts, self.room - len(name)), DIM)]])
         yield stack([title, drawing.picture(pool, self.palette, self.room)])
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
-        yield from drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
+        yield drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
 
     def ranked(self, frame: MatrixFrame, most: int, count: int | None = None) -> Block:
         """Return the heaviest keys of the queries of heads, of the first so many of them."""
@@ -361,7 +361,7 @@ def _matrices(
     if "v" in wanted:
         yield _vectors("v", head.v[keys], columns)
     if "scores" in wanted:
-        title = "scores, before the mask" if head.layer.scores is None else "scores, masked"
+        title = "scores, before the mask" if head.layer.recorded_scores is None else "scores, masked"
         yield Matrix(title, head.scores[:, keys], rows, columns, head.mask[:, keys])
     if "weights" in wanted:
         shown = drawn_cells(head)[:, keys]

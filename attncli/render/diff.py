@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair
 from attncli.analysis.diff import (
+    CHANGED,
     CellDifference,
     Difference,
     Differences,
@@ -23,6 +24,9 @@ from attncli.analysis.diff import (
 )
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, grid, hstack, in_lines, stack, table
+from attncli.render.cell_grid import GridCell
+from attncli.render.fit import lines_of
+from attncli.render.head_map import HeadMap, TitledMap, side_by_side
 from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, pooling
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS
@@ -36,10 +40,13 @@ from attncli.trace.trace import Provenance
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
 
+WORTH = "0 = same weights, 0.05 = a tenth moved to a new key, 0.31 = half, 1 = no key in common."
 CHANGE = "B − A"
 _WEIGHTS = "weights  "
 _BETWEEN = 3  # cells between two maps
 _TALLEST = 64  # rows of a map that is drawn whole
+_LARGE = (GridCell(7, 1, 3), GridCell(6, 1, 2), GridCell(5, 1, 1))  # cells of maps that have the room, with numbers
+_AROUND = 5  # lines around the rows of maps: two legends, a title, ticks, a gap
 _SCREEN = 24  # rows of the maps of a longer text, those one above the other together
 _FEWEST_COLUMNS = 20  # of a map that stands beside another one
 _FEW = 3  # query rows that are named
@@ -48,8 +55,10 @@ _LISTED = 12  # tokens that are not shared, of a long sequence
 Axes = tuple[Axis, Axis]  # rows and columns
 
 
-def maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp | None = None) -> Block:
-    """Return the three maps under what their cells mean."""
+def maps_of(
+    pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp | None = None, lines: int | None = None
+) -> Block:
+    """Return the three maps under what their cells mean, as large as so many lines let them be."""
     layers, places = (pair.first, pair.second), list(zip(*pair.chosen, strict=True))
     blind = [layer.fully_masked(rows)[[layer.heads.index(head)]] for layer, rows in zip(layers, places, strict=True)]
     marked, shared = [*blind, blind[0] | blind[1]], [mine for mine, _ in pair.columns.pairs]
@@ -80,8 +89,11 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp 
         whole = replace(pair, chosen=pair.rows.pairs)
         reach = _change(whole, head, pools[2]).extent.highest
     weights, signed = Scale.up_to(1.0, ramp), Scale.around_zero(reach, ramp)
+    high = (lines or _SCREEN) - _AROUND
+    cell = next((each for each in _LARGE if _fits(each, axes, room, high)), None)
+    share = room if cell else share
     drawn = [
-        heatmaps([picture], *axis, pool, palette, share, scale)
+        heatmaps([picture], *axis, pool, palette, share, scale, cell)
         for picture, axis, pool, scale in zip([*pictures, change], axes, pools, [weights, weights, signed], strict=True)
     ]
     rows, columns = axes[2]
@@ -102,6 +114,12 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp 
         above.append(block([[Segment(palette.fit(f"a cell is the strongest of {' or '.join(sizes)}"), DIM)]]))
     maps = stack((hstack(line, _BETWEEN) for line in in_lines(drawn, _BETWEEN, room)), gap=1)
     return stack([*above, maps])
+
+
+def _fits(cell: GridCell, axes: Sequence[Axes], room: int, lines: int) -> bool:
+    """Return whether the maps stand side by side in cells of this size."""
+    widths = [rows.width + GAP + cell.columns * len(columns) + _BETWEEN for rows, columns in axes]
+    return sum(widths) <= room + _BETWEEN and all(cell.lines * len(rows) <= lines for rows, _ in axes)
 
 
 def _share(axes: Sequence[Axes], room: int) -> int:
@@ -137,7 +155,8 @@ def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Heatmap:
 class DiffView:
     """A comparison laid out for one output.
 
-    It is of two traces, or of two models over many sentences; of the heads the `top` are listed.
+    It is of two traces, or of two models over many sentences; of the heads the `top` are listed. A `height` of None
+    shows all of it.
     """
 
     difference: Difference | Differences
@@ -146,58 +165,40 @@ class DiffView:
     precision: int = DIGITS
     top: int = 10
     ramp: Ramp | None = None
+    height: int | None = None
 
-    def renderables(self) -> Iterator[RenderableType]:
-        """Yield the view, part by part; a blank line belongs between two parts."""
+    def renderables(self) -> list[RenderableType]:
+        """Return the view, part by part; a blank line belongs between two parts."""
         found = self.difference
         return self._over_sentences(found) if isinstance(found, Differences) else self._of_traces(found)
 
-    def _of_traces(self, difference: Difference) -> Iterator[RenderableType]:
+    def _of_traces(self, difference: Difference) -> list[RenderableType]:
         traces = (difference.first, difference.second)
-        lines = [what_ran(trace, self.palette) for trace in traces]
-        yield self._headline(lines, [trace.source for trace in traces])
-        if difference.queries == difference.keys:
-            yield self._alignment(difference.keys, "tokens")
-        else:
-            yield stack([self._alignment(difference.queries, "queries"), self._alignment(difference.keys, "keys")])
-        yield self._title(_mean_over(difference, self._both))
-        heads = difference.heads[: self.top]
-        columns = [*self._places(heads), self._numbers("divergence", [each.jensen_shannon for each in heads])]
-        elsewhere = self._elsewhere(heads)
-        parts = [table([*columns, *elsewhere], self._room)]
-        if elsewhere:
-            parts.append(self._on_elsewhere(difference))
-        yield stack(parts)
-        yield from self._cells(difference)
-        for head in difference.heads[:1]:
-            if head.jensen_shannon:
-                own = "" if head.kind == "self" else f"{head.kind} "
-                note = self.palette.fit(f" · {self._number(head.jensen_shannon)} bits")
-                yield Text.assemble((f"{own}layer {head.layer} head {head.head}", BOLD), (note, DIM))
-                yield maps_of(difference.pair(head), head.head, self.palette, self._room, self.ramp)
+        headline = self._headline([what_ran(trace, self.palette) for trace in traces], [one.source for one in traces])
+        tokens = [self._alignment(difference.keys, "tokens")]
+        if difference.queries != difference.keys:
+            tokens = [self._alignment(difference.queries, "queries"), self._alignment(difference.keys, "keys")]
+        elsewhere = self._on_elsewhere(difference)
+        parts = [self._summary(_mean_over(difference, self._both)), stack(tokens), *self._heads(elsewhere)]
+        room = 10**6 if self.height is None else self.height - lines_of([headline, *parts], self._room)
+        maps = self._maps(difference, room)
+        cells = self._cells(difference, room - sum(len(one.lines) + 1 for one in maps) - 2)
         proven = [layer for pair in difference.layers for layer in (pair.first, pair.second) if layer.proof]
-        if proven:
-            worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0)
-            yield proof_line(worst, self.palette)
+        worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0, default=None)
+        end = [] if worst is None else [proof_line(worst, self.palette)]
+        if self._changed and not (cells and maps) and room > 1:
+            left_out = " and ".join([*["the cells that changed most"] * (not cells), *["three maps"] * (not maps)])
+            end.append(Text(f"--all shows {left_out}", DIM))
+        return [headline, *parts, *cells, *maps, *end]
 
-    def _over_sentences(self, found: Differences) -> Iterator[RenderableType]:
+    def _over_sentences(self, found: Differences) -> list[RenderableType]:
         sources = found.first, found.second
         lines = [
             joined_facts(each.title, [*architecture_of(each), *numbers_of(each)], self.palette) for each in sources
         ]
-        yield self._headline(lines, sources)
-        yield self._title(plural(found.sentences, "sentence"))
-        heads = found.heads[: self.top]
-        columns = self._places(heads)
-        numbers = [f"{self._number(each.jensen_shannon)} ±{self._number(each.std)}" for each in heads]
-        columns.append(Column("divergence", numbers))
-        if any(each.count < found.sentences for each in found.heads):
-            columns.append(Column("sentences", [str(each.count) for each in heads]))
-        elsewhere = self._elsewhere(heads)
-        yield table([*columns, *elsewhere], self.width)
-        notes = ["mean ± standard deviation over sentences"]
-        notes += ["elsewhere: mean weight on tokens that are not shared, or taken by sinks"] * bool(elsewhere)
-        yield Text(self.palette.fit("; ".join(notes)), DIM)
+        over = f"mean ± standard deviation over {plural(found.sentences, 'sentence')}"
+        elsewhere = "elsewhere: weight on tokens only one sentence has, or in sinks (counted as one extra cell)"
+        return [self._headline(lines, sources), self._summary(over), *self._heads(elsewhere)]
 
     @property
     def _room(self) -> int:
@@ -244,18 +245,73 @@ class DiffView:
 
     # --- which heads and cells ---
 
-    def _title(self, over: str) -> Text:
-        facts = f" · Jensen-Shannon divergence, 0 to 1 bit · {over}"
-        return Text.assemble(
-            (f"heads that changed most, of {len(self.difference.heads)}", BOLD), (self.palette.fit(facts), DIM)
+    def _summary(self, over: str) -> Block:
+        """Return how many heads changed and where, and what a bit is worth."""
+        heads = self.difference.heads
+        changed, most = self._changed, heads[0]
+        if most.jensen_shannon is None:
+            said = "no query row could be compared"
+        elif not most.jensen_shannon:
+            said = f"No head of {len(heads)} changed: the weights are the same"
+        elif not changed:
+            said = (
+                f"No head of {len(heads)} changed: at most {most.jensen_shannon:.1e} bits, {self._name(most)}; rounding"
+            )
+        else:
+            layers = {each.layer for each in changed}
+            all_layers = {each.layer for each in heads}
+            where = f", all in layer {changed[0].layer}" if len(layers) == 1 < len(all_layers) else ""
+            said = f"{len(changed)} of {plural(len(heads), 'head')} changed{where}"
+            if len(changed) > 1:
+                said += f", most {self._name(most)}: {self._number(most.jensen_shannon)} bits"
+        worth = f"Jensen-Shannon divergence, {over}. {WORTH}"
+        return block(
+            [[Segment(self.palette.fit(said), BOLD)]]
+            + [[Segment(line, DIM)] for line in wrap(self.palette.fit(worth), self._room)]
         )
 
-    def _places(self, found: Sequence[HeadDifference | HeadDifferences | CellDifference]) -> list[Column]:
-        """Return the columns that say where heads are; kinds only where there are several."""
-        columns = [Column("layer", [str(each.layer) for each in found], BOLD)]
-        if len({each.kind for each in self.difference.heads}) > 1:
-            columns.append(Column("kind", [each.kind for each in found]))
-        return [*columns, Column("head", [str(each.head) for each in found], BOLD)]
+    @property
+    def _changed(self) -> list[HeadDifference | HeadDifferences]:
+        return [each for each in self.difference.heads if (each.jensen_shannon or 0) >= CHANGED]
+
+    def _name(self, of: HeadDifference | HeadDifferences | CellDifference) -> str:
+        several = len({each.kind for each in self.difference.heads}) > 1
+        return f"{of.kind} " * several + f"L{of.layer}H{of.head}"
+
+    def _heads(self, on_elsewhere: str) -> list[Block]:
+        """Return layers × heads of the divergence beside those that changed most."""
+        found, heads = self.difference, self._changed[: self.top]
+        parts = []
+        if len(found.heads) > 1 and heads:
+            numbers: dict[str, dict[tuple[int, int], float | None]] = {}
+            for each in found.heads:
+                numbers.setdefault(each.kind, {})[each.layer, each.head] = each.jensen_shannon
+            scale = Scale.up_to(heads[0].jensen_shannon or 0, "sqrt")
+            maps = [
+                TitledMap("bits" + f" · {kind}" * (len(numbers) > 1), "", HeadMap.of(own), scale)
+                for kind, own in numbers.items()
+            ]
+            lines = 10**6 if self.height is None else self.height // 2
+            parts = [stack(side_by_side(maps, self.palette, self._room, lines, min(self.precision, 4)), gap=1)]
+            if self.height is not None:
+                heads = heads[: max(len(parts[0].lines) - 1, 3)]
+        if not heads:
+            return []
+        columns = [Column("head", [self._name(each) for each in heads], BOLD, "<")]
+        if isinstance(found, Differences):
+            means = [one for one in heads if isinstance(one, HeadDifferences)]
+            bits = [f"{self._number(one.jensen_shannon)} ±{self._number(one.std)}" for one in means]
+            columns.append(Column("bits", bits))
+            if any(one.count < found.sentences for one in found.heads):
+                columns.append(Column("sentences", [str(one.count) for one in means]))
+        else:
+            columns.append(self._numbers("bits", [each.jensen_shannon for each in heads]))
+        elsewhere = self._elsewhere(heads)
+        listed = table([*columns, *elsewhere], self._room)
+        is_beside = parts and parts[0].width + _BETWEEN + listed.width <= self._room
+        parts = [hstack([*parts, listed], _BETWEEN)] if is_beside else [*parts, listed]
+        notes = wrap(self.palette.fit(on_elsewhere), self._room) if elsewhere else []
+        return [*parts[:-1], stack([parts[-1], block([[Segment(line, DIM)] for line in notes])])]
 
     def _elsewhere(self, found: Sequence[HeadDifference | HeadDifferences]) -> list[Column]:
         """Return the columns of the weight that is on no shared token; none where no head has any."""
@@ -264,31 +320,40 @@ class DiffView:
         sides = zip(*(each.elsewhere or (None, None) for each in found), strict=True)
         return [self._numbers(f"elsewhere {name}", values) for name, values in zip(NAMES, sides, strict=True)]
 
-    def _on_elsewhere(self, difference: Difference) -> Block:
+    def _on_elsewhere(self, difference: Difference) -> str:
         """Return what the weight elsewhere is, and what becomes of it."""
         layers = [layer for pair in difference.layers for layer in (pair.first, pair.second)]
         is_whole = all(pair.columns.is_whole for pair in difference.layers)
-        where = [] if is_whole else ["on tokens that are not shared"]
-        where += ["taken by sinks"] if any(layer.sinks is not None for layer in layers) else []
-        text = f"elsewhere: weight {' or '.join(where) or 'that rows lack of 1'}; to the divergence it is one more cell"
-        return block([[Segment(line, DIM)] for line in wrap(self.palette.fit(text), self._room)])
+        where = [] if is_whole else ["on tokens only one sentence has"]
+        where += ["in sinks"] if any(layer.sinks is not None for layer in layers) else []
+        return f"elsewhere: weight {' or '.join(where) or 'that rows lack of 1'} (counted as one extra cell)"
 
-    def _cells(self, difference: Difference) -> Iterator[RenderableType]:
-        """Yield the cells that changed most, or that none did."""
-        cells = difference.cells
+    def _cells(self, difference: Difference, most: int) -> list[Block]:
+        """Return the cells that changed most, as many as there is room for."""
+        cells = [each for each in difference.cells if abs(each.difference) >= CHANGED][: max(most, 0)]
         if not cells:
-            has_rows = any(each.rows for each in difference.heads)
-            yield Text("no cell that both have has changed" if has_rows else "no cell could be compared")
-            return
+            return []
         pairs = [difference.pair(each) for each in cells]
         queries = [self._both(pair.rows, each.query) for pair, each in zip(pairs, cells, strict=True)]
         keys = [self._both(pair.columns, each.key) for pair, each in zip(pairs, cells, strict=True)]
-        columns = [*self._places(cells), Column("query", queries, align="<"), Column("key", keys, align="<")]
+        columns = [Column("cells", [self._name(each) for each in cells], BOLD, "<")]
+        columns += [Column("query", queries, align="<"), Column("key", keys, align="<")]
         weights = zip(*(each.weights for each in cells), strict=True)
-        columns += [self._numbers(name, values) for name, values in zip(NAMES, weights, strict=True)]
+        columns += [self._numbers(f"weight {name}", values) for name, values in zip(NAMES, weights, strict=True)]
         changes = [self.palette.fit(self._number(each.difference, "+")) for each in cells]
-        yield Text("cells that changed most", BOLD)
-        yield table([*columns, Column(self.palette.fit(CHANGE), changes, BOLD)], self._room)
+        styles = [self.palette.ink(each.difference, Scale.around_zero(1.0)) or BOLD for each in cells]
+        return [table([*columns, Column(self.palette.fit(CHANGE), changes, styles)], self._room)]
+
+    def _maps(self, difference: Difference, lines: int) -> list[Block]:
+        """Return the maps of the head that changed most; none where no head did, or so many lines do not hold them."""
+        maps = []
+        for head in self._changed[:1]:
+            note = self.palette.fit(f" · the most changed head, {self._number(head.jensen_shannon)} bits")
+            title = block([[Segment(self._name(head), BOLD), Segment(note, DIM)]])
+            pair = next(pair for pair in difference.layers if pair.place == (head.layer, head.kind))
+            drawn = maps_of(pair, head.head, self.palette, self._room, self.ramp, self.height and lines - 2)
+            maps = [stack([title, drawn])]
+        return [one for one in maps if len(one.lines) < lines]
 
     def _both(self, aligned: Alignment, place: tuple[int, int]) -> str:
         """Return a shared token under its position, or both of them where they differ."""

@@ -2,53 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.style import Style
 from rich.text import Text
 
-from attncli.masks.findings import Finding
-from attncli.render.block import Block, Cell, grid, wrap_cells
+from attncli.masks.findings import Finding, Severity
+from attncli.render.block import COMFORTABLE, Block, Cell, grid, in_words, wrap_cells
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import layers_named, plural
 
 if TYPE_CHECKING:
     from attncli.analysis.check.report import Invariance, Report
 
-_PLACES = 5  # of a finding, in its line
+_FINE = Style(color="green")
+# How the word for each severity looks where there are colours.
+SEVERITY_STYLES: dict[Severity, Style] = {"error": Style(color="red", bold=True), "note": Style(color="yellow")}
+_PLACES = 5  # of a finding, below its message
+_MOST_MAPS = 2  # of wrong cells
 
 
-def finding_lines(findings: Sequence[Finding], palette: Palette) -> Text:
-    """Return a line for every finding: how bad, which, what, and the first places."""
-    lines = []
-    for finding in findings:
-        line = Text.assemble((f"{finding.severity:<5}  ", BOLD), (f"{finding.code}  ", BOLD))
-        line.append(palette.label(finding.message))
-        line.append(palette.fit(_places(finding)), DIM)
-        if finding.advice:
-            line.append(palette.fit(f"\n       {finding.advice}"), DIM)
-        lines.append(line)
-    return Text("\n").join(lines)
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the errors before the notes; findings of one severity stay in their order."""
+    return sorted(findings, key=lambda finding: finding.severity != "error")
 
 
-def tally(findings: Sequence[Finding]) -> str:
-    """Return how many errors and notes there are."""
+def finding_lines(findings: Iterable[Finding], palette: Palette, width: int | None = None) -> Block:
+    """Return the findings as a list, errors first: severity, code and message; below it the first cells and the advice.
+
+    Args:
+        findings: at least one, in any order.
+        palette: how words are written; the colours of severities are the terminal's own.
+        width: cells in a line, at which messages wrap; None wraps nothing.
+    """
+    shown = ordered(findings)
+    margin = 7 + max(len(finding.code) for finding in shown) + 2
+    room = None if width is None else max(width - margin, _LEAST)
+    rows: list[list[Cell]] = []
+    for finding in shown:
+        parts = [(finding.message, None), (_places(finding), DIM), (finding.advice or "", DIM)]
+        lines = [(line, style) for text, style in parts if text for line in in_words(palette.label(text), room)]
+        before: list[Cell] = [(finding.severity, SEVERITY_STYLES[finding.severity]), (finding.code, BOLD)]
+        for line in lines:
+            rows.append([*before, line])
+            before = [("", None)] * 2
+    return grid(rows, "<<<", None)
+
+
+def tally(findings: Sequence[Finding]) -> Text:
+    """Return how many errors and notes there are, each in its colour."""
     errors = sum(finding.severity == "error" for finding in findings)
-    counts = ((errors, "error"), (len(findings) - errors, "note"))
-    return ", ".join(plural(count, name) for count, name in counts if count) or "ok: nothing found"
+    counts: tuple[tuple[int, Severity], ...] = ((errors, "error"), (len(findings) - errors, "note"))
+    parts = [Text(plural(count, name), SEVERITY_STYLES[name]) for count, name in counts if count]
+    return Text(", ").join(parts) if parts else Text("ok: nothing found", _FINE)
 
 
 def _places(finding: Finding) -> str:
     """Return the first places of a finding: (query, key), or query rows."""
-    shown = [f"({query},{key})" for query, key in finding.cells[:_PLACES]] + [
-        str(row) for row in finding.rows[:_PLACES]
-    ]
-    if not shown:
+    places = [f"({query},{key})" for query, key in finding.cells] or [str(row) for row in finding.rows]
+    if not places:
         return ""
-    listed = max(len(finding.cells), len(finding.rows))
-    return f"; {'cells' if finding.cells else 'rows'} {' '.join(shown)}" + (" …" if listed > _PLACES else "")
+    more = " …" if len(places) > _PLACES else ""
+    return f"{'cells' if finding.cells else 'rows'} {' '.join(places[:_PLACES])}{more}"
 
 
 # Cells of a line: before what a comparison came to, and of that.
@@ -64,9 +82,22 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
     yield Text(palette.fit("implied masks: " + "; ".join(_implied(*mask) for mask in report.masks)))
     findings = _by_layers(report.findings)
     if findings:
-        yield finding_lines(findings, palette)
+        yield finding_lines(findings, palette, width)
+        yield from _wrong_cells(findings, palette, width or COMFORTABLE)
     yield _compared(report.invariances, palette, width)
-    yield Text(tally(findings))
+    yield tally(findings)
+
+
+def _wrong_cells(findings: Sequence[Finding], palette: Palette, room: int) -> Iterator[RenderableType]:
+    """Yield the first masks whose wrong cells are known, each under the layer that has it."""
+    from attncli.render.masks import compared
+
+    drawn = {id(one.comparison): one for one in reversed(ordered(findings)) if one.comparison is not None}
+    for finding in [*reversed(drawn.values())][:_MOST_MAPS]:
+        assert finding.comparison is not None
+        name = layers_named([finding.layer or 0], None if finding.kind == "self" else finding.kind)
+        title = Text.assemble((finding.code, SEVERITY_STYLES[finding.severity]), f" in {name}")
+        yield Group(title, *compared(finding.comparison, palette, room))
 
 
 def _implied(mask: str, kind: str, layers: Sequence[int]) -> str:

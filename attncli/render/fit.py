@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from rich.cells import cell_len
+from rich.console import RenderableType
 from rich.segment import Segment
 
-from attncli.render.block import Block
+from attncli.render.block import Block, in_words
 from attncli.render.palette import BOLD, DIM, Palette
 
 LONG = 64  # tokens; of more, a pipe too has no more than a screen, unless all is asked for in so many words
@@ -34,6 +35,16 @@ class Bounds(NamedTuple):
 def cost(blocks: Iterable[Block]) -> int:
     """Return how many lines blocks take, with a blank one below each."""
     return sum(len(each.lines) + 1 for each in blocks)
+
+
+def lines_of(parts: Iterable[RenderableType], width: int) -> int:
+    """Return how many lines blocks and texts, which are wrapped, take, with a blank one below each."""
+    return sum(
+        len(part.lines) + 1
+        if isinstance(part, Block)
+        else 1 + sum(len(in_words(line, width)) for line in str(part).split("\n"))
+        for part in parts
+    )
 
 
 def fit(ranked: Iterable[Sequence[Block]], lines: int) -> list[list[Block]]:

@@ -1,4 +1,4 @@
-"""Layers × heads as a map of one number of each, for `attn heads --grid` and to walk in."""
+"""Layers × heads as a map of one number of each, for `attn heads` and to walk in."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from rich.segment import Segment
 
 from attncli.render.axes import Axis
-from attncli.render.block import Block, block, cell, trimmed
+from attncli.render.block import Block, block, cell, hstack, in_lines, stack, trimmed
 from attncli.render.cell_grid import CellGrid, GridCell, map_lines
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -16,6 +17,7 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
+_GAP = 3  # cells between two maps
 _SAME = 1e-9  # between numbers that differ in nothing but their rounding
 UNDEFINED, PENDING = "–", "?"
 
@@ -102,6 +104,38 @@ class HeadMap(NamedTuple):
         styles = [DIM, *(BOLD if at and number == at[0] else None for number in range(len(rows)))]
         labelled = zip(names, styles, [header, *lines], strict=True)
         return block(trimmed([cell(name, margin, style, "left"), *line]) for name, style, line in labelled)
+
+
+class TitledMap(NamedTuple):
+    """A map of heads under what its numbers are, in its own colours."""
+
+    title: str
+    note: str
+    heads: HeadMap
+    scale: Scale
+
+
+def side_by_side(maps: Sequence[TitledMap], palette: Palette, width: int, lines: int, digits: int) -> list[Block]:
+    """Return maps in as few rows as they need, in the largest cells with which all of them fit, or else the smallest.
+
+    In colour a cell has its number where there is room. A map that is too wide goes on below.
+    """
+    margin = max(len(f"L{layer}") for one in maps for layer in one.heads.layers) + 1
+    most = max(len(one.heads.heads) for one in maps)
+    laid_out: list[Block] = []
+    for size in (max(one.heads.widest(digits) for one in maps) if palette.has_color else 2, 2, 1):
+        step = max((width - margin) // size, 1)
+        drawn = []
+        for title, note, heads, scale in maps:
+            rows, labels = range(len(heads.layers)), ["", *(f"L{layer}" for layer in heads.layers)]
+            strips = (range(start, min(start + step, len(heads.heads))) for start in range(0, len(heads.heads), step))
+            parts = [heads.drawn(rows, strip, size, labels, scale, palette, digits) for strip in strips]
+            titles = [Segment(palette.fit(title), BOLD), Segment(palette.fit(f" {note}".rstrip()), DIM)]
+            drawn.append(stack([block([titles]), *parts]))
+        laid_out = [hstack(line, _GAP) for line in in_lines(drawn, _GAP, width)]
+        if step >= most and len(stack(laid_out, gap=1).lines) <= lines:
+            break
+    return laid_out
 
 
 def scale_of(maps: Iterable[HeadMap]) -> Scale:

@@ -1,191 +1,373 @@
-"""The metrics of heads as a person reads them: a row a head, or layers × heads as a map of one metric."""
+"""The heads as a person reads them: what each one does on a grid, metrics as maps, or a row of numbers a head."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from textwrap import wrap
-from typing import NamedTuple
+from itertools import groupby
 
 import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.heads import HeadReport, HeadSummary
-from attncli.analysis.labels import LEAST, MIXED
-from attncli.analysis.metric_names import Metric
-from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, stack, table, width_of
-from attncli.render.fit import LINES, fit_rows
-from attncli.render.head_map import UNDEFINED, HeadMap, scale_of
+from attncli.analysis.labels import LABELS, LEAST, MIXED, WEIGHTS
+from attncli.analysis.metric_names import MEANINGS, Metric
+from attncli.render.axes import Axis
+from attncli.render.block import (
+    COMFORTABLE,
+    Block,
+    Column,
+    block,
+    cell,
+    flowing,
+    hstack,
+    in_words,
+    stack,
+    table,
+    trimmed,
+    width_of,
+)
+from attncli.render.fit import LINES, lines_of
+from attncli.render.head_map import UNDEFINED, HeadMap, TitledMap, scale_of, side_by_side
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import architecture_of, cautioned, joined, numbers_of
 from attncli.text import plural, span
 
-_NAMED = 3  # highest and lowest heads in words, below a map
+_CELLS = (14, 10, 6, 3, 2)  # characters of a head on the grid of labels, the largest that fits
+_SHORT = {"previous": "prev", "duplicate": "dup", "induction": "ind", "separator": "sep"}
+_LETTERS = {"sink": "k", "separator": "e", "mixed": "·"}  # where another label begins with the same letter
+_MAPS: tuple[Metric, ...] = ("previous", "induction", "sink", "self", "duplicate", "entropy")  # below the labels
+_UNITS = {"entropy": "nats", "effective_keys": "keys", "distance": "positions", "max_score": "score"}
+_LABEL_UNITS = {"local": " positions", "broad": " keys"}
+_STRONGEST, _NARROWEST = 9, 34  # cells of the names of heads, and of all of a table of labels
+_NAMED = 3  # heads at both ends of a metric
+_GAP = 3
 # What tells heads apart comes first; the last ones are the first to go.
 _BY_USE = (
-    "label", "score", "baseline", "gain", "also", "induction_head", "previous_token_head", "duplicate_token_head",
-    "entropy", "sink", "previous", "induction", "self", "next", "special", "separator", "duplicate", "distance",
-    "max_weight", "effective_keys", "max_score",
+    "entropy", "sink", "previous", "induction", "self", "next", "special", "separator", "duplicate",
+    "distance", "max_weight", "effective_keys", "max_score",
 )  # fmt: skip
 
 
-class HeadTable(NamedTuple):
-    """What a table has of the heads.
-
-    Attributes:
-        sort: the metric that stands first; None keeps the order of the survey's names.
-        has_labels: whether it says what the heads do, in words.
-        precision: digits after the point; None is as many, 4 to 2, as let the table stand in one piece.
-        lines: of the screen that it is to fit, with all around it; None shows every head.
-    """
-
-    sort: Metric | None = None
-    has_labels: bool = False
-    precision: int | None = None
-    lines: int | None = None
-
-    @property
-    def by_label(self) -> bool:
-        """Whether the heads of one label stand beside each other."""
-        return self.has_labels and self.sort is None
-
-
-def table_parts(survey: HeadReport, shown: HeadTable, palette: Palette, width: int | None) -> list[RenderableType]:
-    """Return what ran, a row for every head, and what the numbers are over."""
-
-    def lines_of(parts: Sequence[RenderableType]) -> int:
-        """Return how many lines of a screen parts take, with a blank line between them."""
-        lines = len(parts) - 1
-        for part in parts:
-            if isinstance(part, Block):
-                lines += len(part.lines)
-            else:
-                texts = str(part).split("\n")
-                lines += len(texts) if width is None else sum(max(len(wrap(text, width)), 1) for text in texts)
-        return lines
-
-    lines, every = shown.lines, len(survey.heads)
-    whole = _parts(survey, shown, palette, width, LINES if lines is None else lines)
-    if lines is None or lines_of(whole) <= lines:
-        return whole
-
-    def some(rows: int) -> list[RenderableType]:
-        first = replace(survey, heads=survey.heads[:rows])
-        if rows < every and shown.by_label:  # some of each label
-            cuts = (survey.by_label(top) for top in range(rows, 0, -1))
-            first = next((cut for cut in cuts if len(cut.heads) <= rows), survey.by_label(1))
-        return _parts(first, shown, palette, width, 0, rows < every)
-
-    return fit_rows(some, every, lines, lines_of)
-
-
-def _parts(
-    survey: HeadReport, shown: HeadTable, palette: Palette, width: int | None, most: int, is_cut: bool = False
+def head_parts(
+    report: HeadReport,
+    metrics: Sequence[Metric],
+    palette: Palette,
+    width: int | None,
+    height: int | None = None,
+    precision: int | None = None,
 ) -> list[RenderableType]:
-    """Return the parts of a table, which may be folded as long as it has so many lines at the most."""
-    names: list[Metric] = sorted(survey.names, key=lambda name: name != shown.sort)
-    if shown.sort is not None and shown.sort not in names:
-        names.insert(0, shown.sort)
-    columns = _fitting(survey, names, shown, palette, width, most)
-    titles = [column.title for column in columns[1:]]
-    notes = _notes(survey, names, titles, shown)
-    if is_cut:
-        some = f"{len(survey.heads)} of {plural(survey.measured, 'head')}"
-        which = f"{some}, the strongest of each label" if shown.by_label else f"the first {some}"
-        notes.insert(0, f"one screen: {which}; --all shows the rest")
-    parts: list[RenderableType] = [_headline(survey, palette), table(columns, width)]
-    return [*parts, Text(palette.fit("; ".join(notes)), DIM)] if notes else parts
+    """Return what the heads do, in one screen: their labels, or maps of layers × heads of some metrics."""
+    room, columns = height or LINES, width or COMFORTABLE
+    headline = _headline(report, palette)
+    room -= lines_of([headline], columns)
+    if metrics:
+        ends = _ends(report, metrics, palette, width, precision)
+        legend = _legend(report, metrics, palette, width)
+        maps = _maps(report, metrics, palette, columns, room - len(ends.lines) - len(legend.lines) - 2, precision)
+        return [headline, *[legend] * bool(legend.lines), stack(maps, gap=1), ends]
+    note = block([Segment(line, DIM)] for line in in_words(palette.fit(_label_note(report)), columns))
+    room -= len(note.lines) + 1
+    labels = _labels(report, palette, columns, room)
+    parts: list[RenderableType] = [headline, labels, note]
+    if len(report.heads) > 1:
+        few = [name for name in _MAPS if _is_defined(report, name)]
+        legend = _legend(report, few, palette, width)
+        room -= len(labels.lines) + len(legend.lines) + 2
+        maps = _maps(report, few, palette, columns, room, precision)
+        shown = [line for place, line in enumerate(maps) if len(stack(maps[: place + 1], gap=1).lines) <= room]
+        parts += [legend, stack(shown, gap=1)] if shown else []
+    return parts
 
 
-def _headline(survey: HeadReport, palette: Palette) -> Text:
-    source, shown = survey.source, len(survey.heads)
+def _headline(report: HeadReport, palette: Palette) -> Text:
+    source, shown = report.source, len(report.heads)
     facts = [*architecture_of(source)]
     facts += [plural(source.layers, "layer")] if source.layers > 1 else []
-    facts += [f"{shown} of " * (shown < survey.measured) + plural(survey.measured, "head")]
-    facts += [f"mask {' and '.join(survey.masks)}", *numbers_of(source)]
-    what = "sequence" if survey.is_test else "sentence"
-    facts += [f"{plural(survey.sentences, what)} of {span(*survey.tokens)} token{'s' * (survey.tokens[1] > 1)}"]
-    facts += ["random tokens twice"] * survey.is_test
+    facts += [f"{shown} of " * (shown < report.measured) + plural(report.measured, "head")]
+    facts += [f"mask {' and '.join(report.masks)}", *numbers_of(source)]
+    what = "sequence" if report.is_test else "sentence"
+    facts += [f"{plural(report.sentences, what)} of {span(*report.tokens)} token{'s' * (report.tokens[1] > 1)}"]
+    facts += ["random tokens twice"] * report.is_test
     return cautioned(joined(source.title, facts, palette), [source], palette)
 
 
-def _fitting(
-    survey: HeadReport, names: Sequence[Metric], shown: HeadTable, palette: Palette, width: int | None, lines: int
-) -> list[Column]:
-    """Return the columns of a table as wide as the output, with as many digits as that lets them have.
+def _name(head: HeadSummary, report: HeadReport) -> str:
+    """Return a head as `--head` takes it, behind its kind where there are several."""
+    several = len({each.kind for each in report.heads}) > 1
+    return f"{head.kind} " * several + f"L{head.layer}H{head.head}"
 
-    Metrics that no head has go first. What is still too wide is folded, as long as all pieces stand on one screen;
-    of more lines than that nobody could say to which one a number belongs, so that columns go.
+
+def _by_kind(report: HeadReport) -> dict[str, list[HeadSummary]]:
+    found: dict[str, list[HeadSummary]] = {}
+    for head in report.heads:
+        found.setdefault(head.kind, []).append(head)
+    return found
+
+
+# --- labels ---
+
+
+def _labels(report: HeadReport, palette: Palette, width: int, lines: int) -> Block:
+    """Return the grid of labels beside or above the table that explains them: the largest grid with which both fit."""
+    smallest: Block | None = None
+    for size in (*_CELLS, 1):
+        if size == 1 and not palette.has_halves:
+            break
+        grid = _grid(report, size, palette)
+        beside = width - grid.width - _GAP
+        for room, is_beside in ((width, False), (beside, True)):
+            if grid.width > width or room < _NARROWEST:
+                continue
+            explained = _label_table(report, palette, room)
+            both = hstack([grid, explained], _GAP) if is_beside else stack([grid, explained], gap=1)
+            if len(both.lines) <= lines:
+                return both
+            smallest = both if smallest is None or len(both.lines) < len(smallest.lines) else smallest
+    return smallest or _label_table(report, palette, width)
+
+
+def _grid(report: HeadReport, size: int, palette: Palette) -> Block:
+    """Return layers × heads, each on the colour of its label; of size 1, two layers share a line."""
+    grids = []
+    kinds = _by_kind(report)
+    for kind, heads in kinds.items():
+        at = {(head.layer, head.head): head for head in heads}
+        layers, columns = (sorted({place[axis] for place in at}) for axis in (0, 1))
+        margin = max(len(f"L{layer}") for layer in layers) + 1
+        if size > len("H10"):
+            header = [cell(f"H{head}", size, DIM, "left") for head in columns]
+        else:
+            header = Axis(("",) * len(columns), tuple(columns)).ticks(size, palette)
+        lines = [[Segment(" " * margin), *header]]
+        for row in range(0, len(layers), 1 if size > 1 else 2):
+            if size > 1:
+                cells = [_labelled(at.get((layers[row], head)), size, palette) for head in columns]
+            else:
+                upper, lower = ([at.get((layer, head)) for head in columns] for layer in [*layers, -1][row : row + 2])
+                cells = [_half(*pair, palette) for pair in zip(upper, lower, strict=True)]
+            lines.append([cell(f"L{layers[row]}", margin, DIM, "left"), *cells])
+        titled = [[Segment(palette.fit(kind), BOLD)]] if len(kinds) > 1 else []
+        grids.append(block([*titled, *map(trimmed, lines)]))
+    return stack(grids, gap=1)
+
+
+def _labelled(head: HeadSummary | None, size: int, palette: Palette) -> Segment:
+    """Return a head as its label, in as many letters as there is room for, and with the weight where that fits too."""
+    if head is None:
+        return Segment(" " * size)
+    if not head.labels:
+        return cell(" ·", size, DIM, "left")
+    name, score, _, gain = head.labels[0]
+    texts = (f"{name} {score:.2f}".replace("0.", "."),) * (name in WEIGHTS) + _shorter(name)
+    text = next(text for text in texts if len(text) < size)
+    return cell(f" {text}", size, palette.of_label(name, gain), "left")
+
+
+def _label_of(head: HeadSummary) -> str:
+    return head.labels[0].name if head.labels else MIXED
+
+
+def _shorter(name: str) -> tuple[str, str, str]:
+    return name, _SHORT.get(name, name), _LETTERS.get(name, name[0])
+
+
+def _half(upper: HeadSummary | None, lower: HeadSummary | None, palette: Palette) -> Segment:
+    labels = [head.labels[0] if head and head.labels else None for head in (upper, lower)]
+    styles = [None if label is None else palette.of_label(label.name, label.gain) for label in labels]
+    top, bottom = (None if style is None else style.bgcolor for style in styles)
+    if top is None:
+        return Segment(" ") if bottom is None else Segment("▄", Style(color=bottom))
+    return Segment("▀", Style(color=top, bgcolor=bottom))
+
+
+def _label_table(report: HeadReport, palette: Palette, room: int) -> Block:
+    """Return how many heads have each label, and the strongest of them beside a uniform head; columns go as needed."""
+    groups = [(name, list(heads)) for name, heads in groupby(report.by_label().heads, _label_of)]
+    first = [heads[0].labels[0] if heads[0].labels else None for _, heads in groups]
+    weights, uniform, gains = (
+        ["" if label is None else number_text(getattr(label, each), 2) for label in first]
+        for each in ("score", "baseline", "gain")
+    )
+    weights = [f"{text}{_LABEL_UNITS.get(name, '')}" for text, (name, _) in zip(weights, groups, strict=True)]
+    columns = [
+        Column("", [f" {_shorter(name)[2]} " for name, _ in groups], [palette.of_label(name) for name, _ in groups]),
+        Column("label", [name for name, _ in groups], BOLD, "<"),
+        Column("heads", [str(len(heads)) for _, heads in groups]),
+    ]
+    more = [Column("weight", weights), Column("uniform", uniform, DIM), Column("gain", gains, DIM)]
+    meanings = [palette.fit(LABELS.get(name, "nothing in particular")) for name, _ in groups]
+    more.append(Column("attends to", meanings, DIM, "<"))
+    while more and width_of([*columns, *more]) + _STRONGEST > room:
+        more.pop()
+    left = room - width_of([*columns, *more])
+    listed = [_joined([_name(head, report) for head in heads], left, palette) for _, heads in groups]
+    return table([*columns, Column("strongest", listed, None, "<"), *more], room)
+
+
+def _joined(names: Sequence[str], room: int, palette: Palette) -> str:
+    """Return as many names as there is room for, and an ellipsis where there are more."""
+    count = next(count for count in range(len(names), 0, -1) if count == 1 or len(" ".join(names[:count])) <= room - 2)
+    return palette.fit(" ".join([*names[:count], *["…"] * (count < len(names))]))
+
+
+def _label_note(report: HeadReport) -> str:
+    note = (
+        "weight: of the strongest head; uniform: of uniform attention. "
+        f"gain: 0 = uniform, 1 = perfect; a label needs {LEAST:g}."
+    )
+    if report.sentences > 1:
+        note += f" Means over {_over(report)}."
+    if report.source.kind == "pretrained" and not report.is_test:
+        note += " --induction looks for induction heads on random tokens that come twice."
+    return note + " --all has all numbers."
+
+
+# --- maps of metrics ---
+
+
+def _maps(
+    report: HeadReport, names: Sequence[Metric], palette: Palette, width: int, lines: int, precision: int | None
+) -> list[Block]:
+    """Return a map of layers × heads for each metric, side by side, in the largest cells with which all of them fit."""
+    found = [
+        (name, kind, HeadMap.of({(head.layer, head.head): head.metrics[name] for head in heads}))
+        for name in names
+        for kind, heads in _by_kind(report).items()
+    ]
+    several = len({kind for _, kind, _ in found}) > 1
+    maps = [
+        TitledMap(
+            name + f" · {kind}" * several,
+            _range(name, one),
+            one,
+            _scale(name, [each for own, _, each in found if own == name]),
+        )
+        for name, kind, one in found
+    ]
+    return side_by_side(maps, palette, width, lines, 2 if precision is None else precision)
+
+
+def _scale(name: Metric, maps: Sequence[HeadMap]) -> Scale:
+    """Return the colours of a metric: of a weight they end at 1, of anything else at the largest number."""
+    return scale_of(maps) if name in _UNITS else Scale.up_to(1.0, "sqrt")
+
+
+def _range(name: Metric, one: HeadMap) -> str:
+    finite = one.values[np.isfinite(one.values)]
+    if not finite.size:
+        return f"{UNDEFINED} not defined"
+    return "–".join(number_text(end, 2) for end in (finite.min(), finite.max())) + f" {_UNITS.get(name, '')}"
+
+
+def _legend(report: HeadReport, names: Sequence[Metric], palette: Palette, width: int | None) -> Block:
+    """Return what the colours of weights mean; the range of any other metric stands in its title."""
+    parts = []
+    if not set(names) <= set(_UNITS):
+        title = "mean weight" + f" over {_over(report)}" * (report.sentences > 1)
+        parts = [[Segment(title, BOLD), Segment("  "), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]]
+    values = [head.metrics[name] for head in report.heads for name in names]
+    marks = {f"{UNDEFINED} not defined": None in values, "0 exactly zero": 0 in values, "I infinite": np.inf in values}
+    parts += [[Segment(palette.fit(mark), DIM)] for mark, is_there in marks.items() if is_there]
+    return flowing(parts, width)
+
+
+def _ends(
+    report: HeadReport, names: Sequence[Metric], palette: Palette, width: int | None, precision: int | None
+) -> Block:
+    """Return the heads at both ends of each metric, and what it measures."""
+    digits = DIGITS if precision is None else precision
+    columns: list[list[str]] = []
+    for reverse in (False, True):
+        listed = []
+        for name in names:
+            defined = replace(report, heads=tuple(head for head in report.heads if head.metrics[name] is not None))
+            heads = defined.ranked(name, reverse=reverse, top=_NAMED).heads
+            shown = (f"{_name(head, report)} {_number(head, name, report.sentences > 1, digits)}" for head in heads)
+            listed.append(palette.fit("  ".join(shown)))
+        columns.append(listed)
+    ends = [Column(title, texts, None, "<") for title, texts in zip(("highest", "lowest"), columns, strict=True)]
+    metric, meaning = (
+        Column("metric", names, BOLD, "<"),
+        Column("is", [*map(palette.fit, map(MEANINGS.__getitem__, names))], DIM, "<"),
+    )
+    room = width or 10**6
+    for some in ([metric, *ends, meaning], [metric, *ends]):
+        if width_of(some) - 2 <= room:
+            return table(some, room)
+    return table([metric, ends[0]], room)
+
+
+def _over(report: HeadReport) -> str:
+    return f"{report.sentences:,} {'sequences' if report.is_test else 'sentences'}"
+
+
+# --- the table ---
+
+
+def table_parts(
+    report: HeadReport, sort: Metric | None, palette: Palette, width: int | None, precision: int | None = None
+) -> list[RenderableType]:
+    """Return what ran, a row for every head, and what the numbers are over.
+
+    The metric that heads are ranked by stands first. Without a precision, numbers have as many digits, 4 to 2, as let
+    all columns stand in one line.
     """
+    names: list[Metric] = sorted(report.names, key=lambda name: name != sort)
+    if sort is not None and sort not in names:
+        names.insert(0, sort)
+    columns = _fitting(report, names, sort, palette, width, precision)
+    notes = _notes(report, names, [column.title for column in columns], sort)
+    parts: list[RenderableType] = [_headline(report, palette), table(columns, width)]
+    return [*parts, Text(palette.fit("; ".join(notes)), DIM)] if notes else parts
 
-    def fits(columns: Sequence[Column]) -> bool:
-        return width is None or width_of(columns) - 2 <= width
 
-    def of(tables: Sequence[list[Column]], titles: set[str]) -> list[list[Column]]:
-        return [[column for column in columns if column.title in titles] for columns in tables]
+def _fitting(
+    report: HeadReport,
+    names: Sequence[Metric],
+    sort: Metric | None,
+    palette: Palette,
+    width: int | None,
+    precision: int | None,
+) -> list[Column]:
+    """Return as many columns as fit the width, those first that tell most, with as many digits as they leave room for.
 
-    digits = range(DIGITS, 1, -1) if shown.precision is None else [shown.precision]
-    tables = [_columns(survey, names, shown, palette, each) for each in digits]
-    empty = {name for name in names if name != shown.sort and not _is_defined(survey, name)}
-    defined = of(tables, {column.title for column in tables[0]} - empty)
-    for columns in (*tables, *defined):
-        if fits(columns):
-            return columns
-    folded = min(defined, key=lambda columns: len(table(columns, width).lines))
-    if len(table(folded, width).lines) <= lines:
-        return folded
-    by_name = {column.title: column for column in defined[-1]}
-    chosen = defined[-1][:2]
-    for name in _BY_USE:
-        if name in by_name and by_name[name] not in chosen and fits([*chosen, by_name[name]]):
-            chosen.append(by_name[name])
-    narrow = of(defined, {column.title for column in chosen})
-    return next(filter(fits, narrow), narrow[-1])
+    Metrics that no head has are left out.
+    """
+    shown = [name for name in names if name == sort or _is_defined(report, name)]
+    while True:
+        for digits in range(DIGITS, 1, -1) if precision is None else [precision]:
+            columns = _columns(report, shown, sort, palette, digits)
+            if width is None or width_of(columns) - 2 <= width or len(shown) < 2:
+                return columns
+        shown.remove(max((name for name in shown if name != sort), key=_BY_USE.index))
 
 
 def _columns(
-    survey: HeadReport, names: Sequence[Metric], shown: HeadTable, palette: Palette, digits: int
+    report: HeadReport, names: Sequence[Metric], sort: Metric | None, palette: Palette, digits: int
 ) -> list[Column]:
-    """Return where each head is, what it does in words if that is shown, and a column of numbers for each name."""
-    kinds = {head.kind for head in survey.heads}
-    longest = max(map(len, kinds)) if kinds != {"self"} else 0
-
-    def place(layer: object, kind: str, head: object) -> str:
-        """Return where a head is as one word, which stands at the left of every piece of a folded table."""
-        return f"{layer:>5}  {kind:<{longest}}  {head:>4}" if longest else f"{layer:>5}  {head:>4}"
-
-    places = [place(head.layer, head.kind, head.head) for head in survey.heads]
-    columns = [Column(place("layer", "kind", "head"), places, BOLD)]
-    columns += _label_columns(survey, digits) if shown.has_labels else []
+    """Return where each head is, what it does in a word, and a column of numbers for each name."""
+    kinds = [head.kind for head in report.heads]
+    columns = [Column("layer", [str(head.layer) for head in report.heads], BOLD)]
+    columns += [Column("kind", kinds, None, "<")] * (set(kinds) != {"self"})
+    columns += [Column("head", [str(head.head) for head in report.heads], BOLD)]
+    first = [head.labels[0] if head.labels else None for head in report.heads]
+    styles = [DIM if label is None else palette.of_label(label.name, label.gain) for label in first]
+    columns.append(Column("label", [MIXED if label is None else label.name for label in first], styles, "<"))
     for name in names:
-        texts = [palette.fit(_number(head, name, survey.sentences > 1, digits)) for head in survey.heads]
-        style = BOLD if name == shown.sort else None
+        texts = [palette.fit(_number(head, name, report.sentences > 1, digits)) for head in report.heads]
+        style = BOLD if name == sort else None
         columns.append(Column(name, texts, style, title_style=style or DIM))
     return columns
 
 
-def _label_columns(survey: HeadReport, digits: int) -> Iterator[Column]:
-    """Yield the strongest label of each head, the numbers that it follows from, and the other labels."""
-    first = [head.labels[0] if head.labels else None for head in survey.heads]
-    styles = [DIM if label is None else BOLD for label in first]
-    yield Column("label", [MIXED if label is None else label.name for label in first], styles, "<")
-    for title, style in (("score", None), ("baseline", DIM), ("gain", None)):
-        numbers = ["" if label is None else number_text(getattr(label, title), digits) for label in first]
-        yield Column(title, numbers, style)
-    others = [
-        ", ".join(f"{label.name} {number_text(label.score, digits)}" for label in head.labels[1:])
-        for head in survey.heads
-    ]
-    if any(others):
-        yield Column("also", others, DIM, "<")
-
-
-def _is_defined(survey: HeadReport, name: Metric) -> bool:
-    return any(head.metrics[name] is not None for head in survey.heads)
+def _is_defined(report: HeadReport, name: Metric) -> bool:
+    return any(head.metrics[name] is not None for head in report.heads)
 
 
 def _number(head: HeadSummary, name: Metric, has_several: bool, digits: int) -> str:
@@ -196,99 +378,28 @@ def _number(head: HeadSummary, name: Metric, has_several: bool, digits: int) -> 
     return number_text(mean, digits) + spread
 
 
-def _notes(survey: HeadReport, names: Sequence[Metric], titles: Sequence[str], shown: HeadTable) -> list[str]:
+def _notes(report: HeadReport, names: Sequence[Metric], titles: Sequence[str], sort: Metric | None) -> list[str]:
     """Return what the numbers are over, where that is not plain, and what the table has no room for."""
-    notes = _label_notes(survey) if shown.has_labels else []
-    is_one = survey.sentences == 1
-    if shown.sort is not None and not _is_defined(survey, shown.sort):
-        notes.append(f"no head is ranked: {shown.sort} is not defined for {'this' if is_one else 'any'} sentence")
+    notes = []
+    is_one = report.sentences == 1
+    if sort is not None and not _is_defined(report, sort):
+        notes.append(f"no head is ranked: {sort} is not defined for {'this' if is_one else 'any'} sentence")
     left_out = [name for name in names if name not in titles]
-    unknown = [name for name in left_out if not _is_defined(survey, name)]
+    unknown = [name for name in left_out if not _is_defined(report, name)]
     if unknown and is_one:
         notes.append(f"{', '.join(unknown)} not defined for this sentence")
     if more := [name for name in left_out if name not in unknown]:
         notes.append(f"no room for {', '.join(more)}; -F tsv has them, --metrics chooses")
     if is_one:
-        is_undefined = any(head.metrics[name] is None for head in survey.heads for name in names if name in titles)
+        is_undefined = any(head.metrics[name] is None for head in report.heads for name in names if name in titles)
         return [*notes, *[f"{UNDEFINED} not defined for this sentence"] * is_undefined]
-    if names:
-        notes.append(f"mean ± standard deviation over {_over(survey)}")
+    notes.append(f"mean ± standard deviation over {_over(report)}")
     fewer: dict[str, list[str]] = {}
     for name in names:
-        counts = [head.counts[name] for head in survey.heads]
-        if min(counts) < survey.sentences:
+        counts = [head.counts[name] for head in report.heads]
+        if min(counts) < report.sentences:
             fewer.setdefault(span(min(counts), max(counts)), []).append(name)
     for count, found in fewer.items():
         where = "none of them" if count == "0" else f"the {count} in which it is defined"
         notes.append(f"{', '.join(found)} over {where}")
     return notes
-
-
-def _over(survey: HeadReport) -> str:
-    return f"{survey.sentences:,} {'sequences' if survey.is_test else 'sentences'}"
-
-
-def _label_notes(survey: HeadReport) -> list[str]:
-    """Return how a label is given, and what its numbers are where they are no weights."""
-    notes = [
-        "gain: share of the way from the baseline, a head that weighs all allowed keys alike, to the best head; "
-        f"labels from {LEAST:g}"
-    ]
-    names = {label.name for head in survey.heads for label in head.labels}
-    units = [unit for name, unit in (("local", "local in positions"), ("broad", "broad in keys")) if name in names]
-    notes += [f"scores: {', '.join(units)}, else weights"] if units else []
-    is_trained = survey.source.kind == "pretrained"
-    if names & {"same token", "induction"} and not survey.is_test:
-        test = "; --induction tests them" if is_trained else ""
-        notes.append(f"same token and induction rest on the few tokens that come twice{test}")
-    elif is_trained and not survey.is_test:
-        notes.append("--induction looks for induction heads, on random tokens that come twice")
-    return notes
-
-
-# --- the map -----------------------------------------------------------------------------------------------
-
-
-def grid_parts(
-    survey: HeadReport, metric: Metric, palette: Palette, width: int | None, precision: int | None
-) -> Iterator[RenderableType]:
-    """Yield what ran, one map of layers × heads for each kind of attention, and the heads at both ends."""
-    yield _headline(survey, palette)
-    numbers: dict[str, dict[tuple[int, int], float | None]] = {}
-    for head in survey.heads:
-        numbers.setdefault(head.kind, {})[head.layer, head.head] = head.metrics[metric]
-    maps = {kind: HeadMap.of(own) for kind, own in numbers.items()}
-    scale = scale_of(maps.values())
-    values = np.concatenate([one.values[one.shown] for one in maps.values()])
-    title = metric if survey.sentences == 1 else f"{metric}, mean over {_over(survey)}"
-    marks = {
-        f"{UNDEFINED} not defined": len(values) < len(survey.heads),
-        "0 exactly zero": bool((values == 0).any()),
-        "I infinite": bool(np.isinf(values).any()),
-    }
-    notes = [[Segment(palette.fit(mark), DIM)] for mark, is_there in marks.items() if is_there]
-    yield flowing(
-        [[Segment(title, BOLD)], *[ramp_line(scale, palette)] * bool(np.isfinite(values).any()), *notes], width
-    )
-    digits, room = 2 if precision is None else precision, width or COMFORTABLE
-    for kind, map_ in maps.items():
-        # In strips of as many heads as there is room for; in colour a cell is its number, where all of them fit.
-        names = ["head", *(f"layer {layer}" for layer in map_.layers)]
-        margin, every = max(map(len, names)) + 1, len(map_.heads)
-        widths = (map_.widest(digits), 2) if palette.has_color else (2,)
-        cell = next((each for each in widths if margin + each * every <= room), 1)
-        step, rows = max((room - margin) // cell, 1), range(len(map_.layers))
-        strips = (range(start, min(start + step, every)) for start in range(0, every, step))
-        drawn = [map_.drawn(rows, strip, cell, names, scale, palette, digits) for strip in strips]
-        yield stack([*[block([[Segment(kind, BOLD)]])] * (len(maps) > 1), *drawn])
-    if values.size:
-        defined = replace(survey, heads=tuple(head for head in survey.heads if head.metrics[metric] is not None))
-        lines = []
-        for title, reverse in (("highest", False), ("lowest", True)):
-            parts = [[Segment(f"{title:<7}", BOLD)]]
-            for head in defined.ranked(metric, reverse=reverse, top=_NAMED).heads:
-                where = f"{head.kind} " * (len(maps) > 1) + f"layer {head.layer} head {head.head}"
-                number = _number(head, metric, survey.sentences > 1, DIGITS if precision is None else precision)
-                parts.append([Segment(palette.fit(f"{where}: {number}"))])
-            lines.append(flowing(parts, width))
-        yield stack(lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,19 +13,25 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.masks.comparison import Comparison, summary
+from attncli.masks.comparison import Comparison
 from attncli.masks.conventions import WRITTEN
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
+from attncli.masks.recognition import rule_of, shape_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import COMFORTABLE, Block, Cell, block, cell, flowing, grid, hstack, stack, wrap_cells
+from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, stack
 from attncli.render.findings import finding_lines, tally
 from attncli.render.heatmap import Heatmap, heatmaps, pooling
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.text import join_ranges, span
+from attncli.text import join_ranges, plural
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
+
+
+# How far along the colours cells stand that attend, and those of a query's own position: calm, and apart. Without
+# colours a cell that attends is full.
+_COLORED, _PLAIN = (0.45, 0.75), (1.0, 0.7)
 
 
 @dataclass(frozen=True)
@@ -57,33 +62,54 @@ class MaskPicture:
             kinds.setdefault(np.packbits(allowed).tobytes() + np.packbits(blind).tobytes(), []).append(plane)
         return list(kinds.values())
 
+    @cached_property
+    def _positions(self) -> tuple[Int[np.ndarray, "Q 1"], Int[np.ndarray, " K"]]:
+        """The positions of the queries, past included, and those of the keys."""
+        return np.array(self.rows.indices)[:, None] + self.past, np.array(self.columns.indices)
+
+    @cached_property
+    def _is_of_itself(self) -> bool:
+        """Whether queries and keys are the same tokens, as far as their labels say."""
+        keys = dict(zip(self.columns.indices, self.columns.labels, strict=True))
+        rows = zip(self.rows.indices, self.rows.labels, strict=True)
+        return all(keys.get(index + self.past, label) == label or label.isdigit() for index, label in rows)
+
     def picture(self, pool: tuple[int, int], palette: Palette, room: int) -> Block:
         """Return the cells, what their marks mean, and the keys that the rows do not name."""
-        shares = [_shares(self.allowed[kind[0]], pool) for kind in self.kinds]
-        pictures = [Heatmap(self._title(kind), own, own > 0) for kind, own in zip(self.kinds, shares, strict=True)]
-        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, Scale(0.0, 1.0))
+        attends, itself = _COLORED if palette.has_color else _PLAIN
+        queries, keys = self._positions
+        has_own, pictures = pool == (1, 1) and self._is_of_itself and bool((queries == keys).any()), []
+        for kind in self.kinds:
+            values = attends * _shares(self.allowed[kind[0]], pool)
+            if has_own:
+                values[(queries == keys) & (values > 0)] = itself
+            pictures.append(Heatmap(self._title(kind), values, values > 0))
+        scale = Scale(0.0, 1.0)
+        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale)
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
-        full, style = palette.ramp(2)[-1]
-        notes = [" masked", mark_note(self.blind)]
-        notes += [f"shade: share of {pool[0]}×{pool[1]} cells"] * (pool != (1, 1))
-        legend = [[Segment(full, style), Segment(" attends", DIM)]]
-        legend += [[Segment(palette.fit("·" * (note == " masked") + note), DIM)] for note in notes if note]
-        parts = [cells, flowing(legend, room)]
+        marks = [(attends, " attends"), *([(itself, " itself")] if has_own else [])]
+        shown = palette.cells(np.array([[value for value, _ in marks]]), np.ones((1, len(marks)), bool), scale, 2)
+        legend = [[Segment(*one), Segment(note, DIM)] for one, (_, note) in zip(shown[0], marks, strict=True)]
+        notes = ["" if self.allowed.all() else palette.fit("· masked"), mark_note(self.blind)]
+        notes += [palette.fit(f"shade: share of {pool[0]}×{pool[1]} cells")] * (pool != (1, 1))
+        parts = [cells, flowing([*legend, *([Segment(note, DIM)] for note in notes if note)], room)]
         # The keys by name, unless they are nameless, pooled, or named by the rows already.
-        keys = list(zip(self.columns.indices, self.columns.labels, strict=True))
+        columns = list(zip(self.columns.indices, self.columns.labels, strict=True))
         named = set(zip((index + self.past for index in self.rows.indices), self.rows.labels, strict=True))
-        if pool == (1, 1) and any(self.columns.labels) and not named >= set(keys):
-            listed = [[Segment(f"{index} ", DIM), Segment(label)] for index, label in keys]
+        if pool == (1, 1) and any(self.columns.labels) and not named >= set(columns):
+            listed = [[Segment(f"{index} ", DIM), Segment(label)] for index, label in columns]
             parts.append(flowing([[Segment("keys", BOLD)], *listed], room))
         return stack(parts)
 
-    def facts(self, palette: Palette, room: int, title: str = "") -> Iterator[Block]:
-        """Yield the numbers of every kind of plane, under a title that says which."""
+    def facts(self, palette: Palette, room: int, title: str = "") -> Block:
+        """Return what every kind of plane is like: how many keys a query has, and what is odd."""
+        lines = []
         for kind in self.kinds:
             heading = palette.fit(f"{title} {self._title(kind)}".strip())
-            lines = [block([[Segment(line, BOLD)]]) for line in wrap(heading, room)]
-            yield stack([*lines, self._numbers(kind[0], palette, room)])
+            facts = [[Segment(palette.fit(fact))] for fact in self._facts(kind[0])]
+            lines.append(flowing([*([[Segment(heading, BOLD)]] if heading else []), *facts], room))
+        return stack(lines)
 
     def _title(self, kind: Sequence[int]) -> str:
         """Return what the planes of a kind are called."""
@@ -91,21 +117,19 @@ class MaskPicture:
             return self.names[0] if len(self.names) == 1 else ""
         return self.names[kind[0]] + (f" and {len(kind) - 1} more" if len(kind) > 1 else "")
 
-    def _numbers(self, plane: int, palette: Palette, room: int) -> Block:
-        queries, keys = np.array(self.rows.indices), np.array(self.columns.indices)
-        facts = summary(self.allowed[plane], queries + self.past, keys)
-        first = "none" if facts.first is None else span(*(self.columns.indices[place] for place in facts.first))
-        lines = [
-            ("keys per row", f"{span(facts.fewest, facts.most)}, the first one visible {first}"),
-            ("density", f"{facts.density:.4g}"),
-            ("symmetric", {None: "rows and columns differ", True: "yes", False: "no"}[facts.is_symmetric]),
-            ("causal", "yes" if facts.is_causal else "no"),
-            ("fully masked rows", join_ranges(queries[self.blind[plane]].tolist())),
-            ("keys nobody sees", join_ranges(keys[list(facts.unseen_keys)].tolist())),
-        ]
-        margin = max(len(name) for name, _ in lines) + 2
-        rows: list[list[Cell]] = [[(name, DIM), (palette.fit(text), None)] for name, text in lines]
-        return grid(wrap_cells(rows, room - margin), "<<", None)
+    def _facts(self, plane: int) -> Iterator[str]:
+        allowed, (queries, keys) = self.allowed[plane], self._positions
+        counts = allowed.sum(axis=1)
+        fewest, most = int(counts.min()), int(counts.max())
+        yield f"{fewest} to {most} keys per query" if fewest < most else f"{plural(most, 'key')} per query"
+        yield f"{counts.sum() / allowed.size:.0%} of cells".replace("%", " %")
+        if self._is_of_itself:
+            later = int((allowed & (keys > queries)).sum())
+            yield f"{plural(later, 'cell')} after the query" if later else "causal: none after the query"
+        if self.blind[plane].any():
+            yield f"fully masked rows: {join_ranges(np.array(self.rows.indices)[self.blind[plane]].tolist())}"
+        if not allowed.any(axis=0).all():
+            yield f"unseen keys: {join_ranges(keys[~allowed.any(axis=0)].tolist())}"
 
 
 def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.ndarray, "R C"]:
@@ -122,14 +146,10 @@ class MaskView(NamedTuple):
     Attributes:
         palette: how cells look.
         width: cells in a line; None where the output sets none.
-        queries: what the query at each position is called, past included; None where there are only positions.
-        keys: what the key at each position is called.
     """
 
     palette: Palette
     width: int | None
-    queries: Sequence[str] | None = None
-    keys: Sequence[str] | None = None
 
     @property
     def room(self) -> int:
@@ -138,27 +158,29 @@ class MaskView(NamedTuple):
 
     def shown(self, subject: MaskGrid) -> Iterator[RenderableType]:
         """Yield the pictures and the numbers of a mask."""
-        yield Text(self.palette.label(_headline(subject, self.keys is None)))
-        drawing = self._drawing(subject)
-        yield drawing.picture(self.pool(subject), self.palette, self.room)
-        yield from drawing.facts(self.palette, self.room)
+        yield Text(self.palette.label(_headline(subject, has_rule=True)))
+        yield from self.drawn(subject)
+
+    def drawn(self, subject: MaskGrid) -> Iterator[RenderableType]:
+        """Yield the same without the line that says what it is."""
+        picture = self._picture(subject)
+        yield picture.picture(self.pool(subject), self.palette, self.room)
+        yield picture.facts(self.palette, self.room)
 
     def pool(self, subject: MaskGrid) -> tuple[int, int]:
         """Return how many rows and columns a drawn cell stands for."""
-        drawing = self._drawing(subject)
-        return pooling(drawing.rows, drawing.columns, self.room)
+        picture = self._picture(subject)
+        return pooling(picture.rows, picture.columns, self.room)
 
-    def _drawing(self, subject: MaskGrid) -> MaskPicture:
+    def _picture(self, subject: MaskGrid) -> MaskPicture:
         _, queries, keys = subject.allowed.shape
         blind = np.asarray(~subject.allowed.any(axis=2))
-        rows = self._axis(self.queries, range(subject.past, subject.past + queries)).marking(blind)
-        columns = self._axis(self.keys, range(keys))
-        return MaskPicture(subject.allowed, blind, subject.planes, rows, columns)
+        of_rows, of_keys = subject.tokens or ([""] * queries, [""] * keys)
+        rows = self._axis(of_rows, range(subject.past, subject.past + queries)).marking(blind)
+        return MaskPicture(subject.allowed, blind, subject.planes, rows, self._axis(of_keys, range(keys)))
 
-    def _axis(self, tokens: Sequence[str] | None, positions: range) -> Axis:
-        named = tokens or ()
-        labels = (named[position] if position < len(named) else "" for position in positions)
-        return Axis(tuple(self.palette.shortened(label, LONGEST_LABEL) for label in labels), tuple(positions))
+    def _axis(self, tokens: Sequence[str], positions: range) -> Axis:
+        return Axis(tuple(self.palette.shortened(label, LONGEST_LABEL) for label in tokens), tuple(positions))
 
 
 def pooling_note(pool: tuple[int, int], command: str) -> str:
@@ -166,14 +188,20 @@ def pooling_note(pool: tuple[int, int], command: str) -> str:
     return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
 
 
-def _headline(subject: MaskGrid, is_of_positions: bool) -> str:
+def _headline(subject: MaskGrid, has_rule: bool) -> str:
+    """Return what a mask is: its name, the rule that its cells follow, its size, and how its values are read."""
     _, queries, keys = subject.allowed.shape
-    text = f"{subject.name} · {queries} queries × {keys} keys"
-    if subject.past or (is_of_positions and queries < keys):
-        text += f", past {subject.past}"
+    parts = [subject.name]
+    if has_rule and subject.expression is None and not subject.is_ambiguous:
+        cells = subject.cells.reshape((1,) * (4 - subject.cells.ndim) + subject.cells.shape)
+        parts.append(rule_of(cells, shape_of(cells), subject.past).text)
+    past = f", past {subject.past}" if subject.past or (subject.tokens is None and queries < keys) else ""
+    parts.append(f"{queries} queries × {keys} keys{past}")
     if subject.stored is not None and subject.reading is not None:
-        text += f" · {subject.stored.dtype or 'numbers'} {list(subject.stored.values.shape)}"
-    return text
+        axes = f" {list(subject.shape)}" if len(subject.shape) > 2 else ""
+        reading = f"{WRITTEN[subject.reading.convention]} ({subject.reading.why})"
+        parts += [f"{subject.stored.dtype or 'numbers'}{axes}", "ambiguous" if subject.is_ambiguous else reading]
+    return " · ".join(filter(None, parts))
 
 
 # Cells of a comparison: neither allows, both do, one does, and a pooled cell in which each does somewhere.
@@ -198,7 +226,7 @@ def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
     """Return the picture of where two masks differ, what its marks mean, and how often they occur."""
     queries, keys = comparison.both.shape
     rows = Axis(("",) * queries, tuple(range(comparison.past, comparison.past + queries)))
-    columns = Axis(("",) * keys, tuple(range(keys)))
+    columns = Axis(("",) * keys, tuple(range(comparison.first_key, comparison.first_key + keys)))
     pool = pooling(rows, columns, room)
     planes = comparison.only_first, comparison.only_second, comparison.both
     first, second, both = (_shares(cells, pool) > 0 for cells in planes)
@@ -210,7 +238,8 @@ def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
     rows, columns = rows.pooled(pool[0]), columns.pooled(pool[1])
     lines = [columns.ticks(width, palette), *([cells[code] for code in row] for row in codes.tolist())]
     names = [palette.shortened(name, room - 20) for name in comparison.names]
-    notes = [f"{'AB'[side]} only {names[side]}: {np.count_nonzero(planes[side])}" for side in (0, 1)]
+    counts = [int(np.count_nonzero(cells)) for cells in planes[:2]]
+    notes = [f"{'AB'[side]} only {names[side]}: {plural(counts[side], 'cell')}" for side in (0, 1) if counts[side]]
     notes += [f"{palette.fit('░')} both", f"{palette.fit('·')} neither"]
     notes += ["X each somewhere"] if (codes == _EITHER).any() else []
     notes += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []
@@ -219,24 +248,15 @@ def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
 
 
 def checked(
-    subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, palette: Palette, room: int
+    subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, view: MaskView
 ) -> Iterator[RenderableType]:
-    """Yield what a check found, and where."""
-    yield Text(palette.label(_read_as(subject)))
+    """Yield what a check found, and where: the wrong cells, or without an expectation the mask."""
+    yield Text(view.palette.label(_headline(subject, has_rule=bool(findings))))
     if findings:
-        yield finding_lines(findings, palette)
+        yield finding_lines(findings, view.palette, view.width)
     if comparison is not None:
         names = (comparison.names[0], "expected")
-        yield _difference(replace(comparison, names=names), palette, room)
-    yield Text(tally(findings))
-
-
-def _read_as(subject: MaskGrid) -> str:
-    """Return what a mask is and how its values are read."""
-    if subject.stored is None or subject.reading is None:
-        _, queries, keys = subject.allowed.shape
-        return f"{subject.name} · {queries} queries × {keys} keys"
-    text = f"{subject.name} · {subject.stored.dtype or 'numbers'} {list(subject.shape)} · "
-    if subject.reading.is_ambiguous:
-        return text + "ambiguous"
-    return f"{text}{WRITTEN[subject.reading.convention]} ({subject.reading.why})"
+        yield _difference(replace(comparison, names=names), view.palette, view.room)
+    elif findings and not subject.is_ambiguous:
+        yield from view.drawn(subject)
+    yield tally(findings)

@@ -11,7 +11,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
-from rich.color import Color
 from rich.style import Style
 
 from attncli.text import visible
@@ -33,6 +32,13 @@ COLORMAPS = {
 # are as dark as each other, and nobody who cannot tell red from green takes one for the other. (The darkest blue has a
 # trace less green, 053061 there, so that the nearest of 256 colours is a blue too.)
 _AROUND_ZERO = ("7f3b08", "b35806", "e08214", "fdb863", "f7f7f7", "92c5de", "4393c3", "2166ac", "052e61")
+# What heads do, each label on a hue of Okabe and Ito's, which readers who are colour-blind tell apart: grey is for the
+# labels that most heads have, and the loudest one for the rarest.
+_HUES = {
+    "previous": "56b4e9", "next": "0072b2", "self": "f0e442", "sink": "8c8c8c", "duplicate": "cc79a7",
+    "induction": "d55e00", "separator": "b8a88a", "local": "009e73", "broad": "8070d0",
+}  # fmt: skip
+_BACKDROP = "202020"  # that pale hues come near to
 _ROUNDING = 1e-5  # by which a weight in float32 may exceed 1
 _LEAST_REACH = 1e-5  # of differences; weights in float32 are rounded to a hundredth of it
 _STEPS = {"truecolor": 256, "256": 9}
@@ -53,13 +59,15 @@ _SIGNED_RAMPS = {
 
 # Where two cells share a character there is no room for a glyph, and what is odd has a colour that no map has: none of
 # them is a step between violet, blue, green, yellow and grey, or looks like a light or a dark background.
+# A difference that is zero is grey, for brown would be one.
 _TONES = {"0": "6b4226", "+": "ff7f0e", "-": "f7a8c4", "I": "d100d1", "X": "e3000f"}
+_NO_CHANGE = "808080"
 
 # What our own words and glyphs become where the encoding lacks them.
 _PLAIN = str.maketrans({
     "·": ".", "×": "x", "−": "-", "–": "-", "→": "->", "⋯": "..", "…": "..", "■": "#", "ᵀ": "^T", "√": "sqrt",
     "│": "|", "─": "-", "┼": "+", "░": ":", "▒": "=", "▓": "#", "█": "@", "␣": "_", "◌": "", "‖": "||", "÷": "/",
-    "≤": "<=", "▸": ">", "▾": "v", "◆": "&",
+    "≤": "<=", "▸": ">", "▾": "v", "◆": "&", "╭": "+", "╮": "+", "╰": "+", "╯": "+",
 })  # fmt: skip
 # Of those, what stands in a token's label; anything else there is the token's own, and no other token may look like it.
 _PLAIN_MARKS = str.maketrans({"␣": "_", "◌": ""})
@@ -231,11 +239,19 @@ class Palette(NamedTuple):
         for mark, where in scale.odd(values).items():
             for row, column in np.argwhere(where & allowed).tolist():
                 style = drawn[row][column][1] if mark in {"0", "+", "-"} else None
+                if mark == "0" and scale.is_signed:
+                    style = DIM
                 drawn[row][column] = (mark[-width:].rjust(width), style)
         masked = (self.fit("·").rjust(width), DIM)
         for row, column in np.argwhere(~allowed).tolist():
             drawn[row][column] = masked
         return drawn
+
+    def of_label(self, label: str, gain: float = 1.0) -> Style | None:
+        """Return what a head of this label stands on, the paler the less it gains; None without colours."""
+        if not self.has_color or label not in _HUES:
+            return None
+        return colors((_BACKDROP, _HUES[label]), 101)[round(100 * (0.3 + 0.7 * gain))]
 
     @property
     def has_halves(self) -> bool:
@@ -254,7 +270,7 @@ class Palette(NamedTuple):
 
         ramp = self.ramp(1, scale.is_signed)
         tones = [style.bgcolor for _, style in ramp if style is not None]
-        tones += [Color.parse(f"#{tone}") for tone in _TONES.values()]
+        tones += [style.bgcolor for mark in _TONES if (style := self.swatch(mark, scale.is_signed))]
         places = _steps(values, scale, len(ramp))
         for mark, where in scale.odd(values).items():
             places[where] = len(ramp) + list(_TONES).index(mark[-1])
@@ -273,9 +289,10 @@ class Palette(NamedTuple):
         pairs = zip(places[::2].tolist(), places[1::2].tolist(), strict=True)
         return [[drawn(*pair) for pair in zip(*rows, strict=True)] for rows in pairs]
 
-    def swatch(self, mark: str) -> Style | None:
+    def swatch(self, mark: str, is_signed: bool = False) -> Style | None:
         """Return how the half of a character is drawn that stands for a mark; None is none of them."""
-        return Style(color="#ffffff", bgcolor=f"#{_TONES[mark]}") if mark in _TONES else None
+        tone = _NO_CHANGE if mark == "0" and is_signed else _TONES.get(mark)
+        return None if tone is None else Style(color="#ffffff", bgcolor=f"#{tone}")
 
 
 def _steps(values: Float[np.ndarray, "Q K"], scale: Scale, count: int) -> Int[np.ndarray, "Q K"]:

@@ -127,7 +127,7 @@ def _stages(one: AttentionCell, sheet: TableFormat) -> Iterator[tuple[str, Any, 
     cap = "" if layer.softcap is None else f"softcapped, {layer.softcap:g}·tanh(x / {layer.softcap:g}); "
     if one.allowed:
         yield "score", one.score, f"{cap}the mask allows it"
-    elif layer.scores is not None:
+    elif layer.recorded_scores is not None:
         yield "score", one.score, "masked, and recorded after the mask"
     else:
         yield "score", one.score, f"{cap}masked: the softmax gets {sheet.number(one.masked)} instead"

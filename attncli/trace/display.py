@@ -1,14 +1,15 @@
 """What results offer to who holds them in Python: a view in a notebook, a data frame, a figure.
 
-They are made by `attncli.formats.python`, which reads every result; `attncli/__init__.py` names it, no module here.
+They are made by `attncli.formats.python`, which reads every result and is no module's to import here:
+`attncli/__init__.py` registers it.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from attncli.errors import UsageError
 from attncli.text import as_list
 
 if TYPE_CHECKING:
@@ -17,8 +18,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_registered: list[Callable[[], Any]] = []
+
+
+def register(load: Callable[[], Any]) -> None:
+    """Say what returns the module that shows results; the last one that is registered does."""
+    _registered[:] = [load]
+
+
 def _presentation() -> Any:
-    return sys.modules["attncli"].presentation()  # imported before any of its modules
+    if not _registered:
+        raise UsageError("results are shown by the package: take them from attncli, as in attncli.load(path)")
+    return _registered[0]()
 
 
 class Displayed:

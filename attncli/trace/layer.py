@@ -59,8 +59,8 @@ class Stages:
     def scores(self) -> Float[np.ndarray, "H Q K"]:
         """Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked."""
         layer = self.layer
-        if layer.scores is not None:
-            return self._rows(layer.scores)
+        if layer.recorded_scores is not None:
+            return self._rows(layer.recorded_scores)
         assert layer.q is not None
         assert layer.k is not None
         assert layer.scale is not None
@@ -79,8 +79,8 @@ class Stages:
     def weights(self) -> Float[np.ndarray, "H Q K"]:
         """Softmax of the masked scores over the keys."""
         layer = self.layer
-        if layer.weights is not None:
-            return self._rows(layer.weights)
+        if layer.recorded_weights is not None:
+            return self._rows(layer.recorded_weights)
         masked = attention.masked_scores(self.scores, self.mask, layer.fill)
         is_kept = masked is self.scores  # where nothing is masked
         highest, exponentials, totals = attention.softmax_parts(masked, self.sinks, None if is_kept else masked)
@@ -160,7 +160,11 @@ def merge_layers(layers: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
 
 def _way(layer: LayerTrace) -> tuple[Any, ...] | None:
     """Return how a layer's weights follow from its queries and keys; None where more goes into them."""
-    if layer.q is None or layer.k is None or any(each is not None for each in (layer.bias, layer.sinks, layer.weights)):
+    if (
+        layer.q is None
+        or layer.k is None
+        or any(each is not None for each in (layer.bias, layer.sinks, layer.recorded_weights))
+    ):
         return None
     return layer.q.shape, layer.k.shape, layer.scale, layer.softcap, layer.fill
 
@@ -212,7 +216,9 @@ class Derived(NamedTuple):
     head: str | None = None
 
 
-_ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
+ARRAYS = (
+    "q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "recorded_scores", "recorded_weights",
+)  # fmt: skip
 _NOT_DERIVED = frozenset({"embeddings", "q", "k", "v", "scores", "output"})
 
 
@@ -241,8 +247,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         inputs: what the queries are projected from, `[Q, E]` (toy layers and live modules).
         out_projection: W_o, `[H·Dv, E]`.
         out_bias: its bias, `[E]`.
-        scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are derived.
-        weights: as the softmax gave them, `[H, Q, K]`, or what `derived` says; None where they follow from the scores.
+        recorded_scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are computed.
+        recorded_weights: as the softmax gave them, `[H, Q, K]`, or what `derived` says; None where they are computed.
         derived: what stands in the place of weights; None where it is what a model computes.
         whole: the `Trace` that it was taken from by `Trace.layer`, whose tokens name what it shows; else None.
     """
@@ -263,8 +269,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
     inputs: Float[np.ndarray, "Q E"] | None = None
     out_projection: Float[np.ndarray, "HDv E"] | None = None
     out_bias: Float[np.ndarray, " E"] | None = None
-    scores: Float[np.ndarray, "H Q K"] | None = None
-    weights: RowSource | None = None
+    recorded_scores: Float[np.ndarray, "H Q K"] | None = None
+    recorded_weights: RowSource | None = None
     derived: Derived | None = None
     whole: Any = field(default=None, compare=False)
 
@@ -276,8 +282,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         embedding = 0 if self.out_projection is None else self.out_projection.shape[-1]
         expected = {
             "bias": ((1, queries, keys), cells),
-            "scores": (cells,),
-            "weights": (cells,),
+            "recorded_scores": (cells,),
+            "recorded_weights": (cells,),
             "sinks": ((heads,), (heads, queries)),
             "out_projection": ((concatenated, embedding),),
             "out_bias": ((embedding,),),
@@ -286,7 +292,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
             array = getattr(self, name)
             if array is not None and array.shape not in shapes:
                 wanted = " or ".join(str(list(shape)) for shape in shapes)
-                raise InputError(f"{name} has shape {list(array.shape)}; expected {wanted}")
+                raise InputError(f"{name.removeprefix('recorded_')} has shape {list(array.shape)}; expected {wanted}")
         if self.inputs is not None and (self.inputs.ndim != 2 or len(self.inputs) != queries):
             raise InputError(f"inputs has shape {list(self.inputs.shape)}; expected [{queries}, width]")
         if self.scale is not None and not abs(self.scale) <= _LARGEST:
@@ -302,7 +308,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
         A product or a sum of the same numbers may differ in its last digit where they stand in memory in another order,
         as transposed ones do: BLAS takes another kernel for them, and NumPy adds them up in another order.
         """
-        for name in _ARRAYS:
+        for name in ARRAYS:
             array = getattr(self, name)
             # One number everywhere, which takes no memory, has no order.
             if isinstance(array, np.ndarray) and not array.flags.c_contiguous and any(array.strides):
@@ -310,7 +316,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     def _checked_cells(self) -> tuple[int, int, int]:
         """Return H, Q and K, after checking that q, k and v agree on them."""
-        computes = self.weights is None or (self.scores is None and self.derived is None)
+        computes = self.recorded_weights is None or (self.recorded_scores is None and self.derived is None)
         if computes and (self.q is None or self.k is None or self.v is None or self.scale is None):
             raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
         arrays = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
@@ -333,8 +339,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         """`(H, Q, K)`, how many heads, query positions and key positions."""
         if self.q is not None and self.k is not None:
             return len(self.q), self.q.shape[1], self.k.shape[1]
-        assert self.weights is not None
-        heads, queries, keys = self.weights.shape
+        assert self.recorded_weights is not None
+        heads, queries, keys = self.recorded_weights.shape
         return heads, queries, keys
 
     @property
@@ -415,6 +421,11 @@ class LayerTrace(Displayed, Tabular, Drawable):
         if outside.size:
             raise UsageError(f"query {outside[0]} is out of range: there are {self.num_queries}")
         return HeadTrace(self, index, rows % self.num_queries)
+
+    @property
+    def weights(self) -> Float[np.ndarray, "H Q K"]:
+        """The weights of the heads that were asked for, in one array; `head(h).blocks()` reads those of a long text."""
+        return Stages(self, self.heads, np.arange(self.num_queries)).weights
 
     def __repr__(self) -> str:
         cells = f"{self.num_queries} queries × {self.num_keys} keys"

@@ -11,10 +11,9 @@ import numpy as np
 
 from attncli.files import atomic_write
 from attncli.masks.expressions import RuleMask, files_of
-from attncli.trace.layer import LayerTrace
+from attncli.trace.layer import ARRAYS, LayerTrace
 from attncli.trace.tokens import Tokens
 
-ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
 _NUMBERS = ("layer", "kind", "scale", "softcap")
 
 
@@ -43,12 +42,17 @@ def write_layers(path: str | Path, layers: Sequence[LayerTrace], header: Mapping
             entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
         else:
             arrays["mask"] = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
-        tensors |= {prefix + name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
+        tensors |= {prefix + tensor_name(name): np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
         entries.append(entry)
     whole = {name: _tokens(value) if isinstance(value, Tokens) else value for name, value in header.items()}
     with atomic_write(path) as aside:
         # Through bytes: the library's own errors about a file do not say what the system said.
         aside.write_bytes(save(tensors, metadata={"attncli": json.dumps(whole | {"layers": entries})}))
+
+
+def tensor_name(array: str) -> str:
+    """Return what an array of `LayerTrace` is called in a file."""
+    return array.removeprefix("recorded_")
 
 
 def _tokens(tokens: Tokens) -> list[dict[str, Any]]:

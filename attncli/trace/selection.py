@@ -1,11 +1,11 @@
-"""Choices of layers and heads (`0`, `2-4`, `0,3,-1`, `all`) and ranges of query rows (`500:520`)."""
+"""Choices of layers and heads (`0`, `2-4`, `0,3,-1`, `all`, `L3H2`) and ranges of query rows (`500:520`)."""
 
 from __future__ import annotations
 
 import operator
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attncli.errors import InputError, UsageError
 from attncli.text import visible
@@ -13,6 +13,7 @@ from attncli.text import visible
 MOST_LAYERS = 1000  # of a checkpoint: their modules are built, one by one
 MOST = 100_000  # layers, heads or their width; a file that claims more is damaged, or made to fill the memory
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
+_OF_LAYER = re.compile(r"L?(\d{1,9})[.:H](\d{1,9})", re.IGNORECASE)
 _RANGE = r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?"
 
 
@@ -43,12 +44,15 @@ class Indices(NamedTuple):
                 chosen = [operator.index(index) for index in (choice if isinstance(choice, Iterable) else [choice])]
             except TypeError:
                 raise UsageError(
-                    f"{what}s: expected an index, several, or a text such as '2-4', got {choice!r}"
+                    f"{what}: expected an index, several, or a text such as '2-4', got {choice!r}"
                 ) from None
             return cls(what, tuple((index, index) for index in chosen))
         matches = [_PART.fullmatch(part.strip()) for part in choice.split(",")]
         if not all(matches):
-            raise UsageError(f"--{what} '{visible(choice)}': expected a number, a range, a list or all: 0, 2-4, 0,3,-1")
+            raise UsageError(
+                f"--{what} '{visible(choice)}': expected a number, a range, a list or all: 0, 2-4, 0,3,-1"
+                + ", or layer and head: L3H2" * (what == "head")
+            )
         return cls(what, tuple((int(m[1]), int(m[2] or m[1])) for m in matches if m))
 
     @property
@@ -85,6 +89,24 @@ class Indices(NamedTuple):
         if not chosen:
             raise UsageError(f"no {self.what} was chosen; leave it out to have all of them")
         return tuple(chosen)
+
+
+def layer_and_heads(layers: Any, heads: Any) -> tuple[Any, Any]:
+    """Return the choices of layers and of heads where heads may name their layer: `3.2`, `3:2` or `L3H2`.
+
+    Raises:
+        UsageError: they name several layers, or another one than `layers`, of which None and `all` are any.
+    """
+    found = [_OF_LAYER.fullmatch(part.strip()) for part in heads.split(",")] if isinstance(heads, str) else []
+    named = {str(int(match[1])) for match in found if match}
+    if not named:
+        return layers, heads
+    if len(named) > 1 or not all(found):
+        raise UsageError(f"--head '{visible(heads)}': name heads of one layer, such as 3.2,3.4")
+    (layer,) = named
+    if (parts := Indices.of("layer", layers).parts) and parts != ((int(layer), int(layer)),):
+        raise UsageError(f"--head {heads} is in layer {layer}, and --layer names others; leave out --layer")
+    return layer, ",".join(match[2] for match in found if match)
 
 
 class RowRange(NamedTuple):

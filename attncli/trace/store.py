@@ -23,9 +23,9 @@ from attncli.masks.parser import parse
 from attncli.text import visible
 from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.dump import checked_cells, read_dump
-from attncli.trace.layer import LayerTrace, Proof
-from attncli.trace.save import ARRAYS
-from attncli.trace.selection import Indices
+from attncli.trace.layer import ARRAYS, LayerTrace, Proof
+from attncli.trace.save import tensor_name
+from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
 
@@ -57,8 +57,8 @@ class _Drawn(NamedTuple):
 
 def load(
     path: str | Path,
-    layers: str | int | Iterable[int] | Indices | None = None,
-    heads: str | int | Iterable[int] | None = None,
+    layer: str | int | Iterable[int] | Indices | None = None,
+    head: str | int | Iterable[int] | None = None,
     kind: str | None = None,
 ) -> Trace:
     """Read a saved trace, or a plain dump of `q`, `k` and perhaps `v`, `mask`, `bias`.
@@ -68,8 +68,8 @@ def load(
     Args:
         path: a safetensors file. In a dump q is `[T, D]`, `[H, T, D]` or `[1, H, T, D]`, likewise k and v;
             metadata may hold `tokens` (a JSON list of strings) and `scale`.
-        layers: which of the recorded layers; None is all of them.
-        heads: which heads to show and derive; None is all of them.
+        layer: which of the recorded layers; None is all of them.
+        head: which heads to show and derive; None is all of them.
         kind: the only kind of attention to read; None is every kind.
 
     Raises:
@@ -86,7 +86,8 @@ def load(
     try:
         tensors = Tensors(Path(path))
         read = _read_trace if "attncli" in tensors.metadata else read_dump
-        trace = read(tensors, Indices.of("layer", layers), Indices.of("head", heads))
+        layer, head = layer_and_heads(layer, head)
+        trace = read(tensors, Indices.of("layer", layer), Indices.of("head", head))
         selected = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
         if not selected:
             found = ", ".join(dict.fromkeys(layer.kind for layer in trace.layers))
@@ -214,8 +215,9 @@ def _tokens(recorded: list[Any]) -> Tokens:
 
 def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], heads: Indices) -> LayerTrace:
     prefix = f"layers.{fields['layer']}.{fields['kind']}."
-    arrays = {name: tensors.read(prefix + name) for name in ARRAYS if prefix + name in tensors.types}
-    integers = [name for name, array in arrays.items() if array.dtype.kind != "f"]
+    stored = {name: prefix + tensor_name(name) for name in ARRAYS}
+    arrays = {name: tensors.read(tensor) for name, tensor in stored.items() if tensor in tensors.types}
+    integers = [tensor_name(name) for name, array in arrays.items() if array.dtype.kind != "f"]
     if integers:
         raise TypeError(f"'{integers[0]}' holds no floats")
     cells = _cells(arrays)
@@ -233,8 +235,8 @@ def _layer(tensors: Tensors, entry: dict[str, Any], fields: dict[str, Any], head
 
 def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
     """Return H, Q and K of a saved layer."""
-    if "weights" in arrays:
-        heads, queries, keys = arrays["weights"].shape
+    if "recorded_weights" in arrays:
+        heads, queries, keys = arrays["recorded_weights"].shape
         return heads, queries, keys
     q, k = arrays["q"], arrays["k"]
     if q.ndim != 3 or k.ndim != 3:

@@ -94,9 +94,13 @@ class Token:
     @property
     def names(self) -> set[str]:
         """Every spelling under which a user may ask for this token."""
-        bare = self.text.removeprefix(_WORD_PIECE)
-        shown = (self.shown or "").strip()
-        return {self.text, self.label, *filter(None, (bare, _unmarked(bare), shown))}
+        piece = self.text.removeprefix(_WORD_PIECE)
+        return {self.text, self.label, *filter(None, (piece, _unmarked(piece), self.bare))}
+
+    @property
+    def bare(self) -> str:
+        """The characters of the token, without what the vocabulary writes before them."""
+        return _unmarked(self.text.removeprefix(_WORD_PIECE)) if self.shown is None else self.shown.strip()
 
     @property
     def spelling(self) -> str:
@@ -117,6 +121,8 @@ class Tokens(tuple[Token, ...]):
     def find(self, wanted: str | int, role: str) -> list[int]:
         """Return the positions of the tokens called `wanted`: its text, or a (possibly negative) index.
 
+        A word of several pieces is its last piece, which under a causal mask is the one that sees all of them.
+
         Args:
             wanted: a token as the vocabulary or the view spells it, or an integer, which is an index in any case.
             role: "query" or "key", for the error.
@@ -132,10 +138,47 @@ class Tokens(tuple[Token, ...]):
         try:
             index = int(wanted)
         except ValueError:
+            if runs := self._spelling(wanted):
+                return [run[-1] for run in runs]
             readable = list(dict.fromkeys(token.label for token in self))
             hint = did_you_mean(wanted, readable) or f"; the tokens are: {' '.join(readable[:40])}"
             raise InputMismatchError(f"--{role} '{visible(wanted)}': no such {role} token{hint}") from None
         return [self.at(index, role)]
+
+    def pieces_note(self, wanted: str | int) -> str:
+        """Return which pieces a word consists of, and that the last one stands for it; nothing for a single token."""
+        is_token = not isinstance(wanted, str) or any(wanted in token.names for token in self)
+        runs = [] if is_token else self._spelling(str(wanted))
+        return "; ".join(
+            f"'{visible(str(wanted))}' is pieces {run[0]}–{run[-1]}; this is its last, {run[-1]} {self[run[-1]].label}"
+            for run in runs[:1]
+        )
+
+    def _spelling(self, word: str) -> list[range]:
+        """Return the runs of several tokens that spell a word, where no letter stands before or behind it."""
+        runs = []
+        for first in range(len(self)):
+            spelled, last = self[first].bare, first
+            while len(spelled) < len(word) and self._touch(last) and word.startswith(spelled):
+                last += 1
+                spelled += self[last].bare
+            ends = (
+                (self[first - 1].bare[-1:] if first and self._touch(first - 1) else ""),
+                (self[last + 1].bare[:1] if self._touch(last) else ""),
+            )
+            if last > first and spelled == word and not any(end.isalnum() for end in ends):
+                runs.append(range(first, last + 1))
+        return runs
+
+    def _touch(self, place: int) -> bool:
+        """Return whether the next token continues the text of this one without a space."""
+        if place + 1 >= len(self) or self[place].special or self[place + 1].special:
+            return False
+        one, other = self[place], self[place + 1]
+        if other.text.startswith(_WORD_PIECE):
+            return True
+        has_space = other.text.startswith(_SPACE_MARKS) or (other.shown or "").startswith(" ")
+        return one.end is not None and one.end == other.start and one.segment == other.segment and not has_space
 
     def at(self, index: int, role: str) -> int:
         """Return a position of the sequence; a negative one counts from its end.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attncli.errors import InputError, Metadata, UsageError
-from attncli.text import plural, quoted
+from attncli.text import layers_named, plural, quoted
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
@@ -15,6 +15,9 @@ from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import numpy as np
+    from jaxtyping import Float
 
 Mean = Literal["heads", "layers", "all"]  # what is averaged over; all is both
 
@@ -190,6 +193,30 @@ class Trace(Displayed, Tabular, Drawable):
         """Return the tokens of a layer's queries and of its keys."""
         return sequences(layer.kind, self.query_tokens, self.key_tokens)
 
+    def __len__(self) -> int:
+        """How many layers were recorded."""
+        return len(self.layers)
+
+    def __getitem__(self, index: int) -> LayerTrace:
+        """Return the layer with this index in the model; see `layer`."""
+        return self.layer(index)
+
+    def __iter__(self) -> Iterator[LayerTrace]:
+        """Yield the recorded layers, each as `layer` returns it."""
+        return (replace(layer, whole=self) for layer in self.layers)
+
+    @property
+    def weights(self) -> Float[np.ndarray, "H Q K"]:
+        """The weights of the only recorded layer, for the heads that were asked for.
+
+        Raises:
+            UsageError: several layers were recorded.
+        """
+        if len(self.layers) > 1:
+            count = len(self.layers)
+            raise UsageError(f"this trace has {count} layers; take one: trace[{self.layers[0].layer}].weights")
+        return self.layers[0].weights
+
     def layer(self, index: int, kind: str | None = None) -> LayerTrace:
         """Return the recorded layer with this index (negative ones count from the last of the source).
 
@@ -199,8 +226,11 @@ class Trace(Displayed, Tabular, Drawable):
         wanted = index + self.source.layers if index < 0 else index
         found = [layer for layer in self.layers if layer.layer == wanted and kind in (None, layer.kind)]
         if len(found) != 1:
-            recorded = ", ".join(f"{layer.layer} ({layer.kind})" for layer in self.layers)
-            raise UsageError(f"layer {index}{f' of kind {kind}' if kind else ''}: recorded are {recorded}")
+            if kinds := [layer.kind for layer in found]:
+                raise UsageError(f"layer {index} has {', '.join(kinds)} attention; name one: kind='{kinds[0]}'")
+            of_kind = f" of kind {kind}" if kind else ""
+            recorded = layers_named(sorted({layer.layer for layer in self.layers}))
+            raise UsageError(f"layer {index}{of_kind} was not recorded; this trace has {recorded}. Pass layer='all'.")
         return replace(found[0], whole=self)
 
     def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> Trace:

@@ -33,11 +33,11 @@ def numbers(**values: float) -> dict[str, float | None]:
     ("metrics", "baselines", "expected"),
     [
         ({"previous": 0.46}, {"previous": 0.1}, [("previous", 0.4)]),  # (0.46 − 0.1) / (1 − 0.1)
-        ({"sink": 0.7, "separator": 0.9}, {"sink": 0.5, "separator": 0.5}, [("separator", 0.8), ("first", 0.4)]),
+        ({"sink": 0.7, "separator": 0.9}, {"sink": 0.5, "separator": 0.5}, [("separator", 0.8), ("sink", 0.4)]),
         (
             {"duplicate": 1.0, "distance": 1.0},
             {"duplicate": 0.2, "distance": 2.0},
-            [("same token", 1.0), ("local", 0.5)],
+            [("duplicate", 1.0), ("local", 0.5)],
         ),
         (
             {"next": 0.8, "distance": 0.5},
@@ -68,8 +68,8 @@ def test_one_position_for_each_head_has_its_label() -> None:
         "previous": places == places[:, None] - 1,
         "next": places == places[:, None] + 1,
         "self": places == places[:, None],
-        "first": np.broadcast_to(places == 0, (count, count)),
-        "same token": earlier,
+        "sink": np.broadcast_to(places == 0, (count, count)),
+        "duplicate": earlier,
         "induction": np.roll(earlier, 1, axis=1),
         "separator": np.broadcast_to(places == count - 1, (count, count)),
         "local": abs(places - places[:, None]) <= 1,

@@ -84,10 +84,10 @@ def test_bars_have_a_side_for_each_sign_and_marks_for_what_is_no_number() -> Non
 
 
 def test_a_masked_cell_has_its_score_and_no_weight() -> None:
-    (cell,) = why(SENTENCE, query="time", key="arrow", heads=0)
+    (cell,) = why(SENTENCE, query="time", key="arrow", head=0)
     assert (cell.allowed, cell.weight, cell.exponential, cell.masked) == (False, 0, 0, -np.inf)
     assert cell.score == cell.scaled != 0
-    shown = drawn(attncli.inspect(SENTENCE, heads=0), "time", "arrow")
+    shown = drawn(attncli.inspect(SENTENCE, head=0), "time", "arrow")
     assert re.search(rf"score +{cell.score:.4f}  masked: the softmax gets -inf instead\n", shown)
     assert re.search(r"weight +0  ÷", shown)
 

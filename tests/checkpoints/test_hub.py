@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hub import NAME, Hub
-from running import on_terminal, program, text_shown
+from running import on_terminal, text_shown
 
 
 @pytest.fixture
@@ -55,12 +55,3 @@ def test_a_checkpoint_that_was_downloaded_is_read_without_the_hubs_client(online
     assert requests == "True\n"
     assert ran("inspect")[1] == "True\n"
     assert ran("tokens") == (shown, "False\n")
-
-
-def test_what_the_hub_does_not_have_is_one_sentence_with_what_it_says(online: dict[str, str]) -> None:
-    for option in ("-m", "--vocab"):
-        ran = program("inspect", "time flies", option, "somebody/else", env=os.environ | online)
-        assert (ran.returncode, ran.stderr.count("\n")) == (3, 1)
-        start = "attn: the configuration of 'somebody/else' was not found on the hub or in the local cache, "
-        assert ran.stderr.startswith(start), ran.stderr
-        assert ran.stderr.endswith("(404 Client Error)\n")

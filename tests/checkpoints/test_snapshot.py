@@ -11,6 +11,7 @@ import torch
 from adapters import save_adapter
 from hub import Hub
 from peft import LoraConfig
+from refusals import refused
 from running import Ran
 from safetensors.torch import load_file
 from small_checkpoints import hub_cache
@@ -91,23 +92,15 @@ def test_several_checkpoints_are_listed_in_their_order(tiny_llama: str, tmp_path
         shutil.copytree(tiny_llama, tmp_path / "out" / f"checkpoint-{step}")
     listed = "holds 3 checkpoints: checkpoint-500, checkpoint-1000, checkpoint-1500; give one of them"
     for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"], ["check", "-m"]):
-        ran = attn(*line, tmp_path / "out")
-        assert (ran.code, ran.out) == (3, "")
-        assert listed in ran.err
+        refused(attn(*line, tmp_path / "out"), 3, listed)
 
 
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        (["params.json", "consolidated.00.pth"], "it has no config.json (there is consolidated.00.pth)"),
-        (
-            ["config.json", "tf_model.h5"],
-            "no weights that can be read (there is tf_model.h5): expected model",
-        ),
-        (["config.json", "model.fp16.safetensors"], "no weights that can be read (there is model.fp16.safetensors)"),
-        (["config.json"], "no weights that can be read (there is config.json, "),
-    ],
-)
+@pytest.mark.parametrize(("files", "words"), [
+    (["params.json", "consolidated.00.pth"], "it has no config.json (there is consolidated.00.pth)"),
+    (["config.json", "tf_model.h5"], "no weights that can be read (there is tf_model.h5): expected model"),
+    (["config.json", "model.fp16.safetensors"], "no weights that can be read (there is model.fp16.safetensors)"),
+    (["config.json"], "no weights that can be read (there is config.json, "),
+])  # fmt: skip
 def test_weights_that_are_not_read_are_refused_with_the_files_that_are_there(
     files: list[str], words: str, tiny_llama: str, tmp_path: Path, attn: Run
 ) -> None:
@@ -119,9 +112,7 @@ def test_weights_that_are_not_read_are_refused_with_the_files_that_are_there(
         if name != "config.json":
             written(folder / name, "")
     for engine in ("native", "transformers"):
-        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
-        assert (ran.code, ran.out) == (3, "")
-        assert words in ran.err, engine
+        refused(attn("inspect", TEXT, "-m", folder, "--engine", engine), 3, words)
 
 
 # --- adapters on the hub -----------------------------------------------------------------------------------
@@ -140,11 +131,13 @@ def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_adapter_whose_base_is_not_there_says_which(adapter: Path, tmp_path: Path, attn: Run) -> None:
     hub_cache(tmp_path, "some/lora", str(adapter))
     for command in ("inspect", "tokens"):
-        ran = attn(command, TEXT, "-m", "some/lora", HF_HOME=str(tmp_path))
-        assert (ran.code, ran.out) == (3, "")
-        assert ran.err.startswith("attn: the base of some/lora: "), ran.err
-        assert "'some/base' was not found in the local cache" in ran.err
-        assert "--base names another" in ran.err
+        refused(
+            attn(command, TEXT, "-m", "some/lora", HF_HOME=str(tmp_path)),
+            3,
+            "attn: the base of some/lora: ",
+            "'some/base' was not found in the local cache",
+            "--base names another",
+        )
 
 
 @pytest.fixture
@@ -160,9 +153,7 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
 ) -> None:
     org.repositories |= {"some/lora": adapter, "some/base": Path(tiny_llama)}
-    none = attn("inspect", TEXT, "-m", "some/base", "--base", "some/other")
-    assert (none.code, none.out) == (2, "")
-    assert "some/base is none; drop it" in none.err
+    refused(attn("inspect", TEXT, "-m", "some/base", "--base", "some/other"), 2, "some/base is none; drop it")
     ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
     first = attn(*ask, "--base", "some/base")
     assert first.code == 0, first.err
@@ -203,7 +194,7 @@ def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_by_the_restricted_
 def test_a_folder_that_is_not_here_is_not_looked_for_on_the_hub(org: Hub, attn: Run) -> None:
     for name in ("org/name/checkpoint-500", "org/../checkpoint-500", "./name"):
         ran = attn("inspect", TEXT, "-m", name)
-        assert (ran.code, ran.out) == (3, "")
+        refused(ran, 3)
         assert ran.err == f"attn: the checkpoint '{name}' was not found: there is no such folder; check the path\n"
     assert org.requests == []
 
@@ -211,10 +202,14 @@ def test_a_folder_that_is_not_here_is_not_looked_for_on_the_hub(org: Hub, attn: 
 def test_a_repository_without_a_checkpoint_is_one_sentence(org: Hub, tiny_llama: str, attn: Run) -> None:
     shutil.copytree(tiny_llama, org.repositories["org/name"] / "checkpoint-500")
     for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"]):
-        ran = attn(*line, "org/name")
-        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-        assert "of 'org/name' was not found on the hub or in the local cache, and there is no such folder" in ran.err
+        refused(
+            attn(*line, "org/name"),
+            3,
+            "of 'org/name' was not found on the hub or in the local cache, and there is no such folder",
+        )
     org.trouble = lambda _: (403, {"X-Error-Code": "GatedRepo"})
-    ran = attn("inspect", TEXT, "-m", "org/name@gated")
-    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-    assert "for a gated model hf auth login, or give the folder of a downloaded checkpoint (403" in ran.err
+    refused(
+        attn("inspect", TEXT, "-m", "org/name@gated"),
+        3,
+        "for a gated model hf auth login, or give the folder of a downloaded checkpoint (403",
+    )

@@ -106,7 +106,7 @@ def test_a_name_on_the_line_brings_no_escape_sequence() -> None:
 
 def test_a_bar_counts_on_where_another_file_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Environment, "has_live_stderr", lambda _: True)
-    with ProgressBar(Environment(), None, shares_terminal=False, is_resumable=False) as bar:
+    with ProgressBar(Environment(), None, shares_terminal=False) as bar:
         numbers = [1, 3, 1, 2, 2]
         assert [result.number for result in bar.track(Result(number, "") for number in numbers)] == numbers
         assert bar.bar is not None

@@ -171,7 +171,7 @@ def test_a_failure_says_where_what_and_draws_the_wrong_cells(failures: dict[str,
     # What the queries of padding see is no matter.
     wrong = [["AA" if query < 2 <= key else "░░" for key in range(6)] for query in range(6)]
     assert map_of(lines, 6) == wrong
-    assert lines[-1] == "A only the call: 8   B only expected: 0   ░ both   · neither"
+    assert lines[-1] == "A only the call: 8 cells   ░ both   · neither"
     assert "\x1b" not in failed
     assert failed.rstrip().endswith(
         f"test_masks.py:{line_of(TESTS, '    Model()(padded([6, 2]))') + 1}: AssertionError"
@@ -210,7 +210,7 @@ def test_it_is_there_and_costs_nothing() -> None:
         "print(*sorted(set(sys.modules) - before))"
     )
     printed = subprocess.run([sys.executable, "-c", requests], capture_output=True, encoding="utf-8", check=True).stdout
-    assert printed.split() == ["attncli", "attncli._version", "attncli.cli", "attncli.cli.pytest_plugin"]
+    assert printed.split() == ["attncli", "attncli.cli", "attncli.cli.pytest_plugin"]
 
 
 def test_attn_runs_a_pytest_that_warns_of_nothing(tmp_path: Path) -> None:

@@ -46,7 +46,10 @@ READ: dict[str, tuple[list[str], bytes, list[tuple[str, str]], str]] = {
     "a word": (["time"], b"", [("1", "time")], ""),
     "a line end": (["time\nflies"], b"", [("1", "time flies")], ""),
     "a dash at the front": (["--", "--time flies"], b"", [("1", "--time flies")], ""),
-    "words": (["a", "b"], b"", [("1", "a"), ("2", "b")], "2 words were taken as a sentence each; quotes make them one"),
+    "words": (
+        ["a", "b"], b"", [("1", "a"), ("2", "b")],
+        "each of the 2 words is a sentence here; put a sentence in quotes",
+    ),
     "a dash": (["-"], FILES["sentences.txt"], TWO, ""),
     "a pipe": ([], FILES["sentences.txt"], TWO, ""),
     "a file": (["--file", "sentences.txt"], b"ignored\n", TWO, ""),
@@ -57,17 +60,9 @@ READ: dict[str, tuple[list[str], bytes, list[tuple[str, str]], str]] = {
         [], b"\n\r\ntime flies\n\n\nfruit\n\n", [("3", "time flies"), ("6", "fruit")],
         "standard input: 5 empty lines were skipped",
     ),
-    "a model": (
-        ["demo", "time flies"], b"", [("1", "demo"), ("2", "time flies")],
-        "demo is the name of a model, and was taken as a text; --model demo loads the model",
-    ),
-    "a folder of a model": (
-        ["my model"], b"", [("1", "my model")],
-        "my model is the name of a model, and was taken as a text; --model 'my model' loads the model",
-    ),
     "the name of a file": (
         ["my notes.txt"], b"", [("1", "my notes.txt")],
-        "my notes.txt is the name of a file, and was taken as a text; --file 'my notes.txt' reads the file",
+        "my notes.txt is a file, read as a sentence here; --file 'my notes.txt' opens it",
     ),
 }  # fmt: skip
 
@@ -110,13 +105,10 @@ def test_what_is_no_text_is_one_sentence(attn: Run, name: str) -> None:
         (["time flies", "-"], b"fruit\n", 2, "- reads the sentences from standard input"),
         (["-", "--file", "sentences.txt"], b"", 2, "give sentences or --file, not both"),
         (["--file", ""], b"", 2, "--file: the file name is empty"),
-        (["time flies", "--whole"], b"", 2, "--whole applies to --file and standard input"),
-        (
-            ["time flies", "--column", "x"],
-            b"",
-            2,
-            "--column applies to --file NAME, which may be .jsonl, .csv, .tsv or",
-        ),
+        (["time flies", "--whole"], b"", 2, "--whole does not apply to TEXT, which is one text already"),
+        (["time flies", "--column", "x"], b"", 2, "--column does not apply to sentences without --file; give --file"),
+        (["demo", "time flies"], b"", 2, "demo is a model, not a sentence; did you mean -m demo?"),
+        (["my model", "time flies"], b"", 2, "my model is a model, not a sentence; did you mean -m 'my model'?"),
     ],
 )
 def test_where_no_sentence_is_found_is_one_sentence(
@@ -128,7 +120,7 @@ def test_where_no_sentence_is_found_is_one_sentence(
 
 def test_a_saved_trace_is_told_from_a_text(attn: Run) -> None:
     assert attn("inspect", "time flies", "--save", "trace.safetensors").code == 0
-    assert "--from trace.safetensors reads the file" in attn("inspect", "trace.safetensors").err
+    assert "--from trace.safetensors opens it" in attn("inspect", "trace.safetensors").err
     refused(attn("inspect", "--file", "trace.safetensors"), INPUT, f"{NO_TEXT}; --from reads a saved trace")
 
 

@@ -64,7 +64,7 @@ def test_an_error_is_broken_between_words_and_says_who_speaks_in_colour(attn: Ca
 def test_a_note_is_no_error_and_a_bad_sentence_stands_above_the_bar() -> None:
     variables = {"NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "80"}
     shown = on_terminal("tokens", "time", "flies", **variables)[2]
-    assert shown.startswith("\x1b[1mattn:\x1b[0m 2 words were taken as a sentence each")
+    assert shown.startswith("\x1b[1mattn:\x1b[0m each of the 2 words is a sentence here")
     code, _, shown = on_terminal("tokens", "-", stdin="time\n \nflies\n", **variables)
     assert code == 5
     # Where the bar is drawn, its line is cleared before the error is written, from the beginning of a line.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -286,10 +287,10 @@ def test_a_model_with_few_positions_gets_shorter_sentences(checked: Checked, con
     ("architecture", "tokens", "shown"),
     [
         ("llama", {"padding_side": "left"}, "it pads on the left"),
-        ("llama", {"bos_token": "w78"}, "it has a token w78 for the beginning and does not add it"),
-        ("llama", {"eos_token": "w77"}, "its pad token is its end token w77"),
-        ("llama", {"pad_token": None}, "it has no pad token"),
-        ("roberta", {}, "by its padding's id"),
+        ("llama", {"bos_token": "w78"}, "it does not add its beginning token w78"),
+        ("llama", {"eos_token": "w77"}, "the pad token is also the end token w77"),
+        ("llama", {"pad_token": None}, "no pad token. This check pads with id"),
+        ("roberta", {}, "the model skips id 1 when it counts positions"),
     ],
 )
 def test_a_tokenizer_that_has_made_masks_wrong_is_a_note(
@@ -352,9 +353,12 @@ def test_findings_are_a_line_each_with_what_to_do(buggy: Path, attn: Run) -> Non
     ran = attn("check", "-m", buggy, "--trust-remote-code", *TEXTS, "--width", "200")
     assert ran.code == 1
     lines = ran.out.splitlines()
-    (number,) = (i for i, line in enumerate(lines) if line.startswith("error  leak  layer 1: attends to the future"))
-    assert "of a row's weight, in head" in lines[number]
-    assert lines[number + 1].strip().startswith("the mask must forbid every key after the query")
+    (number,) = (i for i, line in enumerate(lines) if re.match("error +leak +layer 1: attends to the future", line))
+    assert "of a row's weight in head" in lines[number]
+    assert lines[number + 1].strip().startswith("cells (0,1)")
+    assert lines[number + 2].strip().startswith("the mask must forbid every key after the query")
+    assert "leak in layer 1" in lines  # whose wrong cells are drawn
+    assert re.search(r"^A only mask: \d+ cells   ░ both", ran.out, re.MULTILINE)
     assert lines[-1] == "6 errors, 2 notes"
     assert any(line.startswith("cache") and line.endswith("from layer 1 on") for line in lines)
 
@@ -375,7 +379,7 @@ def test_a_healthy_checkpoint_is_summed_up_and_the_library_gives_what_the_comman
     assert document["ok"] is True
     assert document["findings"] == []
     assert len(document["tokens"]) == len(DEFAULT_TEXTS)
-    report = attncli.check(minilm, layers="0,5")
+    report = attncli.check(minilm, layer="0,5")
     assert report.masks == (("full", "self", (0, 5)),)
     for ours, theirs in zip(report.invariances, document["invariances"], strict=True):
         assert (ours.name, ours.reason) == (theirs["name"], theirs["reason"])
@@ -385,7 +389,7 @@ def test_a_healthy_checkpoint_is_summed_up_and_the_library_gives_what_the_comman
 def test_notes_never_fail(tmp_path: Path, attn: Run) -> None:
     ran = attn("check", "-m", save_for_auto(tiny_model("bart"), tmp_path, pad_token=None), "w5 w6", "w7 w8 w9")
     assert ran.code == 0
-    assert "note   tokenizer  it has no pad token" in ran.out
+    assert "tokenizer     no pad token. This check pads" in ran.out
     assert "padding-side" in ran.out
     assert "pad on the right" in ran.out
 

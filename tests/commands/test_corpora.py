@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refused
 
 Run = Callable[..., Any]
 
@@ -50,9 +51,7 @@ def test_the_only_file_is_refused_before_anything_is_loaded(attn: Run, folder: P
         "corpus/*.tsv": "no file fits corpus/*.tsv",
         "x\x1b[2J.csv": "no file fits x\\x1b[2J.csv",
     }.items():
-        ran = attn("inspect", "--file", name, "-m", "/no/such/model")
-        assert (ran.code, ran.out, ran.err.count("\n")) == (5, "", 1)
-        assert ran.err.startswith(f"attn: {message}")
+        refused(attn("inspect", "--file", name, "-m", "/no/such/model"), 5, f"attn: {message}")
 
 
 def test_two_texts_of_a_table_are_compared_and_checked(attn: Run, tmp_path: Path) -> None:

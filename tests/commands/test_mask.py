@@ -4,6 +4,7 @@ import io
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 import torch
 from refusals import INPUT, USAGE, left_in, refused
+
+from attncli import load
+from attncli.masks.expressions import ArrayMask
 
 Run = Callable[..., Any]
 
@@ -31,41 +35,40 @@ def masks(folder: Path) -> Path:
 
 
 def picture(out: str, rows: int) -> list[str]:
-    """The rows of cells of a drawn mask, a character for each cell."""
-    lines = [line for line in out.splitlines() if line[:1].isdigit() and ("█" in line or "·" in line)]
-    assert len(lines) == rows
-    return [line[-2 * rows :].replace("██", "1").replace(" ·", "0") for line in lines]
+    """The rows of cells of a drawn mask, a character for each cell: 2 is that of the query itself."""
+    lines = out.split("\n\n")[1].splitlines()[1 : 1 + rows]
+    return [line[-2 * rows :].replace("██", "1").replace("▓▓", "2").replace(" ·", "0") for line in lines]
 
 
 def test_a_mask_is_drawn_over_positions(attn: Run) -> None:
     ran = attn("mask", "show", "causal & window(2)", "--size", "4")
     assert (ran.code, ran.err) == (0, "")
-    assert picture(ran.out, 4) == ["1000", "1100", "0110", "0011"]
+    assert picture(ran.out, 4) == ["2000", "1200", "0120", "0012"]
     assert "causal & window(2) · 4 queries × 4 keys" in ran.out
-    for fact in ("1..2, the first one visible 0..2", "density            0.4375", "symmetric          no", "causal  "):
-        assert fact in ran.out
+    assert "1 to 2 keys per query   44 % of cells   causal: none after the query\n" in ran.out
+    banded = attn("mask", "show", "band(1,1)", "--size", "4").out
+    assert "2 to 3 keys per query   62 % of cells   3 cells after the query\n" in banded
 
 
 def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
     ran = attn("mask", "show", "causal & pad(left=1)", "time flies, quickly")
-    assert "0 time    !  · · · ·\n1 flies      ·██ · ·\n" in ran.out
+    assert "0 time    !  · · · ·\n1 flies      ·▓▓ · ·\n" in ran.out
     assert "2 ," in ran.out
-    assert "fully masked rows  1: 0" in ran.out
-    assert "keys nobody sees   1: 0" in ran.out
+    assert "fully masked rows: 0\nunseen keys: 0\n" in ran.out
     with_past = attn("mask", "show", "causal", "time flies like an arrow", "--past", "3")
     assert "3 an " in with_past.out
     assert "2 queries × 5 keys, past 3" in with_past.out
     assert "keys   0 time   1 flies   2 like   3 an   4 arrow\n" in with_past.out  # the rows do not name them all
-    assert "fully masked rows  1: 4\n" in attn("mask", "show", "~queries(4,5)", "a b c d e", "--past", "3").out
+    assert "fully masked rows: 4\n" in attn("mask", "show", "~queries(4,5)", "a b c d e", "--past", "3").out
 
 
 def test_the_last_query_stands_at_the_last_key_unless_a_past_is_chosen(attn: Run) -> None:
     last = attn("mask", "show", "causal", "--size", "2x5")
     assert "2 queries × 5 keys, past 3\n" in last.out
-    assert "3 ████████ ·\n4 ██████████\n" in last.out
+    assert "3 ██████▓▓ ·\n4 ████████▓▓\n" in last.out
     first = attn("mask", "show", "causal", "--size", "2x5", "--past", "0")
     assert "2 queries × 5 keys, past 0\n" in first.out
-    assert "0 ██ · · · ·\n1 ████ · · ·\n" in first.out
+    assert "0 ▓▓ · · · ·\n1 ██▓▓ · · ·\n" in first.out
     for arguments in (["--size", "3", "--past", "2"], ["--size", "3x5"], ["a b c d e", "--past", "2"]):
         document = attn("mask", "show", "causal", *arguments, "-F", "json").json
         assert (document["queries"], document["keys"], document["past"]) == (3, 5, 2)
@@ -105,14 +108,14 @@ def test_a_large_mask_is_pooled_and_says_so(attn: Run) -> None:
 def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) -> None:
     healthy = attn("mask", "check", "causal.npy", "--expect", "causal")
     assert healthy.code == 0
-    assert "True = attend, as scaled_dot_product_attention reads it (only so is it causal)" in healthy.out
+    assert "True = attend, as scaled_dot_product_attention reads it (the only causal reading)" in healthy.out
     assert healthy.out.endswith("\nok: nothing found\n")
     assert attn("mask", "check", "additive.npy", "--expect", "causal").out.endswith("\nok: nothing found\n")
     np.save("torch.npy", ~np.load("causal.npy"))
-    assert "True = masked, as nn.MultiheadAttention reads it (only so" in attn("mask", "check", "torch.npy").out
+    assert "True = masked, as nn.MultiheadAttention reads it (the only" in attn("mask", "check", "torch.npy").out
     leaking = attn("mask", "check", "leak.npy", "--expect", "causal", "--for", "sdpa")
     assert leaking.code == 1
-    assert "error  leak  attends to the future in 1 cell; cells (0,4)" in leaking.out
+    assert "error  leak  attends to the future in 1 cell\n             cells (0,4)\n" in leaking.out
     assert leaking.out.endswith("1 error\n")
     for_sdpa = ["--expect", "causal", "--for", "sdpa"]
     assert attn("mask", "check", "leak.npy", *for_sdpa, "--fail-on", "pad,dead-row").code == 0
@@ -144,7 +147,7 @@ def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: P
     for expect in ([], ["--expect", "pad(right=2)"]):
         ran = attn("mask", "check", "padding.npy", *expect)
         assert ran.code == 1
-        assert "--for sdpa or --for mha decides" in ran.out
+        assert "Use --for sdpa or --for mha to decide" in ran.out
         assert ran.out.endswith("1 error\n")
     assert attn("mask", "check", "padding.npy", "--for", "sdpa").code == 0
     assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--for", "sdpa").code == 0
@@ -152,7 +155,7 @@ def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: P
     for other in ("pad(right=2)", "additive.npy"):
         refused(attn("mask", "diff", "padding.npy", other), USAGE, "--for sdpa or --for mha")
     assert attn("mask", "diff", "padding.npy", "pad(right=2)", "--for", "sdpa").code == 0
-    refused(attn("mask", "show", "padding.npy"), USAGE, "padding.npy: nothing in the cells", "--for sdpa or")
+    refused(attn("mask", "show", "padding.npy"), USAGE, "padding.npy: the cells do not tell", "--for sdpa or")
     assert attn("mask", "show", "padding.npy", "--for", "mha", "-F", "json").json["density"] == pytest.approx(1 / 3)
     document = attn("mask", "check", "padding.npy", "-F", "json").json
     assert (document["convention"], [finding["code"] for finding in document["findings"]]) == (None, ["ambiguous"])
@@ -182,7 +185,7 @@ def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks
     assert (stated["convention"], stated["ok"]) == ("attend", False)
     for mask in ("full", "keys.npy"):
         ways = "write 'file(\"keys.npy\")' for the one, '~file(\"keys.npy\")' for the other"
-        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: nothing in the cells", ways)
+        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: the cells do not tell", ways)
 
 
 # --- batches -------------------------------------------------------------------------------------------------
@@ -227,7 +230,7 @@ def test_a_batch_is_checked_against_the_padding_of_each_row(attn: Run, batches: 
     np.save("full.npy", np.ones((2, 1, 6, 6), bool))
     wrong = attn("mask", "check", "full.npy", "--expect", "pad", "--lengths", lengths, "--for", "sdpa")
     assert wrong.code == 1
-    assert "error  pad  attends to padding in 11 cells, in batch rows 0-1; cells (0,2)" in wrong.out
+    assert "error  pad  attends to padding in 11 cells, in batch rows 0-1\n            cells (0,2)" in wrong.out
 
 
 def test_key_padding_is_read_as_what_it_is(attn: Run, batches: Path) -> None:
@@ -235,11 +238,60 @@ def test_key_padding_is_read_as_what_it_is(attn: Run, batches: Path) -> None:
         reader = ["--for", {"attend": "sdpa", "masked": "mha"}[convention], "-F", "json"]
         document = attn("mask", "check", name, *reader, "--expect", "pad", "--lengths", "6,2").json
         assert (document["ok"], document["convention"], document["findings"]) == (True, convention, [])
-    assert "--for sdpa or --for mha decides" in attn("mask", "check", "padding.npy").out
+    assert "Use --for sdpa or --for mha to decide" in attn("mask", "check", "padding.npy").out
     swapped = attn("mask", "check", "padding.npy", "--for", "sdpa")
     assert (swapped.code, "True and False are swapped" in swapped.out) == (1, True)
     assert attn("mask", "convert", "keys.npy", "--for", "sdpa", "--to", "mha", "-o", "out.npy").code == 0
     np.testing.assert_array_equal(np.load("out.npy"), np.load("padding.npy"))
+
+
+# --- saved traces and atoms without effect ---------------------------------------------------------------------
+
+
+def test_the_mask_of_a_saved_trace_is_shown_and_checked(attn: Run, folder: Path) -> None:
+    assert attn("inspect", "a b c", "--mask", "window(2)", "--save", "t.safetensors", "-F", "json").code == 0
+    shown = attn("mask", "show", "--from", "t.safetensors")
+    assert shown.out.startswith("t.safetensors · window(2) · 3 queries × 3 keys\n\n    0 1 2\n0 a ▓▓ · ·\n")
+    assert attn("mask", "show", "t.safetensors").out == shown.out
+    assert attn("mask", "diff", "t.safetensors", "window(2)").code == 0
+    wrong = attn("mask", "check", "t.safetensors", "--expect", "causal")
+    assert (wrong.code, "misses an allowed key in 1 cell" in wrong.out) == (1, True)
+    assert attn("mask", "check", "--from", "t.safetensors", "-F", "json").json["ok"] is True
+    for arguments, code, words in (
+        (["show", "causal", "--from", "t.safetensors"], USAGE, "give one mask"),
+        (["show", "--from", "gone.safetensors"], INPUT, "does not exist"),
+        (["show", "causal", "--layer", "0"], USAGE, "--layer and --kind apply to a saved trace"),
+        (["check", "t.safetensors", "--for", "mha"], USAGE, "--for does not apply to a saved trace"),
+        (["show", "t.safetensors", "--layer", "3"], USAGE, "out of range"),
+    ):
+        refused(attn("mask", *arguments), code, words)
+
+
+def test_a_trace_with_several_masks_asks_for_a_layer(attn: Run, folder: Path) -> None:
+    allowed = np.tri(2, dtype=bool), np.eye(2, dtype=bool)
+    assert attn("inspect", "-m", "demo", "a", "--layer", "0,1", "--save", "t.safetensors", "-F", "json").code == 0
+    trace = load("t.safetensors")
+    layers = [replace(each, mask=ArrayMask(cells[None])) for each, cells in zip(trace.layers, allowed, strict=True)]
+    replace(trace, layers=tuple(layers)).save("t.safetensors")
+    several = "t.safetensors has several masks: layer 0 (self); layer 1 (self). Choose one with --layer or --kind"
+    refused(attn("mask", "show", "--from", "t.safetensors"), USAGE, several)
+    assert "t.safetensors · window(1) · 2 queries" in attn("mask", "show", "t.safetensors", "--layer", "1").out
+
+
+def test_an_atom_without_effect_is_a_note_and_never_in_a_document(attn: Run, masks: Path) -> None:
+    note = "attn: window(9) has no effect at this size: the expression equals causal\n"
+    idle = "causal & window(9)"
+    for arguments in (
+        ["mask", "show", idle, "--size", "6"],
+        ["mask", "show", idle, "--size", "6", "-F", "json"],
+        ["mask", "check", idle],
+        ["mask", "check", "causal.npy", "--expect", idle],
+        ["mask", "check", "causal.npy", "--expect", idle, "-F", "json"],
+        ["mask", "diff", idle, "causal"],
+        ["inspect", "time flies", "--mask", idle],
+    ):
+        ran = attn(*arguments)
+        assert (ran.code, ran.err, "no effect" in ran.out) == (0, note, False)
 
 
 # --- diff and convert ----------------------------------------------------------------------------------------
@@ -249,7 +301,7 @@ def test_a_difference_is_drawn_and_counted(attn: Run, masks: Path) -> None:
     ran = attn("mask", "diff", "leak.npy", "causal & window(5)", "--for", "sdpa")
     assert ran.code == 1
     assert "2 of 36 cells differ, in 2 of 6 rows" in ran.out
-    assert "A only leak.npy: 2   B only causal & window(5): 0" in ran.out
+    assert "A only leak.npy: 2 cells   ░ both   · neither" in ran.out
     assert ran.out.count("AA") == 2
     equal = attn("mask", "diff", "additive.npy", "causal")
     assert (equal.code, equal.out) == (0, "equal: 36 cells\n")
@@ -281,7 +333,7 @@ def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
     [
         (["show", "causal & windw(2)"], USAGE, "at character 10"),
         (["show", "causal", " "], INPUT, "empty"),
-        (["show", "causal", "a b", "--size", "2x3"], USAGE, "--size 2x3 does not apply to a text"),
+        (["show", "causal", "a b", "--size", "2x3"], USAGE, "--size does not apply to TEXT"),
         (["show", "causal", "--size", "3x"], USAGE, "--size 3x: expected queries, such as 8"),
         (["show", "causal", "a b c", "--past", "3"], USAGE, "--past 3 leaves no query"),
         (["show", "causal", "--size", "999999999"], INPUT, "too many"),

@@ -43,15 +43,15 @@ def pictures(out: str) -> list[list[str]]:
     """The rows of each picture: a label, and a character for each cell."""
     found: list[list[str]] = []
     for line in out.splitlines():
-        if line[:1].isdigit() and ("█" in line or "·" in line):
-            found[-1].append(line.replace("██", "1").replace(" ·", "0"))
+        if line[:1].isdigit() and any(mark in line for mark in "█▓·"):
+            found[-1].append(line.replace("██", "1").replace("▓▓", "2").replace(" ·", "0"))
         elif "queries ×" in line:
             found.append([])
     return found
 
 
 def test_a_mask_is_drawn_for_each_kind_of_layer_and_each_sentence(attn: Run, gemma: str) -> None:
-    ran = attn("mask", "model", gemma, "time flies like", "arrow")
+    ran = attn("mask", "model", "-m", gemma, "time flies like", "arrow")
     assert ran.code == 0
     assert ran.err == "attn: padded on the left, as the tokenizer does it\n"
     for heading in (
@@ -60,24 +60,24 @@ def test_a_mask_is_drawn_for_each_kind_of_layer_and_each_sentence(attn: Run, gem
         "full · layers 1,3 · causal · 4 queries × 4 keys",
         "sentence 2: arrow",
         "full · layers 1,3 · causal & pad(left=2) · 4 queries × 4 keys",
-        "fully masked rows  2: 0..1",
+        "fully masked rows: 0..1",
     ):
         assert heading in ran.out
-    assert pictures(ran.out)[0] == ["0 <s>   1000", "1 time  1100", "2 flies 1110", "3 like  0111"]
-    assert pictures(ran.out)[3] == ["0 <pad> ! 0000", "1 <pad> ! 0000", "2 <s>     0010", "3 arrow   0011"]
+    assert pictures(ran.out)[0] == ["0 <s>   2000", "1 time  1200", "2 flies 1120", "3 like  0112"]
+    assert pictures(ran.out)[3] == ["0 <pad> ! 0000", "1 <pad> ! 0000", "2 <s>     0020", "3 arrow   0012"]
 
 
 def test_the_row_of_the_token_before_the_sentence_is_there(attn: Run, gemma: str) -> None:
-    document = attn("mask", "model", gemma, "time flies", "-F", "json").json[0]
+    document = attn("mask", "model", "-m", gemma, "time flies", "-F", "json").json[0]
     assert [token["text"] for token in document["query_tokens"]] == ["<s>", "time", "flies"]
     assert document["query_tokens"][0]["special"] is True
     assert len(document["mask"]) == 3
-    without = attn("mask", "model", gemma, "time flies", "--no-special", "-F", "json").json[0]
+    without = attn("mask", "model", "-m", gemma, "time flies", "--no-special", "-F", "json").json[0]
     assert [token["text"] for token in without["key_tokens"]] == ["time", "flies"]
 
 
 def test_the_documents_have_their_promised_members(attn: Run, gemma: str) -> None:
-    documents = attn("mask", "model", gemma, "time flies like", "arrow", "-F", "json").json
+    documents = attn("mask", "model", "-m", gemma, "time flies like", "arrow", "-F", "json").json
     assert [(one["sentence"], one["kind"], one["layers"]) for one in documents] == [
         (1, "sliding", [0, 2]), (1, "full", [1, 3]), (2, "sliding", [0, 2]), (2, "full", [1, 3]),
     ]  # fmt: skip
@@ -93,14 +93,14 @@ def test_the_documents_have_their_promised_members(attn: Run, gemma: str) -> Non
         "sentence": 2, "text": "arrow", "pair": None, "target": None, "dropped_keys": 0, "bias": None,
         "mask": [[False] * 4, [False] * 4, [False, False, True, False], [False, False, True, True]],
     }  # fmt: skip
-    assert len(attn("mask", "model", gemma, "time", "-F", "json").json) == 2
+    assert len(attn("mask", "model", "-m", gemma, "time", "-F", "json").json) == 2
 
 
 def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
     sizes = {"d_model": 16, "d_ff": 16, "d_kv": 8, "num_heads": 2}
     T5Config(vocab_size=len(WORDS), num_layers=2, decoder_start_token_id=2, **sizes).save_pretrained("t5")
     save_tokenizer("t5", pad_token="<pad>")
-    documents = attn("mask", "model", "t5", "time flies like", "--target", "an arrow", "-F", "json").json
+    documents = attn("mask", "model", "-m", "t5", "time flies like", "--target", "an arrow", "-F", "json").json
     found = {one["kind"]: (one["queries"], one["keys"], one["expression"]) for one in documents}
     assert found == {"encoder": (4, 4, "full"), "decoder": (4, 4, "causal"), "cross": (4, 4, "full")}
     cross = documents[-1]
@@ -113,10 +113,10 @@ def test_a_decoder_that_begins_with_no_token_is_refused(start: Any, attn: Run, f
     sizes = {"d_model": 16, "d_ff": 16, "d_kv": 8, "num_heads": 2}
     T5Config(vocab_size=100, num_layers=2, decoder_start_token_id=2, **sizes).save_pretrained("t5")
     save_tokenizer("t5", pad_token="<pad>")
-    assert attn("mask", "model", "t5", "time flies").code == 0
+    assert attn("mask", "model", "-m", "t5", "time flies").code == 0
     path = folder / "t5" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder_start_token_id": start}))
-    ran = attn("mask", "model", "t5", "time flies")
+    ran = attn("mask", "model", "-m", "t5", "time flies")
     assert (ran.code, ran.out, ran.err.count("\n")) == (LOAD, "", 1)
     assert repr(start) in ran.err
     assert "decoder_start_token_id to be the id of a token" in ran.err
@@ -124,18 +124,22 @@ def test_a_decoder_that_begins_with_no_token_is_refused(start: Any, attn: Run, f
 
 def test_a_real_checkpoint_needs_no_weights(folder: Path, minilm: str, attn: Callable[..., Any]) -> None:
     shutil.copytree(minilm, "minilm", ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
-    ran = attn("mask", "model", "minilm", "time flies", "fruit flies like a banana")
+    ran = attn("mask", "model", "-m", "minilm", "time flies", "fruit flies like a banana")
     assert ran.code == 0
     assert "bidirectional · layers 0-5 · pad(right=3) · 7 queries × 7 keys" in ran.out
     assert "6 [PAD] " in ran.out
-    pair = attn("mask", "model", "minilm", "time flies", "--pair", "like an arrow", "-F", "json")
+    pair = attn("mask", "model", "-m", "minilm", "time flies", "--pair", "like an arrow", "-F", "json")
     assert [token["segment"] for token in pair.json[0]["key_tokens"]] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_a_long_text_is_pooled_and_said_to_be(attn: Run, gemma: str) -> None:
-    ran = attn("mask", "model", gemma, "time " * 200)
+    ran = attn("mask", "model", "-m", gemma, "time " * 200)
     assert ran.err == "attn: each cell drawn stands for 4×4; `attn mask model -F json` has all of them\n"
     assert "0..200" not in ran.out
+
+
+def test_a_model_without_its_option_is_answered_with_the_command(attn: Run, gemma: str) -> None:
+    refused(attn("mask", "model", gemma, "time"), USAGE, "give the checkpoint with -m: attn mask model -m gemma TEXT")
 
 
 BAD: dict[str, tuple[list[str], int, str]] = {
@@ -168,5 +172,5 @@ def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, gemma: str, m
     Path("minilm").symlink_to(minilm)
     before = left_in(Path())
     arguments, code, words = BAD[name]
-    refused(attn("mask", "model", *arguments), code, words)
+    refused(attn("mask", "model", "-m", *arguments), code, words)
     assert left_in(Path()) == before

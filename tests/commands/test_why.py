@@ -33,7 +33,7 @@ def test_one_cell_is_taken_apart_and_its_document_adds_up(attn: Run) -> None:
     # The same cell as inspect's, and as that of the library.
     head = attn("inspect", SENTENCE, "-H", "3", "-F", "json").json["layers"][0]["heads"][0]
     assert head["weights"][4][1] == pytest.approx(document["weight"], abs=1e-6)
-    (cell,) = attncli.why(SENTENCE, query="arrow", key="flies", heads=3)
+    (cell,) = attncli.why(SENTENCE, query="arrow", key="flies", head=3)
     assert float(cell.weight) == pytest.approx(document["weight"], rel=1e-6)
 
 

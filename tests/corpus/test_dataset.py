@@ -126,7 +126,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds mine\.txt; give a folder that holds the parts alone"):
         write(tmp_path)
     assert files_of(tmp_path) == {"mine.txt": b"mine"}
-    with pytest.raises(InputError, match=r"cannot write .*/no/such: No such file or directory"):
+    with pytest.raises(InputError, match=r"cannot write .*/no/such: "):
         write(tmp_path / "no" / "such")
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match=r"cannot write .*/file: File exists"):
@@ -145,15 +145,10 @@ def test_a_run_that_writes_no_part_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "[]",
-        "[" * 100_000,
-        '{"schema": "attncli.dataset/2"}',
-        '{"schema": "attncli.dataset/1", "attncli": "1", "made": {}, "files": []}',
-    ],
-)
+@pytest.mark.parametrize("message", [
+    "[]", "[" * 100_000, '{"schema": "attncli.dataset/2"}',
+    '{"schema": "attncli.dataset/1", "attncli": "1", "made": {}, "files": []}',
+])  # fmt: skip
 def test_a_folder_that_says_nonsense_of_itself_is_refused(tmp_path: Path, message: str) -> None:
     (tmp_path / PARTS[0]).write_bytes(b"")
     (tmp_path / "_attncli.json").write_text(message)

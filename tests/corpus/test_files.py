@@ -31,23 +31,14 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("place", "found"),
-    [
-        (".", ["./a.txt", "./b.txt", "./f[1].md", "./sub/c.txt", "./sub/deep/d.txt"]),
-        ("sub/", ["sub/c.txt", "sub/deep/d.txt"]),
-        ("?.txt", ["a.txt", "b.txt"]),
-        ("[b-z].txt", ["b.txt"]),
-        ("*", ["a.txt", "b.txt", "f[1].md"]),
-        ("f[1].md", ["f[1].md"]),
-        ("**/*.txt", ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]),
-        ("sub/**", ["sub/c.txt", "sub/deep/d.txt"]),
-        ("*/**/*.txt", ["sub/c.txt", "sub/deep/d.txt"]),
-        ("_*", ["_SUCCESS"]),
-        ("_temporary", ["_temporary/x.txt"]),
-        ("missing.txt", ["missing.txt"]),
-    ],
-)
+@pytest.mark.parametrize(("place", "found"), [
+    (".", ["./a.txt", "./b.txt", "./f[1].md", "./sub/c.txt", "./sub/deep/d.txt"]),
+    ("sub/", ["sub/c.txt", "sub/deep/d.txt"]), ("?.txt", ["a.txt", "b.txt"]), ("[b-z].txt", ["b.txt"]),
+    ("*", ["a.txt", "b.txt", "f[1].md"]), ("f[1].md", ["f[1].md"]),
+    ("**/*.txt", ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]),
+    ("sub/**", ["sub/c.txt", "sub/deep/d.txt"]), ("*/**/*.txt", ["sub/c.txt", "sub/deep/d.txt"]), ("_*", ["_SUCCESS"]),
+    ("_temporary", ["_temporary/x.txt"]), ("missing.txt", ["missing.txt"]),
+])  # fmt: skip
 def test_files_are_sorted_hidden_ones_left_out_and_no_links_followed(tree: Path, place: str, found: list[str]) -> None:
     assert [file.path for file in find_files(place)] == found
 

@@ -5,11 +5,11 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from works import Weights
+from works import weights
 
 import attncli
 from attncli.analysis.diff import DiffStats
-from attncli.corpus.jobs import DiffJob, Identity, TraceJob
+from attncli.corpus.jobs import DiffJob, TraceJob, identity
 from attncli.corpus.run import batched, run
 from attncli.engines import inspect
 from attncli.engines.source import CorpusItem
@@ -25,7 +25,7 @@ SENTENCES = [
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_something_is_made_of_every_trace(jobs: int) -> None:
-    job = TraceJob(Weights(), {"seed": 3, "layers": 0}, target="it does")
+    job = TraceJob(weights, {"seed": 3, "layer": 0}, target="it does")
     with closing(run(job, batched(SENTENCES), jobs)) as results:
         *found, empty, broken, last = results
     for result, sentence in zip([*found, last], [*SENTENCES[:6], SENTENCES[8]], strict=True):
@@ -40,7 +40,7 @@ def test_something_is_made_of_every_trace(jobs: int) -> None:
 
 
 def test_a_source_that_does_not_exist_is_refused() -> None:
-    job = TraceJob(Weights(), {"layers": 7})
+    job = TraceJob(weights, {"layer": 7})
     with closing(run(job, batched(SENTENCES), 2)) as results, pytest.raises(UsageError, match="layer 7"):
         next(results)
 
@@ -49,7 +49,7 @@ TEXTS = ["time flies like an arrow", "a b a", "fruit flies like a banana", "a ro
 
 
 def test_two_models_are_as_far_apart_as_in_a_loop_over_the_sentences() -> None:
-    first, second = (TraceJob(Identity(), {"seed": seed, "num_heads": 2}) for seed in (0, 1))
+    first, second = (TraceJob(identity, {"seed": seed, "num_heads": 2}) for seed in (0, 1))
     sentences = [CorpusItem(number, text) for number, text in enumerate([*TEXTS, ""], start=1)]
     with closing(run(DiffJob(first, second), batched(sentences), 2)) as results:
         values = [result.value for result in results]

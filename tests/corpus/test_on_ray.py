@@ -81,19 +81,16 @@ def test_what_is_raised_where_it_runs_is_raised_here(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="layer 7"):
-        write(tmp_path / "out", layers="7")
+        write(tmp_path / "out", layer="7")
     monkeypatch.setattr(on_ray, "__version__", "9.9")
     with pytest.raises(LoadError, match=r" 9\.9; install the same one on every machine"):
         write(tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("address", "why"),
-    [
-        ("127.0.0.1:1", "cannot join the Ray cluster at 127.0.0.1:1: Connection refused"),
-        ("127.0.0.1:99999", "cannot join the Ray cluster at 127.0.0.1:99999: "),
-    ],
-)
+@pytest.mark.parametrize(("address", "why"), [
+    ("127.0.0.1:1", "cannot join the Ray cluster at 127.0.0.1:1: Connection refused"),
+    ("127.0.0.1:99999", "cannot join the Ray cluster at 127.0.0.1:99999: "),
+])  # fmt: skip
 def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path: Path, address: str, why: str) -> None:
     with pytest.raises(LoadError) as refused:
         next(run_on_ray(toy_writer(tmp_path), [], address))

@@ -114,14 +114,11 @@ def test_a_single_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "g.csv")
 
 
-@pytest.mark.parametrize(
-    ("name", "how", "message"),
-    [
-        ("a.txt", {"column": "x"}, "--column does not apply to a.txt, which is text; it names a column of .csv, .tsv"),
-        ("a.parquet", {"whole": True}, "--whole does not apply to a.parquet, which is Parquet; drop it"),
-        ("\x1b]0;.txt", {"column": "id"}, r"--column does not apply to \x1b]0;.txt, which is text; it names"),
-    ],
-)
+@pytest.mark.parametrize(("name", "how", "message"), [
+    ("a.txt", {"column": "x"}, "--column does not apply to a.txt, which is text; it names a column of .csv, .tsv"),
+    ("a.parquet", {"whole": True}, "--whole does not apply to a.parquet, which is Parquet; drop it"),
+    ("\x1b]0;.txt", {"column": "id"}, r"--column does not apply to \x1b]0;.txt, which is text; it names"),
+])  # fmt: skip
 def test_an_option_that_does_not_apply_is_refused(
     name: str, how: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

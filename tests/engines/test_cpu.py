@@ -35,17 +35,14 @@ def test_a_container_may_use_fewer_cores(monkeypatch: pytest.MonkeyPatch, quota:
     assert cpu.cores() == expected
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
-        ({}, 4),  # 0.8 of 1,000 kB, 200 each
-        ({"memory_max": "max", "memory_current": "0"}, 4),
-        ({"memory_max": str(900 * 1024), "memory_current": str(300 * 1024)}, 2),
-        ({"memory_max": str(900 * 1024), "memory_current": str(500 * 1024), "files": str(200 * 1024)}, 2),
-        ({"memory_max": str(2**40), "memory_current": "0"}, 4),
-        ({"memory_max": "9", "memory_current": "9"}, 1),
-    ],
-)
+@pytest.mark.parametrize(("limits", "expected"), [
+    # 0.8 of 1,000 kB, 200 each
+    ({}, 4),
+    ({"memory_max": "max", "memory_current": "0"}, 4),
+    ({"memory_max": str(900 * 1024), "memory_current": str(300 * 1024)}, 2),
+    ({"memory_max": str(900 * 1024), "memory_current": str(500 * 1024), "files": str(200 * 1024)}, 2),
+    ({"memory_max": str(2**40), "memory_current": "0"}, 4), ({"memory_max": "9", "memory_current": "9"}, 1),
+])  # fmt: skip
 def test_there_are_no_more_workers_than_memory_holds(
     monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], expected: int
 ) -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conformance import save as save_model
-from conformance import tiny_model
+from architectures import tiny_model
+from conformance import save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native_variants import compared, config_of, save
+from native_variants import compared, save_whole
 from rounding import of_weights
-from transformers import PreTrainedTokenizerFast
 
 import attncli
 from attncli.engines.interactive import InteractiveSource, Query, open_interactive
@@ -34,38 +33,22 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 LAYERS = 3
 MASKS = (
-    None,
-    "causal",
-    "full",
-    "window(2)",
-    "band(1,1)",
-    "prefix(2)",
-    "chunk(3)",
-    "causal & keys(1,60)",
+    None, "causal", "full", "window(2)", "band(1,1)", "causal | prefix(2)", "chunk(3)", "causal & keys(1,60)",
     "pad(right=1)",
-)
-
-
-def save_whole(family: str, folder: Path) -> str:
-    save(config_of(family, FAMILIES[family]), folder)
-    segments = ["token_type_ids"] if family == "bert" else []
-    PreTrainedTokenizerFast(
-        tokenizer_file=f"{folder}/tokenizer.json",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        model_input_names=["input_ids", "attention_mask", *segments],
-    ).save_pretrained(folder)
-    return str(folder)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {family: save_whole(family, tmp_path_factory.mktemp(family)) for family in FAMILIES}
+    made = {family: tmp_path_factory.mktemp(family) for family in FAMILIES}
+    for family, folder in made.items():
+        save_whole(family, folder, *["token_type_ids"] * (family == "bert"), **FAMILIES[family])
+    return {family: str(folder) for family, folder in made.items()}
 
 
 @cache
 def opened(model: str, layers: tuple[int, ...], mask: str | None) -> Any:
-    return attncli.open_source(model=model, engine="native", layers=layers, mask=mask)
+    return attncli.open_source(model=model, engine="native", layer=layers, mask=mask)
 
 
 def fresh(model: str, question: Query, layers: tuple[int, ...]) -> Trace:
@@ -234,7 +217,7 @@ def test_another_mask_is_computed_from_the_embeddings_and_a_file_is_read_again(
     for head in (0, 1):
         allowed[head, 2, 0] = False
         np.save(path, allowed)
-        direct = attncli.inspect(words, model=folders["gpt2"], layers="all", mask=str(question.mask))
+        direct = attncli.inspect(words, model=folders["gpt2"], layer="all", mask=str(question.mask))
         rows.clear()
         assert same(model.trace(question, range(LAYERS)), direct)
         assert set((+rows).values()) == {4}
@@ -267,11 +250,7 @@ def test_the_toy_layer_answers_any_question(text: str, target: str | None, pair:
     for name in ("q", "k", "v", "inputs", "out_projection"):
         np.testing.assert_array_equal(getattr(found.layers[0], name), getattr(direct.layers[0], name))
     assert str(found.layers[0].mask) == str(direct.layers[0].mask)
-    assert (found.source, found.notes, found.layers[0].kind) == (
-        direct.source,
-        direct.notes,
-        direct.layers[0].kind,
-    )
+    assert (found.source, found.notes, found.layers[0].kind) == (direct.source, direct.notes, direct.layers[0].kind)
 
 
 @cache
@@ -317,12 +296,12 @@ def test_transformers_answers_from_one_model(folders: dict[str, str], loads: lis
     assert [model.tokens(question)[1] for question, _ in requests] == [trace.key_tokens for trace in found]
     assert loads == [folder]
     for trace, (question, layers) in zip(found, requests, strict=True):
-        how = {"engine": "transformers", "layers": layers, "mask": question.mask}
+        how = {"engine": "transformers", "layer": layers, "mask": question.mask}
         assert equal(trace, attncli.inspect(question.text, model=folder, **how))
 
 
 def test_a_mask_that_cannot_be_replaced_is_refused_and_the_next_question_answered(tmp_path: Path) -> None:
-    save_model(tiny_model("bloom"), tmp_path)
+    save(tiny_model("bloom"), tmp_path)
     model = open_interactive(model=str(tmp_path))
     direct = model.trace(Query("w2 w3"), [1])
     with pytest.raises(NotExposedError, match="bloom makes its own mask, which --mask cannot replace"):
@@ -331,9 +310,9 @@ def test_a_mask_that_cannot_be_replaced_is_refused_and_the_next_question_answere
 
 
 def test_a_saved_trace_answers_its_own_question(folders: dict[str, str], tmp_path: Path) -> None:
-    direct = attncli.inspect("w2 w3", pair="w4", model=folders["bert"], layers=[0, 2])
+    direct = attncli.inspect("w2 w3", pair="w4", model=folders["bert"], layer=[0, 2])
     direct.save(path := tmp_path / "trace.safetensors")
-    saved = open_interactive(saved=path, heads=1)
+    saved = open_interactive(saved=path, head=1)
     question = Query("w2 w3", "w4")
     assert (saved.own, list(saved.layers), saved.steps([2, 0])) == (question, [0, 2], [[0, 2]])
     found = saved.trace(question, [2])

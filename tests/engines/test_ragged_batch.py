@@ -12,7 +12,7 @@ import pytest
 import attncli
 from attncli.engines.numpy import forward, ragged_batch
 from attncli.engines.source import CorpusItem, trace_stream
-from attncli.errors import Failure, InputError
+from attncli.errors import Failure
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
@@ -37,7 +37,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 def answers(texts: Sequence[str | Failure], **options: Any) -> list[Trace | Failure]:
-    source = attncli.open_source(model="demo", layers="all", engine="native", **options)
+    source = attncli.open_source(model="demo", layer="all", engine="native", **options)
     sentences = [CorpusItem(number, text) for number, text in enumerate(texts, start=256)]  # of one window
     return [answer for _, answer in trace_stream(source, sentences, None, None)]
 
@@ -45,7 +45,7 @@ def answers(texts: Sequence[str | Failure], **options: Any) -> list[Trace | Fail
 def same(found: Trace | Failure, text: str, **options: Any) -> bool:
     """Return whether a trace is that of its text alone, but for what is rounded."""
     assert isinstance(found, Trace)
-    reference = attncli.inspect(text, model="demo", layers="all", engine="native", **options)
+    reference = attncli.inspect(text, model="demo", layer="all", engine="native", **options)
     assert (found.text, found.key_tokens) == (reference.text, reference.key_tokens)
     for layer, other in zip(found.layers, reference.layers, strict=True):
         assert (layer.heads, str(layer.mask), layer.scale) == (other.heads, str(other.mask), other.scale)
@@ -108,18 +108,10 @@ def test_what_has_no_room_together_is_tried_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_nothing_of_a_pack_is_kept_when_the_next_one_is_there(packed: list[list[int]]) -> None:
     made: list[tuple[int, weakref.ref[np.ndarray[Any, Any]]]] = []  # the number of the pack, and queries of it
-    for trace in attncli.open_source(model="demo", layers="all", engine="native").traces(TEXTS * 3):
+    for trace in attncli.open_source(model="demo", layer="all", engine="native").traces(TEXTS * 3):
         queries = trace.layers[0].q
         assert queries is not None
         made.append((len(packed), weakref.ref(queries if queries.base is None else queries.base)))
         del trace, queries
         assert {number for number, array in made if array() is not None} <= {len(packed)}
     assert len(packed) > 3
-
-
-def test_one_bad_sentence_raises_where_nothing_catches_it() -> None:
-    source = attncli.open_source(model="demo", engine="native")
-    traces = source.traces(["the cat", "the dog", " ", "a mat"])
-    assert [next(traces).text, next(traces).text] == ["the cat", "the dog"]
-    with pytest.raises(InputError, match="is empty"):
-        next(traces)

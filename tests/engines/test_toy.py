@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,17 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import attncli
-from attncli.checkpoints.options import ToyOptions
 from attncli.encoding.vocabulary import WordVocabulary
-from attncli.errors import AttnError, InputError, LoadError, UsageError
+from attncli.errors import AttnError, UsageError
 from attncli.trace.layer import LayerTrace
 
 SENTENCE = "Life is short eat dessert first"
 LENGTH = 6
 STATES = "b a d c e", "e z a"  # keys, and queries that are of another sequence
 NOTEBOOK: dict[str, Any] = {
-    "rng": "torch",
-    "seed": 123,
-    "vocab_size": 50000,
-    "d_model": 3,
-    "init": "uniform",
-    "out_proj": False,
+    "rng": "torch", "seed": 123, "vocab_size": 50000, "d_model": 3, "init": "uniform", "out_proj": False,
     "mask": "none",
-}
+}  # fmt: skip
 
 both_rngs = pytest.mark.parametrize("rng", ["numpy", "torch"])
 
@@ -183,30 +176,11 @@ def test_a_layer_is_what_torch_makes_of_the_weights_that_are_drawn(rng: str, nam
     assert trace.source.details["parameters"] == parameters
 
 
-@both_rngs
-def test_the_default_layer_is_torchs_multihead_attention(rng: str) -> None:
-    trace = attncli.inspect(SENTENCE, seed=5, rng=rng)
-    x, stream = embedded(rng, 5, 32, SENTENCE), Stream(rng, 5)
-    drawn = [stream.normal(32, 8) / math.sqrt(32) for _ in range(12)]
-    w_o = stream.normal(32, 32) / math.sqrt(32)
-    module = torch.nn.MultiheadAttention(32, 4, bias=False).eval()
-    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
-    with torch.no_grad():
-        module.in_proj_weight.copy_(torch.cat([torch.cat(drawn[part::3], dim=1).T for part in range(3)]))
-        module.out_proj.weight.copy_(w_o.T)
-        output, weights = module(x, x, x, attn_mask=later, average_attn_weights=False)
-    close(heads(trace.layer(0), "weights"), weights)
-    close(trace.layer(0).projected(range(LENGTH)), output)
-
-
-@pytest.mark.parametrize(
-    ("expression", "allows"),
-    [
-        ("full", lambda query, key: True),
-        ("causal & (window(2) | keys(0,1))", lambda query, key: key in (0, query - 1, query)),
-        ("band(1,1) & pad(right=1) | keys(0,1)", lambda query, key: (abs(query - key) < 2 and key != 5) or key == 0),
-    ],
-)
+@pytest.mark.parametrize(("expression", "allows"), [
+    ("full", lambda query, key: True),
+    ("causal & (window(2) | keys(0,1))", lambda query, key: key in (0, query - 1, query)),
+    ("band(1,1) & pad(right=1) | keys(0,1)", lambda query, key: (abs(query - key) < 2 and key != 5) or key == 0),
+])  # fmt: skip
 def test_any_mask_expression_reaches_the_softmax(expression: str, allows: Any) -> None:
     layer = attncli.inspect(SENTENCE, mask=expression, d_model=6, num_heads=2, seed=7).layer(0)
     allowed = torch.tensor([[allows(query, key) for key in range(LENGTH)] for query in range(LENGTH)])
@@ -293,13 +267,6 @@ def test_torchs_own_random_state_is_left_untouched(init: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(torch.rand(5), expected)
     np.testing.assert_array_equal(drawn.q, attncli.inspect(SENTENCE, rng="torch", init=init, seed=1).layer(0).q)
-
-
-def test_torchs_random_state_on_an_accelerator_is_left_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
-    seeded: list[int] = []
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
-    attncli.inspect(SENTENCE, rng="torch", seed=1)
-    assert seeded == []
 
 
 def test_torchs_draws_do_not_depend_on_its_default_dtype() -> None:
@@ -414,106 +381,32 @@ def test_a_tokenizer_has_a_smallest_vocabulary(tokenizer_file: Path) -> None:
         attncli.inspect("time", vocab=str(tokenizer_file), vocab_size=8)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "holds no tokenizer.json"), ("[1, 2", "cannot be read"), ("{}", "cannot be read")],
-)
-def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(LoadError, match=message):
-        attncli.inspect("time", vocab=str(tmp_path))
+# --- refusals: others are in tests/promises/test_bad_input.py --------------------------------------------------
 
 
-def test_a_name_that_is_not_in_the_cache_is_refused_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(LoadError, match="'nobody/nothing' was not found in the local cache"):
-        attncli.inspect("time", vocab="nobody/nothing", offline=True)
-
-
-# --- refusals ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"init": "xavier"}, "--init 'xavier': expected one of scaled, normal, uniform, linear, zeros"),
-        ({"project": "v"}, "--project 'v': expected one of qkv, qk, none"),
-        ({"rng": "jax"}, "--rng 'jax': expected one of numpy, torch"),
-        ({"d_model": 0}, "--d-model 0: expected 1 or more"),
-        ({"d_k": -1}, "--d-k -1: expected 1 or more"),
-        ({"seed": -1}, "--seed -1: expected 0 to 2^63 - 1"),
-        ({"seed": 2**63}, f"--seed {2**63}: expected 0 to 2^63 - 1"),
-        ({"project": "none", "d_k": 8}, "--d-k does not apply to --project none: there it is d_model, 32"),
-        ({"project": "qk", "d_v": 8}, "--d-v does not apply to --project qk: there it is d_model, 32"),
-        ({"d_model": 10}, "--d-model 10 does not divide into 4 heads; give --d-k and --d-v, or another --num-heads"),
-        ({"d_model": 10, "num_heads": 3, "d_k": 3}, "--d-model 10 does not divide into 3 heads"),
-        ({"d_model": 20_000}, "these sizes make a matrix of over 100,000,000 numbers"),
-        ({"d_v": 10_000_000}, "these sizes make a matrix of over 100,000,000 numbers"),
-        ({"scale": "big"}, "--scale 'big': expected sqrt, none or a number"),
-        ({"scale": "1e400"}, "--scale '1e400': expected sqrt, none or a number"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"init": "xavier"}, "--init 'xavier': expected one of scaled, normal, uniform, linear, zeros"),
+    ({"project": "v"}, "--project 'v': expected one of qkv, qk, none"),
+    ({"rng": "jax"}, "--rng 'jax': expected one of numpy, torch"),
+    ({"d_k": -1}, "--d-k -1: expected 1 or more"),
+    ({"seed": 2**63}, f"--seed {2**63}: expected 0 to 2^63 - 1"),
+    ({"project": "qk", "d_v": 8}, "--d-v does not apply to --project qk: there it is d_model, 32"),
+    ({"d_model": 10}, "--d-model 10 does not divide into 4 heads; give --d-k and --d-v, or another --num-heads"),
+    ({"d_v": 10_000_000}, "these sizes make a matrix of over 100,000,000 numbers"),
+    ({"scale": "1e400"}, "--scale '1e400': expected sqrt, none or a number"),
+    ({"dtype": "float16"}, "--dtype does not apply to the toy layer; give --model"),
+    ({"model": "g", "seed": 3}, "--seed does not apply to --model; it belongs to the toy layer"),
+    ({"heads": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
+])  # fmt: skip
 def test_options_that_make_no_layer_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        ToyOptions(**options)
+        attncli.inspect(SENTENCE, **options)
     assert str(refusal.value).startswith(message)
 
 
-@pytest.mark.parametrize(
-    ("options", "widths"),
-    [
-        ({}, (4, 8, 8, True)),
-        ({"d_model": 10, "num_heads": 3, "d_k": 2, "d_v": 5}, (3, 2, 5, True)),
-        ({"project": "none"}, (1, 32, 32, False)),
-        ({"project": "none", "d_model": 7, "num_heads": 3, "out_proj": True}, (3, 7, 7, True)),
-        ({"project": "qk"}, (4, 8, 32, True)),
-        ({"out_proj": False}, (4, 8, 8, False)),
-    ],
-)
-def test_options_that_are_not_given_have_their_defaults(
-    options: dict[str, Any], widths: tuple[int, int, int, bool]
-) -> None:
-    made = ToyOptions(**options)
-    assert (made.heads, made.key_width, made.value_width, made.has_out_projection) == widths
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dtype": "float16"}, "--dtype does not apply to the toy layer; give --model"),
-        ({"model": "g", "seed": 3}, "--seed does not apply to --model; it belongs to the toy layer"),
-        ({"layers": 3}, "--layer 3 is out of range: the toy layer has 1 layer, 0"),
-        ({"heads": 4}, "--head 4 is out of range: the toy layer has 4 heads, 0..3"),
-        ({"heads": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
-        ({"special": False}, "--no-special does not apply to --vocab words"),
-        ({"mask": "caussal"}, "unknown mask 'caussal'; did you mean 'causal'?"),
-    ],
-)
-def test_requests_that_do_not_fit_the_toy_layer_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as refusal:
-        attncli.inspect(SENTENCE, **options)
-    assert message in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        partial(attncli.inspect, SENTENCE),
-        partial(attncli.inspect, SENTENCE, model="g"),
-        partial(attncli.tokenize, SENTENCE),
-        partial(attncli.tokenize, SENTENCE, model="g"),
-        partial(attncli.check, "g", SENTENCE),
-    ],
-    ids=["toy", "checkpoint", "vocabulary", "tokenizer", "check"],
-)
-def test_an_option_that_nobody_has_is_said_to_be_none(call: Callable[..., Any]) -> None:
-    for option, hint in (("zoom_level", ""), ("specials", "; did you mean 'special'?")):
-        with pytest.raises(UsageError) as refusal:
-            call(**{option: 3})
-        assert str(refusal.value) == f"no such option: {option}{hint}"
-
-
-def test_a_mask_that_does_not_fit_the_sentence_is_refused_with_both_lengths() -> None:
-    with pytest.raises(InputError, match=r"docs\(2,2\) covers 4 positions, the sequence has 6"):
-        attncli.inspect(SENTENCE, mask="docs(2,2)")
+def test_an_option_that_nobody_has_is_said_to_be_none() -> None:
+    for call in (attncli.inspect, attncli.tokenize, partial(attncli.inspect, model="g"), partial(attncli.check, "g")):
+        for option, hint in (("zoom_level", ""), ("specials", "; did you mean 'special'?")):
+            with pytest.raises(UsageError) as refusal:
+                call(SENTENCE, **{option: 3})  # type: ignore[operator]
+            assert str(refusal.value) == f"no such option: {option}{hint}"

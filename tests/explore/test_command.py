@@ -54,7 +54,7 @@ def test_the_map_is_what_heads_measures(attn: Run) -> None:
     survey = answered(look, model="demo").survey
     assert survey is not None
     line = command_of(ViewSnapshot(look, "map"), DEMO)
-    assert line.options[-2:] == ("--grid", "previous")
+    assert line.options[-2:] == ("--metrics", "previous")
     found = attn(*line.words("-F", "json")).json["heads"]
     assert [(head["layer"], head["head"]) for head in found] == [(head.layer, head.head) for head in survey.heads]
     for one, other in zip(found, survey.heads, strict=True):

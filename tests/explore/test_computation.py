@@ -39,8 +39,8 @@ def last_of(model: InteractiveSource | IncrementalComputation, look: ViewState) 
     return last
 
 
-def demo(text: str = TEXT, layers: Any = 2, **options: Any) -> Trace:
-    return attncli.inspect(text, model="demo", layers=layers, **options)
+def demo(text: str = TEXT, layer: Any = 2, **options: Any) -> Trace:
+    return attncli.inspect(text, model="demo", layer=layer, **options)
 
 
 def assert_same(found: Trace | None, wanted: Trace) -> None:
@@ -54,7 +54,7 @@ def assert_same(found: Trace | None, wanted: Trace) -> None:
 
 def assert_measured(answer: ComputedView, layers: list[int], text: str = TEXT, **options: Any) -> None:
     """The survey is that of these layers, but for the last digit that layers measured together may differ in."""
-    wanted, found = attncli.heads(text, model="demo", layers=layers, **options), answer.survey
+    wanted, found = attncli.heads(text, model="demo", layer=layers, **options), answer.survey
     assert found is not None
     assert replace(found, heads=()) == replace(wanted, heads=())
     for head, other in zip(found.heads, wanted.heads, strict=True):
@@ -90,7 +90,7 @@ def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
     answering = answering_of(model)
     assert_same(last_of(answering, LOOK.counting("norms")).shown, attncli.derive(demo(), norms=True))
     rollout = last_of(answering, LOOK.counting("rollout"))
-    assert_same(rollout.shown, attncli.derive(demo(layers="all"), rollout=True, layers=2))
+    assert_same(rollout.shown, attncli.derive(demo(layer="all"), rollout=True, layer=2))
     assert_measured(rollout, EVERY)  # of the weights
     assert rollout.room().heads == (0, 1, 2, 3)  # to come back to
 
@@ -101,7 +101,7 @@ def test_a_held_question_is_compared(model: Plain) -> None:
     assert (alone.held, alone.changes) == (None, ())
     assert_same(both.held, demo())
     assert_same(both.shown, demo(OTHER))
-    everywhere = attncli.diff(demo(layers="all"), demo(OTHER, "all"))
+    everywhere = attncli.diff(demo(layer="all"), demo(OTHER, "all"))
     assert numbers_of(last.changes) == pytest.approx(numbers_of(everywhere.heads), rel=1e-4, abs=1e-9)
     norms = last_of(model, look.counting("norms"))
     assert_same(norms.held, attncli.derive(demo(), norms=True))
@@ -111,7 +111,7 @@ def test_a_held_question_is_compared(model: Plain) -> None:
 def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
     options = {"pair": OTHER, "mask": "causal & window(3)"}
     last = last_of(model, ViewState(Query(TEXT, **options)))
-    assert_same(last.shown, demo(layers=0, **options))
+    assert_same(last.shown, demo(layer=0, **options))
     assert_measured(last, EVERY, **options)
 
 
@@ -230,7 +230,7 @@ def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
     for kind in ("encoder", "decoder"):
         rolled = last_of(answering, replace(look, kind=kind).counting("rollout"))
         alone = replace(whole, layers=tuple(layer for layer in whole.layers if layer.kind == kind))
-        assert_same(rolled.shown, attncli.derive(alone, rollout=True, layers=1))
+        assert_same(rolled.shown, attncli.derive(alone, rollout=True, layer=1))
         assert rolled.room(kind).kinds == kinds
     cross = last_of(answering, replace(look, kind="cross").counting("rollout"))
     assert "queries and keys have to be the same tokens" in cross.failure

@@ -140,8 +140,17 @@ def test_kinds_come_round_and_one_that_is_not_there_is_left() -> None:
 def test_the_cursor_follows_its_token(before: str, after: str, places: dict[int, int]) -> None:
     old, new = (Limits(queries=tokens_of(*text.split()), keys=tokens_of(*text.split())) for text in (before, after))
     for place, wanted in places.items():
-        look = LOOK.on(old, query=place, key=len(old.keys) - 1 - place).carried(old, new)
-        assert (look.query, look.key) == (wanted, places[len(old.keys) - 1 - place])
+        assert LOOK.on(old, key=place).carried(old, new).key == wanted
+        if place < len(old.queries) - 1:
+            assert LOOK.on(old, query=place).carried(old, new).query == wanted
+
+
+def test_the_last_query_stays_the_last_word() -> None:
+    special = Token(9, 9, "[SEP]", None, None, special=True)
+    for end in ((), (special,)):
+        old, new = (Limits(queries=Tokens((*tokens_of(*text.split()), *end))) for text in ("a b", "a b c d"))
+        assert LOOK.on(old, query=1).carried(old, new).query == 3
+        assert LOOK.on(old, query=0).carried(old, new).query == 0
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_what_is_finer_than_a_printer_is_pooled_to_the_largest_and_said() -> Non
     weights = np.zeros((1, 900, 900), np.float32)
     weights[0, :, 0] = 0.25
     weights[0, 701, 699] = 0.75
-    layer = replace(layer_of(*np.zeros((3, 1, 900, 1), np.float32)), weights=weights, scores=weights)
+    layer = replace(layer_of(*np.zeros((3, 1, 900, 1), np.float32)), recorded_weights=weights, recorded_scores=weights)
     figure = figure_of(trace_of(layer, queries=words, keys=words), size=Size.of("1.4in"))
     (axes,) = maps_in(figure)
     pool = int(re.search(r"largest of (\d+)×\1", words_of(figure))[1])
@@ -210,7 +210,7 @@ def test_inspect_draws_a_figure_and_without_a_size_an_svg_is_the_terminals(attn:
     path = tmp_path / "figure.svg"
     ran = attn("inspect", SENTENCE, "--size", "84mm", "-H", "1", "-o", path)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
-    expected = figure_of(attncli.inspect(SENTENCE, heads=1), size=Size.of("84mm"))
+    expected = figure_of(attncli.inspect(SENTENCE, head=1), size=Size.of("84mm"))
     assert path.read_bytes() == written(expected, "svg", f"attn inspect: {SENTENCE}")
     assert attn("inspect", SENTENCE, "-o", path).code == 0
     assert path.read_text(encoding="utf-8").count("<text") > 20  # a figure has outlines of letters
@@ -232,7 +232,7 @@ def test_color_never_draws_for_a_printer(attn: Run, tmp_path: Path) -> None:
         ),
         (["a b", "c d", "-o", "FIGURE"], "a figure shows one trace; give one sentence"),
         (["a b", "--top-keys", "1", "-o", "FIGURE"], "--top-keys does not apply to a figure"),
-        (["a b", "--show", "q", "-o", "FIGURE"], "--show q does not apply to a figure"),
+        (["a b", "--show", "q", "-o", "FIGURE"], "--show does not apply to a figure"),
     ],
 )
 def test_what_a_figure_cannot_be_is_refused(attn: Run, tmp_path: Path, arguments: list[str], words: str) -> None:

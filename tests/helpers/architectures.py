@@ -16,17 +16,9 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 TASKS = (
-    "CAUSAL_LM",
-    "MASKED_LM",
-    "MULTIPLE_CHOICE",
-    "NEXT_SENTENCE_PREDICTION",
-    "PRETRAINING",
-    "QUESTION_ANSWERING",
-    "SEQUENCE_CLASSIFICATION",
-    "SEQ_TO_SEQ_CAUSAL_LM",
-    "TEXT_ENCODING",
-    "TOKEN_CLASSIFICATION",
-)
+    "CAUSAL_LM", "MASKED_LM", "MULTIPLE_CHOICE", "NEXT_SENTENCE_PREDICTION", "PRETRAINING", "QUESTION_ANSWERING",
+    "SEQUENCE_CLASSIFICATION", "SEQ_TO_SEQ_CAUSAL_LM", "TEXT_ENCODING", "TOKEN_CLASSIFICATION",
+)  # fmt: skip
 
 OTHER_SENSES = ("audio", "image", "protein", "tokenizer_encoder", "vision", "vq_config")
 """A sub-config with one of these in its name says that the model reads more than text."""
@@ -47,13 +39,9 @@ TEXT_CLASSES = {"seamless_m4t": "SeamlessM4TForTextToText", "seamless_m4t_v2": "
 SEEING: dict[str, Any] = {"image_size": 32, "patch_size": 16, "depth": 1, "embed_dim": 32, "mlp_ratio": 2}
 
 WITHOUT_ATTENTION = {
-    "falcon_mamba": "state spaces",
-    "fnet": "Fourier transforms",
-    "mamba": "state spaces",
-    "mamba2": "state spaces",
-    "rwkv": "time mixing",
-    "xlstm": "matrix memories",
-}
+    "falcon_mamba": "state spaces", "fnet": "Fourier transforms", "mamba": "state spaces", "mamba2": "state spaces",
+    "rwkv": "time mixing", "xlstm": "matrix memories",
+}  # fmt: skip
 
 NOT_BUILT = {
     "bros": "needs the boxes of its words beside them",
@@ -107,15 +95,9 @@ SMALL: dict[str, Any] = {name: size for size, names in SIZES.items() for name in
 }
 
 PER_LAYER = (
-    "attn_layers",
-    "attention_types",
-    "block_sizes",
-    "indexer_types",
-    "layer_types",
-    "layers_block_type",
-    "mlp_layer_types",
-    "no_rope_layers",
-)
+    "attn_layers", "attention_types", "block_sizes", "indexer_types", "layer_types", "layers_block_type",
+    "mlp_layer_types", "no_rope_layers",
+)  # fmt: skip
 """Lists with an entry for each layer. A few layers, even two, hold each kind of the default's many, in turn."""
 
 WINDOWS = {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}
@@ -129,49 +111,29 @@ WHOLE_SECTIONS = {"rope_parameters": SECTIONS["rope_parameters"] | {"partial_rot
 
 # What the tables above cannot say: values that only fit one architecture, or that its defaults leave out.
 MORE: dict[str, dict[str, Any]] = {
-    "albert": {"initializer_range": 0.2},
-    "mt5": {"initializer_factor": 0.7},
+    "albert": {"initializer_range": 0.2}, "mt5": {"initializer_factor": 0.7},
     **dict.fromkeys(("laguna", "mellum", "qwen2", "qwen2_moe", "qwen3"), WINDOWS),
-    "qwen3_moe": {"sliding_window": 3},
-    "bailing_hybrid": {"head_dim": 8},
-    "bamba": {"attn_layer_indices": [1]},
+    "qwen3_moe": {"sliding_window": 3}, "bailing_hybrid": {"head_dim": 8}, "bamba": {"attn_layer_indices": [1]},
     "blt": {"use_cache": False},
-    "cohere_compass_text": WINDOWS
-    | {
-        "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
-            for kind in ("full_attention", "sliding_attention")
-        }
-    },
+    "cohere_compass_text": WINDOWS | {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0,
+        "mrope_section": [2, 1, 1]} for kind in ("full_attention", "sliding_attention")}},
     "dbrx": {"attn_config": {"clip_qkv": 8.0, "kv_n_heads": 2, "rope_theta": 10000.0}},
     # More blocks than a query may see, of two tokens and of three.
-    "deepseek_v4": {
-        "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+    "deepseek_v4": {"compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
         "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"],
-        "index_topk": 2,
-    },
+        "index_topk": 2},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": WINDOWS | {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "dots3_note_text": {
-        "num_key_value_heads": 4,
-        "head_dim": 16,
-        "swa_num_attention_heads": 4,
-        "swa_num_key_value_heads": 4,
-        "swa_q_lora_rank": 16,
-        "swa_kv_lora_rank": 16,
-        "swa_head_dim": 16,
-        "swa_qk_nope_head_dim": 8,
-        "swa_v_head_dim": 8,
-    },
+    "dots3_note_text": {"num_key_value_heads": 4, "head_dim": 16, "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 4, "swa_q_lora_rank": 16, "swa_kv_lora_rank": 16, "swa_head_dim": 16,
+        "swa_qk_nope_head_dim": 8, "swa_v_head_dim": 8},
     "esm": {"vocab_size": 128, "pad_token_id": 1, "mask_token_id": 2, "position_embedding_type": "rotary"},
     "esmc": {"num_key_value_heads": 4},
     "gemma3n_text": {"intermediate_size": 48, "num_kv_shared_layers": 0, "activation_sparsity_pattern": None},
-    "gemma4_text": {"global_head_dim": 8},
-    "gemma4_unified_text": {"global_head_dim": 8},
+    "gemma4_text": {"global_head_dim": 8}, "gemma4_unified_text": {"global_head_dim": 8},
     "gpt_neo": {"attention_types": [[["global"], 1], [["local"], 1]]},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
-    "hrm_text": {"H_cycles": 1, "L_cycles": 2},
-    "hunyuan_v1_dense": {"head_dim": 8},
+    "hrm_text": {"H_cycles": 1, "L_cycles": 2}, "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 4, "moe_topk": 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4, "visual_embed": False},
@@ -187,13 +149,8 @@ MORE: dict[str, dict[str, Any]] = {
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"]},
     # Its long window is 1024, whatever one says.
     "neomme": {"head_dim": 16, "per_layer_config": {1: {"sliding_window": None}, 2: {"sliding_window": 4}}},
-    "qwen4_exp_text": {
-        "indexer_n_heads": 2,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": 8,
-        "indexer_budget": 4,
-        "indexer_compress_ratio": 2,
-    },
+    "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 4,
+        "indexer_compress_ratio": 2},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
     "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]},
     "xmod": {"default_language": "en_XX"},
@@ -202,47 +159,27 @@ MORE: dict[str, dict[str, Any]] = {
     "emu3_vqgan": {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1},
     "chameleon": {"vocabulary_map": {"<image>": 8}},
     "emu3": {"vocabulary_map": {"<image>": 8, "<|extra_200|>": 9}},
-    "cohere_compass_vision": {"out_hidden_size": 32},
-    "cosmos3_edge": {"projector_hidden_size": 32},
+    "cohere_compass_vision": {"out_hidden_size": 32}, "cosmos3_edge": {"projector_hidden_size": 32},
     "cosmos3_edge_text": SECTIONS,
     "deepseek_ocr2_text": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse", "sparse"]},
     "dots3_note_audio_encoder": {"adapter_input_size": 32, "adapter_out_dim": 32},
     "dots3_note_vision_encoder": {"adapter_in_dim": 32, "adapter_out_dim": 32},
-    "ernie4_5_vl_moe_text": {
-        "moe_intermediate_size": [48, 48],
-        "rope_parameters": SECTIONS["rope_parameters"] | {"mrope_section": [1, 1, 2]},
-    },
+    "ernie4_5_vl_moe_text": {"moe_intermediate_size": [48, 48],
+        "rope_parameters": SECTIONS["rope_parameters"] | {"mrope_section": [1, 1, 2]}},
     "exaone4": {"model_type": "exaone4"},
-    "florence_vision": {
-        "depths": (1, 1, 1, 1),
-        "embed_dim": (8, 16, 32, 32),
-        "num_heads": (2, 2, 4, 4),
-        "num_groups": (2, 2, 4, 4),
-        "patch_size": (7, 3, 3, 3),
-        "projection_dim": 32,
-    },
-    "glm4v_vision": {"out_hidden_size": 32},
-    "glm4v_moe_vision": {"out_hidden_size": 32},
+    "florence_vision": {"depths": (1, 1, 1, 1), "embed_dim": (8, 16, 32, 32), "num_heads": (2, 2, 4, 4),
+        "num_groups": (2, 2, 4, 4), "patch_size": (7, 3, 3, 3), "projection_dim": 32},
+    "glm4v_vision": {"out_hidden_size": 32}, "glm4v_moe_vision": {"out_hidden_size": 32},
     "glm_ocr_vision": {"out_hidden_size": 32},
     "glm5_next_vision": {"out_hidden_size": 32, "projection_intermediate_size": 32},
-    "glm5_next_text": {
-        "index_kpool": 2,
-        "qk_rope_head_dim": 0,
-        "layer_types": ["linear_attention", "indexed_attention"],
-    },
-    "glm4v_text": WHOLE_SECTIONS,
-    "glm4v_moe_text": WHOLE_SECTIONS,
-    "glm_ocr_text": WHOLE_SECTIONS,
+    "glm5_next_text": {"index_kpool": 2, "qk_rope_head_dim": 0, "layer_types": ["linear_attention",
+        "indexed_attention"]},
+    "glm4v_text": WHOLE_SECTIONS, "glm4v_moe_text": WHOLE_SECTIONS, "glm_ocr_text": WHOLE_SECTIONS,
     "clip_vision_model": {"hidden_size": 64},
-    "granite4_vision": {
-        "downsample_rate": "4/8",
-        "deepstack_layer_map": [[0, 0]],
-        "spatial_target_layers": [1],
-        "vision_feature_layer": -1,
-    },
+    "granite4_vision": {"downsample_rate": "4/8", "deepstack_layer_map": [[0, 0]], "spatial_target_layers": [1],
+        "vision_feature_layer": -1},
     "granite_docling_vision": {"out_hidden_size": 32, "deepstack_visual_indexes": [0]},
-    "hunyuan_vl_text": SECTIONS | {"head_dim": 8},
-    "inkling2_vision": {"text_hidden_size": 32},
+    "hunyuan_vl_text": SECTIONS | {"head_dim": 8}, "inkling2_vision": {"text_hidden_size": 32},
     "janus_vqgan": {"base_channels": 32, "channel_multiplier": [1, 1], "projection_dim": 32},
     "kosmos_2_text_model": {"embed_dim": 32, "layers": 3, "attention_heads": 4, "ffn_dim": 48},
     "kosmos_2_5_text_model": {"embed_dim": 32, "layers": 3, "attention_heads": 4, "ffn_dim": 48},
@@ -252,33 +189,22 @@ MORE: dict[str, dict[str, Any]] = {
     "muse_glimmer": {"projector_hidden_size": 32},
     "muse_spark": {"out_hidden_size": 32, "projector_hidden_size": 32},
     "muse_spark_text": {"moe_hidden_size": 32},
-    "muse_spark_audio": {
-        "num_hidden_layers": 4,
-        "hidden_sizes": (8, 16, 16, 32),
-        "depths": (1, 1, 1, 1),
-        "out_hidden_size": 32,
-    },
-    "nemotron_h_omni": {"projector_hidden_size": 32},
-    "paddleocr_vl_text": SECTIONS,
+    "muse_spark_audio": {"num_hidden_layers": 4, "hidden_sizes": (8, 16, 16, 32), "depths": (1, 1, 1, 1),
+        "out_hidden_size": 32},
+    "nemotron_h_omni": {"projector_hidden_size": 32}, "paddleocr_vl_text": SECTIONS,
     "qwen2_5_omni_text": SECTIONS | WINDOWS,
     "qwen2_5_omni_thinker": {"vision_start_token_id": 5},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 5},
     "mllama_text_model": {"cross_attention_layers": [1]},
     "mistral": {"sliding_window": 3},
-    "step3p5": WINDOWS
-    | {
-        "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")
-        }
-    },
-    "unlimited_ocr_text": {"num_key_value_heads": 4},
-    "qwen2_5_vl_text": SECTIONS | WINDOWS,
-    "qwen2_vl_text": SECTIONS | WINDOWS,
-    "qwen3_vl_vision": {"out_hidden_size": 32},
+    "step3p5": WINDOWS | {"rope_parameters": {kind: {"rope_type": "default",
+        "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")}},
+    "unlimited_ocr_text": {"num_key_value_heads": 4}, "qwen2_5_vl_text": SECTIONS | WINDOWS,
+    "qwen2_vl_text": SECTIONS | WINDOWS, "qwen3_vl_vision": {"out_hidden_size": 32},
     "radio": {"video_temporal_patch_size": 2},
     "zamba": {"layers_block_type": ["hybrid", "hybrid", "linear_attention"]},
     "zaya": {"num_experts_per_tok": 1},
-}
+}  # fmt: skip
 
 
 @cache

@@ -39,7 +39,7 @@ class Plain:
 
     def whole(self, question: Query, layers: Sequence[int]) -> Trace:
         text, pair, target, mask = question
-        return inspect(text, pair=pair, target=target, mask=mask, layers=list(layers), **self.options)
+        return inspect(text, pair=pair, target=target, mask=mask, layer=list(layers), **self.options)
 
 
 class Made:

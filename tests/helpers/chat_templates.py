@@ -46,12 +46,8 @@ AS_JSON = """{{ bos_token }}{% for m in messages %}{{ {'role': m.role, 'says': m
 {% endfor %}{{ dict(day=strftime_now('%Y')) | tojson(indent=1) }}"""
 
 TEMPLATES = {
-    "chatml": CHATML,
-    "llama 3": LLAMA_3,
-    "mistral": MISTRAL,
-    "generation": GENERATION,
-    "json": AS_JSON,
-}
+    "chatml": CHATML, "llama 3": LLAMA_3, "mistral": MISTRAL, "generation": GENERATION, "json": AS_JSON,
+}  # fmt: skip
 # Of a model that reads pictures too: it takes contents in parts.
 IN_PARTS = """{% for message in messages %}<|im_start|>{{ message.role }}
 {% for part in message.content %}{% if part.type == 'image' %}<image>{% elif part.type == 'text' %}{{ part.text }}

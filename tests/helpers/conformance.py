@@ -18,13 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from architectures import (
-    tiny_config,
-    tiny_inputs,
-    tiny_model,
-    tiny_tower,
-    tiny_whole,
-)
+from architectures import tiny_config, tiny_inputs, tiny_model, tiny_tower, tiny_whole
 from odd_layouts import whole_map
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
@@ -60,29 +54,19 @@ NOT_REACHED = {
 
 # Of the models that read pictures beside text: those that do not run on a text alone, and what they read besides.
 NEED_MORE_THAN_TEXT = {
-    "diffusion_gemma": "a canvas of noise",
-    "evolla": "a protein",
-    "idefics": "a picture",
-    "pi0": "a picture and a robot's state",
-    "pix2struct": "a picture",
-    "pp_formulanet": "a picture",
-    "t5gemma2": "both of its texts",
-    "udop": "a picture",
-    "vision-encoder-decoder": "a picture",
-}
+    "diffusion_gemma": "a canvas of noise", "evolla": "a protein", "idefics": "a picture",
+    "pi0": "a picture and a robot's state", "pix2struct": "a picture", "pp_formulanet": "a picture",
+    "t5gemma2": "both of its texts", "udop": "a picture", "vision-encoder-decoder": "a picture",
+}  # fmt: skip
 
 # They cannot be built without timm; their language models can.
 WITH_TIMM = ("fast_vlm", "gemma3n", "perception_lm")
 
 # The whole runs with pictures alone; what it does with a text its part does, which stands there.
 RUN_ALONE = {
-    "blip": "text_decoder",
-    "blip-2": "language_model",
-    "instructblip": "language_model",
-    "instructblipvideo": "language_model",
-    "kosmos-2": "text_model",
-    "shieldgemma2": "model",
-}
+    "blip": "text_decoder", "blip-2": "language_model", "instructblip": "language_model",
+    "instructblipvideo": "language_model", "kosmos-2": "text_model", "shieldgemma2": "model",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -180,7 +164,7 @@ def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:
     """Open a checkpoint that `save` wrote."""
     # Tokenizers are not the subject here, and some classes rebuild theirs from other files.
     with patch("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in):
-        checkpoint = open_source(model=str(folder), layers=layers, special=False, engine="transformers", **more)
+        checkpoint = open_source(model=str(folder), layer=layers, special=False, engine="transformers", **more)
     assert isinstance(checkpoint, Checkpoint)
     return checkpoint
 

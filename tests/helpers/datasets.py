@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attncli.corpus.dataset
 from attncli.corpus.dataset import DatasetSummary, ShardInfo, ShardWriterJob, in_shards, write_dataset
-from attncli.corpus.jobs import RenderTask, TraceJob
+from attncli.corpus.jobs import TraceJob, render
 from attncli.corpus.protocol import Result
 from attncli.corpus.run import run
 from attncli.engines.source import CorpusItem
@@ -33,7 +34,7 @@ def sentences_of(count: int) -> Iterator[CorpusItem]:
 
 def toy_writer(folder: Path | str, view: View = METRICS, form: str = "parquet", **options: Any) -> ShardWriterJob:
     """Return the job that writes the toy layer's heads into a folder."""
-    job = TraceJob(RenderTask(Derivation(), view, form), {"layers": "0", **options})
+    job = TraceJob(partial(render, derivation=Derivation(), view=view, form=form), {"layer": "0", **options})
     return ShardWriterJob(job, str(folder), form, types_of(view))
 
 

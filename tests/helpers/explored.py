@@ -132,7 +132,7 @@ def explored(
 ) -> None:
     """Run the explorer as a command line says, and walk through it."""
     arguments = iter(shlex.split(command)[2:])
-    model, text, tier = None, "", "256"
+    model, text, tier = None, "", "truecolor"
     for argument in arguments:
         if argument == "-m":
             model = next(arguments)
@@ -151,7 +151,11 @@ def explored(
 
     async def within() -> None:
         app = Explorer(
-            Gated(open_interactive(model=model), gate), ViewState(Query(text)), Palette(tier), lambda look, path: ""
+            Gated(open_interactive(model=model), gate),
+            ViewState(Query(text)),
+            Palette(tier),
+            lambda look, path: "",
+            seeks_label=True,
         )
         app.driver_class = Driver
 
@@ -170,7 +174,7 @@ def explored(
     others = {
         name: value for name, value in environment.items() if name not in {"NO_COLOR", "COLORTERM", "FORCE_COLOR"}
     }
-    with patch.dict(os.environ, others | {"TERM": "xterm-256color"}, clear=True):
+    with patch.dict(os.environ, others | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}, clear=True):
         asyncio.run(within())
 
 

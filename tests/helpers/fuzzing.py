@@ -105,47 +105,34 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
     "HEADS": _indices,
     "TEXT": (st.one_of(*[texts.map("time {}".format)] * 3, texts), ["", " ", "time " * 40, "a" * 5000]),
     "TOKEN": (["0", "-1", "time"], texts | st.sampled_from(["99", "x", "", _HUGE, "٣"])),
-    "PARTS": (
-        st.lists(
-            st.sampled_from("tokens shapes q k v scores mask weights heatmap output metrics".split()), min_size=1
-        ).map(",".join),
-        ["", ",", "x", "embeddings", "proof", "q,q", "Q"],
-    ),
+    "PARTS": (st.lists(st.sampled_from("tokens shapes q k v scores mask weights heatmap output metrics".split()),
+        min_size=1).map(",".join), ["", ",", "x", "embeddings", "proof", "q,q", "Q"]),
     "METRICS": (["entropy", "self,previous", "sink"], ["", ",", "x", "entropy,", "self,self", "\x1b[2J"]),
     "METRIC": (["entropy", "-sink", "previous"], ["", "-", "x", "entropy,self", "--self", "\x1b[2J"]),
     "CODES": (["leak", "leak,pad", "dead-row"], ["", ",", "x", "leak,"]),
     "EXPR": (st.one_of(grammatical, grammatical, grammatical, _files), masks),
-    "PATH|URL": (
-        ["text.txt", "table.csv", "lines.jsonl"],
-        [
-            *("bytes.txt", "empty.txt", "missing.txt", ".", "", "trace.safetensors", "*.csv", "[", "**", "missing/*"),
-            *("missing.gz", "text.txt/x", "x://y", "file:///missing", "a\nb.csv", "\x1b[2J.jsonl", "missing.parquet"),
-        ],
-    ),
+    "PATH|URL": (["text.txt", "table.csv", "lines.jsonl"], [*("bytes.txt", "empty.txt", "missing.txt", ".", "",
+        "trace.safetensors", "*.csv", "[", "**", "missing/*"), *("missing.gz", "text.txt/x", "x://y",
+        "file:///missing", "a\nb.csv", "\x1b[2J.jsonl", "missing.parquet")]),
     "FILE": (_names, ["out", "missing/out.json", ".", "", "a\nb.json", "\x1b[2J.json", "OUT.SVG", "/out.json/x.json"]),
     "FILE.safetensors": (["out.safetensors"], ["out", "missing/x", ".", ""]),
     "sqrt|none|NUMBER": (["sqrt", "none", "0.5"], _decimals[1]),
     "words|TOKENIZER": (["words", "tokenizer.json", "tiny"], [".", "missing", "no-one/nothing", "", "text.txt"]),
     "auto": (["auto", "cpu"], ["", "x"]),
-    "SIZE": (
-        ["20GB", "1 MB", "0", "3.3in", "84mmx2in"],
-        ["0in", "in", "1e9in", "", "x", "-1GB", "1.5.5GB", "GB", _HUGE, "٣GB"],
-    ),
+    "SIZE": (["20GB", "1 MB", "0", "3.3in", "84mmx2in"], ["0in", "in", "1e9in", "", "x", "-1GB", "1.5.5GB", "GB",
+        _HUGE, "٣GB"]),
     "TOPIC": (["masks", "formats", "inspect", "mask"], ["", "x", "mask\x1b[2J"]),
     "NAME": (["cpu", "main"], ["cuda", "meta", "", "x\x1b[2J"]),
     "MODEL": _checkpoints,
     "NAME_OR_FOLDER": _checkpoints,
     "SCRIPT ARGS": (["program.py"], ["missing.py", "text.txt", "bytes.txt", ".", ""]),
-    "LENGTHS": (
-        ["2", "4,1"],
-        ["0", "-1", "", "x", "2,", "1.5", "mask.npy", _HUGE, "٣"],
-    ),
+    "LENGTHS": (["2", "4,1"], ["0", "-1", "", "x", "2,", "1.5", "mask.npy", _HUGE, "٣"]),
     "MODULE": (["program"], ["missing", ""]),
     "GLOB": (["program.py", "*:5"], ["missing", "", "[", "*" * 50]),
     "N|auto": (["1", "auto"], ["0", "-1", "", "x", "1.5", "٣", _HUGE]),
     "ray|ray://HOST:PORT": (["ray://127.0.0.1:1"], ["", "ray:", "ray://x", "ray://\x1b[2J:1", "dask", _HUGE]),
     "DIR": (["saved"], ["text.txt", "text.txt/saved"]),
-}
+}  # fmt: skip
 BY_METAVAR["FILE|FOLDER/"] = BY_METAVAR["FILE"]
 BY_METAVAR |= dict.fromkeys(("EXPR|FILE", "EXPR|FILE|none", "[PATTERN=]EXPR"), BY_METAVAR["EXPR"])
 _SAVED = (["trace.safetensors", "dump.safetensors"], ["missing", ".", "", "mask.npy", "text.txt", "mask.safetensors"])

@@ -36,15 +36,6 @@ def keys_joined() -> Iterator[Tensor]:
         yield F.scaled_dot_product_attention(key, keys, keys)
 
 
-def hidden_states_joined() -> Iterator[Tensor]:
-    """A memory of hidden states, which keys are made of anew."""
-    weight, states = drawn(WIDTH, WIDTH), drawn(1, 1, WIDTH)
-    while True:
-        states = torch.cat([states, states[:, -1:] @ weight * 0.1], dim=1)
-        keys = states[:, -PAST:] @ weight
-        yield F.scaled_dot_product_attention(states[:, -1:] / 2, keys, keys)
-
-
 def slots_assigned() -> Iterator[Tensor]:
     """A cache of a fixed size, of which a slot is assigned."""
     keys, step = torch.zeros(1, 2, PAST, WIDTH) * 1.0, 0
@@ -67,27 +58,12 @@ def by_einsum() -> Iterator[Tensor]:
 # The same numbers again and again.
 
 
-def multiplied() -> Iterator[Tensor]:
-    x = drawn(1, 4, WIDTH)
-    while True:
-        x = x * 0.99
-        yield F.scaled_dot_product_attention(x, x, x)
-
-
 def multiplied_by_parts_of_a_table() -> Iterator[Tensor]:
     """Factors of one element, each a view of a tensor that nothing else holds."""
     x = drawn(1, 4, WIDTH)
     while True:
         x = x * drawn(8, 8).softmax(-1)[0, 0]
         yield attended(x, x, x)
-
-
-def gated() -> Iterator[Tensor]:
-    """A factor for each row, as a norm has it."""
-    x = drawn(1, 4, WIDTH)
-    while True:
-        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1)
-        yield x
 
 
 def residual() -> Iterator[Tensor]:
@@ -104,13 +80,6 @@ def scores_and_values() -> tuple[Tensor, Tensor]:
     """Scores of 4 queries, and values."""
     x = drawn(1, 1, 4, WIDTH)
     return x @ x.mT / math.sqrt(WIDTH), x
-
-
-def scores_scaled() -> Iterator[Tensor]:
-    scores, _ = scores_and_values()
-    while True:
-        scores = scores * 0.999
-        yield scores.softmax(-1)
 
 
 def biases_added() -> Iterator[Tensor]:
@@ -152,8 +121,8 @@ def rows_kept() -> Iterator[Tensor]:
 STYLES: dict[str, Endless] = {
     each.__name__: each
     for each in (
-        keys_joined, hidden_states_joined, slots_assigned, by_einsum, multiplied, multiplied_by_parts_of_a_table,
-        gated, residual, scores_scaled, biases_added, cells_assigned, weights_added, rows_kept,
+        keys_joined, slots_assigned, by_einsum, multiplied_by_parts_of_a_table, residual, biases_added, cells_assigned,
+        weights_added, rows_kept,
     )
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from architectures import tiny_config
 from conformance import opened, save_tokenizer
-from transformers import CONFIG_MAPPING, AutoModel
+from transformers import CONFIG_MAPPING, AutoModel, PreTrainedTokenizerFast
 
 from attncli.checkpoints.checkpoint_folder import CheckpointFolder
 from attncli.checkpoints.config_reader import ConfigReader
@@ -34,140 +34,73 @@ ABSENT = object()  # a field that the file does not have
 Changes = Mapping[str, Any]
 
 _SIZES: dict[str, list[Any]] = {
-    "vocab_size": [70],
-    "hidden_size": [48],
-    "num_attention_heads": [2],
-    "num_hidden_layers": [1, 5],
-    "intermediate_size": [40],
-    "max_position_embeddings": [40],
-}
+    "vocab_size": [70], "hidden_size": [48], "num_attention_heads": [2], "num_hidden_layers": [1, 5],
+    "intermediate_size": [40], "max_position_embeddings": [40],
+}  # fmt: skip
 _BERT: dict[str, list[Any]] = {
     **_SIZES,
     "hidden_act": ["gelu", "relu", "gelu_new", "silu"],
-    "layer_norm_eps": [1e-12, 1e-3],
-    "type_vocab_size": [1, 3],
-}
+    "layer_norm_eps": [1e-12, 1e-3], "type_vocab_size": [1, 3],
+}  # fmt: skip
 _ROBERTA: dict[str, list[Any]] = _BERT | {"pad_token_id": [0, 1, 3, ABSENT]}
 _LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-    "rope_theta": 500.0,
-}
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16, "rope_theta": 500.0,
+}  # fmt: skip
 _ROPES: dict[str, list[Any]] = {
-    "rope_parameters": [
-        ABSENT,
-        {"rope_theta": 500.0, "rope_type": "default"},
-        {"rope_theta": 500.0, "rope_type": "linear", "factor": 2.5},
-        _LLAMA3,
-    ],
+    "rope_parameters": [ABSENT, {"rope_theta": 500.0, "rope_type": "default"}, {"rope_theta": 500.0,
+        "rope_type": "linear", "factor": 2.5}, _LLAMA3],
     # As transformers 4 wrote it.
     "rope_theta": [700.0],
     "rope_scaling": [{"type": "linear", "factor": 3.0}, _LLAMA3, None],
-}
+}  # fmt: skip
 _LLAMA: dict[str, list[Any]] = {
-    **_SIZES,
-    **_ROPES,
-    "num_key_value_heads": [1, 4, None],
-    "head_dim": [6, 16, None],
+    **_SIZES, **_ROPES, "num_key_value_heads": [1, 4, None], "head_dim": [6, 16, None],
     "hidden_act": ["silu", "gelu", "gelu_pytorch_tanh", "relu"],
     "rms_norm_eps": [1e-2],
-}
+}  # fmt: skip
 _BIASES: dict[str, list[Any]] = {"attention_bias": [True]}
 _WINDOWS: dict[str, list[Any]] = {
-    "sliding_window": [1, 4, 100],
-    "use_sliding_window": [True, False],
+    "sliding_window": [1, 4, 100], "use_sliding_window": [True, False],
     "layer_types": [["sliding_attention", "full_attention", "sliding_attention"], None],
-}
+}  # fmt: skip
 _QWEN2 = _LLAMA | _WINDOWS | {"head_dim": [6, 16], "max_window_layers": [0, 1, 2]}
 _GEMMA2: dict[str, list[Any]] = {
-    **{
-        name: values for name, values in _LLAMA.items() if name not in ("hidden_act", "num_key_value_heads", "head_dim")
-    },
-    **_BIASES,
-    "num_key_value_heads": [1, 4],
-    "head_dim": [6, 16],
-    "hidden_act": ["gelu_pytorch_tanh"],
+    **{name: values for name, values in _LLAMA.items() if name not in ("hidden_act", "num_key_value_heads",
+        "head_dim")},
+    **_BIASES, "num_key_value_heads": [1, 4], "head_dim": [6, 16], "hidden_act": ["gelu_pytorch_tanh"],
     "hidden_activation": ["gelu_pytorch_tanh", "gelu", "silu"],
     "sliding_window": [1, 4, 100],
     "layer_types": [["full_attention", "full_attention", "sliding_attention"], None],
-    "query_pre_attn_scalar": [12, 16],
-    "attn_logit_softcapping": [5.0, None],
-    "final_logit_softcapping": [7.0, None],
-}
+    "query_pre_attn_scalar": [12, 16], "attn_logit_softcapping": [5.0, None], "final_logit_softcapping": [7.0, None],
+}  # fmt: skip
 
 # For each family, the values of each field that it reads.
 VARIANTS: dict[str, dict[str, list[Any]]] = {
-    "bert": _BERT,
-    "roberta": _ROBERTA,
+    "bert": _BERT, "roberta": _ROBERTA,
     "electra": _BERT | {"embedding_size": [16, 32]},
-    "distilbert": {
-        "vocab_size": [70],
-        "dim": [48],
-        "n_heads": [2],
-        "n_layers": [1, 5],
-        "hidden_dim": [40],
-        "max_position_embeddings": [40],
-        "activation": ["gelu", "relu"],
-        "sinusoidal_pos_embds": [True],
-    },
-    "gpt2": {
-        "vocab_size": [70],
-        "n_embd": [48],
-        "n_head": [2],
-        "n_layer": [1, 5],
-        "n_inner": [40, None],
-        "n_positions": [40],
-        "activation_function": ["gelu_new", "gelu", "relu", "silu", "gelu_fast", "gelu_pytorch_tanh"],
-        "layer_norm_epsilon": [1e-3],
-        "scale_attn_weights": [False],
-        "scale_attn_by_inverse_layer_idx": [True],
-        "reorder_and_upcast_attn": [True],
-    },
-    "gpt_neox": {
-        **_SIZES,
-        "hidden_size": [64],
-        "hidden_act": ["gelu", "gelu_new", "relu"],
-        "layer_norm_eps": [1e-3],
-        "attention_bias": [False],
-        "use_parallel_residual": [False],
-        "rope_parameters": [ABSENT, {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.5}],
-        "rope_theta": [ABSENT],
-        "rope_scaling": [{"type": "linear", "factor": 3.0}],
-        "rotary_emb_base": [300.0],
-        "rotary_pct": [0.5, 1.0],
-    },
+    "distilbert": {"vocab_size": [70], "dim": [48], "n_heads": [2], "n_layers": [1, 5], "hidden_dim": [40],
+        "max_position_embeddings": [40], "activation": ["gelu", "relu"], "sinusoidal_pos_embds": [True]},
+    "gpt2": {"vocab_size": [70], "n_embd": [48], "n_head": [2], "n_layer": [1, 5], "n_inner": [40, None],
+        "n_positions": [40], "activation_function": ["gelu_new", "gelu", "relu", "silu", "gelu_fast",
+        "gelu_pytorch_tanh"], "layer_norm_epsilon": [1e-3], "scale_attn_weights": [False],
+        "scale_attn_by_inverse_layer_idx": [True], "reorder_and_upcast_attn": [True]},
+    "gpt_neox": {**_SIZES, "hidden_size": [64], "hidden_act": ["gelu", "gelu_new", "relu"], "layer_norm_eps": [1e-3],
+        "attention_bias": [False], "use_parallel_residual": [False], "rope_parameters": [ABSENT, {"rope_theta": 500.0,
+        "rope_type": "default", "partial_rotary_factor": 0.5}], "rope_theta": [ABSENT],
+        "rope_scaling": [{"type": "linear", "factor": 3.0}], "rotary_emb_base": [300.0], "rotary_pct": [0.5, 1.0]},
     "llama": _LLAMA | _BIASES | {"mlp_bias": [True]},
     "mistral": _LLAMA | {"num_key_value_heads": [1, 4], "sliding_window": [1, 4, 100, None]},
-    "qwen2": _QWEN2,
-    "qwen3": {**_QWEN2, **_BIASES},
-    "gemma": {
-        **_LLAMA,
-        **_BIASES,
-        "head_dim": [6, 16],
-        "num_key_value_heads": [1, 4],
-        "hidden_activation": ["gelu_pytorch_tanh", None],
-    },
+    "qwen2": _QWEN2, "qwen3": {**_QWEN2, **_BIASES},
+    "gemma": {**_LLAMA, **_BIASES, "head_dim": [6, 16], "num_key_value_heads": [1, 4],
+        "hidden_activation": ["gelu_pytorch_tanh", None]},
     "gemma2": _GEMMA2,
-    "gemma3_text": {
-        **{name: values for name, values in _GEMMA2.items() if name != "attn_logit_softcapping"},
-        "attn_logit_softcapping": [None],
-        "rope_parameters": [
-            ABSENT,
-            {
-                "full_attention": {"rope_theta": 500.0, "rope_type": "linear", "factor": 4.0},
-                "sliding_attention": {"rope_theta": 50.0, "rope_type": "default"},
-            },
-            {"full_attention": _LLAMA3},
-        ],
-        "rope_scaling": [{"rope_type": "linear", "factor": 3.0}, _LLAMA3, None],
-        "rope_local_base_freq": [60.0],
-        "sliding_window_pattern": [2],
-        "_sliding_window_pattern": [2],
-    },
-}
+    "gemma3_text": {**{name: values for name, values in _GEMMA2.items() if name != "attn_logit_softcapping"},
+        "attn_logit_softcapping": [None], "rope_parameters": [ABSENT, {"full_attention": {"rope_theta": 500.0,
+        "rope_type": "linear", "factor": 4.0}, "sliding_attention": {"rope_theta": 50.0, "rope_type": "default"}},
+        {"full_attention": _LLAMA3}], "rope_scaling": [{"rope_type": "linear", "factor": 3.0}, _LLAMA3, None],
+        "rope_local_base_freq": [60.0], "sliding_window_pattern": [2], "_sliding_window_pattern": [2]},
+}  # fmt: skip
 
 # What a field needs beside it to have a meaning.
 _BESIDE: dict[str, Changes] = {
@@ -179,7 +112,7 @@ _BESIDE: dict[str, Changes] = {
     "sliding_window_pattern": {"layer_types": ABSENT},
     "max_window_layers": {"layer_types": ABSENT},
     "use_sliding_window": {"layer_types": ABSENT},
-}
+}  # fmt: skip
 # ConfigReader of which one can hide what another does, or does not go with it; no others share a group.
 _GROUPS = {
     name: group
@@ -221,6 +154,15 @@ def save(config: Changes, folder: Path) -> Any:
     save_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return model
+
+
+def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> None:
+    """Save a tiny checkpoint with a tokenizer that needs no help, which gives the model these inputs too."""
+    save(config_of(family, changes), folder)
+    PreTrainedTokenizerFast(
+        tokenizer_file=f"{folder}/tokenizer.json", unk_token="<unk>", pad_token="<pad>",
+        model_input_names=["input_ids", "attention_mask", *input_names],
+    ).save_pretrained(folder)  # fmt: skip
 
 
 @dataclass(frozen=True)

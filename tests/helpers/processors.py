@@ -10,9 +10,10 @@ core where it has not the one that is named, and a process ends at the first ins
 import os
 import subprocess
 import sys
-import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from tempfile import TemporaryDirectory
 
-ENOUGH = 3  # kernels, those of this processor among them, with which the whole suite runs anyway
+ENOUGH = 2  # kernels beside those of this processor, with which the whole suite runs anyway
 # OpenBLAS's core, ATen's capability, MKL's instructions; below AVX2 MKL prints a warning into each program's output.
 SETTINGS = [
     ("SkylakeX", "avx512", "AVX512"), ("Haswell", "avx2", "AVX2"), ("Zen", "avx2", "AVX2"),
@@ -38,45 +39,31 @@ print(core, torch.backends.cpu.get_cpu_capability())
 """
 
 
-def probed(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True)
+def probed(variables: dict[str, str]) -> str:
+    """Return the kernels of a process with these variables; nothing where the processor lacks them."""
+    command = [sys.executable, "-c", PROBE]
+    return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True).stdout.strip()
 
 
-def main() -> None:
-    kernels = [probed(dict(os.environ)).stdout.strip()]
-    print(f"this processor takes {kernels[0]}: the whole suite runs with these kernels", flush=True)
-    running = []
-    for core, capability, instructions in SETTINGS:
-        if len(kernels) == ENOUGH:
-            break
-        chosen = {
-            "OPENBLAS_CORETYPE": core,
-            "ATEN_CPU_CAPABILITY": capability,
-            "MKL_ENABLE_INSTRUCTIONS": instructions,
-        }
-        environment = os.environ | chosen
-        probe = probed(environment)
-        found = probe.stdout.strip()
-        if probe.returncode:
-            print(f"{core} {capability}: this processor lacks it (the probe ended with {probe.returncode})", flush=True)
-        elif found in kernels:
-            print(f"{core} {capability}: gives {found}, which is there already", flush=True)
-        else:
-            kernels.append(found)
-            # A place of its own for temporary files: from the one that pytests share, each removes what is old, and
-            # fails where another was removing it.
-            place = tempfile.TemporaryDirectory()
-            command = [sys.executable, "-m", "pytest", "-q", f"--basetemp={place.name}", *NUMERIC, *sys.argv[1:]]
-            log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-            running.append((found, log, place, subprocess.Popen(command, env=environment, stdout=log, stderr=log)))
-    for found, log, place, process in running:  # beside each other: alone, each waits for its imports
-        process.wait()
-        place.cleanup()
-        log.seek(0)
-        print(f"the numeric tests with {found}:\n{log.read()}", flush=True)
-    print(f"the numeric tests ran with {'; '.join(kernels[1:]) or 'no other kernels'}", flush=True)
-    sys.exit(any(process.returncode for *_, process in running))
+def tested(kernels: str, variables: dict[str, str]) -> int:
+    with TemporaryDirectory() as place:  # pytests that share a place for temporary files remove those of others
+        command = [sys.executable, "-m", "pytest", "-q", f"--basetemp={place}", *NUMERIC, *sys.argv[1:]]
+        ran = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
+    print(f"the numeric tests with {kernels}:\n{ran.stdout}{ran.stderr}", flush=True)
+    return ran.returncode
 
 
 if __name__ == "__main__":
-    main()
+    own, others = probed({}), {}
+    for setting in SETTINGS:
+        chosen = dict(
+            zip(("OPENBLAS_CORETYPE", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS"), setting, strict=True)
+        )
+        found = probed(chosen)
+        if found and found != own and len(others) < ENOUGH:
+            others.setdefault(found, chosen)
+    print(
+        f"this processor takes {own}; the numeric tests run with {'; '.join(others) or 'no other kernels'}", flush=True
+    )
+    with ThreadPoolExecutor() as pool:  # beside each other: alone, each waits for its imports
+        sys.exit(any(pool.map(tested, others, others.values())))

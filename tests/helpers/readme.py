@@ -1,7 +1,10 @@
-"""The examples and pictures of README and docs/: found, run, and written anew by `python tests/helpers/readme.py`."""
+"""The examples and pictures of README and docs/: found, run, and written anew.
 
+`python tests/helpers/readme.py` writes all pages, and `… docs/tutorial/tour.md README.md` these.
+"""
+
+import json
 import os
-import pty
 import re
 import shlex
 import shutil
@@ -9,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +21,7 @@ _EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)``
 _PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
 _SCREEN = re.compile(
     r"^(?P<command>attn .*)  # (?P<columns>\d+)×(?P<lines>\d+), (?P<path>docs/screens/\S+\.svg)"
-    r"(?:, after (?P<keys>.*?)(?P<busy>, while it computes)?)?$",
+    r"(?:, after (?P<keys>.*))?$",
     re.MULTILINE,
 )
 # The last digits of a proof or of a change that is rounding belong to the processor, and so do seconds; the versions of
@@ -54,9 +56,10 @@ def examples() -> list[Example]:
     ]
 
 
-def pictures() -> dict[str, str]:
-    """Every picture, by its path in the repository, with the command that a page says draws it."""
-    return {match["path"]: match["command"] for text in pages().values() for match in _PICTURE.finditer(text)}
+def pictures(texts: dict[str, str] | None = None) -> dict[str, str]:
+    """Every picture of some pages, or of all, by its path in the repository, with the command that draws it."""
+    found = (match for text in (texts or pages()).values() for match in _PICTURE.finditer(text))
+    return {match["path"]: match["command"] for match in found}
 
 
 def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
@@ -68,92 +71,73 @@ def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
 
 
 class Screen(NamedTuple):
-    """A command, and the terminal that it is run in; of the explorer the keys, and whether the last is not answered."""
+    """A command, the terminal that it is run in, and the keys that follow, for the explorer."""
 
     command: str
     columns: int
     lines: int
-    keys: str = ""
-    is_busy: bool = False
+    keys: str
 
     def drawn(self, folder: Path, environment: dict[str, str]) -> str:
-        """The screen as it is now, in a folder of its own: what stands on it, and below it the notes on stderr."""
-        if self.command.startswith("attn explore "):
-            from explored import screen_of
-
-            return self._as_svg(screen_of(self.command, self.columns, self.lines, self.keys, self.is_busy, environment))
-        from rich.segment import Segment
+        """The screen as it is now, in a folder of its own, with the messages on stderr below it."""
+        from rich.console import Console
         from rich.text import Text
 
-        plain = {name: value for name, value in environment.items() if name not in {"FORCE_COLOR", "NO_COLOR"}}
-        size = {"COLUMNS": str(self.columns), "LINES": str(self.lines), "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
-        path = f"{INSTALLED}{os.pathsep}{os.environ['PATH']}"
-        parent, child = pty.openpty()
-        with subprocess.Popen(
-            ["bash", "-c", self.command],
-            cwd=folder,
-            env=plain | size | {"PATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=child,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-        ) as run:
-            os.close(child)
-            shown = b""
-            try:
-                while read := os.read(parent, 65536):
-                    shown += read
-            except OSError:  # the other end is closed
-                pass
-            assert run.stderr is not None
-            notes = run.stderr.read()
-        os.close(parent)
-        assert run.returncode == 0, notes
-        width = self.columns
-        below = [line for note in notes.splitlines() for line in wrap(note, width)]
-        lines = [*Text.from_ansi(shown.decode().replace("\r\n", "\n")).split("\n", allow_blank=True)][:-1]
-        assert len(lines) + len(below) < max(self.lines, 40), (self.command, len(lines), len(below))
-        console = _console(width)
-        drawn = [[part for part in line.render(console) if part.text] for line in lines]
-        return self._as_svg([*drawn, *([Segment(line)] for line in below)])
-
-    def _as_svg(self, lines: list[Any]) -> str:
         from attncli.formats.pictures import Drawing, write_svg
         from attncli.render.block import block
 
+        if self.command.startswith("attn explore"):
+            from explored import screen_of
+
+            lines: list[Any] = screen_of(self.command, self.columns, self.lines, self.keys, False, environment)
+        else:
+            size = {"COLUMNS": str(self.columns), "LINES": str(self.lines)}
+            terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+            command = f"script -qec {shlex.quote(self.command + ' 2>notes')} /dev/null"
+            shown = ran(command, folder, environment | size | terminal) + (folder / "notes").read_text()
+            console = Console(width=self.columns, color_system="truecolor", force_terminal=True, _environ={})
+            texts = Text.from_ansi(shown.replace("\r\n", "\n").rstrip("\n")).wrap(console, self.columns)
+            assert len(texts) < max(self.lines, 40), (self.command, len(texts))
+            lines = [[part for part in text.render(console) if part.text] for text in texts]
         title = f"attn in a terminal of {self.columns} columns and {self.lines} lines"
         return "".join(write_svg([Drawing(title, block(lines))], "attn"))
 
 
-def _console(width: int) -> Any:
-    from rich.console import Console
-
-    return Console(width=width, color_system="256", force_terminal=True, _environ={})
-
-
-def screens() -> dict[str, Screen]:
-    """Every picture of a terminal, by its path in the repository."""
-    found = (match for text in pages().values() for match in _SCREEN.finditer(text))
-    return {
-        m["path"]: Screen(m["command"], int(m["columns"]), int(m["lines"]), m["keys"] or "", m["busy"] is not None)
-        for m in found
-    }
+def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
+    """Every picture of a terminal on some pages, or on all, by its path in the repository."""
+    found = (match for text in (texts or pages()).values() for match in _SCREEN.finditer(text))
+    return {m["path"]: Screen(m["command"], int(m["columns"]), int(m["lines"]), m["keys"] or "") for m in found}
 
 
-def bring_programs(folder: Path) -> None:
-    """Copy the programs of a guide into a folder, where its examples run and change them."""
-    for path in (ROOT / "docs/guides/programs").glob("*.py"):
-        shutil.copy(path, folder)
+def bring_materials(folder: Path) -> None:
+    """Lay into a folder what examples read: programs, sentences, and an adapter of one head of the demo model."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    programs = "docs/masks/programs"
+    shutil.copytree(ROOT / programs, folder / programs)  # from which README runs them
+    shutil.copytree(ROOT / programs, folder, dirs_exist_ok=True)
+    draw = np.random.default_rng(0)
+    words = [f"the {who} {does}" for who in ("cat", "dog", "child", "bird") for does in ("sat", "ran", "saw a fish")]
+    picked = (" and ".join(words[number] for number in draw.choice(len(words), 2)) for _ in range(5_000))
+    (folder / "sentences.txt").write_text("".join(f"{sentence}\n" for sentence in picked))
+    (folder / "my-lora").mkdir()
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "demo", "r": 4,
+              "lora_alpha": 8, "target_modules": ["q_proj"], "layers_to_transform": [3]}  # fmt: skip
+    (folder / "my-lora/adapter_config.json").write_text(json.dumps(config))
+    down, up = 0.1 * draw.standard_normal((4, 128), dtype=np.float32), np.zeros((128, 4), np.float32)
+    up[96:] = 0.5 * draw.standard_normal((32, 4), dtype=np.float32)  # the queries of head 3
+    name = "base_model.model.model.layers.3.self_attn.q_proj.lora_{}.weight"
+    save_file({name.format("A"): down, name.format("B"): up}, folder / "my-lora/adapter_model.safetensors")
 
 
 def ran(command: str, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:
     """What a command prints, both streams, in a folder of its own and without a terminal; `commands` has ours."""
-    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
-    plain = {name: value for name, value in environment.items() if name not in {"COLUMNS", "FORCE_COLOR"}}
+    own = {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
     finished = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
-        env=plain | {"PATH": path, "LC_ALL": "C.UTF-8"},
+        env={name: value for name, value in environment.items() if name not in {"FORCE_COLOR", "NO_COLOR"}} | own,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
@@ -178,25 +162,26 @@ def comparable(output: str) -> str:
 
 
 def main() -> None:
-    """Run every example, write what it printed into its page, and draw the pictures."""
+    """Run the examples of the pages that are named, or of all; write what they print, and draw the pictures."""
     import recording
-    from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
+    from small_checkpoints import hub_cache, minilm_folder
 
+    chosen = {page: text for page, text in pages().items() if page in sys.argv[1:] or not sys.argv[1:]}
     with tempfile.TemporaryDirectory() as name:
-        home = Path(name)
-        environment = hub_cache(home / "cache", "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
-        save_tiny_llama(str(home / "tiny-llama"))
-        bring_programs(home)
-        for page, text in pages().items():
-            written = _EXAMPLE.sub(
-                lambda match: f"```console\n$ {match['command']}\n{ran(match['command'], home, environment)}```\n", text
-            )
-            (ROOT / page).write_text(written, encoding="utf-8")
-        for path in pictures():
-            (ROOT / path).write_text(drawn(path, home, environment), encoding="utf-8")
-        for path, screen in screens().items():
-            (ROOT / path).parent.mkdir(exist_ok=True)
-            (ROOT / path).write_text(screen.drawn(home, environment), encoding="utf-8")
+        environment = hub_cache(Path(name, "cache"), "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
+
+        def printed(match: re.Match[str]) -> str:
+            with tempfile.TemporaryDirectory() as folder:
+                bring_materials(Path(folder))
+                return f"```console\n$ {match['command']}\n{ran(match['command'], Path(folder), environment)}```\n"
+
+        for page, text in chosen.items():
+            (ROOT / page).write_text(_EXAMPLE.sub(printed, text), encoding="utf-8")
+        for path in pictures(chosen):
+            (ROOT / path).write_text(drawn(path, Path(name), environment), encoding="utf-8")
+        for path, screen in screens(chosen).items():
+            (ROOT / path).write_text(screen.drawn(Path(name), environment), encoding="utf-8")
+    if not sys.argv[1:]:
         recording.write()
 
 

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 ATTN = [sys.executable, "-m", "attncli"]
-STOPPED = re.compile(r"attn: stopped after \d+( of \d+)? sentences?\n")  # of several
+# of several
+STOPPED = re.compile(r"attn: stopped after \d+( of \d+)? sentences?(; .*/out\.jsonl\.part has their results)?\n")
 
 
 def ended(arguments: list[str], number: signal.Signals, delay: float) -> tuple[int, bytes, float]:

@@ -98,12 +98,6 @@ def byt5(folder: Path) -> None:
     _config(folder, "t5", "ByT5Tokenizer")
 
 
-def esm(folder: Path) -> None:
-    _config(folder, "esm")
-    acids = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"
-    (folder / "vocab.txt").write_text("\n".join(acids.split()))
-
-
 _RANKED = [*(bytes([byte]) for byte in range(256)), b"ti", b"me", b"time", b" f", b"li", b" fli", b"es", b" flies"]
 
 
@@ -149,22 +143,13 @@ PLACED: dict[str, Callable[[Path], None]] = {
     "gemma": _spm("gemma", "tokenizer.model", "bpe", 330, byte_fallback=True, pad_id=0, eos_id=1, bos_id=2, unk_id=3),
     "t5": _spm("t5", "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
     "xlm-roberta": _spm("xlm-roberta", "sentencepiece.bpe.model"),
-    "albert": _spm(
-        "albert",
-        "spiece.model",
-        size=72,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols="[CLS],[SEP],[MASK]",
-    ),
+    "albert": _spm("albert", "spiece.model", size=72, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
+        control_symbols="[CLS],[SEP],[MASK]"),
     "tekken": _tekken(),
     "tekken of mistral-common": _tekken("MistralCommonBackend"),
-}
+}  # fmt: skip
 IN_PYTHON: dict[str, Callable[[Path], None]] = {
     "marian": marian,
     "bert-generation": _spm("bert-generation", "spiece.model"),
     "byt5": byt5,
-    "esm": esm,
 }

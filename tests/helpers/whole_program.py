@@ -92,12 +92,7 @@ def forked(*arguments: str | Path, stdin: str = "", **environment: str) -> subpr
 
     It starts in no time, for what such a run imports is imported here once; a process of its own needs seconds for it.
     """
-    for name in (
-        "torch._dynamo",
-        "attncli.analysis.calls.calls",
-        "attncli.render.calls",
-        "attncli.recording.watch",
-    ):
+    for name in ("torch._dynamo", "attncli.analysis.calls.calls", "attncli.render.calls", "attncli.recording.watch"):
         importlib.import_module(name)
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(3)]

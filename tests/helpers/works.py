@@ -43,10 +43,6 @@ class Obedient:
             yield Result(number, (len(text), os.getpid()), (f"said of {number}",))
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Makes the weights of a head of every trace; see `TraceTask`."""
-
-    def __call__(self, number: int, trace: Trace) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return them."""
-        return {"weights": trace.layer(0).head(1).weights, "metadata": trace.metadata}, ()
+def weights(number: int, trace: Trace) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the weights of a head of a trace; see `TraceTask`."""
+    return {"weights": trace.layer(0).head(1).weights, "metadata": trace.metadata}, ()

@@ -58,8 +58,8 @@ BUGS = [
     Bug("window_plus1", "window(4)", "", "window"),
     Bug("window_right", "window(4)", "", "leak"),
     Bug("window_dropped", "window(4)", "", "window"),
-    Bug("prefix_off", "prefix(4)", "", "leak"),
-    Bug("prefix_batch", "prefix(4)", "", "leak"),
+    Bug("prefix_off", "causal | prefix(4)", "", "leak"),
+    Bug("prefix_batch", "causal | prefix(4)", "", "leak"),
     Bug("pad_axis", "pad", "broadcast", "broadcast"),
     Bug("pad_axis_sdpa", "causal & pad", "", ""),
     Bug("batch_as_head", "pad", "batch", "pad"),
@@ -86,7 +86,7 @@ BUGS = [
     Bug("scale_dmodel", "causal", "unscaled", "unscaled"),
     Bug("scale_mult", "causal", "unscaled", "unscaled"),
     Bug("heads_view", "full", "heads", "heads"),
-    Bug("out_view", "full", "", ""),
+    Bug("out_view", "full", "heads", "heads"),
     Bug("gqa_repeat", "causal", "", "", is_harmful=False),
     Bug("batch_first", "pad", "", "pad"),
     Bug("qk_swapped", "causal", "", ""),
@@ -112,7 +112,7 @@ BUGS = [
     Bug("alibi_sign", "causal & alibi(4)", "bias", "bias"),
     Bug("alibi_slopes", "causal & alibi(4)", "", "bias", is_harmful=False),
     Bug("swin_nomask", None, "", ""),
-    Bug("swin_order", None, "", ""),
+    Bug("swin_order", None, "batch", "batch"),
     Bug("mask_and_causal", "causal & docs(6,4)", "backend", "backend"),
     Bug("softprompt", "pad", "padding-side", "padding-side"),
     Bug("all_masked_wrong", "pad", "pad", "missing"),
@@ -193,8 +193,8 @@ def test_the_wrong_twin_is_found(bug: Bug, programs: dict[str, Run]) -> None:
 def test_so_many_are_found() -> None:
     harmful = [bug for bug in BUGS if bug.is_harmful]
     assert len(harmful) == 65
-    assert sum(bool(bug.alone) for bug in harmful) >= 46
-    assert sum(bool(bug.held) for bug in harmful) >= 56
+    assert sum(bool(bug.alone) for bug in harmful) >= 48
+    assert sum(bool(bug.held) for bug in harmful) >= 58
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=named)

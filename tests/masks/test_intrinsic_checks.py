@@ -71,15 +71,15 @@ WRONG: dict[str, tuple[np.ndarray, str, str]] = {
     "inverted documents": (
         ~HEALTHY["documents"], "leak", "attends only where chunk(3) forbids: True and False are swapped",
     ),
-    "inverted padding": (~of_keys(RIGHT), "leak", "to nothing where there is none, in batch row 0"),
-    "inverted padding under a causal mask": (LOWER & ~of_keys(RIGHT), "leak", "attends to padding alone"),
+    "inverted padding": (~of_keys(RIGHT), "leak", "rows without padding see nothing, in batch row 0"),
+    "inverted padding under a causal mask": (LOWER & ~of_keys(RIGHT), "leak", "attends to padding only"),
     "a row without a key": (of_keys(padding(6, 0)), "dead-row", "6 queries are fully masked, in batch row 1"),
     "a dead query": (LOWER & (np.arange(SIZE) != 3)[:, None], "dead-row", "1 query is fully masked: softmax"),
 }  # fmt: skip
 
 
 DESIGNS: dict[str, tuple[np.ndarray, str, str]] = {
-    "transposed": (LOWER.swapaxes(2, 3), "leak", "whose queries and keys are swapped"),
+    "transposed": (LOWER.swapaxes(2, 3), "leak", "with queries and keys swapped"),
     "shifted by one, with padding": (
         np.tri(SIZE, k=1, dtype=bool) & of_keys(RIGHT), "leak", "the diagonal of a causal mask is shifted by +1",
     ),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from chat_templates import IN_PARTS, TEMPLATES, save_chat_model, write_template
+from refusals import refused
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 import attncli
@@ -149,24 +150,18 @@ def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: P
         attncli.inspect([{"role": "user", "content": TEXT}], model=str(model))
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("[" * 100_000, "is no JSON"),
-        ("[]", "is an empty list; expected a list of messages"),
-        ('[{"role": "user"}]', "message 1 of the conversation is {'role': 'user'}"),
-        ('[{"role": "user", "content": null}]', "'content': None}"),
-    ],
-)
+@pytest.mark.parametrize(("content", "reason"), [
+    ("[" * 100_000, "is no JSON"), ("[]", "is an empty list; expected a list of messages"),
+    ('[{"role": "user"}]', "message 1 of the conversation is {'role': 'user'}"),
+    ('[{"role": "user", "content": null}]', "'content': None}"),
+])  # fmt: skip
 def test_what_is_no_list_of_messages_is_one_sentence(
     attn: Run, model: Path, tmp_path: Path, content: str, reason: str
 ) -> None:
     write_template(model, PLAIN)
     path = tmp_path / "bad.json"
     path.write_text(content)
-    ran = attn("inspect", "-f", path, "--chat", "-m", model)
-    assert (ran.code, ran.out, ran.err.count("\n")) == (INPUT, "", 1), ran.err
-    assert reason in ran.err
+    refused(attn("inspect", "-f", path, "--chat", "-m", model), INPUT, reason)
 
 
 REFUSED = [

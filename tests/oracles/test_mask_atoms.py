@@ -78,9 +78,10 @@ ATOMS: dict[str, Callable[[int, int], st.SearchStrategy[Drawn]]] = {
         lambda w: (f"band({w},{w})", hf.sliding_window_bidirectional_mask_function(w))
     ),
     "band": lambda keys, length: st.tuples(some, some).map(lambda s: (f"band({s[0]},{s[1]})", band(*s))),
-    "prefix": lambda keys, length: some.map(
-        lambda n: (f"prefix({n})", or_masks(hf.causal_mask_function, lambda b, h, q, kv: kv < n))
+    "prefix of a language model": lambda keys, length: some.map(
+        lambda n: (f"causal | prefix({n})", or_masks(hf.causal_mask_function, lambda b, h, q, kv: kv < n))
     ),
+    "prefix": lambda keys, length: some.map(lambda n: (f"prefix({n})", lambda b, h, q, kv: kv < n)),
     "docs": lambda keys, length: st.lists(few, min_size=1, max_size=4).map(
         lambda drawn: (lambda lengths: (f"docs({','.join(map(str, lengths))})", documents(lengths)))(
             fitted(drawn, length)

@@ -359,16 +359,13 @@ def test_never_anything_else(
         assert _differently_read(native, AutoTokenizer.from_pretrained(folder), MIXED) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("tokenizer.json", "{", "tokenizer.json cannot be read"),
-        ("tokenizer.json", '{"version": "1.0"}', "tokenizer.json cannot be read"),
-        ("tokenizer_config.json", "{", "tokenizer_config.json cannot be read"),
-        ("tokenizer_config.json", "[]", "tokenizer_config.json holds no JSON object"),
-        ("special_tokens_map.json", "\x1b", "special_tokens_map.json cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "sentence"), [
+    ("tokenizer.json", "{", "tokenizer.json cannot be read"),
+    ("tokenizer.json", '{"version": "1.0"}', "tokenizer.json cannot be read"),
+    ("tokenizer_config.json", "{", "tokenizer_config.json cannot be read"),
+    ("tokenizer_config.json", "[]", "tokenizer_config.json holds no JSON object"),
+    ("special_tokens_map.json", "\x1b", "special_tokens_map.json cannot be read"),
+])  # fmt: skip
 def test_damaged_files(name: str, content: str, sentence: str, saved: Callable[[str], Path]) -> None:
     folder = saved("bert")
     (folder / name).write_text(content)

@@ -58,20 +58,12 @@ def test_what_bigbird_shows_does_not_depend_on_what_ran_before(tmp_path: Path) -
     np.testing.assert_array_equal(weights(source.trace(short).layers[0]), weights(first))
 
 
-@pytest.mark.parametrize(
-    ("model_class", "config"),
-    [
-        (NystromformerModel, NystromformerConfig(**BERT, num_landmarks=4, segment_means_seq_len=8)),
-        (
-            BigBirdPegasusModel,
-            BigBirdPegasusConfig(
-                vocab_size=128, d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4,
-                decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=256,
-                block_size=4, num_random_blocks=1,
-            ),
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("model_class", "config"), [
+    (NystromformerModel, NystromformerConfig(**BERT, num_landmarks=4, segment_means_seq_len=8)),
+    (BigBirdPegasusModel, BigBirdPegasusConfig(vocab_size=128, d_model=32, encoder_layers=2, decoder_layers=1,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48,
+        max_position_embeddings=256, block_size=4, num_random_blocks=1)),
+])  # fmt: skip
 def test_attention_to_a_budget_of_landmarks_or_blocks_is_refused(model_class: Any, config: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     save(model_class(config), tmp_path)
@@ -109,8 +101,8 @@ def test_a_nan_in_a_watched_model_is_a_nan_and_no_mask(tmp_path: Path) -> None:
         model.h[0].self_attention.query_key_value.weight[0, 0] = torch.nan
     save(model, tmp_path)
     layer = opened(tmp_path, "0").trace("w7 w8 w9").layers[0]
-    assert layer.scores is not None
-    assert np.isnan(layer.scores[0][np.tril_indices(3)]).all()
+    assert layer.recorded_scores is not None
+    assert np.isnan(layer.recorded_scores[0][np.tril_indices(3)]).all()
     np.testing.assert_array_equal(layer.head(1).mask, np.tri(3, dtype=bool))
 
 
@@ -134,10 +126,10 @@ def test_a_layer_that_only_the_decoder_has_is_asked_of_the_decoder(tmp_path: Pat
 def test_heads_are_those_of_the_side_that_is_shown(tmp_path: Path) -> None:
     folder = bart(tmp_path, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=4)
     with patch("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in):
-        source = open_source(model=str(folder), heads=3, kind="decoder", special=False)
+        source = open_source(model=str(folder), head=3, kind="decoder", special=False)
         assert source.trace("w7 w8", target="w9 w10").layers[0].heads == (3,)
         with pytest.raises(UsageError, match="2 heads"):
-            open_source(model=str(folder), heads=3, kind="encoder", special=False).trace("w7 w8")
+            open_source(model=str(folder), head=3, kind="encoder", special=False).trace("w7 w8")
 
 
 def test_positions_are_counted_as_the_model_counts_them(tmp_path: Path) -> None:

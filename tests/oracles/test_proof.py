@@ -12,7 +12,6 @@ import pytest
 import torch
 from architectures import tiny_model
 from conformance import EXACT, conform, opened, save, tokenizer_in
-from running import Ran
 
 import attncli
 from attncli.encoding import auto_tokenizer
@@ -58,13 +57,6 @@ def test_what_our_function_leaves_out_fails_the_proof_the_check_and_the_conforma
     monkeypatch.setattr(auto_tokenizer, "load_tokenizer", tokenizer_in)
     found = attncli.check(str(tmp_path), [TEXT, "w7 w8 w9 w10"], special=False).findings
     assert any(finding.code == "proof" and finding.severity == "error" for finding in found)
-
-
-def test_the_line_says_what_was_compared(minilm: str, attn: Callable[..., Ran]) -> None:
-    command = ("inspect", "-m", minilm, "--engine", "transformers", "--show", "proof", "time flies")
-    assert "proof  max |weights·V, layer output − the unmodified model's (eager)| =" in attn(*command).out
-    masked = attn(*command, "--mask", "causal").out
-    assert "proof  max |weights·V − what its attention function gave| =" in masked
 
 
 @pytest.mark.parametrize(("most", "backend"), [(2**26, "eager"), (1, "sdpa")])

@@ -136,7 +136,7 @@ def original(reader: GGUFReader) -> LlamaForCausalLM:
 def test_every_layer_has_the_attention_of_the_dequantized_original(reader: GGUFReader) -> None:
     model = original(reader)
     for text in TEXTS[:2]:
-        trace = attncli.inspect(text, model=str(smollm_file()), layers="all")
+        trace = attncli.inspect(text, model=str(smollm_file()), layer="all")
         with torch.no_grad():
             attentions = model(torch.tensor([trace.key_tokens.ids]), output_attentions=True).attentions
         assert len(trace.layers) == len(attentions) == 30

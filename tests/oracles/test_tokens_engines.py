@@ -1,17 +1,14 @@
 """`attn tokens -m` without transformers and with it: the same tokens, whichever of them reads."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from imported import STARTED, imported_by
 from tiny_tokenizers import STRINGS, save_tokenizer
-from transformers import AutoTokenizer
 
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import resolve
@@ -55,38 +52,18 @@ def test_every_option_gives_the_same(family: str, tmp_path: Path, attn: Run, mon
         assert (longest <= min(limits)) == ("--truncate" in options)
 
 
-RUN = """
-import sys
-from attncli.__main__ import main
-try:
-    main()
-finally:
-    print("IMPORTED", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
-"""
-
-
-def in_a_fresh_process(*arguments: Any) -> tuple[str, set[str]]:
-    """Return what a command says, and which packages it has imported."""
-    command = [sys.executable, "-c", RUN, *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    lines = ran.stderr.splitlines()
-    assert (ran.returncode, len(lines)) == (0, 1), ran.stderr
-    return ran.stdout, set(lines[0].split()[1:])
-
-
-def test_neither_torch_nor_transformers_is_imported_where_they_are_not_needed(minilm: str, tmp_path: Path) -> None:
-    shown, imported = in_a_fresh_process("tokens", "-m", minilm, "time flies", "-F", "json")
-    assert not imported & {"torch", "transformers", "huggingface_hub"}
+def test_neither_torch_nor_transformers_is_imported_where_they_are_not_needed(
+    minilm: str, tmp_path: Path, attn: Run
+) -> None:
+    shown = ("tokens", "time flies", "-F", "json", "-m")
+    assert not imported_by(STARTED, *shown, minilm) & {"torch", "transformers", "huggingface_hub"}
     for path in Path(minilm).iterdir():  # with a field that nobody has read yet
         if path.name != "tokenizer_config.json" and path.is_file():
             (tmp_path / path.name).symlink_to(path)
     fields = json.loads(Path(minilm, "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields | {"new_rule": 1}))
-    again, imported = in_a_fresh_process("tokens", "-m", tmp_path, "time flies", "-F", "json")
-    assert "transformers" in imported
-    assert json.loads(again)["tokens"] == json.loads(shown)["tokens"]
-    expected = AutoTokenizer.from_pretrained(minilm)("time flies")["input_ids"]
-    assert [token["id"] for token in json.loads(shown)["tokens"]] == expected
+    assert "transformers" in imported_by(STARTED, *shown, tmp_path)
+    assert attn(*shown, tmp_path).json["tokens"] == attn(*shown, minilm).json["tokens"]
 
 
 def test_code_that_a_checkpoint_brings_is_left_to_transformers(minilm: str, attn: Run) -> None:

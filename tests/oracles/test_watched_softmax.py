@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from architectures import tiny_model
-from conformance import opened, save, save_for_auto
+from conformance import save_for_auto
 from refusals import refused
 from transformers import BloomConfig, BloomModel
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -47,21 +46,14 @@ def test_masked_scores_are_minus_infinity_and_the_mask_is_read_from_them(bloom: 
 
 
 def test_queries_and_keys_explain_the_scores(bloom: str) -> None:
-    layer = attncli.inspect(SENTENCE, model=bloom, layers=1).layer(1)
+    layer = attncli.inspect(SENTENCE, model=bloom, layer=1).layer(1)
     alibi = build_alibi_tensor(torch.ones(1, 5), 4, torch.float32).reshape(4, 1, 5).numpy()
     assert layer.q is not None
     assert layer.k is not None
     expected = layer.q @ layer.k.swapaxes(1, 2) / np.sqrt(8) + alibi
     allowed = np.tril(np.ones((5, 5), bool))
-    assert layer.scores is not None
-    np.testing.assert_allclose(layer.scores[:, allowed], expected[:, allowed], atol=1e-4)
-
-
-def test_a_scale_is_stated_where_scores_are_scaled_products(tmp_path: Path) -> None:
-    save(tiny_model("gptj"), tmp_path)
-    layer = opened(tmp_path, "0").trace(SENTENCE).layers[0]
-    assert layer.q is not None
-    assert layer.scale == pytest.approx(layer.q.shape[-1] ** -0.5, rel=1e-5)
+    assert layer.recorded_scores is not None
+    np.testing.assert_allclose(layer.recorded_scores[:, allowed], expected[:, allowed], atol=1e-4)
 
 
 def test_the_table_says_what_is_in_the_scores(bloom: str, attn: Callable[..., Any]) -> None:
@@ -113,4 +105,4 @@ def test_nothing_left_to_show_is_an_error(form: str, saved: Path, attn: Callable
 
 def test_a_layer_without_weights_or_what_they_are_made_of_is_refused(weights_only: LayerTrace) -> None:
     with pytest.raises(InputError, match="needs q, k, v and a scale, or recorded scores and weights"):
-        replace(weights_only, scores=None)
+        replace(weights_only, recorded_scores=None)

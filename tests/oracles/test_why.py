@@ -1,7 +1,6 @@
 """The stages of one cell add up to what transformers computed: BERT, rotary, softcap, bias, sink, and watched."""
 
 import importlib
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -77,73 +76,57 @@ def alone(trace: Trace) -> Trace:
     return replace(trace, layers=(trace.layer(LAYER, trace.layers[0].kind),))
 
 
-def loop(call: Called, query: int, key: int) -> dict[str, Any]:
-    """Every stage of a cell in plain Python, of what the model's own function was handed."""
-    heads, groups = len(call.query), len(call.key)
-    group = HEAD // (heads // groups)
-    q = call.query[HEAD, query].tolist()
-    more, count = call.more, call.key.shape[1]
-    bias = more.get("position_bias")
-
-    def before_mask(place: int) -> tuple[float, float, float]:
-        product = math.fsum(a * b for a, b in zip(q, call.key[group, place].tolist(), strict=True))
-        score = product * more["scaling"] + (0.0 if bias is None else bias[0, HEAD, query, place].item())
-        cap = more.get("softcap")
-        return product, product * more["scaling"], score if cap is None else cap * math.tanh(score / cap)
-
-    mask = more["mask"]
-    added = [0.0 if mask is None else float(mask[0, 0, query, place]) for place in range(count)]
-    scores = [before_mask(place)[2] for place in range(count)]
-    exponentials = [math.exp(score) if added[place] == 0 else 0.0 for place, score in enumerate(scores)]
-    sink = 0.0 if more["sinks"] is None else math.exp(more["sinks"][HEAD, query].item())
-    total = math.fsum(exponentials) + sink
-    k, v = call.key[group, key].tolist(), call.value[group, key].tolist()
-    product, scaled, score = before_mask(key)
+def stages(call: Called) -> dict[str, Any]:
+    """Every stage `[Q, K]` of a head, by its definition, of what the model's own function was handed."""
+    group = HEAD // (len(call.query) // len(call.key))
+    q, k, more = call.query[HEAD].double(), call.key[group].double(), call.more
+    scaled = q @ k.T * more["scaling"]
+    bias = None if more.get("position_bias") is None else more["position_bias"][0, HEAD].double()
+    score = scaled if bias is None else scaled + bias
+    if cap := more.get("softcap"):
+        score = cap * torch.tanh(score / cap)
+    allowed = torch.ones_like(score, dtype=torch.bool) if more["mask"] is None else more["mask"][0, 0] == 0
+    exponentials = score.exp() * allowed
+    sink = None if more["sinks"] is None else more["sinks"][HEAD].double().exp()
+    total = exponentials.sum(-1) + (0 if sink is None else sink)
     return {
-        "products": [a * b for a, b in zip(q, k, strict=True)],
-        "dot_product": product,
-        "scaled": scaled,
-        "bias": None if bias is None else bias[0, HEAD, query, key].item(),
-        "score": score,
-        "allowed": added[key] == 0,
-        "weight": exponentials[key] / total,
-        "sink_weight": None if more["sinks"] is None else sink / total,
-        "value_norm": math.sqrt(math.fsum(value * value for value in v)),
-    }
+        "products": q[:, None] * k, "dot_product": q @ k.T, "scaled": scaled, "bias": bias, "score": score,
+        "allowed": allowed, "weight": exponentials / total[:, None],
+        "sink_weight": None if sink is None else sink / total,
+        "value_norm": call.value[group].double().norm(dim=-1).expand(len(q), -1),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5", "gpt_oss", "inkling2_text"])
 def test_the_stages_add_up_to_the_models_own_weight(name: str, staged: Staged) -> None:
     trace, call = staged(name)
     trace = alone(trace)
+    expected = stages(call)
+    group = HEAD // (len(call.query) // len(call.value))
+    near = {"rel": 1e-4, "abs": 1e-4}
     for query in range(7):
         for key in range(7):
             cell = explain(trace, query, key)[HEAD]
             assert isinstance(cell, AttentionCell)
-            expected = loop(call, query, key)
-            # The five stages by themselves, then to each other, then to what the model returned.
-            near = {"rel": 1e-4, "abs": 1e-4}
-            assert cell.products.tolist() == pytest.approx(expected["products"], **near)
-            assert cell.dot_product == pytest.approx(expected["dot_product"], **near)
-            assert cell.scaled == pytest.approx(expected["scaled"], **near)
-            assert (cell.bias is None) == (expected["bias"] is None)
-            if expected["bias"] is not None:
-                assert cell.bias == pytest.approx(expected["bias"], **near)
-            assert cell.score == pytest.approx(expected["score"], **near)
-            assert cell.allowed is expected["allowed"]
-            assert cell.weight == pytest.approx(expected["weight"], abs=2e-6)
+            # The stages by themselves, then to each other, then to what the model returned.
+            assert cell.products.tolist() == pytest.approx(expected["products"][query, key].tolist(), **near)
+            for stage in ("dot_product", "scaled", "score", "value_norm", "weight", "bias"):
+                found, values = getattr(cell, stage), expected[stage]
+                assert (found is None) == (values is None), stage
+                if values is not None:
+                    assert found == pytest.approx(values[query, key].item(), **near), stage
+            assert cell.allowed is bool(expected["allowed"][query, key])
             assert cell.weight == pytest.approx(call.weights[HEAD, query, key].item(), abs=2e-6)
-            assert cell.value_norm == pytest.approx(expected["value_norm"], **near)
             row = cell.row
             assert cell.exponential / row.softmax.total == pytest.approx(float(cell.weight), abs=1e-6)
             if expected["sink_weight"] is None:
                 assert row.sink_weight is None
             else:
-                assert row.sink_weight == pytest.approx(expected["sink_weight"], abs=2e-6)
+                assert row.sink_weight == pytest.approx(expected["sink_weight"][query].item(), abs=2e-6)
                 assert row.weights.sum() + row.sink_weight == pytest.approx(1, abs=1e-5)
             own = call.output[query, HEAD]  # the model's own weights·V
             assert row.output_norm == pytest.approx(own.norm().item(), **near)
-            carried = call.weights[HEAD, query, key] * call.value[HEAD // (len(call.query) // len(call.value)), key]
+            carried = call.weights[HEAD, query, key] * call.value[group, key]
             assert cell.contribution_norm == pytest.approx(carried.norm().item(), abs=1e-4)
             assert cell.output_share == pytest.approx((carried @ own / (own @ own)).item(), abs=1e-3)
 

@@ -189,7 +189,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         lambda f: rewritten(f, lambda t: t.update({Q_PROJECTION: np.ones((5, 5), np.float32)})),
         ["layers.1.self_attn.q_proj.weight"],
     ),
-    "no tokenizer": (lambda f: [path.unlink() for path in f.glob("tokenizer*")], ["tokenizer"]),
+    "no tokenizer": (
+        lambda f: [path.unlink() for path in f.glob("tokenizer*")],
+        ["none of tokenizer.json, tokenizer.model, spiece.model, tekken.json, vocab.json, vocab.txt is there"],
+    ),
     "a tokenizer that is no JSON": (lambda f: (f / "tokenizer.json").write_text("{"), ["tokenizer"]),
     "a configuration that is no JSON": (lambda f: (f / "config.json").write_text("{"), ["config.json cannot be read"]),
     "a configuration that is empty": (lambda f: (f / "config.json").write_text("{}"), ["configuration"]),

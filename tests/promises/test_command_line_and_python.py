@@ -24,8 +24,8 @@ TRACES: dict[str, dict[str, Any]] = {
     "--pair fruit --mask window(2)": {"pair": "fruit", "mask": "window(2)"},
     "--target fruit --kind cross": {"target": "fruit", "kind": "cross"},
     "--vocab MODEL": {"vocab": "MODEL"},
-    "--model MODEL --layer 0,2 --head 1": {"model": "MODEL", "layers": [0, 2], "heads": 1},
-    "--model MODEL --engine transformers --layer all": {"model": "MODEL", "engine": "transformers", "layers": "all"},
+    "--model MODEL --layer 0,2 --head 1": {"model": "MODEL", "layer": [0, 2], "head": 1},
+    "--model MODEL --engine transformers --layer all": {"model": "MODEL", "engine": "transformers", "layer": "all"},
     "--model MODEL --dtype float16": {"model": "MODEL", "dtype": "float16"},
     "--model MODEL --generate 2": {"model": "MODEL", "generate": 2},
     "--model demo --no-special --offline": {"model": "demo", "special": False, "offline": True},
@@ -51,11 +51,11 @@ def test_a_trace_is_the_same(options: str, attn: Run, tiny_llama: str, tmp_path:
 
 
 def test_derived_numbers_are_the_same(attn: Run, tiny_llama: str) -> None:
-    trace = attncli.inspect(TEXT, model=tiny_llama, layers="all")
+    trace = attncli.inspect(TEXT, model=tiny_llama, layer="all")
     for option, keywords in {
         "--norms": {"norms": True},
         "--mean layers": {"mean": "layers"},
-        "--rollout": {"rollout": True, "layers": "all"},
+        "--rollout": {"rollout": True, "layer": "all"},
     }.items():
         ran = attn("inspect", TEXT, "-m", tiny_llama, "-l", "all", *option.split(), "-F", "json")
         derived = attncli.derive(trace, **keywords)
@@ -81,7 +81,7 @@ def test_tokens_are_the_same(attn: Run) -> None:
 
 def test_the_parts_of_a_score_are_the_same(attn: Run) -> None:
     row = attn("why", TEXT, "-q", "arrow", "-k", "flies", "-H", "1", "-F", "json").json
-    (cell,) = attncli.why(TEXT, query="arrow", key="flies", heads=1)
+    (cell,) = attncli.why(TEXT, query="arrow", key="flies", head=1)
     assert {np.float32(cell.score), np.float32(cell.weight)} <= set(map(np.float32, numbers(row)))
 
 
@@ -89,7 +89,7 @@ def test_a_difference_is_the_same(attn: Run) -> None:
     other = "fruit flies like an arrow"
     shown = attn("diff", TEXT, other, "-m", "demo", "-F", "json").json
     report = attncli.diff(
-        attncli.inspect(TEXT, model="demo", layers="all"), attncli.inspect(other, model="demo", layers="all")
+        attncli.inspect(TEXT, model="demo", layer="all"), attncli.inspect(other, model="demo", layer="all")
     )
     assert {float(head.jensen_shannon) for head in report.heads} <= numbers(shown)
 

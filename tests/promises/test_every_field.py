@@ -83,7 +83,7 @@ def test_of_a_checkpoint(name: str, attn: Run, checkpoint: Path) -> None:
         ["inspect", "w7 w8 time flies", "-l", "all", "-m", checkpoint],
         ["inspect", "w7 w8 time flies", "-l", "all", "--engine", "transformers", "-m", checkpoint],
         ["heads", "w7 w8 time flies", "--engine", "transformers", "-m", checkpoint],
-        ["mask", "model", checkpoint, "w7 time", "w8"],
+        ["mask", "model", "-m", checkpoint, "w7 time", "w8"],
         ["check", "-m", checkpoint, "w7 w8 time"],
         ["tokens", "w7 time", "-m", checkpoint],
     ]

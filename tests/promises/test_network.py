@@ -43,7 +43,7 @@ COMMANDS = {
     "check": ["check", "time flies", "-m", "tiny"],
     "mask": ["mask", "show", "causal"],
     "mask file": ["mask", "check", "mask.pt", "--expect", "causal"],
-    "mask model": ["mask", "model", "tiny", "time flies"],
+    "mask model": ["mask", "model", "-m", "tiny", "time flies"],
     "mask diff": ["mask", "diff", "causal", "causal & window(3)"],
     "mask convert": ["mask", "convert", "causal", "--to", "additive", "-o", "additive.safetensors"],
     "both engines": ["inspect", "time flies", "-m", "tiny", "--engine", "verify"],

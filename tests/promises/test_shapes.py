@@ -103,11 +103,11 @@ def test_every_command_keeps_the_shapes_that_functions_state(
         ["learn", text],
         ["tokens", text, "-m", minilm],
         ["check", text, "-m", tiny_llama],
-        ["mask", "show", "causal & window(2) | prefix(1)", "--size", "6"],
+        ["mask", "show", "causal & (window(2) | prefix(1))", "--size", "6"],
         ["mask", "check", "window(2)", "--expect", "causal", "--size", "4"],
         ["mask", "diff", "causal", "window(2)", "--size", "4"],
         ["mask", "convert", "causal", "--size", "4", "--to", "additive", "-o", "mask.npy"],
-        ["mask", "model", tiny_llama, text, "time"],
+        ["mask", "model", "-m", tiny_llama, text, "time"],
         ["run", "program.py"],  # the last one: what a program starts is its own
     ]
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""Heads that a view alone makes of a projection: in every style, beside views that are right."""
+"""Heads that a view alone makes of a projection, or puts together: in every style, beside views that are right."""
 
 from __future__ import annotations
 
@@ -59,6 +59,10 @@ def split(make: Callable[[Tensor], Tensor], attend: Callable[..., Tensor] = sdpa
     return lambda: attend(*map(make, projected()))
 
 
+def merged(make: Callable[[Tensor], Tensor], attend: Callable[..., Tensor] = sdpa) -> Callable[[], object]:
+    return lambda: make(attend(*map(right, projected())))
+
+
 def learned() -> Tensor:
     """Latents that are learned are what they are, however they are viewed."""
     latents = nn.Parameter(drawn(1, T, W))
@@ -72,6 +76,11 @@ WRONG = {
     "by einsum": split(lambda x: x.view(B, H, T, D), by_einsum),
     "flex": split(lambda x: x.view(B, H, T, D), flex),
     "keys alone": lambda: sdpa(right(projected()[0]), projected()[1].view(B, H, T, D), right(projected()[2])),
+    "output": merged(lambda y: y.reshape(B, T, W)),
+    "output, contiguous": merged(lambda y: y.contiguous().view(B, T, W)),
+    "output of all positions, by hand": merged(lambda y: y.reshape(-1, W), by_hand),
+    "output of the batch": lambda: by_bmm(*map(folded, projected())).view(B, T, W),
+    "output of flex": merged(lambda y: y.reshape(B, T, W), flex),
     "values alone": lambda: by_hand(*map(right, projected()[:2]), projected()[2].view(B, H, T, D)),
 }
 RIGHT = {
@@ -79,6 +88,8 @@ RIGHT = {
     "view and permute": split(lambda x: x.view(B, T, H, D).permute(0, 2, 1, 3).contiguous(), by_hand),
     "in the batch": lambda: by_bmm(*map(folded, projected())).view(B, H, T, D).transpose(1, 2).reshape(B, T, W),
     "fairseq": lambda: by_bmm(*(x.transpose(0, 1).contiguous().view(T, B * H, D).transpose(0, 1) for x in projected())),
+    "output": merged(lambda y: y.transpose(1, 2).reshape(B, T, W)),
+    "output, contiguous": merged(lambda y: y.transpose(1, 2).contiguous().view(B * T, W), by_hand),
     "one head": lambda: sdpa(*(x[:, None] for x in projected())).view(B, T, W),
     "attention over heads": lambda: sdpa(*(x.view(B, T, H, D) for x in projected())),
     "learned": learned,
@@ -100,3 +111,12 @@ def test_a_view_that_does_not(program: Callable[[], object]) -> None:
         program()
     assert calls
     assert calls.findings == ()
+
+
+def test_the_line_that_puts_them_together_is_named() -> None:
+    with attncli.watch() as calls:
+        y = sdpa(*map(right, projected()))
+        y.reshape(B, T, W)
+    ((finding,),) = [row.findings for row in calls]
+    line = test_the_line_that_puts_them_together_is_named.__code__.co_firstlineno + 3
+    assert finding.message.endswith(f"[2, 4, 6, 8] as [2, 6, 32] at tests/recording/test_heads.py:{line}")

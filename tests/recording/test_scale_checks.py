@@ -1,4 +1,4 @@
-"""The scale of an attention: that of a head's width, and not of the model's, or the wrong way round."""
+"""The scale of an attention: that of a head's width, once, and not of the model's, or the wrong way round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall
@@ -24,6 +24,23 @@ def drawn(*shape: int) -> Tensor:
 
 q, k, v = drawn(B, H, T, D), drawn(B, H, T, D) + 1, drawn(B, H, T, D) + 2
 GAIN = drawn(D, D)[0].abs() + 0.5
+W, DOWN, UP = drawn(D, D), drawn(D, 2), drawn(2, D)
+COS, SIN = drawn(1, 1, T, D), drawn(1, 1, T, D) + 1
+LEARNED, OF_HEADS = nn.Parameter(torch.tensor(ROOT)), nn.Parameter(torch.full((H, 1, 1), ROOT))
+
+
+def rotary(x: Tensor) -> Tensor:
+    return x * COS + torch.cat((-x[..., D // 2 :], x[..., : D // 2]), -1) * SIN
+
+
+def in_place(x: Tensor) -> Tensor:
+    x = x.clone()
+    x /= D**0.5
+    return x
+
+
+def split(flat: Tensor) -> Tensor:
+    return flat.view(B, T, H, D).transpose(1, 2)
 
 
 def projected() -> Iterator[Tensor]:
@@ -32,7 +49,7 @@ def projected() -> Iterator[Tensor]:
     return (each.unflatten(-1, (H, D)).transpose(1, 2) for each in flat.chunk(3, -1))
 
 
-def by_hand(scale: float) -> Tensor:
+def by_hand(scale: float, q: Tensor = q, k: Tensor = k) -> Tensor:
     return (q @ k.mT * scale).softmax(-1) @ v
 
 
@@ -45,7 +62,21 @@ def found(program: Callable[[], object]) -> tuple[Finding, ...]:
     return call.findings
 
 
+TWICE = {
+    "a number": lambda: sdpa(q * ROOT, k, v),
+    "a division": lambda: sdpa(q / D**0.5, k, v),
+    "a tensor of one number": lambda: sdpa(q / torch.tensor(float(D)).sqrt(), k, v),
+    "in place": lambda: sdpa(in_place(q), k, v),
+    "keys": lambda: sdpa(q, k * ROOT, v),
+    "of a product": lambda: sdpa(q @ W * ROOT, k, v),
+    "before heads are split": lambda: sdpa(split(F.linear(drawn(B, T, H * D), drawn(H * D, H * D)) * ROOT), k, v),
+    "before rotary": lambda: sdpa(rotary(q * ROOT), rotary(k), v),
+    "a scale of the call": lambda: sdpa(q * ROOT, k, v, scale=ROOT),
+}
 WRONG = {
+    "twice by hand": lambda: by_hand(ROOT, q * ROOT),
+    "of queries and keys by hand": lambda: by_hand(1.0, q * ROOT, k * ROOT),
+    "the width of the model, before the call": lambda: sdpa(q * (H * D) ** -0.5, k, v, scale=1.0),
     "the width of the model": lambda: sdpa(q, k, v, scale=(H * D) ** -0.5),
     "of grouped heads": lambda: sdpa(q, k[:, :2], v[:, :2], scale=(H * D) ** -0.5, enable_gqa=True),
     "by hand": lambda: by_hand((H * D) ** -0.5),
@@ -54,6 +85,8 @@ WRONG = {
     "multiplied, of a projection": lambda: sdpa(*projected(), scale=D**0.5),
 }
 NOTED = {
+    "none": lambda: sdpa(q, k, v, scale=1.0),
+    "none by hand": lambda: (rotary(q) @ rotary(k).mT).softmax(-1) @ v,
     "√d of what is normalised": lambda: sdpa(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, scale=D**0.5),
     "√d with learned factors, as in nGPT": lambda: sdpa(
         *(F.normalize(x, dim=-1) * GAIN for x in (q, k)), v, scale=D**0.5
@@ -61,14 +94,32 @@ NOTED = {
 }
 RIGHT = {
     "as it is": lambda: sdpa(q, k, v),
-    "none": lambda: sdpa(q, k, v, scale=1.0),
     "before, and not again": lambda: sdpa(q * ROOT, k, v, scale=1.0),
     "1/d of muP": lambda: sdpa(q, k, v, scale=1 / D),
-    "1/d of muP, half of it before": lambda: sdpa(q * ROOT, k, v),
+    "1/d of muP before": lambda: sdpa(q * (1 / D), k, v, scale=1.0),
+    "before rotary, and not again": lambda: by_hand(1.0, rotary(q * ROOT), rotary(k)),
+    "half of it on each side": lambda: sdpa(q * D**-0.25, k * D**-0.25, v, scale=1.0),
+    "taken back": lambda: sdpa(q * D**0.5, k, v),
+    "another number": lambda: sdpa(q * 0.3, k, v),
+    "learned": lambda: by_hand(1.0, q * LEARNED),
+    "learned for each head": lambda: sdpa(q * OF_HEADS, k, v, scale=1.0),
+    "a norm afterwards": lambda: sdpa(F.layer_norm(q * ROOT, (D,)), k, v),
+    "a norm by hand afterwards": lambda: sdpa((lambda x: x / x.norm(dim=-1, keepdim=True))(q * ROOT), k, v),
+    "before the projection": lambda: sdpa(F.linear(q * ROOT, W), k, v),
+    "an adapter": lambda: by_hand(ROOT, F.linear(q, W) + F.linear(F.linear(q, DOWN.T), UP.T) * ROOT),
+    "an adapter by products": lambda: sdpa(q @ DOWN @ UP * ROOT + q @ W, k, v),
+    "a multiplier before the call": lambda: sdpa(q * H**-0.5, k, v),
     "1/d where it is the root of the model's width": lambda: sdpa(q[..., :4], k[..., :4], v, scale=1 / 4),
     "a multiplier by hand": lambda: (q @ k.mT * ROOT * H**-0.5).softmax(-1) @ v,
     "one number a head": lambda: sdpa(q[..., :1], k[..., :1], v, scale=1.0),
 }
+
+
+@pytest.mark.parametrize("program", TWICE.values(), ids=TWICE)
+def test_two_scales_are_noted_where_mup_may_mean_them(program: Callable[[], object]) -> None:
+    (finding,) = found(program)
+    assert (finding.code, finding.severity) == ("unscaled", "note")
+    assert "is divided by √16 twice" in finding.message
 
 
 @pytest.mark.parametrize("program", WRONG.values(), ids=WRONG)

@@ -38,11 +38,11 @@ def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
         "layer  head  query  key         A       B    B − A\n"
         "    0     0  1/0 b  1/0 b  0.5000  0.3333  −0.1667\n"
         "layer 0 head 0 · 0.0207 bits\n"
-        "weights  0  ░░░ .062 ░▒▒▒ .25 ▒▓▓▓ .56 ▓███ 1\n"
+        "weights  ≤.0005  ░░░ .0028 ░▒▒▒ .016 ▒▓▓▓ .089 ▓███ .5\n"
         "B − A    −.1667 -█-▓-▒-░  +░+▒+▓+█ +.1667   − more in A   + more in B\n"
         "    A          B            B − A\n"
         "    0 1        0 1 2        1\n"
-        "1 b ▓▓▓▓   0 b ▒▓▒▓▒▓   1 b -█\n"
+        "1 b ████   0 b ██████   1 b -█\n"
     )
 
 

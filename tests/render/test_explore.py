@@ -235,9 +235,9 @@ def odd() -> LayerViewCache:
     weights = np.full((1, 4, 5), 0.2, np.float32)
     weights[0, 0, 4], weights[0, 1, :3], weights[0, 2] = 0, (np.nan, np.inf, 0), 0
     layer = layer_of(
-        np.ones((1, 4, 2), np.float32), np.ones((1, 5, 2), np.float32), mask=allowed[None], weights=weights
+        np.ones((1, 4, 2), np.float32), np.ones((1, 5, 2), np.float32), mask=allowed[None], recorded_weights=weights
     )
-    return LayerViewCache(trace_of(replace(layer, scores=np.zeros((1, 4, 5), np.float32))), layer)
+    return LayerViewCache(trace_of(replace(layer, recorded_scores=np.zeros((1, 4, 5), np.float32))), layer)
 
 
 @pytest.mark.parametrize("palette", [ASCII, COLOUR], ids=["ascii", "truecolor"])
@@ -372,7 +372,7 @@ def test_the_status_tells_the_numbers_of_the_cell() -> None:
     trace, sight = toy(9), sight_of(9)
     weights, layer = softmax_of(trace, 1), trace.layers[0]
     (line,) = texts(cell_line(sight, CellCursor(1, 5, 2), SHADES, Bounds(1, 160)))
-    assert line.startswith("▸ 5 w5 → ▾ 2 w2")
+    assert line.startswith("▸ query 5 w5 → ▾ key 2 w2")
     numbers = re.findall(r"weight ([\d.]+) · ([\d.]+) % of its row · rank (\d+) of (\d+) · score ([-\d.]+)", line)[0]
     weight, share, rank, keys, score = map(float, numbers)
     assert weight == pytest.approx(weights[5, 2], abs=5e-5)
@@ -442,7 +442,7 @@ def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> N
     assert "masked" not in last
     fits(small_heads(sight, 0, None, COLOUR, Bounds(8, 30)).block, Bounds(8, 30))
     small = texts(small_heads(sight, 0, None, SHADES, Bounds(24, 60)).block)
-    marked = [index for index, line in enumerate(small[1:]) if re.fullmatch("[~ ]*~[~ ]*", line)]
+    marked = [index for index, line in enumerate(small[2:]) if re.fullmatch("[~ ]*~[~ ]*", line)]
     assert marked == sorted(sight.alone[0])
     assert "from" in texts(cell_line(sight, CellCursor(1, 4, 3), SHADES, Bounds(1, 200)))[0]
 

@@ -110,9 +110,9 @@ def test_a_mask_is_drawn_once_for_heads_that_are_alike() -> None:
     assert "head 1" not in alike
     differing = drawn(of_heads(1), mask)
     assert re.search(r" +head 0 and 1 more head 1\n +0 1 2 +0 1 2\n", differing)
-    assert differing.count("keys per row") == 2
-    assert "1 ! ! ████ ·             · · ·" in differing
-    assert re.findall(r"fully masked rows +(.*)\n", differing) == ["none", "1: 1"]
+    assert differing.count("keys per query") == 2
+    assert "1 ! ! ██▓▓ ·             · · ·" in differing
+    assert re.findall(r"fully masked rows: (.*)\n", differing) == ["1"]
     one = replace(of_heads(1).layers[0], heads=(1,))
     assert "mask of head 1 · 3 queries" in drawn(replace(of_heads(1), layers=(one,)), mask)
 
@@ -120,12 +120,12 @@ def test_a_mask_is_drawn_once_for_heads_that_are_alike() -> None:
 def test_what_a_mask_is_like_is_said_of_the_cells_that_are_shown() -> None:
     trace = attncli.inspect(SENTENCE, mask="causal & pad(left=1)")
     shown = drawn(trace, View(frozenset({"mask"}), queries=("time", "like"), keys=("an", "like")))
-    assert "0 time !  · ·\n2 like    ·██\n" in shown
+    assert "0 time !  · ·\n2 like    ·▓▓\n" in shown
     assert "keys   3 an   2 like\n" in shown
-    assert "of the cells shown\nkeys per row       0..1, the first one visible 2\n" in shown
-    assert "causal             yes\nfully masked rows  1: 0\nkeys nobody sees   1: 3\n" in shown
+    assert "of the cells shown   0 to 1 keys per query   25 % of cells   causal: none after the query\n" in shown
+    assert "fully masked rows: 0   unseen keys: 3\n" in shown
     unseen = drawn(trace, View(frozenset({"mask"}), keys=("an",)))
-    assert "fully masked rows  1: 0\n" in unseen  # the others see a key that is not shown
+    assert "fully masked rows: 0\n" in unseen  # the others see a key that is not shown
     assert "of the cells shown" not in drawn(trace, View(frozenset({"mask"})))
 
 
@@ -133,11 +133,11 @@ def test_rows_and_columns_of_a_mask_that_differ_are_both_named() -> None:
     shown = drawn(attncli.inspect("a b c", target="x y", mask="causal | keys(2,3)"), View(show=frozenset({"mask"})))
     assert "    0 1 2\n0 x ██ ·██\n1 y ██████\n" in shown
     assert "keys   0 a   1 b   2 c\n" in shown
-    assert "symmetric          rows and columns differ\n" in shown
-    view = MaskView(Palette(), 80, queries=["x", "[PAD]"], keys=["a", "b", "[PAD]"])
+    assert "2 to 3 keys per query   83 % of cells\n" in shown  # no query stands at the position of a key
+    tokens = ["x", "[PAD]"], ["a", "b", "[PAD]"]
     allowed = np.array([[[True, True, False], [False] * 3]])
     stream = io.StringIO()
-    for part in view.shown(MaskGrid("padding", allowed, 0)):
+    for part in MaskView(Palette(), 80).shown(MaskGrid("padding", allowed, 0, tokens=tokens)):
         Console(file=stream, width=80, color_system=None).print(part, markup=False, highlight=False)
     assert "0 x       ████ ·\n1 [PAD] !  · · ·\n" in stream.getvalue()
     assert "keys   0 a   1 b   2 [PAD]\n" in stream.getvalue()

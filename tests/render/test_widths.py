@@ -58,7 +58,7 @@ def test_a_mask(palette: Palette) -> None:
         for width in WIDTHS:
             layout = Layout(trace, View(show=frozenset({"mask", "heatmap"})), palette, width)
             shown = hold(layout.renderables(), palette, width)
-            assert all(word in shown for word in ("fully masked", "visible", "symmetric", "nobody sees"))
+            assert all(word in shown for word in ("fully masked", "per query", "% of cells"))
 
 
 @cache
@@ -78,6 +78,6 @@ def test_a_comparison(palette: Palette) -> None:
 
 def test_a_cell_taken_apart(palette: Palette) -> None:
     for text, key in product(TEXTS, (None, "1")):
-        trace = attncli.inspect(text, heads=2, num_heads=4, d_k=24) if key else attncli.inspect(text)
+        trace = attncli.inspect(text, head=2, num_heads=4, d_k=24) if key else attncli.inspect(text)
         for width in WIDTHS:
             hold(WhyPage(trace, explain(trace, "1", key), 8, TableFormat(palette, width)).parts(), palette, width)

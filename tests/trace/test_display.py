@@ -11,6 +11,7 @@ import pytest
 import attncli
 from attncli.analysis.check.report import Report
 from attncli.errors import UsageError
+from attncli.trace import display
 from attncli.trace.layer import LayerTrace
 
 TEXT = "time flies like an arrow"
@@ -150,3 +151,31 @@ def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace, tmp_path: Path) -> 
 def test_what_no_figure_has_is_said_in_a_sentence(trace: attncli.Trace, options: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         trace.plot(**options)
+
+
+def test_a_trace_is_a_sequence_of_its_layers() -> None:
+    trace = attncli.inspect(TEXT, "demo", layer=[1, 2], head=3)
+    assert (len(trace), [layer.layer for layer in trace]) == (2, [1, 2])
+    assert trace[-2].layer == 2
+    assert trace[1].weights.shape == (1, 8, 8)
+    np.testing.assert_array_equal(trace[1].weights[0], trace.layer(1).head(3).weights)
+    alone = attncli.inspect(TEXT, "demo", layer=1)
+    np.testing.assert_array_equal(alone.weights[3], trace[1].weights[0])
+    with pytest.raises(UsageError, match=r"this trace has 2 layers; take one: trace\[1\].weights"):
+        trace.weights  # noqa: B018
+    with pytest.raises(UsageError, match=r"^layer 3 was not recorded; this trace has layer 1\. Pass layer='all'\.$"):
+        alone[3]
+
+
+@pytest.mark.parametrize("name", ["layers", "heads", "revision"])
+def test_a_retired_argument_says_what_to_use(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}= is retired: "):
+        attncli.inspect(TEXT, "demo", **{name: "all"})  # type: ignore[misc]
+
+
+def test_results_are_shown_by_what_is_registered(trace: attncli.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "_registered", [])
+    with pytest.raises(UsageError, match="take them from attncli"):
+        trace.to_dataframe()
+    attncli.load  # noqa: B018  which registers it
+    assert len(trace.to_dataframe("polars")) == 2 * 5 * 5

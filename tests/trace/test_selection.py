@@ -4,31 +4,18 @@ import numpy as np
 import pytest
 
 from attncli.errors import UsageError
-from attncli.trace.selection import Indices
+from attncli.trace.selection import Indices, layer_and_heads
 
 
 def chosen(choice: object, count: int = 6) -> tuple[int, ...]:
     return Indices.of("head", choice).resolve(count, "layer 2")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("0", (0,)),
-        ("-6", (0,)),
-        ("2-4", (2, 3, 4)),
-        ("-3-5", (3, 4, 5)),
-        ("2,1-3,2,-5", (2, 1, 3)),
-        (" 1 , 3-4 ", (1, 3, 4)),
-        ("005", (5,)),
-        ("all", (0, 1, 2, 3, 4, 5)),
-        (None, (0, 1, 2, 3, 4, 5)),
-        (4, (4,)),
-        ([3, -1, 3], (3, 5)),
-        (range(2, 4), (2, 3)),
-        (np.arange(2), (0, 1)),
-    ],
-)
+@pytest.mark.parametrize(("written", "expected"), [
+    ("0", (0,)), ("-6", (0,)), ("2-4", (2, 3, 4)), ("-3-5", (3, 4, 5)), ("2,1-3,2,-5", (2, 1, 3)),
+    (" 1 , 3-4 ", (1, 3, 4)), ("005", (5,)), ("all", (0, 1, 2, 3, 4, 5)), (None, (0, 1, 2, 3, 4, 5)), (4, (4,)),
+    ([3, -1, 3], (3, 5)), (range(2, 4), (2, 3)), (np.arange(2), (0, 1)),
+])  # fmt: skip
 def test_a_choice_is_expanded_in_the_order_asked_and_each_once(written: object, expected: tuple[int, ...]) -> None:
     assert chosen(written) == expected
 
@@ -43,10 +30,7 @@ def test_a_range_that_runs_backwards_says_how_to_write_it(written: str) -> None:
     assert chosen(f"{start}-{stop}") == tuple(range(start, stop + 1))
 
 
-@pytest.mark.parametrize(
-    ("written", "end"),
-    [("6", 6), ("-9-2", -9), ([0, -7], -7), ("999999999", 999999999)],
-)
+@pytest.mark.parametrize(("written", "end"), [("6", 6), ("-9-2", -9), ([0, -7], -7), ("999999999", 999999999)])
 def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: int) -> None:
     with pytest.raises(UsageError) as refused:
         chosen(written)
@@ -57,13 +41,25 @@ def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: i
 
 @pytest.mark.parametrize(
     "written",
-    [
-        *("", "1,", "-", "1--2", "1-2-3", "a", "1.5", "+1", "1 2", "1\n2", "all,1", "9999999999", "1-" + "9" * 5000),
-    ],
+    [*("", "1,", "-", "1--2", "1-2-3", "a", "1.5", "+1", "1 2", "1\n2", "all,1", "9999999999", "1-" + "9" * 5000)],
 )
 def test_what_is_no_choice_is_refused_with_examples(written: str) -> None:
-    with pytest.raises(UsageError, match=r"expected a number, a range, a list or all: 0, 2-4, 0,3,-1$"):
+    with pytest.raises(UsageError, match=r"a list or all: 0, 2-4, 0,3,-1, or layer and head: L3H2$"):
         chosen(written)
+
+
+@pytest.mark.parametrize("written", ["3.2", "3:2", "L3H2", "l3h2"])
+@pytest.mark.parametrize("layers", [None, "all", "3"])
+def test_a_head_may_name_its_layer(written: str, layers: str | None) -> None:
+    assert layer_and_heads(layers, written) == ("3", "2")
+
+
+def test_heads_of_one_layer_may_be_listed_and_no_other_layer_named() -> None:
+    assert layer_and_heads(None, "L3H2, 3.0") == ("3", "2,0")
+    assert layer_and_heads("0-2", "1-3") == ("0-2", "1-3")
+    for layers, heads in ((None, "3.2,2.2"), (None, "3.2,1"), ("0", "3.2"), ("2-4", "3.2")):
+        with pytest.raises(UsageError, match=r"name heads of one layer|is in layer 3, and --layer names others"):
+            layer_and_heads(layers, heads)
 
 
 def test_an_empty_list_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncli.errors import UsageError
+from attncli.errors import InputMismatchError, UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -52,39 +52,19 @@ def test_no_control_reordering_or_zero_width_character_of_unicode_is_sent() -> N
             assert visible(character) == character
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("naïve 日本語 ελληνικά עברית", "naïve 日本語 ελληνικά עברית"),
-        ("👩‍👩‍👧 क्‍ष", "👩‍👩‍👧 क्‍ष"),
-        ("a\nb\tc\r", r"a\nb\tc\r"),
-        ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),
-        ("\x00\x7f\x85", r"\x00\x7f\x85"),
-        ("\u202egpj.exe", r"\u202egpj.exe"),
-        ("a\u200bb\ufeff\u00ad", r"a\u200bb\ufeff\xad"),
-        ("\udcff", r"\udcff"),
-    ],
-)
+@pytest.mark.parametrize(("text", "shown"), [
+    ("naïve 日本語 ελληνικά עברית", "naïve 日本語 ελληνικά עברית"), ("👩‍👩‍👧 क्‍ष", "👩‍👩‍👧 क्‍ष"),
+    ("a\nb\tc\r", r"a\nb\tc\r"), ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"), ("\x00\x7f\x85", r"\x00\x7f\x85"),
+    ("\u202egpj.exe", r"\u202egpj.exe"), ("a\u200bb\ufeff\u00ad", r"a\u200bb\ufeff\xad"), ("\udcff", r"\udcff"),
+])  # fmt: skip
 def test_what_is_hidden_is_written_as_an_escape(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [
-        ("time", "time"),
-        ("##ing", "##ing"),
-        ("Ġflies", "␣flies"),
-        ("▁flies", "␣flies"),
-        ("", "''"),
-        ("\n", r"\n"),
-        ("Ġ\x1b[31m", r"␣\x1b[31m"),
-        ("\u0301", "◌\u0301"),
-        ("\u200d👧", "◌\u200d👧"),
-        (" ", "␣"),
-        ("\u00a0", "␣"),
-    ],
-)
+@pytest.mark.parametrize(("text", "label"), [
+    ("time", "time"), ("##ing", "##ing"), ("Ġflies", "␣flies"), ("▁flies", "␣flies"), ("", "''"), ("\n", r"\n"),
+    ("Ġ\x1b[31m", r"␣\x1b[31m"), ("\u0301", "◌\u0301"), ("\u200d👧", "◌\u200d👧"), (" ", "␣"), ("\u00a0", "␣"),
+])  # fmt: skip
 def test_a_label_is_the_token_as_people_read_it(text: str, label: str) -> None:
     assert token(text).label == label
 
@@ -92,23 +72,10 @@ def test_a_label_is_the_token_as_people_read_it(text: str, label: str) -> None:
 # --- found by what is shown ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wanted", "places"),
-    [
-        ("time", [0]),
-        ("the", [2, 5]),
-        ("ing", [3]),
-        ("Ġflies", [4]),
-        ("␣flies", [4]),
-        ("flies", [4]),
-        ("-9", [0]),
-        ("4", [4]),
-        ("2024", [6]),
-        (r"\x1b[31m", [7]),
-        ("\x1b[31m", [7]),
-        ("sun", [8]),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "places"), [
+    ("time", [0]), ("the", [2, 5]), ("ing", [3]), ("Ġflies", [4]), ("␣flies", [4]), ("flies", [4]), ("-9", [0]),
+    ("4", [4]), ("2024", [6]), (r"\x1b[31m", [7]), ("\x1b[31m", [7]), ("sun", [8]),
+])  # fmt: skip
 def test_a_token_is_found_by_its_text_its_label_or_its_index(wanted: str, places: list[int]) -> None:
     sequence = tokens("time", "[SEP]", "the", "##ing", "Ġflies", "the", "2024", "\x1b[31m", "▁sun")
     assert sequence.find(wanted, "query") == places
@@ -136,3 +103,18 @@ def test_every_token_is_found_by_its_text_and_by_its_label(texts: list[str], dat
     assert index in by_text
     assert {place for place, text in enumerate(texts) if text == texts[index]} <= set(by_text)
     assert index in sequence.find(sequence[index].label, "query")
+
+
+def test_a_word_of_several_pieces_is_its_last_piece() -> None:
+    pieces = [("[CLS]", None), ("an", 0), ("arr", 3), ("##ow", 6), ("'", 8), ("Ġti", 10), ("me", 12), ("me", 14)]
+    found = Tokens(
+        Token(index, 0, text, start, None if start is None else start + len(text.lstrip("#Ġ")), start is None)
+        for index, (text, start) in enumerate(pieces)
+    )
+    assert found.find("arrow", "query") == [3]
+    assert found.pieces_note("arrow") == "'arrow' is pieces 2–3; this is its last, 3 ##ow"
+    assert found.find("timeme", "key") == [7]
+    assert not found.pieces_note("an")
+    for no_word in ("anarrow", "time", "rrow"):  # of two words, a part of one, no pieces
+        with pytest.raises(InputMismatchError, match="no such key token"):
+            found.find(no_word, "key")

@@ -92,7 +92,8 @@ class CallAnalyzer:
             return RecordedCall(call.place, mask, cut, found, unused=unused)
 
         facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
-        return self._calls.get((*facts, call.findings, len(unused), mask_key, state, digests), make), after
+        key = *facts, call.windows, call.findings, len(unused), mask_key, state, digests
+        return self._calls.get(key, make), after
 
     def _read(self, argument: MaskArgument, dtype: str) -> MaskReading:
         reading = self._readings.get(argument, dtype)

@@ -23,7 +23,6 @@ from attncli.analysis.calls.expectations import (
     mismatches,
 )
 from attncli.analysis.calls.groups import (
-    LOOKED_FOR,
     NOTHING_EXPECTED,
     CallGroup,
     ModuleCalls,
@@ -34,7 +33,7 @@ from attncli.analysis.calls.step_findings import findings_of_step
 from attncli.analysis.calls.steps import ForwardPass, RecordedCall, ThreadState
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
-from attncli.recording.call import AttentionCall, CallSite
+from attncli.recording.call import LOOKED_FOR, AttentionCall, CallSite
 from attncli.recording.detach import detached
 from attncli.recording.notes import Notes
 from attncli.text import plural, visible

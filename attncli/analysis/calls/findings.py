@@ -44,6 +44,7 @@ def findings_of(
     """
     yield from call.findings
     yield from _on_heads(mask)
+    yield from _of_windows(call.windows or 1, mask)
     yield from findings_of_keys(call, mask)
     yield from _alignment(mask)
     if has_cache and mask.is_top_left and not mask.is_causal:
@@ -83,6 +84,18 @@ def _on_heads(mask: CallMask) -> Iterator[Finding]:
         message = f"heads have the padding of batch rows: head {heads - 1} of row 0 that of row {(heads - 1) % batch}"
         advice = "a mask of keys has shape [B, 1, 1, K]; for [B·H, Q, K] repeat it by repeat_interleave(heads, 0)"
         yield Finding("batch", "error", message, batch * heads, advice=advice)
+
+
+def _of_windows(windows: int, mask: CallMask) -> Iterator[Finding]:
+    """Yield masks that follow one another in another order than the windows of a picture."""
+    allowed, rows = mask.allowed, np.arange(mask.shape[0])
+    if windows == 1 or len(rows) % windows or len(allowed) < len(rows):
+        return
+    pictures = len(rows) // windows
+    is_right, is_other = ((allowed == allowed[each]).all() for each in (rows % windows, rows // pictures * pictures))
+    if is_other and not is_right:
+        message = f"{windows} windows of a picture follow one another in the batch, and their masks do not"
+        yield Finding("batch", "error", message, len(rows), advice="repeat the masks as a whole for each picture")
 
 
 def _alignment(mask: CallMask) -> Iterator[Finding]:

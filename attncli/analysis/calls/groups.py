@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.masks import CallMask
     from attncli.trace.trace import Trace
 
-LOOKED_FOR = (
-    "scaled_dot_product_attention, nn.MultiheadAttention and nn.Transformer, flex_attention, a softmax between two "
-    "products, transformers' attention functions, and those of flash_attn and xformers"
-)
 TITLES = ("place", "module", "calls", "kind", "heads", "queries×keys", "mask", "findings")
 NOTHING_EXPECTED = "no expectation"  # of a place, where there are expectations for others
 _NOT_READ = "not read: "

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 _SIDE = re.compile(r"\bpad\([^)]*\)")  # how much padding there is belongs to a batch
-UNKNOWN = "a mask of its own"  # which follows no simple rule
+UNKNOWN = "irregular mask"  # which follows no simple rule
 
 
 class MaskReading(NamedTuple):

@@ -37,7 +37,7 @@ def check(
     *,
     target: str | None = None,
     documents: bool = False,
-    layers: Choice = "all",
+    layer: Choice = "all",
     special: bool = True,
     **options: Unpack[LoadKeywords],
 ) -> Report:
@@ -53,7 +53,7 @@ def check(
             checked, and a built-in one stands beside them.
         target: the decoder's text, for an encoder-decoder; None is each sentence itself.
         documents: whether the texts are also packed into one sequence, where none may attend to another.
-        layers: which layers to look at.
+        layer: which layers to look at.
         special: whether the tokenizer adds its special tokens.
         options: fields of `attncli.checkpoints.options.LoadOptions`; without `dtype` it is float32 on any device.
 
@@ -79,7 +79,7 @@ def check(
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
 
-    chosen, heads = Indices.of("layer", layers), Indices.of("head", None)
+    chosen, heads = Indices.of("layer", layer), Indices.of("head", None)
     runner = ModelRunner(Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=loading))
     sentences = _with_padding(runner, [runner.read(text, target) for text in texts], target)
     longest = max(len(sentence.tokens) for sentence in sentences)

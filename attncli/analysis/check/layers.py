@@ -10,11 +10,12 @@ import numpy as np
 
 from attncli.attention import noise_floor
 from attncli.masks.audit import audit, audit_fills, forbidden_by
+from attncli.masks.comparison import compare
 from attncli.masks.conventions import Reading, read_added
 from attncli.masks.expressions import Grid
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding
-from attncli.masks.mask_grid import MaskGrid, grid_rows
+from attncli.masks.mask_grid import MaskGrid, grid_of_expression, grid_rows
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _WEIGHED = {"leak", "document", "window"}  # cells that should have no weight
 _FOREIGN = {"pad": "padding", "document": "other documents"}
 
+_MOST_DRAWN = 2**16  # cells of a mask whose wrong cells are drawn
 _A_CHOICE = 2  # keys; of so few a row may well be even
 _ALIKE, _ALIKE_KEYS = 1e-6, 1e-4
 
@@ -32,13 +34,13 @@ _ALIKE, _ALIKE_KEYS = 1e-6, 1e-4
 ADVICE = {
     "leak": "the mask must forbid every key after the query, in this layer and in every attention implementation",
     "pad": "the attention mask of the batch must reach this layer",
-    "document": "give a mask of the documents; an attention mask of ones beside restarting positions turns them off",
-    "window": "compare the window with `attn mask model`; transformers' window of w keys includes the query's own",
-    "missing": "the mask forbids too much; compare with `attn mask model`",
-    "no-mask": "build the mask before the layers and hand it to each of them",
+    "document": "pass a mask of the documents: an attention mask of ones turns off detection by positions",
+    "window": "compare with `attn mask model`: a window of w keys in transformers includes the query itself",
+    "missing": "compare the mask with `attn mask model`",
+    "no-mask": "build the mask before the layers and pass it to each of them",
     "row-sum": "look for a dropout that is on, a softmax over another axis, or a mask applied after it",
     "proof": "the layer does something to its weights or values that is not attention as configured",
-    "dead-row": "look for a mask that leaves nothing, weights that were lost, or a scale of zero",
+    "dead-row": "look for a mask that leaves no key, lost weights, or a scale of zero",
     "double-fill": "combine masks as booleans, and make numbers of them once",
 }
 
@@ -54,11 +56,14 @@ def layer_findings(layer: CapturedLayer, dtype: str) -> Iterator[Finding]:
     whole, own = _subject(layer, slice(None)), _subject(layer, layer.keys)
     grid = grid_rows(own, np.arange(own.shape[-2]))
     yield from _received(layer, own, grid)
+    is_drawn = layer.implied.is_exact and own.cells.size <= _MOST_DRAWN
+    compared = compare(own, grid_of_expression(expected, own.size)) if is_drawn else None
     for finding in [*audit(own, expected, own.size), *audit_fills(whole, dtype)]:
         if not layer.implied.is_exact and finding.code in ("missing", "varies"):
             continue  # a layer that chooses among its keys, or one of which nothing is known
         cells = forbidden_by(expected, grid)
         weighed = _weighed(finding, layer, own.allowed & cells[finding.code]) if finding.code in _WEIGHED else finding
+        weighed = replace(weighed, comparison=compared if finding.cells and finding.code != "varies" else None)
         # A window that is too narrow misses keys; what is wrong with it is the window.
         yield replace(weighed, code="window") if finding.code == "missing" and layer.implied.window else weighed
     yield from _foreign(layer, whole)
@@ -89,7 +94,7 @@ def _received(layer: CapturedLayer, own: MaskGrid, grid: Grid) -> Iterator[Findi
     """Yield what is wrong with what was handed to the layer: nothing, or numbers that forbid nothing."""
     needed = layer.implied.expression.allowed(grid).all() and layer.keys == slice(0, layer.trace.num_keys)
     if not layer.has_mask and not needed:
-        yield Finding("no-mask", "error", f"no mask reached the layer; it should be {layer.implied.expression}")
+        yield Finding("no-mask", "error", f"no mask reached the layer, which should be {layer.implied.expression}")
     if own.stored is None or own.stored.values.dtype == bool:
         return
     values = own.stored.values
@@ -107,6 +112,9 @@ def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
     places = np.argwhere(cells.any(axis=0))[:MOST_CELLS] - (0, layer.keys.start)
     message = f"attends to {_FOREIGN[layer.others]} in {count} cell{'s' * (count > 1)}"
     finding = Finding(layer.others, "error", message, count, tuple((int(row), int(key)) for row, key in places))
+    if cells.size <= _MOST_DRAWN:
+        sentence = whole._replace(cells=whole.allowed & ~cells, name="the sentence")
+        finding = replace(finding, comparison=replace(compare(whole, sentence), first_key=-layer.keys.start))
     yield _weighed(finding, layer, cells)
 
 
@@ -121,7 +129,7 @@ def _weighed(finding: Finding, layer: CapturedLayer, cells: Bool[np.ndarray, "#H
             weights = layer.trace.head(head, (rows + layer.queries.start).tolist()).weights[:, columns]
             weight = float(np.nansum(np.where(where[rows], weights, 0), axis=-1).max())
             most, worst = max((most, worst), (weight, head))
-    message = f"{finding.message}; up to {most:.2g} of a row's weight, in head {worst}"
+    message = f"{finding.message}, with up to {most:.2g} of a row's weight in head {worst}"
     return replace(finding, message=message, head=worst)
 
 

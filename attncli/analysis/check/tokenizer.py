@@ -26,25 +26,25 @@ def tokenizer_findings(reader: InputEncoder, tokens: Tokens, known_padding: int 
     notes = [
         (
             pad is None,
-            f"it has no pad token; a batch is padded with id {padding} here, and the attention mask alone says where",
+            f"no pad token. This check pads with id {padding}, so only the attention mask marks padding",
         ),
         (
             pad is not None and pad == tokenizer.eos_token,
-            f"its pad token is its end token {visible(str(pad))}: a mask made from the ids hides the end of a "
-            "sentence; use the attention mask that the tokenizer returns",
+            f"the pad token is also the end token {visible(str(pad))}, so a mask made from ids hides the end of a "
+            "sentence. Use the tokenizer's attention mask",
         ),
         (
             known_padding not in (None, padding),
-            f"it pads with id {padding}, and the model counts positions by its padding's id, {known_padding}: a batch "
-            "moves its tokens",
+            f"it pads with id {padding}, but the model skips id {known_padding} when it counts positions, so padding "
+            "shifts the tokens",
         ),
         (
             tokenizer.padding_side == "left",
-            "it pads on the left: positions have to follow from the attention mask, cumsum − 1",
+            "it pads on the left. Compute positions from the attention mask: cumsum − 1",
         ),
         (
             reader.special and bos is not None and tokens[0].id != tokenizer.bos_token_id,
-            f"it has a token {visible(str(bos))} for the beginning and does not add it",
+            f"it does not add its beginning token {visible(str(bos))}",
         ),
     ]
     yield from (Finding("tokenizer", "note", message) for is_so, message in notes if is_so)

@@ -26,7 +26,7 @@ def derive(
     rollout: bool = False,
     words: bool = False,
     mean: Mean | None = None,
-    layers: Choice = None,
+    layer: Choice = None,
 ) -> Trace:
     """Return a trace of derived numbers; the steps follow each other in the order of the arguments.
 
@@ -40,7 +40,7 @@ def derive(
         rollout: attention multiplied through the layers.
         words: merge word pieces.
         mean: what to average over: `heads`, `layers`, or `all`, which is both.
-        layers: the layers whose rollout is wanted; None is the last one that is there.
+        layer: the layers whose rollout is wanted; None is the last one that is there.
 
     Raises:
         UsageError: the steps do not go together, or not with this trace, or it is a derived one.
@@ -49,9 +49,9 @@ def derive(
     trace.check_recorded("derive")
     if mean not in (None, *get_args(Mean)):
         raise UsageError(f"mean {mean!r}: expected heads, layers or all")
-    if layers is not None and not rollout:
-        raise UsageError("layers: they choose the rollouts to return; give them with rollout=True")
-    chosen = None if layers is None else Indices.of("layer", layers)
+    if layer is not None and not rollout:
+        raise UsageError("layer applies to rollout=True; it chooses the layers whose rollout is returned")
+    chosen = None if layer is None else Indices.of("layer", layer)
     return derived_trace(trace, Derivation(norms, rollout, words, mean, chosen))
 
 

@@ -38,7 +38,7 @@ def derived_from(layer: LayerTrace, weights: RowSource, derived: Derived, **chan
     """
     shared = {name: getattr(layer, name) for name in ("mask", "heads", "proof")}
     return LayerTrace(
-        layer.layer, layer.kind, None, None, None, None, **shared | changed, weights=weights, derived=derived
+        layer.layer, layer.kind, None, None, None, None, **shared | changed, recorded_weights=weights, derived=derived
     )
 
 

@@ -190,21 +190,14 @@ class GgufFile:
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_norm": "model.layers.{}.input_layernorm",
-    "attn_q": "model.layers.{}.self_attn.q_proj",
-    "attn_k": "model.layers.{}.self_attn.k_proj",
-    "attn_v": "model.layers.{}.self_attn.v_proj",
-    "attn_output": "model.layers.{}.self_attn.o_proj",
-    "attn_q_norm": "model.layers.{}.self_attn.q_norm",
-    "attn_k_norm": "model.layers.{}.self_attn.k_norm",
-    "ffn_norm": "model.layers.{}.post_attention_layernorm",
-    "ffn_gate": "model.layers.{}.mlp.gate_proj",
-    "ffn_up": "model.layers.{}.mlp.up_proj",
+    "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
+    "attn_norm": "model.layers.{}.input_layernorm", "attn_q": "model.layers.{}.self_attn.q_proj",
+    "attn_k": "model.layers.{}.self_attn.k_proj", "attn_v": "model.layers.{}.self_attn.v_proj",
+    "attn_output": "model.layers.{}.self_attn.o_proj", "attn_q_norm": "model.layers.{}.self_attn.q_norm",
+    "attn_k_norm": "model.layers.{}.self_attn.k_norm", "ffn_norm": "model.layers.{}.post_attention_layernorm",
+    "ffn_gate": "model.layers.{}.mlp.gate_proj", "ffn_up": "model.layers.{}.mlp.up_proj",
     "ffn_down": "model.layers.{}.mlp.down_proj",
-}
+}  # fmt: skip
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 FREQUENCIES = "rope_freqs.weight"  # which the configuration is made of; see `attncli.engines.numpy.gguf_config`
 

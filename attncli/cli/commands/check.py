@@ -53,7 +53,7 @@ def check(
     sentences = list(texts_of(texts, environment)) if any((text, file, column)) else []
     loading: dict[str, Any] = {**dict(load.explicit_values()), **({"chat": True} if chat else {})}
     with status(environment, f"checking {model}"):
-        report = check_model(model, sentences, target=target, layers=layer or "all", special=not no_special, **loading)
+        report = check_model(model, sentences, target=target, layer=layer or "all", special=not no_special, **loading)
     for note in report.notes:
         environment.note(note)
     failed = fails(report.findings, codes)

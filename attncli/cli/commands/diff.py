@@ -83,7 +83,7 @@ def diff(
             from attncli.render.diff import DiffView
 
             with output.view(environment, chosen, "diff") as canvas:
-                view = DiffView(found, canvas.palette("viridis"), canvas.table_width, digits, top)
+                view = DiffView(found, canvas.palette("viridis"), canvas.table_width, digits, top, height=canvas.height)
                 canvas.show(view.renderables(), " / ".join(dict.fromkeys((found.first.title, found.second.title))))
         if failures:
             raise Exit(ExitCode.INPUT)
@@ -102,7 +102,8 @@ def diff(
     with output.view(environment, chosen, "diff") as canvas:
         palette = canvas.palette(colormap or "viridis")
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in traces))
-        canvas.show(DiffView(difference, palette, canvas.width, digits, top, ramp).renderables(), title)
+        view = DiffView(difference, palette, canvas.width, digits, top, ramp, canvas.height)
+        canvas.show(view.renderables(), title)
 
 
 def _inputs(
@@ -156,10 +157,10 @@ def _over_sentences(
     """Return how far two checkpoints are apart over many sentences, and how many of these are bad."""
     from attncli.analysis.diff import DiffStats
     from attncli.cli.loop import ResultStream, open_source, trace_job
-    from attncli.corpus.jobs import DiffJob, Identity
+    from attncli.corpus.jobs import DiffJob, identity
     from attncli.corpus.run import batched, run
 
-    first, second = (trace_job(one, Identity(), "all") for one in requests)
+    first, second = (trace_job(one, identity, "all") for one in requests)
     source, other = (open_source(environment, *both) for both in zip(requests, (first, second), strict=True))
     job = DiffJob(first, second, queries)
     results = run(job, batched(many), workers, job.open(source, other), max(source.parallel_from, other.parallel_from))

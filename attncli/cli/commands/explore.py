@@ -41,31 +41,35 @@ def explore(
 ) -> None:
     """Type a sentence, and watch its attention change with every key.
 
-    It shows a head, all heads of its layer, and layers × heads, and takes the whole terminal. ? shows the keys; q or
-    Ctrl-C leaves, and prints the command line that gives what was seen last.
+    Without -m you explore the demo model, or the toy layer if you give one of its options. ? shows the keys. q leaves
+    and prints the command line of what you saw last.
 
     Examples:
-    attn explore "time flies like an arrow"
-    attn explore -m demo
-    attn explore -m gpt2
+    attn explore
+    attn explore "time flies like an arrow" -m gpt2
+    attn explore --num-heads 2
     """
     from attncli.analysis.learn import TEXT
     from attncli.cli.loop import loading
     from attncli.engines.interactive import Query, open_interactive
-    from attncli.explore.command import InputSource, command_of
+    from attncli.explore.command import InputSource, ViewSnapshot, command_of
     from attncli.explore.view_state import ViewState
 
-    if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
-        raise UsageError(f"attn explore is drawn on a terminal, and {why}; attn inspect prints what it would show")
     words = request.text or [TEXT]
     if len(words) > 1 and any(" " in word for word in words):
         raise UsageError(f"{len(words)} sentences, and one is explored at a time; attn diff compares two")
     query = Query(" ".join(words), request.pair, request.target, request.mask)
     state = ViewState(query, ramp=ramp)
+    is_toy = any(True for _ in request.toy.explicit_values()) or request.target is not None  # the demo has no encoder
+    if request.model is None and request.from_ is None and not is_toy:
+        request = replace(request, model="demo")
     # The options that no key changes, as a command line has them.
     fixed = [one for one in request.explicit_values() if one[0] not in _OF_QUESTIONS]
     fixed += [(name, value) for name, value in (("colormap", colormap), ("color", color)) if value is not None]
     source = InputSource(tuple(word for one in fixed for word in _words(*one)), request.from_ is not None)
+    if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
+        static = command_of(ViewSnapshot(state, "heads"), source).line()
+        raise UsageError(f"attn explore needs a terminal, and {why}. Static view: {static}")
     require("attn explore", "textual")
     if request.from_ is not None:
         opened = open_interactive(saved=request.from_)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attncli.analysis.metric_names import NAMES, Metric
 from attncli.cli import options
-from attncli.cli.environment import Environment
+from attncli.cli.environment import Environment, is_piped_in
 from attncli.cli.groups import Options
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, visible
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from attncli.analysis.heads import HeadReport
 
 _OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate")  # what a table of it has
+_EXAMPLE = "one two three four five one two three four five"  # which induction heads show themselves on
+_AROUND = 8  # lines of a screen around the rows of a table
 _METRICS: dict[str, Metric] = {name: name for name in NAMES}
 
 
@@ -33,41 +36,30 @@ class MetricChoice(Options):
         bool,
         options.input_option("Run on random tokens of the model, each sequence twice: the test for induction heads."),
     ] = False
-    label: Annotated[
-        bool, options.view_option("Say in a word what each head does: previous, induction, …; attn help metrics.")
-    ] = False
     metrics: Annotated[
-        str | None, options.view_option("With commas: the columns. Default: all; with --label, none.", "METRICS")
+        str | None, options.view_option("Draw these as maps; the columns of tables. Default: all.", "METRICS")
     ] = None
     sort: Annotated[
         str | None,
-        options.view_option(
-            "The heads of the highest value first; of the lowest with a - before it: -entropy. Default: by layer and "
-            "head, or by label.",
-            "METRIC",
-        ),
+        options.view_option("List heads by this metric, the highest first; -entropy: the lowest.", "METRIC"),
     ] = None
-    top: Annotated[
-        int | None,
-        options.view_option(
-            "With --sort: this many heads alone; with --label, of each label. Default: all.", "N", low=1
-        ),
-    ] = None
-    grid: Annotated[Metric | None, options.view_option("Layers × heads as a heat map of this metric.")] = None
+    top: Annotated[int | None, options.view_option("With --sort: list this many heads. Default: all.", "N", low=1)] = (
+        None
+    )
 
     @property
-    def chosen(self) -> list[Metric] | None:
-        """The metrics that `--metrics` names; None is all of them."""
+    def chosen(self) -> list[Metric]:
+        """The metrics that `--metrics` names; none is all of them."""
         if self.metrics is None:
-            return None
+            return []
         names_in("--metrics", self.metrics, _METRICS)
         return [_METRICS[name.strip()] for name in self.metrics.split(",")]
 
     @property
     def order(self) -> Metric | None:
-        """The metric by which heads are ranked; None where they stand by label, or by layer and head."""
+        """The metric by which heads are ranked; None where they stand by layer and head."""
         if self.sort is None:
-            return "induction" if self.induction and not self.label and self.grid is None else None
+            return "induction" if self.induction else None
         name = self.sort.removeprefix("-")
         if name not in _METRICS:
             near = did_you_mean(name, _METRICS)
@@ -78,13 +70,8 @@ class MetricChoice(Options):
         """Return a report with the chosen heads and metrics, in order."""
         if self.order is not None:
             report = report.ranked(self.order, reverse=(self.sort or "").startswith("-"), top=self.top)
-        elif self.label:
-            report = report.by_label(self.top)
-        if self.chosen is not None:
-            return report.only(self.chosen)
-        if is_drawn and self.label:
-            return report.only(())
-        return report.only(_OF_TEST) if is_drawn and self.induction else report
+        names = self.chosen or (_OF_TEST if is_drawn and self.induction else ())
+        return report.only(names) if names else report
 
 
 def heads(
@@ -103,15 +90,17 @@ def heads(
     precision: options.Precision = None,
     colormap: options.Colormap = None,
 ) -> None:
-    """Say what every head of every layer does, in numbers: one row a head.
+    """Show what every head attends to: the previous token, the first one, earlier copies.
 
-    Over several sentences they are means, with standard deviations. `attn help metrics` says what they measure.
+    It draws layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
+    Over several sentences they are means, with standard deviations.
+    Without a model it runs the built-in demo. `attn help metrics` defines every number.
 
     Examples:
-    attn heads -m demo --induction
-    attn heads -m demo "one two three four five one two three four five" --label
+    attn heads "one two three four five one two three four five"
+    attn heads -m gpt2 --induction
+    attn heads -m gpt2 "time flies like an arrow" --metrics sink,entropy
     attn heads -m gpt2 --file sentences.txt -F tsv
-    attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
     from attncli.formats import DRAWN
     from attncli.formats.columns import head_table
@@ -124,19 +113,26 @@ def heads(
             "metrics of each sentence"
         )
     chosen = output.chosen()
+    if request.model is None and request.from_ is None and not list(request.toy.explicit_values()):
+        from attncli.checkpoints.checkpoint_folder import DEMO
+
+        is_bare = request.texts == options.TextAndTarget() and not choice.induction and not is_piped_in()
+        texts = replace(request.texts, text=[_EXAMPLE]) if is_bare else request.texts
+        request = replace(request, model=DEMO, texts=texts)
     measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()))
     report = choice.applied(measured, chosen in DRAWN)
     if chosen in DRAWN:
-        from attncli.render.heads import HeadTable, grid_parts, table_parts
+        from attncli.render.heads import head_parts, table_parts
 
         with output.view(environment, chosen, "heads") as canvas:
             palette = canvas.palette(colormap or "viridis")
             parts: Iterable[RenderableType]
-            if choice.grid is not None:
-                parts = grid_parts(report, choice.grid, palette, canvas.width, precision)
+            if choice.sort or choice.top or output.all_:
+                if canvas.height is not None and choice.top is None:
+                    report = replace(report, heads=report.heads[: max(canvas.height - _AROUND, 1)])
+                parts = table_parts(report, choice.order, palette, canvas.table_width, precision)
             else:
-                table = HeadTable(choice.order, choice.label, precision, canvas.height if choice.top is None else None)
-                parts = table_parts(report, table, palette, canvas.table_width)
+                parts = head_parts(report, choice.chosen, palette, canvas.width, canvas.height, precision)
             canvas.show(parts, report.source.title)
     elif chosen == "parquet":
         from attncli.formats.parquet import check_parquet, write_table
@@ -162,13 +158,13 @@ def _measured(
     """Return what is known of the heads after all sentences, and how many of these are bad."""
     from attncli.analysis.heads import HeadStats
     from attncli.cli.loop import ResultStream, results_of, trace_job
-    from attncli.corpus.jobs import HeadMetricsTask
+    from attncli.corpus.jobs import measure
     from attncli.encoding.induction_probe import repeated_sequences
     from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
     texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)] if is_induction else None
-    job = trace_job(request, HeadMetricsTask(View(queries=queries), is_induction), "all")
+    job = trace_job(request, partial(measure, view=View(queries=queries), is_test=is_induction), "all")
     stream = ResultStream(
         environment,
         results_of(environment, request, job, texts=texts, workers=workers),

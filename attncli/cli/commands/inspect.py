@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,7 +61,7 @@ def inspect(
     attn inspect -m demo -f sentences.txt --show metrics -o metrics/
     """
     from attncli.cli.loop import ResultStream, results_of, trace_job, write_results
-    from attncli.corpus.jobs import RenderTask
+    from attncli.corpus.jobs import render
     from attncli.formats import DRAWN, FIGURES
 
     chosen, workers = output.chosen(takes_folder=True), parallel.workers
@@ -72,12 +73,9 @@ def inspect(
         from attncli.formats.page import check_page
 
         check_page(view.show)
-    elif is_figure and view.show is not None and not view.show & {"heatmap", "weights"}:
-        raise UsageError(
-            f"--show {shown.show} does not apply to a figure, which is maps of weights; give svg without --size"
-        )
     derivation, layers = _derivation(derive, request)
-    job = trace_job(request, RenderTask(derivation, view, form, save), "0", layers, more.generate)
+    task = partial(render, derivation=derivation, view=view, form=form, save=save)
+    job = trace_job(request, task, "0", layers, more.generate)
     if output.folder is not None:
         from attncli.cli.datasets import provenance, write_folder
         from attncli.formats.columns import types_of
@@ -111,7 +109,7 @@ def inspect(
         elif is_figure:
             _write_figure(environment, stream.values(), view, output, chosen, colormap, size)
         elif form is None:
-            _draw(environment, stream.values(), view, output, chosen, colormap)
+            _draw(environment, stream.values(), view, output, chosen, colormap, request.mask is not None)
         else:
             write_results(environment, stream, view, form, output.file)
         failures = stream.failures
@@ -181,13 +179,17 @@ def _draw(
     output: options.TraceOutput,
     chosen: str,
     colormap: str,
+    has_mask: bool,
 ) -> None:
+    from attncli.masks.effects import idle_notes
     from attncli.render.inspect import Layout
 
     with output.view(environment, chosen, "inspect") as canvas:
         palette = canvas.palette(colormap)
         layout, before = None, 0
         for _, trace in traces:
+            for note in idle_notes(layer.mask for layer in trace.layers) if has_mask else ():
+                environment.note(note)
             height = canvas.height
             if height is not None:  # what was noted above the view takes lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)

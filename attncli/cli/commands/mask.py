@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from attncli.render.masks import MaskView
 
 
-Mask = Annotated[str, argument("'causal & window(4)' or mask.npy.", "EXPR|FILE")]
+Mask = Annotated[str, argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE")]
+MaskOrNone = Annotated[str | None, argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE")]
+From = Annotated[Path | None, options.input_option("Read the mask of a saved trace.", "FILE")]
 _SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
 
 
@@ -36,35 +38,36 @@ class MaskInput(Options):
 
     size: Annotated[
         str | None,
-        options.size_option(
-            "Queries, and as many keys; or queries and keys: 3x8. Default: 8, or what the mask or the text says.",
-            "N|QxK",
-        ),
+        options.size_option("Queries, or queries and keys: 3x8. Default: that of the mask, or 8.", "N|QxK"),
     ] = None
     past: Annotated[
         int | None,
-        options.size_option("Keys before the first query. Default: as many as there are more keys.", "N", low=0),
+        options.size_option("Keys before the first query. Default: keys minus queries.", "N", low=0),
     ] = None
     for_: Annotated[
         Literal["sdpa", "mha", "additive"] | None,
-        options.input_option(
-            "What reads a file: sdpa, to which True = attend; mha (nn.MultiheadAttention), to which True = masked; or "
-            "additive, what is added to scores. Default: what makes it causal, or it is ambiguous."
-        ),
+        options.input_option("What reads a file: True attends (sdpa), masks (mha), or numbers are added."),
     ] = None
     lengths: Annotated[
-        str | None,
-        options.input_option("Tokens of each row of a batch, whose padding an expression calls pad: 5,2.", "LENGTHS"),
+        str | None, options.input_option("Tokens of each row of a batch, for pad in an expression: 5,2.", "LENGTHS")
+    ] = None
+    layer: Annotated[
+        str | None, options.choice_option("Layer of a saved trace whose layers have several masks.", "LAYERS", "-l")
+    ] = None
+    kind: Annotated[
+        Literal["self", "encoder", "decoder", "cross"] | None,
+        options.choice_option("Kind of attention in a saved trace that has several.", rare=True),
     ] = None
 
-    def grid_options(self, *masks: str | None, tokens: Sequence[str] | None = None) -> GridOptions:
-        """Return how masks are read, with how many tokens each row of a batch has; a text says how many keys there are.
+    def grid_options(self, *masks: str, tokens: Sequence[str] | None = None, trace: Path | None = None) -> GridOptions:
+        """Return how masks are read: their size, which a text gives too, the lengths of rows, and masks of traces.
 
         Raises:
-            UsageError: the size is none, two options say it, or none of the masks needs lengths.
-            InputError: the lengths cannot be read.
+            UsageError: the size is none, two options say it, or an option applies to none of the masks.
+            InputError: a trace cannot be read.
         """
         from attncli.masks.mask_grid import GridOptions, MaskSize, as_expression, has_padding_of_rows, is_file
+        from attncli.trace.masks import is_trace, mask_of_trace
 
         size = MaskSize(None, None if tokens is None else len(tokens), self.past)
         if self.size is not None:
@@ -78,82 +81,98 @@ class MaskInput(Options):
             size = MaskSize(queries, queries + (self.past or 0) if found[2] is None else int(found[2]), self.past)
         lengths = None
         if self.lengths is not None:
-            expressions = [as_expression(mask) for mask in masks if mask is not None and not is_file(mask)]
+            expressions = [as_expression(mask) for mask in masks if not is_file(mask)]
             if not any(map(has_padding_of_rows, expressions)):
                 raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
             numbers = [part.strip() for part in self.lengths.split(",")]
             if not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers):
                 raise UsageError(f"--lengths {visible(self.lengths)}: expected numbers such as 5,2")
             lengths = [int(part) for part in numbers]
-        return GridOptions(size, self.for_, lengths)
+        traces = [mask for mask in masks if is_trace(mask) or mask == str(trace)]
+        for option, value in (("--for", self.for_), ("--past", self.past)):
+            if traces and value is not None:
+                raise UsageError(f"{option} does not apply to a saved trace, which says what its mask means")
+        if not traces and (self.layer, self.kind) != (None, None):
+            raise UsageError("--layer and --kind apply to a saved trace, such as trace.safetensors")
+        return GridOptions(
+            size, self.for_, lengths, {name: mask_of_trace(name, self.layer, self.kind) for name in traces}
+        )
 
 
 def show(
     environment: Environment,
-    mask: Mask,
     mask_input: MaskInput,
     output: options.DocumentOutput,
+    name: MaskOrNone = None,
     text: Annotated[str | None, argument("Its words are the keys, and the queries.", "TEXT")] = None,
+    from_: From = None,
     colormap: options.Colormap = None,
 ) -> None:
     """Draw a mask over the words of a text or over positions.
 
     Examples:
     attn mask show "causal & window(4)" --size 12
-    attn mask show "causal" --size 3x8
+    attn mask show "causal | prefix(3)" "time flies like an arrow"
     attn mask show "causal & pad" --lengths 5,2 --size 6
-    attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
+    attn mask show --from trace.safetensors
     """
     from attncli.masks.mask_grid import open_masks
 
-    tokens = None
+    name, tokens = _only(name, from_), None
     if text is not None:
         from attncli.encoding.encode import check_texts
         from attncli.encoding.vocabulary import WordVocabulary
 
         check_texts(text)
         tokens = [token.label for token in WordVocabulary([text], None).encode(text, None)]
-    (subject,) = open_masks([mask], mask_input.grid_options(mask, tokens=tokens))
+    (subject,) = open_masks([name], mask_input.grid_options(name, tokens=tokens, trace=from_))
     subject.check_read()
+    if tokens is not None:
+        subject = subject._replace(tokens=(tokens[subject.past :], tokens))
+    _note_idle(environment, subject)
     if output.chosen() == "json":
         from attncli.formats.documents import write_masks
 
         environment.write(write_masks([subject]), output.file)
         return
-    _draw(environment, output, "show", mask, lambda view: view.shown(subject), subject, colormap or "viridis", tokens)
+    _draw(environment, output, "show", name, lambda view: view.shown(subject), subject, colormap or "viridis")
 
 
 def check(
     environment: Environment,
-    mask: Mask,
     mask_input: MaskInput,
     output: options.DocumentOutput,
+    name: MaskOrNone = None,
+    from_: From = None,
     expect: Annotated[
-        str | None, options.choice_option("What it should say: 'causal & pad(right=2)', or a file.", "EXPR")
+        str | None, options.choice_option("The mask that is right: 'causal & pad(right=2)' or a file.", "EXPR")
     ] = None,
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
-        options.choice_option("What the model computes in; values beyond it are found."),
+        options.choice_option("Type that the model computes in, which fills have to fit."),
     ] = None,
     fail_on: options.FailOn = None,
 ) -> None:
-    """Say what is wrong with a mask; exit with 1 if something is.
+    """Find what is wrong with a mask; exit with 1 if something is.
 
     Examples:
     attn mask check mask.npy
     attn mask check mask.npy --expect "causal & window(4)"
     attn mask check mask.npy --expect causal --fail-on leak,pad
-    attn mask check mask.npy --expect "causal & pad" --lengths 5,2
+    attn mask check trace.safetensors --layer 0 --expect causal
     """
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
     from attncli.masks.mask_grid import as_expression, is_file, open_masks, read_grid
 
-    codes, how = parse_fail_on(fail_on), mask_input.grid_options(mask, expect)
+    name = _only(name, from_)
+    both = [name] if expect is None else [name, expect]
+    codes, how = parse_fail_on(fail_on), mask_input.grid_options(*both, trace=from_)
     expected = None if expect is None else as_expression(expect, how.lengths)
-    subject = read_grid(mask, how, expected) if is_file(mask) else open_masks([mask], how, expected)[0]
+    subject = read_grid(name, how, expected) if is_file(name) else open_masks([name], how, expected)[0]
     findings = [*audit(subject, expected, how.size), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
+    _note_idle(environment, subject, *([] if expected is None else [subject._replace(expression=expected)]))
     if output.chosen() == "json":
         from attncli.formats.documents import what_was_read, write_findings
 
@@ -163,8 +182,8 @@ def check(
 
         comparison = _against(subject, expected, findings)
         _draw(
-            environment, output, "check", mask,
-            lambda view: checked(subject, findings, comparison, view.palette, view.room), subject,
+            environment, output, "check", name,
+            lambda view: checked(subject, findings, comparison, view), subject if findings else None,
         )  # fmt: skip
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
@@ -190,6 +209,7 @@ def diff(
     first, second = open_masks([mask, other], mask_input.grid_options(mask, other))
     for subject in (first, second):
         subject.check_read()
+    _note_idle(environment, first, second)
     comparison = compare(first, second)
     _draw(
         environment, output, "diff", f"{mask} / {other}",
@@ -227,6 +247,22 @@ def convert(
     write_values(output, encode_mask(subject.cells, to, dtype or "float32"))
 
 
+def _only(name: str | None, trace: Path | None) -> str:
+    """Return the name of the one mask."""
+    if (name is None) == (trace is None):
+        raise UsageError("give one mask: an expression such as 'causal & window(4)', a file, or --from TRACE")
+    return str(trace) if name is None else name
+
+
+def _note_idle(environment: Environment, *subjects: MaskGrid) -> None:
+    """Note which atoms of expressions have no effect."""
+    from attncli.masks.effects import idle_note
+
+    notes = (idle_note(one.expression, one.size) for one in subjects if one.expression is not None)
+    for note in dict.fromkeys(filter(None, notes)):
+        environment.note(note)
+
+
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
     """Return the mask beside what is expected, where cells are wrong."""
     from attncli.masks.comparison import compare
@@ -243,15 +279,14 @@ def _draw(
     command: str,
     title: str,
     renderables: Callable[[MaskView], Iterable[RenderableType]],
-    subject: MaskGrid,
+    subject: MaskGrid | None,
     colormap: str = "viridis",
-    tokens: Sequence[str] | None = None,
 ) -> None:
-    """Draw a view of a mask, and note on stderr what was pooled."""
+    """Draw a view of a mask, and note on stderr what was pooled; None is a view without a picture."""
     from attncli.render.masks import MaskView, pooling_note
 
     with output.view(environment, output.chosen(), f"mask {command}") as canvas:
-        view = MaskView(canvas.palette(colormap), canvas.width, queries=tokens, keys=tokens)
+        view = MaskView(canvas.palette(colormap), canvas.width)
         canvas.show(renderables(view), title)
-        if (pool := view.pool(subject)) != (1, 1):
+        if subject is not None and (pool := view.pool(subject)) != (1, 1):
             environment.note(pooling_note(pool, "show"))

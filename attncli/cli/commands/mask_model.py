@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
+from attncli.errors import UsageError
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,15 +21,18 @@ if TYPE_CHECKING:
 
 def model(
     environment: Environment,
-    model: Annotated[str, argument("A checkpoint's folder or its name on the hub.", "MODEL")],
     text: Annotated[list[str], argument("Sentences; several are one padded batch.", "TEXT")],
     hub: options.HubOptions,
     output: options.DocumentOutput,
+    model: Annotated[
+        str | None,
+        options.model_option("Checkpoint whose masks are shown, or demo.", "NAME_OR_FOLDER", "-m", setting=None),
+    ] = None,
     chat: options.Chat = False,
     pair: options.Pair = None,
     target: Annotated[
         str | None,
-        options.input_option("What the decoder of an encoder-decoder reads. Default: the sentence itself.", "TEXT"),
+        options.input_option("Text of an encoder-decoder's decoder. Default: the sentence itself.", "TEXT"),
     ] = None,
     no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
@@ -36,19 +42,21 @@ def model(
     Its configuration and its tokenizer are enough; the weights are not read.
 
     Examples:
-    attn mask model demo "time flies like an arrow"
-    attn mask model gpt2 "time flies" "fruit flies like a banana"
-    attn mask model gpt2 "time flies like an arrow" -F json
+    attn mask model -m demo "time flies like an arrow"
+    attn mask model -m gpt2 "time flies" "fruit flies like a banana"
+    attn mask model -m gpt2 "time flies like an arrow" -F json
     """
     from attncli.checkpoints.options import LoadOptions, checked_options
     from attncli.checkpoints.snapshot import resolve
     from attncli.cli.progress import status
-    from attncli.cli.sentences import note_doubts
+    from attncli.cli.sentences import check_meant
     from attncli.engines.torch import announce_import
     from attncli.trace.selection import Indices
 
+    if model is None:
+        raise UsageError(f"give the checkpoint with -m: attn mask model -m {shlex.quote(visible(text[0]))} TEXT")
     chosen = output.chosen()
-    note_doubts(text, environment)
+    check_meant(text, environment)
     with status(environment, f"loading {model}"):
         values = {**dict(hub.explicit_values()), "chat": chat}
         loading = checked_options(model, values, LoadOptions, "a checkpoint that transformers runs")
@@ -73,6 +81,7 @@ def model(
     pools: dict[tuple[int, int], None] = {}
     with output.view(environment, chosen, "mask model") as canvas:
         palette = canvas.palette(colormap or "viridis")
+        view = MaskView(palette, canvas.width)
 
         def renderables() -> Iterator[RenderableType]:
             from rich.text import Text
@@ -82,8 +91,6 @@ def model(
                     yield Text(palette.label(f"sentence {number}: {one.sentence.text}"), "bold")
                 for mask in one.masks:
                     grid = _named(mask)
-                    queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
-                    view = MaskView(palette, canvas.width, queries, keys)
                     pools[view.pool(grid)] = None
                     yield from view.shown(grid)
 
@@ -117,9 +124,10 @@ def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, An
 
 
 def _named(mask: LayerMask) -> MaskGrid:
-    """Return a mask under a name that says which layers have it."""
+    """Return a mask with its tokens under a name that says which layers have it."""
     from attncli.text import layers_named
 
     grid = _grid(mask)
     parts = [mask.kind, layers_named(mask.layers), grid.name]
-    return grid._replace(name=" · ".join(filter(None, parts)))
+    queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
+    return grid._replace(name=" · ".join(filter(None, parts)), tokens=(queries, keys))

@@ -30,12 +30,6 @@ def read_csv(stream: IO[bytes], name: str, delimiter: str, column: str) -> Itera
     Quotes are doubled in quotes and may have line ends between them, as spreadsheets, pandas and DuckDB write them.
     Lines without anything are no rows. After a row that cannot be read, the next line is gone on with.
 
-    Args:
-        stream: what is read.
-        name: what it is called, harmless.
-        delimiter: what stands between two columns.
-        column: that holds the text.
-
     Raises:
         InputError: it is no text, or has no such column.
     """
@@ -66,11 +60,7 @@ def _next_row(reader: Iterator[list[str]]) -> list[str] | Failure | None:
 
 
 def _column_index(header: Sequence[str], name: str, column: str) -> int:
-    """Return which column holds the text.
-
-    Raises:
-        InputError: there is no such column, or two.
-    """
+    """Return which column holds the text; InputError where there is none of that name, or two."""
     if column not in header:
         raise InputError(f"{name} has no {no_such_column(column, header)}")
     if header.count(column) > 1:

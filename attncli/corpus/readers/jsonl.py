@@ -17,13 +17,7 @@ _MAX_NAME = 60  # letters of a name; where a header is missing, it is a sentence
 
 
 def read_jsonl(stream: IO[bytes], name: str, column: str, chat: bool = False) -> Iterator[CorpusItem]:
-    """Yield the text of each line.
-
-    Args:
-        stream: what is read.
-        name: what it is called, harmless.
-        column: the field that holds the text.
-        chat: whether a text may be a list of messages.
+    """Yield the text, or with `chat` the messages, in a field of the object of each line.
 
     Raises:
         InputError: it is no text, or its first object has no such field.
@@ -49,15 +43,15 @@ def no_such_column(name: str, names: Sequence[str]) -> str:
 
 
 def _parse(line: bytes, name: str) -> dict[str, Any] | Failure:
+    why = "it is no JSON object"
     try:
         record = orjson.loads(line) if len(line) <= MAX_BYTES else None
+        if isinstance(record, dict):
+            return record
     except orjson.JSONDecodeError as error:
-        text = decode(line, name)
-        return text if isinstance(text, Failure) else Failure(f"it is no JSON: {visible(str(error))}")
-    if isinstance(record, dict):
-        return record
-    text = decode(line, name)
-    return text if isinstance(text, Failure) else Failure("it is no JSON object")
+        why = f"it is no JSON: {visible(str(error))}"
+    text = decode(line, name)  # which may be no text at all
+    return text if isinstance(text, Failure) else Failure(why)
 
 
 def _text(record: dict[str, Any], column: str, chat: bool) -> str | Failure:

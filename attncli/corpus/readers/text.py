@@ -20,15 +20,9 @@ _MARKS = (
 
 
 def read_text(stream: IO[bytes], name: str, whole: bool = False) -> Iterator[CorpusItem]:
-    """Yield the lines; the ends of lines are not text, and an empty one is an empty text.
+    """Yield the lines of a stream, or all of it as one text; the ends of lines are not text, an empty one is empty.
 
-    Args:
-        stream: what is read.
-        name: what it is called, harmless.
-        whole: whether it is one text, newlines and all.
-
-    Raises:
-        InputError: it is no text.
+    InputError says that it is no text, by the name that it is given, which is harmless.
     """
     for number, line in read_lines(stream, name, whole):
         content = (b"" if line.isspace() else line) if whole else line.rstrip(b"\r\n")

@@ -424,16 +424,9 @@ FAMILIES: dict[str, Callable[[ConfigReader], ModelSpec]] = {
     "roberta": partial(bert, prefix="roberta.", vocabulary=50265),
     "electra": partial(bert, prefix="electra.", width=256, heads=4, inner=1024),
     "distilbert": partial(bert, prefix="distilbert.", names=_DISTILBERT, layers=6),
-    "gpt2": gpt2,
-    "gpt_neox": gpt_neox,
-    "llama": _LLAMA.spec,
-    "mistral": _MISTRAL.spec,
-    "qwen2": _QWEN2.spec,
-    "qwen3": _QWEN3.spec,
-    "gemma": _GEMMA.spec,
-    "gemma2": _GEMMA2.spec,
-    "gemma3_text": _GEMMA3.spec,
-}
+    "gpt2": gpt2, "gpt_neox": gpt_neox, "llama": _LLAMA.spec, "mistral": _MISTRAL.spec, "qwen2": _QWEN2.spec,
+    "qwen3": _QWEN3.spec, "gemma": _GEMMA.spec, "gemma2": _GEMMA2.spec, "gemma3_text": _GEMMA3.spec,
+}  # fmt: skip
 
 # --- language models inside of models that read pictures too ---------------------------------------------------------
 
@@ -462,13 +455,11 @@ _LLAVA = Tower({"llama": _LLAMA, "mistral": _MISTRAL, "qwen2": _QWEN2})
 TOWERS = {
     "gemma3": Tower({"gemma3_text": _GEMMA3}),
     "internvl": Tower({"llama": _LLAMA, "qwen2": _QWEN2, "qwen3": _QWEN3}),
-    "llava": _LLAVA,
-    "llava_next": _LLAVA,
-    "mistral3": Tower({"mistral": _MISTRAL}),
+    "llava": _LLAVA, "llava_next": _LLAVA, "mistral3": Tower({"mistral": _MISTRAL}),
     "qwen2_5_vl": Tower({"qwen2_5_vl_text": _QWEN2_VL}, (_LATER, "model."), is_flat=True),
     "qwen2_vl": Tower({"qwen2_vl_text": _QWEN2_VL}, (_LATER, "model."), is_flat=True),
     "qwen3_vl": Tower({"qwen3_vl_text": _QWEN3_VL}, (_LATER,)),
-}
+}  # fmt: skip
 
 
 def _tower(fields: ConfigReader, tower: Tower) -> ModelSpec:

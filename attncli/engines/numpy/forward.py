@@ -52,11 +52,7 @@ class Model:
         return _BATCH // (4 * (recorded + 2 * spec.feed_forward.width + 4 * spec.width))
 
     def record(
-        self,
-        sentences: Sequence[TokenIds],
-        wanted: Sequence[int],
-        heads: tuple[int, ...],
-        mask: Expression | None,
+        self, sentences: Sequence[TokenIds], wanted: Sequence[int], heads: tuple[int, ...], mask: Expression | None
     ) -> list[list[LayerTrace]]:
         """Return the wanted layers' attention to each sentence, in the order of the layers.
 
@@ -280,7 +276,7 @@ def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q
         output[:, some] = attention.fused_output(q[:, rows], k, v, scale, allowed[0], layer.softcap)
 
     is_short = queries - past <= parallel.LONG
-    if is_short or layer.bias is not None or layer.sinks is not None or layer.weights is not None:
+    if is_short or layer.bias is not None or layer.sinks is not None or layer.recorded_weights is not None:
         staged(np.arange(past, queries))
     else:
         step = min(max(_NEAR // keys, _LEAST), _MOST)

@@ -171,11 +171,6 @@ def relu(x: Hidden) -> None:
 
 # As configurations call them.
 ACTIVATIONS: dict[str, Callable[[Hidden], Hidden]] = {
-    "gelu": gelu,
-    "gelu_new": gelu_tanh,
-    "gelu_pytorch_tanh": gelu_tanh,
-    "gelu_fast": gelu_tanh,
-    "silu": silu,
-    "swish": silu,
-    "relu": relu,
-}
+    "gelu": gelu, "gelu_new": gelu_tanh, "gelu_pytorch_tanh": gelu_tanh, "gelu_fast": gelu_tanh, "silu": silu,
+    "swish": silu, "relu": relu,
+}  # fmt: skip

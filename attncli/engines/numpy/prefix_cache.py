@@ -96,12 +96,7 @@ class PrefixCache:
         self._passes: list[CachedPass] = []
 
     def record(
-        self,
-        model: Model,
-        sentence: TokenIds,
-        wanted: Sequence[int],
-        heads: tuple[int, ...],
-        mask: Expression | None,
+        self, model: Model, sentence: TokenIds, wanted: Sequence[int], heads: tuple[int, ...], mask: Expression | None
     ) -> list[LayerTrace]:
         """Return the wanted layers' attention to a sentence, computing only what is new; see `Model.record`.
 

@@ -57,11 +57,7 @@ class BlankCheckpoint(Checkpoint):
         return blank_model(self.name, self.part, self.options), (), ""
 
     def masks(
-        self,
-        texts: Sequence[str],
-        pair: str | None = None,
-        target: str | None = None,
-        pad: str | None = None,
+        self, texts: Sequence[str], pair: str | None = None, target: str | None = None, pad: str | None = None
     ) -> tuple[list[SentenceMasks], list[str]]:
         """Return the masks of sentences that run side by side, and what the user should know of them.
 

@@ -186,7 +186,7 @@ class Recorder:
                 mask = RuleMask(self.request.mask, layer.num_queries, layer.num_keys, layer.num_heads)
             more: dict[str, Any] = {"scale": fitted_scale(layer)} if layer.scale is None else {}
             if self.request.is_blank:  # its numbers, which mean nothing, become zeros that take no memory
-                names = ("q", "k", "v", "bias", "scores", "weights")
+                names = ("q", "k", "v", "bias", "recorded_scores", "recorded_weights")
                 arrays = {name: array for name in names if (array := getattr(layer, name)) is not None}
                 zeros = {name: np.broadcast_to(np.float32(0), array.shape) for name, array in arrays.items()}
                 more |= {"proof": None, **zeros}

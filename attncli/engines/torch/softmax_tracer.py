@@ -83,7 +83,7 @@ def _by_scores(call: AttentionCall, batch: int) -> AttentionCall:
 
 def fitted_scale(layer: LayerTrace) -> float | None:
     """Return what q·k is multiplied with to give the recorded scores, or None if more was done to them."""
-    q, k, scores = layer.q, layer.k, layer.scores
+    q, k, scores = layer.q, layer.k, layer.recorded_scores
     if q is None or k is None or scores is None:
         return None
     allowed = scores > -np.inf

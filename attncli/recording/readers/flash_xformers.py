@@ -73,7 +73,7 @@ def read(
     shape = (*q.shape[:3], k.shape[2])
     scale = q.shape[-1] ** -0.5 if arguments.get("softmax_scale") is None else float(arguments["softmax_scale"])
     emit(
-        context, api, inputs, scale, shape=shape, q=q, k=k, v=v,
+        context, api, inputs, scale, output, shape=shape, q=q, k=k, v=v,
         masks=() if unread else _masks(arguments, shape, lengths, key_lengths),
         softcap=arguments.get("softcap") or None,
         dropout=float(arguments.get("dropout_p") or 0.0), output=output, unsupported=", ".join(unread) or None,
@@ -89,14 +89,7 @@ def _schema(operator: Any) -> Any:
 def _masks(
     arguments: Mapping[str, Any], shape: tuple[int, int, int, int], queries: torch.Tensor, keys: torch.Tensor
 ) -> tuple[MaskArgument, ...]:
-    """Return what the arguments hide.
-
-    Args:
-        arguments: of the operator.
-        shape: `(B, H, Q, K)`.
-        queries: how many each row has, `[B]`.
-        keys: likewise.
-    """
+    """Return what the arguments of an operator hide, where rows have so many queries and keys, `[B]`."""
     masks = []
     device = queries.device
     if arguments.get("bias") is not None:

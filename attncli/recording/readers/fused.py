@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attncli.masks.findings import Finding
 from attncli.recording.call import Api, AttentionCall, MaskArgument
-from attncli.recording.readers.origins import splits_positions
+from attncli.recording.readers.origins import AttentionOutput, splits_positions
 from attncli.recording.readers.reader import ThreadContext
 
 SPLIT = Finding(
@@ -20,24 +20,32 @@ SPLIT = Finding(
 )  # fmt: skip
 
 
-def emit(context: ThreadContext, api: Api, inputs: tuple[Tensor, Tensor, Tensor], scale: float, **parts: Any) -> None:
-    """Emit the call of such a function, with what its queries, keys and values show.
+def emit(
+    context: ThreadContext, api: Api, inputs: tuple[Tensor, Tensor, Tensor], scale: float, made: Tensor, **parts: Any
+) -> None:
+    """Emit the call of such a function, with what its queries, keys and values show, and follow what it gave.
 
     Args:
         context: the thread.
         api: see AttentionCall.
         inputs: queries, keys and values, as they were handed over.
         scale: what the function multiplies q·k with.
+        made: what it gave.
         parts: the attributes of AttentionCall that only the reader of the function knows.
     """
     query, key, _ = inputs
     findings: list[Finding] = []
+    place = context.place()
     if not query.is_nested:
-        wrong = wrong_scale(scale, [scale], parts["shape"][1], query, key)
+        before = (context.origins.factor(query).scale, context.origins.factor(key).scale)
+        wrong = wrong_scale(scale, [scale], before, parts["shape"][1], query, key)
         findings += [] if wrong is None else [wrong]
-        findings += [SPLIT] if any(map(splits_positions, inputs)) else []
+        if any(map(splits_positions, inputs)):
+            findings.append(SPLIT)
+        else:
+            context.origins.put(made, AttentionOutput(place))
     context.emit(AttentionCall(
-        api=api, place=context.place(), dtype=str(query.dtype).removeprefix("torch."), device=str(query.device),
+        api=api, place=place, dtype=str(query.dtype).removeprefix("torch."), device=str(query.device),
         scale=scale, is_training=context.is_training(), findings=tuple(findings), **parts,
     ))  # fmt: skip
 
@@ -48,18 +56,27 @@ _NORMALISED = 2.0  # how long queries times keys may be that were, with learned 
 
 
 def wrong_scale(
-    scale: float, factors: Sequence[float], heads: int, query: torch.Tensor, key: torch.Tensor
+    scale: float,
+    factors: Sequence[float],
+    before: tuple[float, float],
+    heads: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    is_written: bool = False,
 ) -> Finding | None:
-    """Return that q·k is divided by the root of the model's width, or multiplied with √D.
+    """Return that q·k is divided by √D twice or not at all, by the root of the model's width, or multiplied with √D.
 
     Args:
         scale: what q·k is multiplied with.
         factors: of which it is made; of 1/√D and another number, as an attention multiplier, nothing is said.
+        before: what queries and keys were multiplied with before; NaN where that is not known.
         heads: how many heads the queries have.
         query: `[…, D]`.
         key: likewise.
+        is_written: whether the program writes its attention out.
     """
-    width = query.shape[-1]
+    width, sides = query.shape[-1], (*before, scale)
+    factors, scale = [*factors, *before], math.prod(sides)
     is_of_model = _is_root(scale, heads * width) and any(_is_root(each, heads * width) for each in factors)
     if heads > 1 and is_of_model and not math.isclose(scale, 1 / width, rel_tol=1e-3):  # 1/D is muP's
         return Finding(
@@ -67,7 +84,17 @@ def wrong_scale(
             f"q·k is divided by √{heads * width}, of the width of all {heads} heads; each head has {width} numbers",
             advice=f"divide by √{width}",
         )  # fmt: skip
-    if width < _LEAST_WIDTH or not math.isclose(scale, width**0.5, rel_tol=1e-3):
+    if width < _LEAST_WIDTH:
+        return None
+    if all(each == 1 for each in factors):
+        message = f"q·k is not scaled; without 1/√{width} it grows with the width of a head"
+        return Finding("unscaled", "note", message, advice="right where the model is made so, as T5 is")
+    if sum(_is_root(each, width) for each in sides) > 1 and scale < 1.01 / width:
+        message = f"q·k is divided by √{width} twice, before the "
+        if is_written:
+            return Finding("unscaled", "error", f"{message}product and after it", advice="divide once")
+        return Finding("unscaled", "note", f"{message}call and in it", advice="right where 1/D is meant, as in muP")
+    if not math.isclose(scale, width**0.5, rel_tol=1e-3):
         return None
     message = f"q·k is multiplied with √{width}, where it is divided by it as a rule"
     if _are_normalised(query, key):

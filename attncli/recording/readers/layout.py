@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attncli.recording.readers.origins import Change, Held, Operand, Product, Weights
+from attncli.recording.readers.origins import Change, Factor, Held, Operand, Product, Weights
 
 # Also where the program puts a function of its own in its place, which is not to be called by us.
 _softmax = torch._C._VariableFunctions.softmax
@@ -88,13 +88,13 @@ def _labels(part: str, axes: int) -> Labels:
     return tuple(found)
 
 
-def product_of(found: Contraction, result: Tensor, heads: tuple[int, int]) -> tuple[Product, Tensor] | None:
+def product_of(found: Contraction, result: Tensor, factors: tuple[Factor, Factor]) -> tuple[Product, Tensor] | None:
     """Return what was multiplied, and the axes of the result as the program has them; None where it makes no pairs.
 
     Args:
         found: the product.
         result: of it.
-        heads: how many are folded into the batch of either factor.
+        factors: what is known of both.
     """
     sides = (found.first, found.second)
     own = [
@@ -113,8 +113,8 @@ def product_of(found: Contraction, result: Tensor, heads: tuple[int, int]) -> tu
     order = [*batch, *rows]
     axes = torch.empty([sizes[label] for label in order], device="meta")
     left, right = (
-        Operand(tensor, in_order(tensor, labels, [*batch, row, *found.summed]), len(each), folded)
-        for tensor, labels, row, each, folded in zip((found.left, found.right), sides, rows, own, heads, strict=True)
+        Operand(tensor, in_order(tensor, labels, [*batch, row, *found.summed]), len(each), factor)
+        for tensor, labels, row, each, factor in zip((found.left, found.right), sides, rows, own, factors, strict=True)
     )
     product = Product(left, right, axes, len(shared), result.dtype)
     return product, axes.permute([order.index(label) for label in found.out])

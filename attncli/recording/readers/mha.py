@@ -101,16 +101,9 @@ def _read(
     is_heeded: bool,
     **parts: Any,
 ) -> None:
-    """Read what the module and the function take alike.
+    """Read what the module and the function take alike, whose batch stands in an axis.
 
-    Args:
-        context: the thread.
-        layer: the parameters.
-        options: what was handed over.
-        axis: of the batch.
-        output: what was given back.
-        is_heeded: whether `is_causal` takes the place of `attn_mask`, where nothing else is to be computed.
-        parts: other attributes of AttentionCall.
+    Where it is heeded, `is_causal` takes the place of `attn_mask` if nothing else is to be computed.
     """
     inputs = [batch_first(options[name], axis) for name in _INPUTS]
     replaces_mask = is_heeded and options["key_padding_mask"] is None and not options["need_weights"]
@@ -158,17 +151,9 @@ def _emit(
     unread: str | None = None,
     **parts: Any,
 ) -> None:
-    """Emit a call.
+    """Emit a call, of inputs `[B, T, E]` that are prepared and projected; `is_causal` may take the place of its masks.
 
-    Args:
-        context: the thread.
-        layer: the parameters.
-        inputs: of the three projections, `[B, T, E]`.
-        masks: as they were handed over.
-        replaces_mask: whether `is_causal` takes their place.
-        prepared: what becomes of the inputs before they are projected.
-        unread: what of it is not read, in words.
-        parts: other attributes of AttentionCall.
+    What of it is not read is said in words.
     """
     if is_of_nothing(*inputs):
         return

@@ -15,14 +15,28 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from attncli.recording.call import CallSite
+
 _MOST_PRODUCTS = 64  # whose factors are held at a time
 _MOST_CHANGES = 16  # of scores
 
 
-class FoldedHeads(NamedTuple):
-    """Queries, keys or values whose batch axis holds so many heads of each row."""
+class Factor(NamedTuple):
+    """What is known of a tensor that may be queries, keys or values.
 
-    number: int
+    Attributes:
+        heads: how many of each row its batch axis holds.
+        scale: what it was multiplied with; NaN where that is no one number.
+    """
+
+    heads: int = 1
+    scale: float = 1.0
+
+
+class AttentionOutput(NamedTuple):
+    """The output of an attention, `[…, T, D]`, and where it was computed."""
+
+    place: CallSite
 
 
 class MadeMask(NamedTuple):
@@ -57,13 +71,14 @@ class Operand(Held):
         ndim: of the program's tensor.
         positions: how many axes of the result are its own.
         heads: how many of them are folded into its batch.
+        scale: see Factor.
         is_split: see `splits_positions`.
         is_learned: whether it is a parameter of a module, or a view of one.
     """
 
-    def __init__(self, tensor: Tensor, canonical: Tensor, positions: int, heads: int) -> None:
+    def __init__(self, tensor: Tensor, canonical: Tensor, positions: int, factor: Factor) -> None:
         super().__init__(canonical)
-        self.ndim, self.positions, self.heads = tensor.ndim, positions, heads
+        self.ndim, self.positions, self.heads, self.scale = tensor.ndim, positions, factor.heads, factor.scale
         self.is_split, self.is_learned = splits_positions(tensor), is_learned(tensor)
 
 
@@ -224,7 +239,7 @@ class Weights(NamedTuple):
     in_dropout: bool | None = None
 
 
-Origin = FoldedHeads | MadeMask | Scores | Weights | Lost
+Origin = Factor | AttentionOutput | MadeMask | Scores | Weights | Lost
 
 
 class Origins:
@@ -233,11 +248,13 @@ class Origins:
     Attributes:
         is_over: whether nothing is followed any more.
         by_id: the origins by the identities of tensors.
+        windows: how many windows of one picture follow one another in a batch of so many rows.
     """
 
     def __init__(self) -> None:
         self.is_over = False
         self.by_id: dict[int, tuple[ref[Tensor], Origin]] = {}
+        self.windows: dict[int, int] = {}
         self._operands: deque[ref[Operand]] = deque()
 
     def get(self, tensor: object) -> Origin | None:
@@ -268,10 +285,12 @@ class Origins:
         self.by_id.clear()
         self._operands.clear()
 
-    def heads(self, tensor: object) -> int:
-        """Return how many heads are folded into the batch of a tensor."""
+    def factor(self, tensor: object) -> Factor:
+        """Return what is known of a tensor that may be a factor of a product."""
         origin = self.get(tensor)
-        return origin.number if isinstance(origin, FoldedHeads) else 1
+        if isinstance(origin, Scores):  # a product with a matrix, as a projection
+            return Factor(scale=math.prod(each.factor or math.nan for each in origin.changes))
+        return origin if isinstance(origin, Factor) else Factor()
 
     def made_at(self, tensor: object) -> str | None:
         """Return the line that made a mask."""

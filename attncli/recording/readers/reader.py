@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from attncli.masks.findings import Finding
 from attncli.recording.call import AttentionCall, CallSite
 from attncli.recording.readers.origins import Origins
 
@@ -34,6 +35,9 @@ class ThreadContext(Protocol):
 
     def emit(self, call: AttentionCall) -> None:
         """Hand over an attention."""
+
+    def find_late(self, place: CallSite, finding: Finding) -> None:
+        """Hand over what became of the output of the last attention at a place."""
 
     def count_lost(self, shape: tuple[int, ...]) -> None:
         """Count a softmax whose weights could not be followed from scores to values."""

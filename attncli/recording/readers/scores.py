@@ -238,21 +238,15 @@ class _ValueReader:
         elif replay.is_scaled_by_heads:
             self.harmless.append("a factor of each head")
         elif replay.softcap is None:
-            wrong = wrong_scale(replay.scale, replay.factors, points.shape[1], points.q, points.k)
+            before = points.q_side.scale, points.k_side.scale
+            wrong = wrong_scale(replay.scale, replay.factors, before, points.shape[1], points.q, points.k, True)
             self.findings += [] if wrong is None else [wrong]
         self._read_masks(replay, hidden, below, y)
         is_scaled = is_explained and not replay.is_scaled_by_heads
         return (replay.scale, replay.softcap) if is_scaled else (None, None)
 
     def _read_masks(self, replay: _Replay, hidden: Tensor, below: Tensor, y: Tensor) -> None:
-        """Take the masks that were added, those that scores were filled by, and those that hide nothing.
-
-        Args:
-            replay: what was done to the scores.
-            hidden: what is hidden.
-            below: by what was added.
-            y: the scores.
-        """
+        """Take the masks: what was added hides what is `below`, and fills what is `hidden` of the scores besides."""
         points, live = self.points, y < -math.inf
         if points.weights is not None and points.wrong is None:
             live = (self._cut(points.weights) > _NO_WEIGHT) & ~(hidden | below).all(-1, keepdim=True)
@@ -395,12 +389,7 @@ def _tolerance(*dtypes: torch.dtype) -> float:
 
 
 def _is_structured(cells: Tensor, unknown: Tensor) -> bool:
-    """Return whether some cells are a mask, and not drawn or chosen by values: the same in all rows, heads or queries.
-
-    Args:
-        cells: `[B, H, Q, K]`.
-        unknown: where nothing is known.
-    """
+    """Return whether cells are a mask, and not drawn or chosen by values: the same in all rows, heads or queries."""
     others = ~cells & ~unknown
     for axis in range(3):
         if cells.shape[axis] > 1 and not bool((cells.any(axis) & others.any(axis)).any()):

@@ -7,7 +7,8 @@ queries and keys that cannot be followed to its values is counted. The lines tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -15,9 +16,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from attncli.masks.findings import Finding
+from attncli.recording.readers.fused import SPLIT
 from attncli.recording.readers.layout import PRODUCTS, Contraction, contraction, product_of
 from attncli.recording.readers.origins import (
-    FoldedHeads,
+    AttentionOutput,
+    Factor,
     Held,
     Lost,
     MadeMask,
@@ -53,6 +57,13 @@ _ORDERS = ("transpose", "swapaxes", "swapdims", "t", "permute", "movedim", "move
 _COPIES = (
     "contiguous", "clone", "detach", "to", "type", "type_as", "float", "half", "bfloat16", "double", "cpu", "cuda",
     "data",
+)  # fmt: skip
+_SCALINGS = ("mul", "div", *(name for name, own in _NAMES.items() if own in ("mul", "div")))
+# What leaves queries scaled as they were; the first ones where all that they take is scaled alike.
+_SUMS = ("add", "sub", "cat", "stack")
+_LAID_OUT = (
+    *_VIEWS, *_ORDERS, *_COPIES, "__getitem__", "squeeze", "unsqueeze", "unflatten", "expand", "repeat",
+    "repeat_interleave", "chunk", "split", "unbind", "narrow", "neg", "view_as_complex", "view_as_real",
 )  # fmt: skip
 # What gives something else than scores or weights in another order or another place.
 _ENDING = {
@@ -97,11 +108,14 @@ class Softmax:
     def __init__(self, context: ThreadContext, clock: Callable[[], float] = perf_counter) -> None:
         self.context, self._origins, self._written = context, context.origins, WrittenAttention()
         self._clock, self._begun, self._own = clock, clock(), 0.0
+        self._pictures = 0  # that were rolled last
         # Also those that the program put in the place of torch's.
-        self._names = {each: name for name in (*PRODUCTS, *_SOFTMAX, *_VIEWS) for each in spelled(name)}
+        self._names = {each: name for name in (*PRODUCTS, *_SOFTMAX, *_VIEWS, *_SCALINGS) for each in spelled(name)}
         self.begins: dict[Callable[..., Any], Callable[[tuple[Any, ...], Any], bool]] = {
             **dict.fromkeys(spelled(*PRODUCTS, *_SOFTMAX), lambda *_: True),
-            **dict.fromkeys(spelled(*_VIEWS), lambda args, result: _folded_heads(args, result) > 1),
+            **dict.fromkeys(spelled(*_VIEWS), _folds),
+            **dict.fromkeys(spelled(*_SCALINGS), _may_scale),
+            **dict.fromkeys(spelled("roll"), lambda _, result: result.ndim > 3),
             **dict.fromkeys(spelled(*_MAKERS), _may_make_mask),
         }
 
@@ -163,8 +177,7 @@ class Softmax:
                 if _mixes_heads(origin, each):
                     self._origins.put(result, Lost())
                     return
-        heads = self._origins.heads(found.left), self._origins.heads(found.right)
-        made = product_of(found, result, heads)
+        made = product_of(found, result, (self._origins.factor(found.left), self._origins.factor(found.right)))
         if made is None:
             return
         scores = self._origins.begin(*made)
@@ -204,6 +217,8 @@ class Softmax:
         call = self._written.call(self.context, weights, found, result)
         if call is not None:
             softmax.is_used = True
+            if SPLIT not in call.findings:
+                self._origins.put(result, AttentionOutput(call.place))
             self.context.emit(call)
         seconds = self._clock() - begun  # of looking at a call, which all kinds of attention have alike
         self._begun += seconds
@@ -221,13 +236,48 @@ class Softmax:
             is_again = origin.shape is not None and result.shape == source.shape  # weights, of other numbers
             goes_on = result.ndim > 2 and (is_again or ran.name not in _ENDING)
             self._origins.put(result, origin if goes_on else None)
-        elif isinstance(origin, FoldedHeads):
-            has_batch = result.ndim == 3 and len(result) in (len(source), source.shape[1])
-            self._origins.put(result, origin if has_batch else None)
-        elif origin is None and (heads := _folded_heads(ran.args, result)) > 1:
-            self._origins.put(result, FoldedHeads(heads))
-        else:
+        elif isinstance(origin, AttentionOutput):
+            if ran.name in _COPIES:
+                self._origins.put(result, origin)
+            elif ran.name in _VIEWS and _merges_heads(tuple(source.shape), tuple(result.shape)):
+                shapes = f"{list(source.shape)} as {list(result.shape)} at {self.context.place()}"
+                message = f"a view alone puts the output's heads together, which mixes positions: {shapes}"
+                finding = Finding("heads", "error", message, advice="transpose(1, 2) before it")
+                self.context.find_late(origin.place, finding)
+        elif isinstance(origin, MadeMask):
             self._make_mask(ran, result, ran.tensors)
+        else:
+            factor = self._factor(ran, source, result)
+            self._origins.put(result, factor if factor != Factor() else None)
+            if factor == Factor():
+                self._make_mask(ran, result, ran.tensors)
+
+    def _factor(self, ran: _Operation, source: Tensor, result: Tensor) -> Factor:
+        """Return what is known of a result as queries or keys, of which the source may be one."""
+        if ran.name == "roll":
+            dims = ran.argument(2, "dims", None)
+            self._pictures = len(result) if isinstance(dims, tuple | list) and 0 not in dims else 0
+        elif ran.name in _VIEWS:
+            self._fold_windows(ran.tensors[0].shape, len(result))
+        heads, scale = self._origins.factor(source)
+        if (folded := _folded_heads(ran.args, result)) > 1 or result.ndim != 3:
+            heads = folded
+        elif heads > 1 and len(result) not in (len(source), source.shape[1]):
+            heads = 1
+        if ran.name in ("mul", "div"):
+            scale *= _multiplier(ran, result)
+        elif ran.name not in _LAID_OUT and (
+            ran.name not in _SUMS or len({self._origins.factor(each).scale for each in ran.tensors}) > 1
+        ):
+            scale = 1.0
+        return Factor(heads, scale)
+
+    def _fold_windows(self, before: Sequence[int], rows: int) -> None:
+        """Take a view that folds the windows of pictures that were rolled into the batch, as Swin does."""
+        count = next((n for n in range(2, len(before) - 1) if math.prod(before[:n]) == rows), 0)
+        # Where there are as many windows along a side as pictures, either may come first.
+        if count and before[0] == self._pictures not in before[1:count]:
+            self._origins.windows[rows] = math.prod(before[1:count])
 
     def _change(
         self, ran: _Operation, source: Tensor, origin: Scores | Weights, origins: list[Origin], result: Tensor
@@ -384,7 +434,7 @@ def _are_values(found: Contraction, origin: Any) -> bool:
 
 def _rank(origin: Origin) -> tuple[int, bool]:
     """Return which of several origins a result has: of scores those whose factors are alike, as of queries and keys."""
-    kinds = (Weights, Scores, Lost, FoldedHeads, MadeMask)
+    kinds = (Weights, Scores, Lost, AttentionOutput, Factor, MadeMask)
     product = origin.product if isinstance(origin, Scores) else None
     is_other = product is not None and (product.left.ndim != product.right.ndim or not product.is_of_pairs)
     return next(i for i, kind in enumerate(kinds) if isinstance(origin, kind)), is_other
@@ -401,6 +451,49 @@ def _folded_heads(args: tuple[Any, ...], result: Any) -> int:
     if len(before) == 3 and before[0] == after[0] and before[2] != after[2] and before[2] % after[2] == 0:
         return int(before[2] // after[2]) if before[1] and after[1] % before[1] == 0 else 1
     return 1
+
+
+def _folds(args: tuple[Any, ...], result: Any) -> bool:
+    """Return whether a view may put heads or windows into the batch."""
+    return bool(args) and (0 < result.ndim < args[0].ndim > 4 or _folded_heads(args, result) > 1)
+
+
+def _may_scale(args: tuple[Any, ...], result: Any) -> bool:
+    """Return whether a function multiplied all numbers of a head alike, as those of queries are; GELU has 0.5 … 2."""
+    if not has_values(result) or result.ndim < 3:
+        return False
+    other = _other(args, result)
+    if isinstance(other, Tensor):
+        return other.numel() == 1 or (result.ndim > 3 and other.shape[-1] == 1)
+    return isinstance(other, int | float) and (result.ndim > 3 or not 0.5 <= abs(other) <= 2)
+
+
+def _other(args: tuple[Any, ...], result: Tensor) -> Any:
+    """Return what a tensor was multiplied with or divided by; None where that is as large as it is."""
+    return next((each for each in args[:2] if not isinstance(each, Tensor) or each.shape != result.shape), None)
+
+
+def _multiplier(ran: _Operation, result: Tensor) -> float:
+    """Return what queries were multiplied with; 1 where each number has its own, NaN where that is not known."""
+    other, is_product = _other(ran.args, result), ran.name == "mul"
+    if other is None or (isinstance(other, Tensor) and other.numel() > 1 < other.shape[-1]):
+        return 1.0 if is_product else math.nan
+    if isinstance(other, Tensor) and (other.numel() > 1 or other.requires_grad or other.device.type != "cpu"):
+        return math.nan
+    is_known = isinstance(other, Tensor | int | float) and (is_product or ran.args[0] is not other)
+    number = float(other) if is_known else 0.0
+    return math.nan if not number else number if is_product else 1 / number
+
+
+def _merges_heads(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """Return whether a view makes `[B, T, H·D]` or `[B·T, H·D]` of `[B, H, T, D]`, or the first of `[B·H, T, D]`."""
+    if len(before) == len(after) == 3 and after[0]:
+        before = after[0], before[0] // after[0], *before[1:]
+    if len(before) != 4:
+        return False
+    rows, heads, positions, width = before
+    are_heads = heads > 1 < positions != heads
+    return are_heads and after in ((rows, positions, heads * width), (rows * positions, heads * width))
 
 
 def _may_make_mask(args: tuple[Any, ...], result: Any) -> bool:

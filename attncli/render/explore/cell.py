@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.render.bars import TableFormat
-from attncli.render.block import Block, block, in_words
+from attncli.render.block import Block, block, hstack, in_words, stack
 from attncli.render.explore.head import CellCursor
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.pane import KEY, QUERY
+from attncli.render.explore.pane import KEY, QUERY, focus
 from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.sections import proof_line, what_ran
@@ -53,7 +54,12 @@ def cell_facts(sight: LayerViewCache, cursor: CellCursor, palette: Palette) -> I
     layer, (_, query, key) = sight.layer, cursor
     sheet = TableFormat(palette, None)
     queries, keys = sight.tokens
-    yield palette.fit(f"{QUERY} ") + sheet.named(queries[query]) + palette.fit(f" → {KEY} ") + sheet.named(keys[key])
+    yield (
+        palette.fit(f"{QUERY} query ")
+        + sheet.named(queries[query])
+        + palette.fit(f" → {KEY} key ")
+        + sheet.named(keys[key])
+    )
     head = layer.head(cursor.head, [query])
     weights, allowed = head.weights[0], head.mask[0]
     what = layer.measure.removesuffix("s")
@@ -107,6 +113,24 @@ def why_box(trace: Trace, layer: LayerTrace, cursor: CellCursor, palette: Palett
         more = f"{len(lines) - room.lines + 1} more lines, in a larger window"
         lines = [*lines[: room.lines - 1], _cut([Segment(more, DIM)], room.width, palette)]
     return crop(lines, room)
+
+
+def help_page(parts: Mapping[str, Mapping[str, str]], palette: Palette, width: int) -> Block:
+    """Return the keys by what they do, a part below the other, or in two columns where both have room."""
+    margin = max(cell_len(keys) for part in parts.values() for keys in part.values()) + 2
+
+    def row(does: str, keys: str) -> list[Segment]:
+        return [Segment(palette.fit(f"{keys:<{margin}}"), BOLD), Segment(palette.fit(does))]
+
+    blocks = [
+        block([[Segment(name, focus(palette))], *(row(*each) for each in part.items())]) for name, part in parts.items()
+    ]
+    whole = stack(blocks, 1)
+    if 2 * whole.width + 4 > width:
+        return whole
+    lines = [len(stack(blocks[:count], 1).lines) for count in range(len(blocks))]
+    half = next(count for count, before in enumerate(lines) if 2 * before >= len(whole.lines))
+    return hstack([stack(blocks[:half], 1), stack(blocks[half:], 1)], 4)
 
 
 def _cut(line: Sequence[Segment], width: int, palette: Palette) -> list[Segment]:

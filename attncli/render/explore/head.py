@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.render.axes import LONGEST_LABEL, MARK, titled
@@ -70,6 +70,7 @@ class LargeHead:
         ramp: how far along the colours a number stands; None leaves it to the palette.
         palette: how cells look.
         room: at least 3 lines of 10 cells.
+        label: what the head does; empty where nothing is known of it.
     """
 
     sight: LayerViewCache
@@ -78,6 +79,7 @@ class LargeHead:
     ramp: Ramp | None
     palette: Palette
     room: Bounds
+    label: str = ""
 
     @cached_property
     def block(self) -> Block:
@@ -210,9 +212,10 @@ class LargeHead:
         lines, picture, scale = self._lattice.lines, self._picture, self.sight.scale(self.ramp)
         blank = partial(self.sight.blank, *self.window[:2])
         body = map_lines(picture.values, picture.allowed, self._lattice, self.palette, scale, self._at, blank)
+        middle = (self.window.cell.lines - 1) // 2  # of the lines of a cell
         for number, (rows, cells) in enumerate(zip(lines[: self._body], body, strict=False)):
-            is_first = number == 0 or not rows or lines[number - 1] != rows
-            yield [*(self._label(rows) if is_first else [margin]), *cells]
+            is_named = not rows or number - lines.index(rows) == middle
+            yield [*(self._label(rows) if is_named else [margin]), *cells]
         if self.room.lines >= _LEAST_WITH_LEGEND:
             marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + self._picture.extent.mark_notes
             marks += [f"{MARK} fully masked"] * bool(self.sight.blind(self.cursor.head).any())
@@ -222,6 +225,7 @@ class LargeHead:
     def _facts(self) -> Iterator[str]:
         """Yield what is drawn, what matters most first."""
         layer, (rows, columns, *_) = self.sight.layer, self.window
+        yield self.label
         yield f"{layer.measure} − held" if self.sight.pair else layer.measure
         sides = zip((QUERY, KEY), (rows, columns), self.sight.size, strict=True)
         yield " ".join(
@@ -246,9 +250,9 @@ class LargeHead:
                 line.append(Segment(" "))
             text = str(key)
             if cell.columns >= _WITH_WORDS:
-                text = set_cell_size(self.palette.label(self.sight.tokens[1][key].label), cell.columns - 2).rstrip()
+                text = self.palette.shortened(self.sight.tokens[1][key].label, cell.columns - 2)
             mark = self.palette.fit(KEY) if number == place else ""
-            line.append(pad(mark + text, cell.columns, BOLD if mark else DIM))
+            line.append(pad(cell.aligned(mark + text), cell.columns, BOLD if mark else DIM))
         return line
 
     def _label(self, rows: range) -> list[Segment]:

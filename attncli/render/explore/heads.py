@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.render.axes import titled
 from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell, map_lines
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import QUERY, PaneContent, pad
-from attncli.render.fit import Bounds, crop, most_heads
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.fit import Bounds, crop, join_facts, most_heads
+from attncli.render.palette import BOLD, Palette
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
@@ -34,27 +35,37 @@ class _Tiles(NamedTuple):
 
 
 def small_heads(
-    sight: LayerViewCache, head: int, ramp: Ramp | None, palette: Palette, room: Bounds
+    sight: LayerViewCache,
+    head: int,
+    ramp: Ramp | None,
+    palette: Palette,
+    room: Bounds,
+    labels: Mapping[int, str] | None = None,
 ) -> PaneContent[int]:
-    """Return the heads of a layer; what lies at a place of it is a head."""
+    """Return the heads of a layer, each below its number and its label; what lies at a place of it is a head."""
     heads = sight.layer.heads
-    tiles = most_heads(_layouts(sight, palette, room), len(heads))
+    names = _names(sight, labels or {})
+    layouts = _layouts(
+        sight, [max(map(cell_len, each)) + 1 for each in names], palette, room._replace(lines=room.lines - 1)
+    )
+    tiles = most_heads(layouts, len(heads))
     assert tiles is not None
     first = heads.index(head) // tiles.heads * tiles.heads
     shown = heads[first : first + tiles.heads]
     strips = [shown[start : start + tiles.in_a_strip] for start in range(0, len(shown), tiles.in_a_strip)]
     lattice = sight.lattice(tiles.rows, tiles.columns, tiles.cell)
     blank, scale = partial(sight.blank, tiles.rows, tiles.columns), sight.scale(ramp)
-    labels = {one: sight.layer.head_label(one) for one in heads}
-    names = {one: titled("head", label) for one, label in labels.items()}
-    if max(map(len, names.values())) >= tiles.wide:  # with the mark
-        names = {one: str(label) for one, label in labels.items()}
+    fitting = next((each for each in names if max(map(cell_len, each)) < tiles.wide), names[-1])
+    name_of = dict(zip(heads, fitting, strict=True))
 
     def lines() -> Iterator[list[Segment]]:
+        counted = f"{shown[0]}–{shown[-1]} of {len(heads)} heads" * (len(shown) < len(heads))
+        what = f"{sight.layer.measure} − held" if sight.pair else sight.layer.measure
+        yield join_facts([counted, what], room.width, palette, titled("layer", sight.layer.label))
         for strip in strips:
             line = []
             for one in strip:
-                text, style = (palette.fit(QUERY) + names[one], BOLD) if one == head else (names[one], DIM)
+                text, style = (palette.fit(QUERY) + name_of[one], BOLD) if one == head else (name_of[one], None)
                 line += [pad(text, tiles.wide, style, "left"), Segment(" ")]
             yield line
             pictures = (sight.pooled(one, tiles.rows, tiles.columns) for one in strip)
@@ -64,17 +75,28 @@ def small_heads(
                 yield [segment for part in parts for segment in (*part, gap)]
 
     def at(line: int, column: int) -> int | None:
-        strip, (place, offset) = line // tiles.high, divmod(column, tiles.wide + 1)
+        strip, (place, offset) = (line - 1) // tiles.high, divmod(column, tiles.wide + 1)
         is_there = offset < tiles.wide and 0 <= strip < len(strips) and 0 <= place < len(strips[strip])
         return strips[strip][place] if is_there else None
 
     return PaneContent(crop(lines(), room), at)
 
 
-def _layouts(sight: LayerViewCache, palette: Palette, room: Bounds) -> Iterator[_Tiles]:
-    """Yield how heads can be drawn, in ever larger blocks of cells, as long as maps can be told apart."""
+def _names(sight: LayerViewCache, labels: Mapping[int, str]) -> list[list[str]]:
+    """Return what the heads may be called, the longest names first."""
+    numbers = [(sight.layer.head_label(head), labels.get(head, "")) for head in sight.layer.heads]
+    long, short = (
+        [f"{form(each)} {label}".rstrip() for each, label in numbers] for form in (partial(titled, "head"), str)
+    )
+    return [long, short, [str(each) for each, _ in numbers]]
+
+
+def _layouts(sight: LayerViewCache, titles: Sequence[int], palette: Palette, room: Bounds) -> Iterator[_Tiles]:
+    """Yield how heads can be drawn, in ever larger blocks of cells, as long as maps can be told apart.
+
+    Of the widths of `titles`, from the largest on, one is taken if as many heads have room with it.
+    """
     sizes, steps = sight.size, sight.steps_of(1, 1)
-    titles = len(str(max(sight.layer.heads))) + 1
     # Without halves of characters a cell that is as square as two of them is a block of two rows.
     small, tall = (HALF, 1) if palette.has_halves else (NARROW, 2)
     has_room = False
@@ -87,8 +109,9 @@ def _layouts(sight: LayerViewCache, palette: Palette, room: Bounds) -> Iterator[
             if has_room and min(len(rows) * tall, len(columns)) < min(_LEAST, *sizes):
                 return
             lattice = sight.lattice(rows, columns, cell)
-            high, wide = len(lattice.lines) + 1, max(lattice.width, titles)
-            in_a_strip = (room.width + 1) // (wide + 1)
-            tiles = _Tiles(cell, rows, columns, high, wide, in_a_strip, in_a_strip * (room.lines // high))
-            has_room |= tiles.heads > 0
-            yield tiles
+            high = len(lattice.lines) + 1
+            for wide in dict.fromkeys(max(lattice.width, each) for each in titles):
+                in_a_strip = (room.width + 1) // (wide + 1)
+                tiles = _Tiles(cell, rows, columns, high, wide, in_a_strip, in_a_strip * (room.lines // high))
+                has_room |= tiles.heads > 0
+                yield tiles

@@ -25,11 +25,12 @@ def layer_map(
     chosen: tuple[int, int],
     palette: Palette,
     room: Bounds,
+    meaning: str = "",
 ) -> PaneContent[tuple[int, int]]:
     """Return the map of a number of each head; what lies at a place of it is a layer and a head.
 
-    A head of `layers` that has no number yet is shown as such. The `shape` is the kind of attention, and how many heads
-    a layer has.
+    The `meaning` says what the number is, and its unit. A head of `layers` that has no number yet is shown as such. The
+    `shape` is the kind of attention, and how many heads a layer has.
     """
     kind, count = shape
     map_ = HeadMap.of(numbers, layers, count)
@@ -54,7 +55,7 @@ def layer_map(
             facts.append(f"layers {map_.layers[rows[0]]}–{map_.layers[rows[-1]]} of {len(map_.layers)}")
         if len(columns) < len(map_.heads):
             facts.append(f"heads {map_.heads[columns[0]]}–{map_.heads[columns[-1]]} of {len(map_.heads)}")
-        yield join_facts(facts, room.width, palette, title)
+        yield join_facts([*facts, meaning], room.width, palette, title)
         drawn = map_.drawn(rows, columns, width, ["head", *names], scale, palette, _DIGITS, at)
         yield from drawn.lines[: body + 1]
         if has_legend:

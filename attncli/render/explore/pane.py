@@ -13,12 +13,14 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.render.block import Block, cell
-from attncli.render.palette import DIM
+from attncli.render.fit import Bounds, crop
+from attncli.render.palette import DIM, Palette
 
 Place = TypeVar("Place")
 
 QUERY, KEY = "▸", "▾"  # beside the row and above the column of the cell under the cursor
 ALONE = "~"  # of a token that the held text does not have
+INSET = 2  # cells between the side of a frame and what is in it, that side included
 _TOWARDS_GREY = 0.6
 _GREY = ColorTriplet(128, 128, 128)
 
@@ -35,6 +37,40 @@ def pad(text: str, width: int, style: Style | None = None, align: str = "right")
     if cell_len(text) > width:
         text = set_cell_size(text, width)
     return cell(text, width, style, align)
+
+
+def focus(palette: Palette) -> Style:
+    """Return the style of what keys are for: a colour, or without colours the reverse."""
+    return Style(color="cyan", bold=True) if palette.has_color else Style(reverse=True)
+
+
+def inside(room: Bounds, has_sides: bool) -> Bounds:
+    """Return the room for a title and what it is of, in a frame."""
+    return Bounds(max(room.lines - 1, 1), max(room.width - 2 * INSET, 1)) if has_sides else room
+
+
+def framed(block: Block, room: Bounds, palette: Palette, has_focus: bool, has_sides: bool) -> Block:
+    """Return a block under its first line, the title, which a rule goes on with; with sides it is in a box.
+
+    The frame that keys are for is in colour, or where there is none, its title is reversed.
+    """
+    rule, side = palette.fit("─"), palette.fit("│")
+    style = focus(palette) if has_focus and palette.has_color else DIM
+    title = list(block.lines[0]) if block.lines else []
+    if has_focus and title:
+        title[0] = Segment(title[0].text, (title[0].style or Style()) + focus(palette))
+    used = Segment.get_line_length(title)
+    if not has_sides:
+        rest = f" {rule * (room.width - used - 1)}" if used < room.width else ""
+        return crop([[*title, Segment(rest, style)], *block.lines[1:]], room)
+    width = room.width - 2 * INSET
+    corners = palette.fit("╭╮╰╯")
+    gap = " " if title else rule
+    top = [Segment(f"{corners[0]}{gap}", style), *title, Segment(gap + rule * (width - used) + corners[1], style)]
+    edges = Segment(f"{side} ", style), Segment(f" {side}", style)
+    lines = [*block.lines[1:], *[[]] * room.lines][: room.lines - 2]
+    body = [[edges[0], *Segment.adjust_line_length(list(line), width), edges[1]] for line in lines]
+    return crop([top, *body, [Segment(corners[2] + rule * (room.width - 2) + corners[3], style)]], room)
 
 
 def faded(block: Block) -> Block:

@@ -1,4 +1,4 @@
-"""The tokens of the text as they form, with the query and the key that are looked at marked among them."""
+"""The tokens of the text as they form, the keys on the colours of their weights, the query and the key marked."""
 
 from __future__ import annotations
 
@@ -10,13 +10,33 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import KEY, QUERY, PaneContent
 from attncli.render.fit import Bounds, crop
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.sentence import continues
 from attncli.trace.tokens import Token, Tokens
+from attncli.trace.view import Ramp
 
 _LONGEST = 20  # cells of a token
-_BOTH = "◆"  # of a token that is the query and the key
+BOTH = "◆"  # of a token that is the query and the key
+
+
+class WeightedRow(NamedTuple):
+    """The head whose weights the keys are coloured by, and with which colours."""
+
+    sight: LayerViewCache
+    head: int
+    ramp: Ramp | None
+
+    def cells(self, query: int, palette: Palette) -> list[tuple[str, Style | None]]:
+        """Return the glyph and the style of each key: the colour of its weight, or a shade; none is masked."""
+        (values,), (allowed,) = self.sight.cells(self.head, range(query, query + 1))[1:3]
+        found = palette.cells(values[None], allowed[None], self.sight.scale(self.ramp), 1)[0]
+        return [
+            ("", DIM) if not is_seen else ("", style) if style is not None else (glyph, None)
+            for (glyph, style), is_seen in zip(found, allowed.tolist(), strict=True)
+        ]
 
 
 class TokenHit(NamedTuple):
@@ -32,11 +52,17 @@ class TokenHit(NamedTuple):
 
 
 class TokenCell(NamedTuple):
-    """What stands in a strip without a break: a token with the mark or the blank before it, or what is left out."""
+    """What stands in a strip without a break: the mark or the blank before a token, and it, or what is left out."""
 
+    gap: str
     text: str
     style: Style | None
     hit: TokenHit | None
+
+    @property
+    def width(self) -> int:
+        """How many cells it takes."""
+        return cell_len(self.gap + self.text)
 
 
 def token_strip(
@@ -46,10 +72,12 @@ def token_strip(
     around: tuple[int | None, int | None],
     palette: Palette,
     room: Bounds,
+    row: WeightedRow | None = None,
 ) -> PaneContent[TokenHit]:
     """Return the tokens, or the part of them around some, with how many are left out.
 
-    Of two sequences the queries come first, and the keys behind a bar. Where not all have room, those `around` some
+    The keys stand on the colours of a `row`, or without colours behind its shades. Of two sequences the queries come
+    first, and the keys behind a bar. Where not all have room, those `around` some
     positions are shown, or around the query and the key.
     """
     queries, keys = tokens
@@ -58,40 +86,44 @@ def token_strip(
     else:
         sides = [("query", queries, [(QUERY, query)], around[0]), ("key", keys, [(KEY, key)], around[1])]
     items, centres = list[_Item](), list[int]()
+    weights = [] if row is None or query is None else row.cells(query, palette)
     for side, sequence, marks, chosen in sides:
         shown = [chosen] if chosen is not None else [at for _, at in marks if at is not None]
         centres += [len(items) + at for at in shown] or [len(items) + len(sequence) - 1]
         for index, token in enumerate(sequence):
             own = [mark for mark, at in marks if at == index]
-            mark = _BOTH if len(own) > 1 else "".join(own)
-            items.append(_Item(TokenHit(side, index), token, sequence[index - 1] if index else None, mark))
+            mark = BOTH if len(own) > 1 else "".join(own)
+            cell = weights[index] if weights and side != "query" else ("", None)
+            items.append(_Item(TokenHit(side, index), token, sequence[index - 1] if index else None, mark, *cell))
     lines = _Strip(items, list(dict.fromkeys(centres)), palette, room).lines()
 
     def at(line: int, column: int) -> TokenHit | None:
-        for text, _, hit in lines[line] if 0 <= line < len(lines) else ():
-            if 0 <= column < cell_len(text):
-                return hit
-            column -= cell_len(text)
+        for cell in lines[line] if 0 <= line < len(lines) else ():
+            if 0 <= column < cell.width:
+                return cell.hit
+            column -= cell.width
         return None
 
-    return PaneContent(crop(([Segment(cell.text, cell.style) for cell in line] for line in lines), room), at)
+    drawn = (
+        [part for cell in line for part in (Segment(cell.gap, BOLD), Segment(cell.text, cell.style))] for line in lines
+    )
+    return PaneContent(crop(drawn, room), at)
 
 
 class _Item(NamedTuple):
-    """A token of a strip: what it is, the one before it in its sequence, and its mark."""
+    """A token of a strip: what it is, the one before it in its sequence, its mark, and the glyph of its weight."""
 
     hit: TokenHit
     token: Token
     previous: Token | None
     mark: str
+    glyph: str
+    style: Style | None
 
     @property
     def continues(self) -> bool:
         """Whether it is a further piece of the word of the token before it."""
-        token, previous = self.token, self.previous
-        if previous is None or token.special or previous.special or token.segment != previous.segment:
-            return False
-        return token.text.startswith("##") or (token.word is not None and token.word == previous.word)
+        return self.previous is not None and continues(self.token, self.previous)
 
 
 @dataclass(frozen=True)
@@ -108,7 +140,7 @@ class _Strip:
         shown: list[int] = []
         left = self.room.lines * self.room.width
         for index in self._nearest():
-            left -= cell_len(self._cell(index).text)
+            left -= self._cell(index).width
             if left < 0 and shown:
                 break
             shown.append(index)
@@ -131,20 +163,21 @@ class _Strip:
         cells, before = list[TokenCell](), -1
         for index in (*shown, len(self.items)):
             if index > before + 1:
-                cells.append(TokenCell(self.palette.fit(f" …{index - before - 1:,}…"), DIM, None))
+                cells.append(TokenCell("", self.palette.fit(f" …{index - before - 1:,}…"), DIM, None))
             cells += [self._cell(index)] if index < len(self.items) else []
             before = index
         lines: list[list[TokenCell]] = [[]]
         for cell in cells:
-            if lines[-1] and sum(cell_len(each.text) for each in (*lines[-1], cell)) > self.room.width:
+            if lines[-1] and sum(each.width for each in (*lines[-1], cell)) > self.room.width:
                 lines.append([])
             lines[-1].append(cell)
         return lines
 
     def _cell(self, place: int) -> TokenCell:
-        hit, token, previous, mark = self.items[place]
+        hit, token, previous, mark, glyph, style = self.items[place]
         opens = previous is not None and token.segment == 1 and previous.segment == 0
         bar = " ‖" if place and previous is None else " │" if opens else ""
-        gap = mark or ("" if self.items[place].continues else " ")
+        gap = mark or glyph.strip() or ("" if self.items[place].continues else " ")
         label = self.palette.shortened(token.label, max(min(_LONGEST, self.room.width - 6), 1))
-        return TokenCell(self.palette.fit(bar + gap) + label, BOLD if mark else DIM if token.special else None, hit)
+        style = style or (DIM if token.special else Style.null())
+        return TokenCell(self.palette.fit(bar + gap), label, style + BOLD if mark else style, hit)

@@ -96,9 +96,7 @@ def test_masks_say_which_batch_rows_are_padded() -> None:
     some = CAUSAL.clone()
     some[0, 3] = True
     calls = taken(sdpa(mask_argument(CAUSAL)), sdpa(mask_argument(some)))  # one that nobody judged is not ok
-    assert [(row.mask, row.verdict) for row in calls] == [
-        ("varies: causal in 1, a mask of its own in 1", "not checked")
-    ]
+    assert [(row.mask, row.verdict) for row in calls] == [("varies: causal in 1, irregular mask in 1", "not checked")]
 
 
 def sdpa_bias() -> Any:

@@ -56,7 +56,7 @@ def test_words_are_what_a_loop_over_word_ids_gives(attn: Run, minilm: str, eager
     assert [token["text"] for token in document["key_tokens"]] == ["[CLS]", *TEXT.split(), "[SEP]"]
     assert len(groups) < encoding["input_ids"].shape[1]
     # A feed-forward layer of MiniLM adds up 1,536 terms, its longest sum.
-    rounding = of_weights(attncli.inspect(TEXT, model=minilm, layers="3").layer(3), 1536)
+    rounding = of_weights(attncli.inspect(TEXT, model=minilm, layer="3").layer(3), 1536)
     for entry in document["layers"][0]["heads"]:
         whole = attentions[3][entry["head"]].tolist()
         for row, queries in zip(entry["weights"], groups, strict=True):

@@ -262,9 +262,7 @@ def test_a_model_of_any_family_is_loaded_from_the_tensors_that_it_has(name: str,
 
 
 @pytest.mark.parametrize(
-    "how",
-    [{"generate": 2}, {"device_map": "cpu"}, {"layers": 1, "engine": "verify"}],
-    ids=lambda how: next(iter(how)),
+    "how", [{"generate": 2}, {"device_map": "cpu"}, {"layer": 1, "engine": "verify"}], ids=lambda how: next(iter(how))
 )
 def test_whatever_a_run_loads_is_what_the_folder_holds(how: dict[str, Any], hub: Hub) -> None:
     fetched, read = (open_source(model=name, **how).trace("time flies") for name in (NAME, str(hub.folder)))

@@ -1,0 +1,51 @@
+"""The mask of a saved trace, as a mask like any other."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attncli.errors import UsageError
+from attncli.files import Tensors, check_file
+from attncli.masks.mask_grid import MaskGrid
+from attncli.text import layers_named, visible
+from attncli.trace.layer import LayerTrace
+from attncli.trace.store import load
+
+
+def is_trace(name: str) -> bool:
+    """Return whether a file is a saved trace, and not that of a mask alone."""
+    if name.lower().endswith(".safetensors"):
+        with suppress(Exception):  # who reads the mask says what is wrong with the file
+            check_file(name)
+            return "attncli" in Tensors(Path(name)).metadata
+    return False
+
+
+def mask_of_trace(name: str, layers: str | None, kind: str | None) -> MaskGrid:
+    """Return the mask of the chosen layers of a saved trace.
+
+    Raises:
+        UsageError: these layers have several masks, or the trace lacks them.
+        InputError: the trace cannot be read.
+    """
+    trace = load(name, layers, kind=kind)
+    found: dict[tuple[Any, ...], list[LayerTrace]] = {}
+    for layer in trace.layers:
+        cells = _cells(layer)
+        found.setdefault((layer.kind, cells.shape, np.packbits(cells).tobytes()), []).append(layer)
+    if len(found) > 1:
+        masks = "; ".join(layers_named((one.layer for one in alike), alike[0].kind) for alike in found.values())
+        raise UsageError(f"{visible(name)} has several masks: {masks}. Choose one with --layer or --kind")
+    (layer, *_) = next(iter(found.values()))
+    queries, keys = ([token.label for token in side] for side in trace.sides(layer))
+    return MaskGrid(name, _cells(layer), layer.mask.past, tokens=(queries, keys))
+
+
+def _cells(layer: LayerTrace) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return the mask of a layer, with one plane where all heads agree."""
+    cells = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
+    return cells[:1] if (cells == cells[:1]).all() else cells
