@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -115,23 +116,20 @@ class Components:
 
         Of a long text the last queries are taken.
         """
-        layer, cells = frame.layer, frame.cells
+        layer, axis, precision = frame.layer, frame.columns, self.view.precision
         names = [
-            name if frame.columns.labels.count(name) == 1 else f"{name} {index}"
-            for index, name in zip(frame.columns.indices, frame.columns.labels, strict=True)
+            name if axis.labels.count(name) == 1 else f"{name} {index}"
+            for index, name in zip(axis.indices, axis.labels, strict=True)
         ]
-        digits = 2 if self.view.precision is None else self.view.precision
-        rows = cells.rows[-READ_ALOUD:] if len(cells.rows) > LONG else cells.rows
+        rows = range(len(frame.rows))[-READ_ALOUD if len(frame.rows) > LONG else None :]
         for head in layer.heads:
-            label = self.label(layer, head)
             kind = "" if self.trace.target is None else f" {layer.kind}"
             place = f"{titled('layer', layer.label)}{kind} {titled('head', layer.head_label(head))}"
-            lines = [f"{place}, {label}" if label else place]
-            found = top_keys(layer.head(head, rows), cells.of_columns, self.view.top_keys or _SPOKEN_KEYS)
-            for row, (keys, weights) in zip(rows, found, strict=True):
-                heaviest = zip(weights.tolist(), (names[key] for key in keys), strict=True)
-                listed = ", ".join(f"{number_text(weight, digits)} {name}" for weight, name in heaviest)
-                lines.append(f"query {row} {frame.rows.labels[cells.rows.index(row)]}: {listed or 'no key'}")
+            lines = [", ".join(filter(None, (place, self.label(layer, head))))]
+            for row, keys, weights in _heaviest(frame, head, rows, self.view.top_keys or _SPOKEN_KEYS):
+                numbers = [number_text(weight, 2 if precision is None else precision) for weight in weights]
+                listed = ", ".join(f"{number} {names[key]}" for key, number in zip(keys, numbers, strict=True))
+                lines.append(f"query {frame.rows.indices[row]} {frame.rows.labels[row]}: {listed or 'no key'}")
             yield Text(self.palette.fit("\n".join(lines)))
 
     def label(self, layer: LayerTrace, head: int) -> str:
@@ -166,19 +164,22 @@ class Components:
             return set(range(len(trace.query_tokens))), set(range(len(trace.key_tokens)))
         if view.top_keys is None:
             return set(view.rows(trace)), set(view.columns(trace))
-        keys = set[int]()
-        for layer in trace.layers:
-            cells = view.cells(trace, layer)
-            for head in layer.heads:
-                found = top_keys(layer.head(head, cells.rows), cells.of_columns, view.top_keys)
-                keys |= {cells.columns[place] for places, _ in found for place in places.tolist()}
-        return set(view.rows(trace)), keys
+        found = (
+            (
+                frame.cells.columns[key]
+                for _, keys, _ in _heaviest(frame, head, range(len(frame.rows)), view.top_keys)
+                for key in keys
+            )
+            for frame in self.frames
+            for head in frame.layer.heads
+        )
+        return set(view.rows(trace)), set(chain.from_iterable(found))
 
     def has_sentence(self, frame: MatrixFrame) -> bool:
         """Whether the last query that is shown is one to look at: of a causal model, or a chosen one."""
         return (frame.is_causal or bool(self.view.queries)) and len(frame.columns) > 1
 
-    def sentence(self, frames: Sequence[MatrixFrame], lines: int | None, has_legend: bool = False) -> tuple[Block, int]:
+    def sentence(self, frames: Sequence[MatrixFrame], lines: int, has_legend: bool = False) -> tuple[Block, int]:
         """Return what the last query attends to, on the colours of the weights, and how many heads are shown.
 
         As many heads are shown as so many lines have room for, those first that say most. Of a long sentence rather
@@ -201,8 +202,6 @@ class Components:
         def drawn(count: int, most: int | None) -> Block:
             return sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)
 
-        if lines is None:
-            return stack([header, drawn(len(heads), None)]), len(heads)
         above, each = (0, 1) if palette.has_color else (1, 2)  # the sentence itself, or colours
         left = max(lines - len(header.lines), 1)
         whole = len(drawn(1, None).lines) // each
@@ -248,20 +247,17 @@ class Components:
         names = {head: str(frame.layer.head_label(head)) for head in frame.layer.heads}
         rows, sums, entries = list[str](), list[str](), list[list[str]]()
         for head, name in names.items():
-            shown = frame.rows if count is None else frame.rows.first(count - len(rows))
-            axis = shown.marking(frame.blind_in(head)[:, : len(shown)])
-            found = top_keys(frame.layer.head(head, axis.indices), frame.cells.of_columns, most)
-            for place, (keys, weights) in enumerate(found):
+            axis = frame.rows.marking(frame.blind_in(head))
+            shown = range(len(axis))[: None if count is None else count - len(rows)]
+            for place, keys, weights in _heaviest(frame, head, shown, most):
                 mark = f" {MARK}" if place in axis.marked else ""
                 query = f"{axis.indices[place]:>{axis.digits}} {axis.labels[place]}{mark}"
                 rows.append(f"{name:>{max(map(len, names.values()))}}  {query}")
-                sums.append(number_text(float(weights.sum()), precision) if len(keys) else "")
+                sums.append(number_text(float(np.sum(weights, dtype=np.float32)), precision) if keys else "")
                 entries.append([
                     f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, precision)}"
-                    for key, weight in zip(keys, weights.tolist(), strict=True)
+                    for key, weight in zip(keys, weights, strict=True)
                 ])  # fmt: skip
-            if len(rows) == count:
-                break
         ranks = [
             Column(str(rank + 1), [(*listed, *[""] * places)[rank] for listed in entries]) for rank in range(places)
         ]
@@ -341,6 +337,16 @@ class Components:
 def layer_title(layer: LayerTrace) -> str:
     """Return what a layer is called, and what attends to what in it."""
     return f"{titled('layer', layer.label)} · {layer.kind}"
+
+
+def _heaviest(frame: MatrixFrame, head: int, rows: range, most: int) -> Iterator[tuple[int, list[int], list[float]]]:
+    """Yield the heaviest keys of some rows of a head: the place of each row, and its keys and their weights."""
+    if not rows:
+        return
+    chosen = [frame.cells.rows[row] for row in rows]
+    found = top_keys(frame.layer.head(head, chosen), frame.cells.of_columns, most)
+    for row, (keys, weights) in zip(rows, found, strict=True):
+        yield row, keys.tolist(), weights.tolist()
 
 
 def wrap_block(title: str, facts: str, width: int | None, style: Style | None = DIM) -> Block:

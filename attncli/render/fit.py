@@ -70,16 +70,6 @@ def fit_with_note(
     return shown, note
 
 
-def fit_rows(draw: Callable[[int], _Shown], rows: int, lines: int, lines_of: Callable[[_Shown], int]) -> _Shown:
-    """Return what is drawn of as many rows as there is room for, which is one at least."""
-    while True:
-        shown = draw(rows)
-        excess = lines_of(shown) - lines
-        if excess <= 0 or rows == 1:
-            return shown
-        rows = max(rows - excess, 1)
-
-
 def crop(lines: Iterable[Sequence[Segment]], bounds: Bounds) -> Block:
     """Return as much of some lines as there is room for."""
     shown = [list(line) for line, _ in zip(lines, range(bounds.lines), strict=False)]

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from attncli.render.components import READ_ALOUD, WALK, Components, MatrixFrame, layer_title
+from attncli.render.dashboard import Dashboard
 from attncli.render.fit import LINES, LONG
 from attncli.render.heatmap import pooling
 from attncli.render.palette import BOLD, Palette
@@ -22,8 +22,7 @@ from attncli.render.sections import headline, metrics_table, proof_line, shapes_
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
-if TYPE_CHECKING:
-    from attncli.render.dashboard import Dashboard
+_ENDLESS = 10**6  # lines
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,6 @@ class Layout:
         height = self.height or (LINES if self._is_long else None)
         if self.is_all or self.is_read_aloud or self.view.show is not None or is_listed or height is None:
             return None
-        from attncli.render.dashboard import Dashboard  # which a pipe does not need
-
         return Dashboard(replace(self._parts, width=self._parts.room), height)
 
     @cached_property
@@ -123,7 +120,7 @@ class Layout:
             if self.view.top_keys is not None:
                 yield parts.ranked(frame, self.view.top_keys)
             if has_sentence and parts.has_sentence(frame):
-                yield parts.sentence([frame], None)[0]
+                yield parts.sentence([frame], _ENDLESS)[0]
             yield from parts.cells(frame, wanted - layer.missing)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.width, self.view.precision)
