@@ -128,7 +128,8 @@ class Axis:
             return self.ticks(cell_width, palette)
         has_room = max(map(cell_len, self.labels)) < cell_width
         texts = self.labels if has_room else map(str, self.indices)
-        return [
+        placed = (" " * ((cell_width - cell_len(text)) // 2) + text for text in texts)
+        return [Segment(set_cell_size(text, cell_width), DIM) for text in placed]
             Segment(set_cell_size(" " * ((cell_width - cell_len(text)) // 2) + text, cell_width), DIM) for text in texts
         ]
 
