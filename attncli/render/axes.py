@@ -126,12 +126,10 @@ class Axis:
         """Return the header of columns: what each is called, or its index; of narrow ones as many as have room."""
         if cell_width <= 2 or self.boundary:
             return self.ticks(cell_width, palette)
-        has_room = max(map(cell_len, self.labels)) < cell_width
+        has_room = any(self.labels) and max(map(cell_len, self.labels)) < cell_width
         texts = self.labels if has_room else map(str, self.indices)
         placed = (" " * ((cell_width - cell_len(text)) // 2) + text for text in texts)
         return [Segment(set_cell_size(text, cell_width), DIM) for text in placed]
-            Segment(set_cell_size(" " * ((cell_width - cell_len(text)) // 2) + text, cell_width), DIM) for text in texts
-        ]
 
     def ticks(self, cell_width: int, palette: Palette, marked: int | None = None) -> list[Segment]:
         """Return the header of narrow columns: as many of their indices as have room.
