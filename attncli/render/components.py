@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.analysis.labels import HeadKey, Label, labels_of_heads
+from attncli.analysis.labels import HeadKey, Label, labels_of_heads, strongest
 from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
 from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, hstack, in_words, stack, table
@@ -125,16 +124,12 @@ class Components:
         for head in layer.heads:
             kind = "" if self.trace.target is None else f" {layer.kind}"
             place = f"{titled('layer', layer.label)}{kind} {titled('head', layer.head_label(head))}"
-            lines = [", ".join(filter(None, (place, self.label(layer, head))))]
+            lines = [", ".join(filter(None, (place, strongest(self.labels, (layer.layer, layer.kind, head)))))]
             for row, keys, weights in _heaviest(frame, head, rows, self.view.top_keys or _SPOKEN_KEYS):
                 numbers = [number_text(weight, 2 if precision is None else precision) for weight in weights]
                 listed = ", ".join(f"{number} {names[key]}" for key, number in zip(keys, numbers, strict=True))
                 lines.append(f"query {frame.rows.indices[row]} {frame.rows.labels[row]}: {listed or 'no key'}")
             yield Text(self.palette.fit("\n".join(lines)))
-
-    def label(self, layer: LayerTrace, head: int) -> str:
-        """Return what a head does, in a word; empty where it does nothing in particular."""
-        return next((label.name for label in self.labels.get((layer.layer, layer.kind, head), ())), "")
 
     def tokens(self, has_ids: bool = True, most: int | None = None) -> Block:
         """Return the tokens of the text, or those of the rows and keys that are shown.
@@ -150,30 +145,23 @@ class Components:
         rows, columns = self._places
         lists = {"queries": (trace.query_tokens, rows), "keys": (trace.key_tokens, columns)}
         lists = {"tokens": (found.pop(), rows | columns)} if len(found) == 1 else lists
-        chosen = {title: [tokens[place] for place in sorted(places)] for title, (tokens, places) in lists.items()}
-        listed = {title: tokens for title, tokens in chosen.items() if tokens}
         return stack(
-            token_list(tokens, title, self.palette, self.width, has_ids, most) for title, tokens in listed.items()
+            token_list([tokens[place] for place in sorted(places)], title, self.palette, self.width, has_ids, most)
+            for title, (tokens, places) in lists.items()
+            if places
         )
 
     @cached_property
     def _places(self) -> tuple[set[int], set[int]]:
-        """The rows that are shown, and the keys, or the heaviest of them where only these are."""
+        """The rows that are shown, and the keys, or of chosen rows the heaviest ones where only these are."""
         trace, view = self.trace, self.view
-        if not (view.queries or view.keys or view.hide_special):
-            return set(range(len(trace.query_tokens))), set(range(len(trace.key_tokens)))
-        if view.top_keys is None:
-            return set(view.rows(trace)), set(view.columns(trace))
-        found = (
-            (
-                frame.cells.columns[key]
-                for _, keys, _ in _heaviest(frame, head, range(len(frame.rows)), view.top_keys)
-                for key in keys
-            )
-            for frame in self.frames
-            for head in frame.layer.heads
-        )
-        return set(view.rows(trace)), set(chain.from_iterable(found))
+        rows, columns = set(view.rows(trace)), set(view.columns(trace))
+        if view.top_keys is None or not view.queries:
+            return rows, columns
+        heads = [(frame, head) for frame in self.frames for head in frame.layer.heads]
+        found = [_heaviest(frame, head, range(len(frame.rows)), view.top_keys) for frame, head in heads]
+        listed = zip(heads, found, strict=True)
+        return rows, {frame.cells.columns[key] for (frame, _), own in listed for _, keys, _ in own for key in keys}
 
     def has_sentence(self, frame: MatrixFrame) -> bool:
         """Whether the last query that is shown is one to look at: of a causal model, or a chosen one."""
@@ -321,7 +309,9 @@ class Components:
             rows = 1 if self.view.chooses_rows(self.trace) else -(-len(frame.rows) // across)
             pool = rows, -(-len(frame.columns) // across)
             shown = [
-                heatmap_of(layer.head(head, cells.rows), cells.of_columns, pool)._replace(label=self.label(layer, head))
+                heatmap_of(layer.head(head, cells.rows), cells.of_columns, pool)._replace(
+                    label=strongest(self.labels, (layer.layer, layer.kind, head))
+                )
                 for head in layer.heads
             ]
             cell = cell_of(

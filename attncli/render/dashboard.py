@@ -139,19 +139,12 @@ class Dashboard:
 
     # --- maps ---
 
-    @cached_property
+    @property
     def _alike(self) -> list[MatrixFrame]:
-        """The layers of the first kind in which a query that is shown sees no key behind it; else those of the first.
-
-        Their sentence is drawn.
-        """
-        frames = next((list(own) for kind, own in self._by_kind if own[0].is_causal), self._by_kind[0][1])
-        return list(frames)
-
-    @cached_property
-    def _by_kind(self) -> list[tuple[str, list[MatrixFrame]]]:
-        kinds = dict.fromkeys(frame.layer.kind for frame in self.components.frames)
-        return [(kind, [frame for frame in self.components.frames if frame.layer.kind == kind]) for kind in kinds]
+        """The layers whose sentence is drawn: those of the first kind that is causal, or else of the first."""
+        frames = self.components.frames
+        kind = next((frame.layer.kind for frame in frames if frame.is_causal), frames[0].layer.kind)
+        return [frame for frame in frames if frame.layer.kind == kind]
 
     @cached_property
     def _groups(self) -> list[LayerGroup]:
@@ -159,9 +152,10 @@ class Dashboard:
             return frame.layer.kind, frame.rows.labels, frame.rows.indices, frame.columns.labels, frame.columns.indices
 
         parts = self.components
-        groups = [list(own) for _, frames in self._by_kind for _, own in groupby(frames, axes)]
+        kinds = list(dict.fromkeys(frame.layer.kind for frame in parts.frames))
+        groups = groupby(sorted(parts.frames, key=lambda frame: kinds.index(frame.layer.kind)), axes)
         keeps_rows, labels = parts.view.chooses_rows(parts.trace), parts.labels
-        return [LayerGroup(frames, labels, self._has_several, keeps_rows, parts.palette) for frames in groups]
+        return [LayerGroup(list(own), labels, self._has_several, keeps_rows, parts.palette) for _, own in groups]
 
     def _mapped(self) -> tuple[list[Block], str]:
         # What stands above the maps is known when they are drawn, and those of long texts take long to draw twice.

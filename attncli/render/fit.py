@@ -111,8 +111,7 @@ def most_heads(layouts: Iterable[_Layout], heads: int) -> _Layout | None:
     """Return the first layout in which all heads stand, or else the first of those in which most do."""
     best: _Layout | None = None
     for layout in layouts:
-        if best is None or layout.heads > best.heads:
-            best = layout
+        best = layout if best is None or layout.heads > best.heads else best
         if best.heads >= heads:
             break
     return best if best is not None and best.heads else None

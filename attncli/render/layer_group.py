@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.analysis.labels import HeadKey, Label, most_telling
+from attncli.analysis.labels import HeadKey, Label, most_telling, strongest
 from attncli.render.axes import Axis, titled
 from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell
 from attncli.render.components import MatrixFrame, layer_title
@@ -79,8 +78,7 @@ class LayerGroup:
             short = [f"{layer}.{head}" for layer, head in names]
         else:
             long, short = [titled("head", head) for _, head in names], [_short("head", head) for _, head in names]
-        keys = [(frame.layer.layer, frame.layer.kind, head) for frame, head in self.heads]
-        labels = [next((label.name for label in self.labels.get(key, ())), "") for key in keys]
+        labels = [strongest(self.labels, key) for key in self._keys]
         forms = [(long, labels), (short, labels)] if any(labels) else []
         return [
             list(zip(*form, strict=True)) for form in (*forms, (long, [""] * len(long)), (short, [""] * len(short)))
@@ -103,13 +101,16 @@ class LayerGroup:
 
     def heatmaps(self, layout: GridLayout) -> list[Heatmap]:
         """Return the maps of all heads, or of as many that show most of what the heads do."""
-        places = [(frame.layer.layer, frame.layer.kind, head) for frame, head in self.heads]
-        chosen = most_telling(places, self.labels, layout.heads)
+        chosen = most_telling(self._keys, self.labels, layout.heads)
         return [
-            self._heatmap(places.index(place), layout.pool)._replace(title=title, label=label)
-            for place, (title, label) in zip(places, self.titles[layout.titles], strict=True)
-            if place in chosen
+            self._heatmap(place, layout.pool)._replace(title=title, label=label)
+            for place, (title, label) in enumerate(self.titles[layout.titles])
+            if self._keys[place] in chosen
         ]
+
+    @property
+    def _keys(self) -> list[HeadKey]:
+        return [(frame.layer.layer, frame.layer.kind, head) for frame, head in self.heads]
 
     @cached_property
     def _heatmap(self) -> Callable[[int, tuple[int, int]], Heatmap]:
@@ -144,19 +145,15 @@ class LayerGroup:
 
     def best(self, bounds: Bounds) -> GridLayout:
         """Return how as much is drawn as fits: all heads in small blocks, few heads whole, or a few in larger ones."""
-        pooled = [layout for pool in self._pools(bounds) if (layout := self._layout(bounds, self.small, pool)).heads]
-        every = most_heads(filter(self._is_plain, pooled), len(self.heads))
-        if every is not None and every.heads == len(self.heads):
-            return every
-        for few, cell in product((_FEW, 2), (WIDE, NARROW, self.small)):
-            some = self._layout(bounds, cell, (1, 1))
-            if some.heads >= min(few, len(self.heads)):
-                return some
+        whole = [self._layout(bounds, cell, (1, 1)) for cell in (WIDE, NARROW, self.small)]
+        pooled = [self._layout(bounds, self.small, pool) for pool in self._pools(bounds)]
         with_all_rows = [layout for layout in pooled if layout.pool[0] == 1]
-        for layouts in (with_all_rows, pooled):
-            for few in range(min(_FEW, len(self.heads)), 0, -1):
-                if found := [layout for layout in layouts if layout.heads >= few]:
-                    return found[0]
+        ways = [(len(self.heads), filter(self._is_plain, pooled)), (_FEW, whole), (2, whole)]
+        ways += [(few, layouts) for layouts in (with_all_rows, pooled) for few in range(_FEW, 0, -1)]
+        for least, layouts in ways:
+            for layout in layouts:
+                if layout.heads >= min(least, len(self.heads)):
+                    return layout
         return self.best(Bounds(bounds.lines + 1, bounds.width + 1))  # the words alone fill the screen
 
     def _is_plain(self, layout: GridLayout) -> bool:
@@ -179,13 +176,9 @@ class LayerGroup:
         """The query axis with ever shorter labels."""
         return [self.rows if longest is None else self.rows.shortened(longest, self.palette) for longest in _LABELS]
 
-    @cached_property
-    def _axes(self) -> Callable[[tuple[int, int]], tuple[Axis, Axis]]:
-        return cache(lambda pool: (self.rows.pooled(pool[0]), self.columns.pooled(pool[1])))
-
     def _layout(self, bounds: Bounds, cell: GridCell, pool: tuple[int, int]) -> GridLayout:
         """Return how most heads are drawn with such cells, with the longest labels that let as many stand there."""
-        rows, columns = self._axes(pool)
+        rows, columns = self.rows.pooled(pool[0]), self.columns.pooled(pool[1])
 
         def layouts() -> Iterator[GridLayout]:
             for form, titles in enumerate(self.titles):

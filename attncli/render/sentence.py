@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.analysis.labels import SAY_LITTLE, HeadKey, Label
+from attncli.analysis.labels import SAY_LITTLE, HeadKey, Label, strongest
 from attncli.render.block import Block, block, cell, trimmed
 from attncli.render.cell_grid import short_number
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -74,7 +74,7 @@ def head_lines(
     for layer in layers:
         for head in layer.heads:
             row = layer.head(head, [query])
-            label = next((one.name for one in (labels or {}).get((layer.layer, layer.kind, head), ())), "")
+            label = strongest(labels or {}, (layer.layer, layer.kind, head))
             names = (layer.label, layer.head_label(head))
             name = " ".join(
                 f"{what}{each}" if isinstance(each, int) else each for what, each in zip("LH", names, strict=True)
