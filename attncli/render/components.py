@@ -17,9 +17,9 @@ from attncli.analysis.labels import HeadKey, Label, labels_of_heads, strongest
 from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
 from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, hstack, in_words, stack, table
-from attncli.render.cell_grid import HALF, NARROW, GridCell
+from attncli.render.cell_grid import HALF, GridCell
 from attncli.render.fit import LONG
-from attncli.render.heatmap import Extent, Heatmap, cell_of, heatmap_of, heatmaps, scale_of_layer
+from attncli.render.heatmap import Extent, Heatmap, heatmaps, scale_of_layer
 from attncli.render.legend import legend, ramp_line
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -294,7 +294,7 @@ class Components:
         return self.view.show is not None or self.has_one_row
 
     def cells(self, frame: MatrixFrame, wanted: frozenset[str]) -> Iterator[Block]:
-        """Yield the matrices of the heads that are printed in digits, which are all or the first one, and the maps."""
+        """Yield the matrices of the heads that are printed in digits, which are all or the first one."""
         layer, cells = frame.layer, frame.cells
         if "embeddings" in wanted and layer.inputs is not None:
             unmarked = replace(frame.rows, marked=frozenset())  # an embedding attends to nothing yet
@@ -304,22 +304,6 @@ class Components:
                 yield digits
         if "output" in wanted and (projected := layer.projected(cells.rows)) is not None:
             yield self._drawn([_vectors("projected: concatenated heads·W_o", projected, frame.rows)])
-        if "heatmap" in wanted:
-            across = self.room - frame.rows.width - 2
-            rows = 1 if self.view.chooses_rows(self.trace) else -(-len(frame.rows) // across)
-            pool = rows, -(-len(frame.columns) // across)
-            shown = [
-                heatmap_of(layer.head(head, cells.rows), cells.of_columns, pool)._replace(
-                    label=strongest(self.labels, (layer.layer, layer.kind, head))
-                )
-                for head in layer.heads
-            ]
-            cell = cell_of(
-                shown, frame.rows, frame.columns, pool, self.room, HALF if self.palette.has_halves else NARROW
-            )
-            title = layer.measure + " of every head" * (len(shown) == layer.num_heads > 1)
-            title += f", largest of {pool[0]}×{pool[1]}" * (pool != (1, 1))
-            yield self.maps(title, frame, shown, pool, cell)
 
     def _drawn(self, matrices: Sequence[Matrix]) -> Block:
         return side_by_side(matrices, self.palette, self.width, self.view.precision)

@@ -11,9 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
-from typing import NamedTuple
-
-import numpy as np
 
 from attncli.render.block import Block, stack
 from attncli.render.cell_grid import NARROW, WIDE, GridCell
@@ -27,15 +24,6 @@ _LEAST_LINES = 8  # of a group of maps
 _LEAST_SENTENCE = 3  # lines: the query, what it attends to, and a blank one
 _SENTENCE = 7  # lines that it may take before it leaves half of them to larger maps
 _TOP_KEYS = 5  # of the one query that is shown
-
-
-class _Plan(NamedTuple):
-    """What stands on the screen: how the maps of each group are drawn, words above them, and what is below."""
-
-    layouts: list[GridLayout]
-    words: list[Block]
-    digits: list[Block]
-    proof: list[Block]
 
 
 @dataclass(frozen=True)
@@ -159,17 +147,18 @@ class Dashboard:
 
     def _mapped(self) -> tuple[list[Block], str]:
         # What stands above the maps is known when they are drawn, and those of long texts take long to draw twice.
-        room = self.components.room
-        above, needed = 0, 1 + (self.components.longest > LONG) * ((room < 100) + (room < 60))
+        room, longest = self.components.room, self.components.longest
+        above, needed = 0, 1 + (longest > LONG) * ((room < 100) + (room < 60))
         while above < needed:
             above = needed
-            plan, note = fit_with_note(partial(self._plan, above), self.lines, self._lines_of)
-            maps = self._drawn(plan.layouts)
-            needed = max(len(each.lines) - one.lines for each, one in zip(maps, plan.layouts, strict=True))
-        return [*self._head, *plan.words, *plan.digits, *maps, *plan.proof], note
+            (shown, needed), note = fit_with_note(partial(self._plan, above), self.lines, self._lines_of)
+        return shown, note
 
-    def _plan(self, above: int, lines: int) -> tuple[_Plan, str]:
-        """Return what stands on so many lines, where some of them stand above the maps of each group, and the note."""
+    def _plan(self, above: int, lines: int) -> tuple[tuple[list[Block], int], str]:
+        """Return what stands on so many lines, where some of them stand above the maps of each group, and the note.
+
+        How many lines do stand there is the second number.
+        """
         left = lines + 1 - cost(self._head)  # no blank line below the last part
         least = ((WIDE,), (NARROW,), (self._groups[0].small,))
         layouts = next((found for cells in least if (found := self._layouts(left, above, cells))), [])
@@ -189,7 +178,9 @@ class Dashboard:
         facts += ["blocks of cells"] * any(one.pool != (1, 1) for one in layouts)
         is_cut = (tokens, shapes, len(digits)) != (self._tokens[:1], self._shapes, not self._has_several)
         facts = facts or _NUMBERS_LEFT_OUT * is_cut
-        return _Plan(layouts, words, digits, proof), self._note(facts)
+        maps = [group.drawn(self.components, one) for group, one in zip(self._groups, layouts, strict=False)]
+        needed = max(len(each.lines) - one.lines for each, one in zip(maps, layouts, strict=True))
+        return ([*self._head, *words, *digits, *maps, *proof], needed), self._note(facts)
 
     def _sentences(self, lines: int) -> list[Block]:
         """Return the sentence of as many heads as so many lines have room for."""
@@ -214,16 +205,6 @@ class Dashboard:
             found.append(layout)
             lines -= layout.lines + above + 1
         return found
-
-    def _drawn(self, layouts: Sequence[GridLayout]) -> list[Block]:
-        """Return the maps of each group."""
-        blocks = []
-        for group, layout in zip(self._groups, layouts, strict=False):
-            blind = np.concatenate([frame.blind for frame in group.frames])
-            frame = group.frames[0]._replace(rows=layout.rows, blind=blind)
-            pictures = group.heatmaps(layout)
-            blocks.append(self.components.maps(group.title(layout), frame, pictures, layout.pool, layout.cell))
-        return blocks
 
     @cached_property
     def _digits(self) -> list[Block]:

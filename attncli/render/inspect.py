@@ -13,10 +13,12 @@ from functools import cached_property
 from rich.console import RenderableType
 from rich.text import Text
 
+from attncli.render.cell_grid import NARROW, WIDE
 from attncli.render.components import READ_ALOUD, WALK, Components, MatrixFrame, layer_title
 from attncli.render.dashboard import Dashboard
-from attncli.render.fit import LINES, LONG
+from attncli.render.fit import LINES, LONG, Bounds
 from attncli.render.heatmap import pooling
+from attncli.render.layer_group import LayerGroup
 from attncli.render.palette import BOLD, Palette
 from attncli.render.sections import headline, metrics_table, proof_line, shapes_line
 from attncli.trace.trace import Trace
@@ -122,6 +124,13 @@ class Layout:
             if has_sentence and parts.has_sentence(frame):
                 yield parts.sentence([frame], _ENDLESS)[0]
             yield from parts.cells(frame, wanted - layer.missing)
+            if "heatmap" in wanted - layer.missing:
+                keeps_rows = self.view.chooses_rows(trace)
+                group, bounds = (
+                    LayerGroup([frame], parts.labels, False, keeps_rows, palette),
+                    Bounds(_ENDLESS, parts.room),
+                )
+                yield group.drawn(parts, group.whole(bounds, (WIDE, NARROW)) or group.best(bounds))
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.width, self.view.precision)
             if "proof" in wanted:

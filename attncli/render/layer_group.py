@@ -17,8 +17,9 @@ from rich.cells import cell_len
 
 from attncli.analysis.labels import HeadKey, Label, most_telling, strongest
 from attncli.render.axes import Axis, titled
+from attncli.render.block import Block
 from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell
-from attncli.render.components import MatrixFrame, layer_title
+from attncli.render.components import Components, MatrixFrame, layer_title
 from attncli.render.fit import Bounds, most_heads
 from attncli.render.heatmap import GAP, Heatmap, heatmap_of, size_of
 from attncli.render.palette import Palette
@@ -99,14 +100,17 @@ class LayerGroup:
         """Each head, with where its layer is drawn."""
         return [(frame, head) for frame in self.frames for head in frame.layer.heads]
 
-    def heatmaps(self, layout: GridLayout) -> list[Heatmap]:
+    def drawn(self, parts: Components, layout: GridLayout) -> Block:
         """Return the maps of all heads, or of as many that show most of what the heads do."""
         chosen = most_telling(self._keys, self.labels, layout.heads)
-        return [
+        pictures = [
             self._heatmap(place, layout.pool)._replace(title=title, label=label)
             for place, (title, label) in enumerate(self.titles[layout.titles])
             if self._keys[place] in chosen
         ]
+        blind = np.concatenate([frame.blind for frame in self.frames])
+        frame = self.frames[0]._replace(rows=layout.rows, blind=blind)
+        return parts.maps(self._title(layout), frame, pictures, layout.pool, layout.cell)
 
     @property
     def _keys(self) -> list[HeadKey]:
@@ -122,14 +126,13 @@ class LayerGroup:
 
         return cache(made)
 
-    def title(self, layout: GridLayout) -> str:
-        """Return what the maps are."""
-        heads = len(self.heads)
+    def _title(self, layout: GridLayout) -> str:
+        heads = sum(frame.layer.num_heads for frame in self.frames)
         counted = f"{layout.heads} of {heads} heads" if layout.heads < heads else "every head"
         layers = [frame.layer for frame in self.frames]
         several = f"{layers_named([each.layer for each in layers])} · {layers[0].kind}"
         title = (layer_title(layers[0]) if len(layers) == 1 else several) + " · " if self.has_others else ""
-        title += self.frames[0].layer.measure + f" of {counted}" * (heads > 1)
+        title += self.frames[0].layer.measure + f" of {counted}" * (len(self.heads) > 1)
         title += f", largest of {layout.pool[0]}×{layout.pool[1]}" * (layout.pool != (1, 1))
         return title + ", each under its layer.head" * (layout.titles % 2 == 1 and self.has_others)
 
