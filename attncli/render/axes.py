@@ -86,11 +86,6 @@ class Axis:
         texts = range(self.boundary), range(self.boundary, len(self))
         return self.taken([text[start : start + 2] for text in texts for start in range(0, len(text), 2)])
 
-    def shortened(self, longest: int, palette: Palette) -> Axis:
-        """Return the axis with labels of so many cells at the most."""
-        labels = (palette.shortened(label, longest) if longest else "" for label in self.labels)
-        return replace(self, labels=tuple(labels))
-
     @cached_property
     def digits(self) -> int:
         """How many digits the longest index has."""

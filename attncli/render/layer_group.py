@@ -29,7 +29,6 @@ LARGE = tuple(GridCell(columns, 1, columns // 2) for columns in range(10, 3, -1)
 _PLAIN = 18  # cells each way with which a pattern is still plain: a head that looks at the token before is no diagonal
 _LEAST = 8  # with which heads can be told apart at all
 _FEW = 4  # heads, rather than larger maps of fewer
-_LABELS = (None, 6, 0)  # cells of the longest word beside a row; None leaves it as it is
 
 
 class GridLayout(NamedTuple):
@@ -39,7 +38,6 @@ class GridLayout(NamedTuple):
         heads: how many are drawn.
         cell: how large a cell is.
         pool: how many rows and columns it stands for.
-        rows: the query axis, with labels as long as there is room for.
         titles: which of the forms of titles, the longest of which is the first.
         lines: what it takes.
     """
@@ -47,7 +45,6 @@ class GridLayout(NamedTuple):
     heads: int
     cell: GridCell
     pool: tuple[int, int]
-    rows: Axis
     titles: int
     lines: int
 
@@ -109,7 +106,7 @@ class LayerGroup:
             if self._keys[place] in chosen
         ]
         blind = np.concatenate([frame.blind for frame in self.frames])
-        frame = self.frames[0]._replace(rows=layout.rows, blind=blind)
+        frame = self.frames[0]._replace(rows=self.rows, blind=blind)
         return parts.maps(self._title(layout), frame, pictures, layout.pool, layout.cell)
 
     @property
@@ -174,26 +171,19 @@ class LayerGroup:
                 yield 1, size
             yield size, size
 
-    @cached_property
-    def _labelled(self) -> list[Axis]:
-        """The query axis with ever shorter labels."""
-        return [self.rows if longest is None else self.rows.shortened(longest, self.palette) for longest in _LABELS]
-
     def _layout(self, bounds: Bounds, cell: GridCell, pool: tuple[int, int]) -> GridLayout:
-        """Return how most heads are drawn with such cells, with the longest labels that let as many stand there."""
+        """Return how most heads are drawn with such cells, with the longest titles that let as many stand there."""
         rows, columns = self.rows.pooled(pool[0]), self.columns.pooled(pool[1])
 
         def layouts() -> Iterator[GridLayout]:
             for form, titles in enumerate(self.titles):
                 widest = max(cell_len(f"{name} {label}".rstrip()) for name, label in titles)
                 high, wide = size_of(cell, widest, rows, columns)
-                for labels in self._labelled:
-                    per_strip = (bounds.width - labels.width) // (wide + GAP)
-                    heads = min(per_strip * ((bounds.lines + 1) // (high + 1)), len(self.heads))
-                    lines = -(-heads // per_strip) * (high + 1) - 1 if per_strip > 0 else 0
-                    yield GridLayout(max(heads, 0), cell, pool, labels, form, lines)
+                per_strip = max((bounds.width - self.rows.width) // (wide + GAP), 0)
+                heads = min(per_strip * ((bounds.lines + 1) // (high + 1)), len(self.heads))
+                yield GridLayout(heads, cell, pool, form, -(-heads // max(per_strip, 1)) * (high + 1) - 1)
 
-        return most_heads(layouts(), len(self.heads)) or GridLayout(0, cell, pool, self.rows, 0, 0)
+        return most_heads(layouts(), len(self.heads)) or GridLayout(0, cell, pool, 0, 0)
 
 
 def _short(what: str, label: int | str) -> str:

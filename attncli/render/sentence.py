@@ -124,7 +124,8 @@ def sentence(
     drawn: list[list[Segment]] = []
     if palette.has_color:
         for line in lines:
-            styles = [*_styles(line, palette, scale), DIM]
+            (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
+            styles = [*(palette.swatch(glyph.strip()) or style for glyph, style in cells), DIM]
             for number, pieces in enumerate(shown):
                 colored = [(Segment(gap, BOLD), Segment(text, styles[place])) for place, gap, text in pieces]
                 drawn.append([*(blank if number else name_of(line)), *chain.from_iterable(colored)])
@@ -201,12 +202,6 @@ def _shown(
     if most is None or len(wrapped(every)) <= most:
         return wrapped(every)
     return wrapped(bisect_left(range(2, every), True, key=lambda count: len(wrapped(count)) > most) + 1)
-
-
-def _styles(line: SentenceLine, palette: Palette, scale: Scale) -> list[Style | None]:
-    """Return what each token stands on; what is odd has the colour that it has in the half of a character."""
-    (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
-    return [palette.swatch(glyph.strip()) or style for glyph, style in cells]
 
 
 def _numbers(line: SentenceLine, palette: Palette, scale: Scale) -> list[tuple[str, Style | None]]:

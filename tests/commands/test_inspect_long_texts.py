@@ -139,7 +139,7 @@ def test_a_screen_reader_has_sentences(attn: Run) -> None:
 
 def test_of_what_has_no_room_is_said_how_much_there_is_and_it_can_be_had(attn: Run, deep: Path) -> None:
     ran = attn("inspect", "--from", deep, "--layer", "1", "--width", "60")
-    shown = re.findall(r"head \d+", ran.out)
+    shown = re.findall(r"head \d+|H\d+", ran.out.split("weights of ")[-1])
     assert f"{len(shown)} of 32 heads (one of each label first)" in ran.err
     assert len(shown) < 32
     assert 15 < len(ran.out.splitlines()) <= LINES

@@ -170,7 +170,7 @@ def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
     weights[:, 3, 4] = 0
     vectors = np.zeros((12, 12, 2), np.float32)
     trace = trace_of(layer_of(vectors, vectors, mask=mask, recorded_scores=weights, recorded_weights=weights))
-    shown, _ = screen(trace, COLOUR, 80, 24)
+    shown, _ = screen(trace, COLOUR, 80, 34)
     assert all(words in shown for words in ("▀", "blank masked", "0 exactly zero", "X NaN", "I infinite"))
 
 
