@@ -95,7 +95,7 @@ class Components:
 
     @property
     def has_one_row(self) -> bool:
-        """Whether a single query is shown, whose numbers are printed of all heads."""
+        """Whether a single query is shown."""
         return all(len(frame.rows) == 1 for frame in self.frames)
 
     def _frame(self, layer: LayerTrace) -> MatrixFrame:
@@ -288,10 +288,8 @@ class Components:
         drawn = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self.room, scale, cell)
         return stack([*header, drawn] if is_narrow else [hstack(header, 3), drawn])
 
-    @property
-    def _has_all_heads(self) -> bool:
-        """Whether all heads are printed in digits: where parts or a single row were asked for."""
-        return self.view.show is not None or self.has_one_row
+    def _digit_heads(self, layer: LayerTrace) -> Sequence[int]:
+        return layer.heads if self.view.show is not None or self.has_one_row else layer.heads[:1]
 
     def cells(self, frame: MatrixFrame, wanted: frozenset[str]) -> Iterator[Block]:
         """Yield the matrices of the heads that are printed in digits, which are all or the first one."""
@@ -299,7 +297,7 @@ class Components:
         if "embeddings" in wanted and layer.inputs is not None:
             unmarked = replace(frame.rows, marked=frozenset())  # an embedding attends to nothing yet
             yield self._drawn([_vectors("embeddings", layer.inputs[cells.rows], unmarked)])
-        for head in layer.heads if self._has_all_heads else layer.heads[:1]:
+        for head in self._digit_heads(layer):
             if (digits := self.digits(frame, head, wanted)) is not None:
                 yield digits
         if "output" in wanted and (projected := layer.projected(cells.rows)) is not None:

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attncli.render.cell_grid import NARROW, WIDE
-from attncli.render.components import READ_ALOUD, WALK, Components, MatrixFrame, layer_title
+from attncli.render.components import READ_ALOUD, WALK, Components, layer_title
 from attncli.render.dashboard import Dashboard
 from attncli.render.fit import LINES, LONG, Bounds
 from attncli.render.heatmap import pooling
@@ -61,7 +61,8 @@ class Layout:
             longest = max(len(frame.rows) for frame in self._parts.frames)
             note = f"{longest} queries: the last {READ_ALOUD} are printed. --query chooses others."
             return [note] if longest > LONG else []
-        found = map(self._mask_pool, self._parts.frames if "mask" in (self.view.show or ()) else ())
+        frames = self._parts.frames if "mask" in (self.view.show or ()) else []
+        found = [pooling(frame.rows, frame.columns, self._parts.room) for frame in frames]
         pools = dict.fromkeys(f"{rows}×{keys}" for rows, keys in found if rows * keys > 1)
         note = f"each cell drawn of the mask stands for {' or '.join(pools)}; --query or -F json has all of them"
         return [note] if pools else []
@@ -118,7 +119,7 @@ class Layout:
             if "shapes" in wanted:
                 yield shapes_line(trace, layer, palette, parts.room)
             if "mask" in wanted:
-                yield from parts.mask(frame, self._mask_pool(frame))
+                yield from parts.mask(frame, pooling(frame.rows, frame.columns, parts.room))
             if self.view.top_keys is not None:
                 yield parts.ranked(frame, self.view.top_keys)
             if has_sentence and parts.has_sentence(frame):
@@ -135,6 +136,3 @@ class Layout:
                 yield metrics_table(trace, layer, self.width, self.view.precision)
             if "proof" in wanted:
                 yield proof_line(layer, palette)
-
-    def _mask_pool(self, frame: MatrixFrame) -> tuple[int, int]:
-        return pooling(frame.rows, frame.columns, self._parts.room)
