@@ -264,9 +264,8 @@ class Components:
         heads = f" of {layer.num_heads}" if layer.head_label(head) == head else ""
         if layer.num_groups < layer.num_heads:
             heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
-        others = [one for one in layer.heads if one != head]
-        if others and not self._has_all_heads:
-            heads += f" (numbers of another head: --head {others[0]})"
+        if self._digit_heads(layer) != layer.heads:
+            heads += f" (numbers of another head: --head {layer.heads[1]})"
         facts = [heads]
         facts += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
         facts += [mark for mark in [mark_note(frame.blind_in(head))] if mark]
