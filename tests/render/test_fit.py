@@ -125,7 +125,7 @@ def test_maps_grow_with_the_terminal_and_have_their_numbers_in_them() -> None:
 
 @pytest.mark.parametrize(("width", "lines"), [(80, 23), (120, 39)])
 def test_a_causal_model_has_the_sentence_of_its_last_token_above_the_maps(width: int, lines: int) -> None:
-    trace = attncli.inspect("time flies like an arrow", model="demo", layers="2")
+    trace = attncli.inspect("time flies like an arrow", model="demo", layer="2")
     shown, _ = screen(trace, COLOUR, width, lines)
     above = shown.split("weights of every head")[0]
     assert re.search(r"^7 ##ow attends to\nL2 H3  previous   <s> time flies like an arr▸ow$", above, re.MULTILINE)
