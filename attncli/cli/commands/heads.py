@@ -90,9 +90,9 @@ def heads(
     precision: options.Precision = None,
     colormap: options.Colormap = None,
 ) -> None:
-    """Show what every head attends to: the previous token, the first one, earlier copies.
+    """Show what every head attends to, as labels on layers × heads.
 
-    It draws layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
+    --all lists the numbers, --sort ranks them, and -F tsv writes them.
     Over several sentences they are means, with standard deviations.
     Without a model it runs the built-in demo. `attn help metrics` defines every number.
 
@@ -113,12 +113,11 @@ def heads(
             "metrics of each sentence"
         )
     chosen = output.chosen()
-    if request.model is None and request.from_ is None and not list(request.toy.explicit_values()):
-        from attncli.checkpoints.checkpoint_folder import DEMO
-
+    is_toy = any(True for _ in request.toy.explicit_values()) or request.texts.target is not None
+    if request.model is None and request.from_ is None and not is_toy:
         is_bare = request.texts == options.TextAndTarget() and not choice.induction and not is_piped_in()
         texts = replace(request.texts, text=[_EXAMPLE]) if is_bare else request.texts
-        request = replace(request, model=DEMO, texts=texts)
+        request = replace(request, model="demo", texts=texts)
     measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()))
     report = choice.applied(measured, chosen in DRAWN)
     if chosen in DRAWN:
