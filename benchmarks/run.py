@@ -33,7 +33,7 @@ HEAD, ANSWERS, TAIL = re.split(r"\{\w+\}\n", (Path(__file__).parent / "page.md")
 
 
 @dataclass
-class Result:
+class Timings:
     """The rounds of one command, and why there are no more of them, if it failed."""
 
     seconds: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Result:
     failure: str = ""
 
 
-def once(command: list[str], material: Material, result: Result, counts: bool) -> None:
+def once(command: list[str], material: Material, result: Timings, counts: bool) -> None:
     """Run a command and add what it took to its result.
 
     The peak of a child starts at that of the process it was forked from: this one has to stay small.
@@ -68,8 +68,8 @@ def once(command: list[str], material: Material, result: Result, counts: bool) -
         file.unlink()
 
 
-def measured(cases: list[Case], material: Material, rounds: int, is_warmed: bool) -> list[Result]:
-    results = [Result() for _ in cases]
+def measured(cases: list[Case], material: Material, rounds: int, is_warmed: bool) -> list[Timings]:
+    results = [Timings() for _ in cases]
     for number in range(0 if is_warmed else 1, rounds + 1):
         for case, result in zip(cases, results, strict=True):
             if not result.failure:
@@ -86,7 +86,7 @@ def limit(value: float, target: float | None, unit: str) -> tuple[str, bool]:
     return ("", False) if target is None else (f"≤ {target:.{3 if unit == '×' else 5}g}{unit}", value > target)
 
 
-def table(name: str, cases: list[Case], results: list[Result]) -> int:
+def table(name: str, cases: list[Case], results: list[Timings]) -> int:
     """Print a table; return how many of its commands failed or took too much."""
     loaded = next((median(result.megabytes) for case, result in zip(cases, results, strict=True) if case.is_loaded), 0)
     first_seconds, first_megabytes = median(results[0].seconds), median(results[0].megabytes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
-from attncli.cli.terminal import PictureFile, Terminal
+from attncli.cli.terminal import PictureFile, Terminal, is_accessible
 from attncli.errors import ExitCode, InputError
 from attncli.text import visible
 from attncli.trace.tokens import brief
@@ -158,11 +158,6 @@ class Environment:
         is_watched = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         return is_watched and not self.is_quiet
 
-    @property
-    def is_read_aloud(self) -> bool:
-        """Whether a screen reader is used: `ACCESSIBLE` is set."""
-        return os.environ.get("ACCESSIBLE", "0") not in ("", "0")
-
     def lacks_screen(self) -> str:
         """Return why nobody can look at a screen here that changes as they type; empty where somebody can."""
         streams = {"standard input": sys.stdin, "standard output": self._data, "standard error": sys.stderr}
@@ -170,7 +165,7 @@ class Environment:
             return f"{other} is not one"
         if os.environ.get("TERM") == "dumb":
             return "TERM says that this one is dumb"
-        if self.is_read_aloud:
+        if is_accessible():
             return "ACCESSIBLE says that it is read aloud"
         return ""
 

@@ -280,8 +280,9 @@ class Components:
         heads = f" of {layer.num_heads}" if layer.head_label(head) == head else ""
         if layer.num_groups < layer.num_heads:
             heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
-        if head == layer.heads[0] != layer.heads[-1] and not self._has_all_heads:
-            heads += f" (numbers of another head: --head {layer.heads[1]})"
+        others = [one for one in layer.heads if one != head]
+        if others and not self._has_all_heads:
+            heads += f" (numbers of another head: --head {others[0]})"
         facts = [heads]
         facts += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
         facts += [mark for mark in [mark_note(frame.blind_in(head))] if mark]

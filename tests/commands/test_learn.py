@@ -139,7 +139,7 @@ def test_under_a_causal_mask_the_last_word_sees_all_and_the_first_itself(attn: R
         ([f"{MOST} kk"], 5, "a lesson has room for 8 words, and the text has 9; give a shorter one"),
         ([" "], 5, "the sentence is empty"),
         (["time flies", "--query", "fly"], 2, "--query 'fly': no such query token"),
-        (["a b a", "--query", "a"], 2, "2 query tokens are called that, at 0, 2"),
+        (["a b a", "--query", "a"], 2, "2 query tokens match, at 0, 2"),
         (["--seed", "-1"], 2, "--seed -1: expected 0 to 2^63 - 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -18,8 +18,8 @@ from rich.style import Style
 from traces import layer_of, trace_of
 
 import attncli
+from attncli import errors
 from attncli.errors import InputError, UsageError
-from attncli.formats import figures
 from attncli.formats.figures import Size, figure_of, figure_of_views, written
 from attncli.formats.pictures import Drawing
 from attncli.render.block import block
@@ -121,6 +121,8 @@ def test_what_is_finer_than_a_printer_is_pooled_to_the_largest_and_said() -> Non
     assert axes.images[0].get_array().shape[:2] == (-(-900 // pool), -(-900 // pool))
     painted = np.asarray(axes.images[0].get_array())[701 // pool, 699 // pool, :3] * 255
     assert painted == pytest.approx(color_at(0.75**0.5), abs=2)
+    assert figure.axes[-1].get_xlabel() == "weights, sqrt scale"
+    assert labels(figure.axes[-1].xaxis)[:2] == ["0", "1"]
 
 
 # --- tokens along the axes ---------------------------------------------------------------------------------
@@ -225,7 +227,7 @@ def test_color_never_draws_for_a_printer(attn: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["a b", "-F", "pdf"], "--format pdf writes a file; say where with --output figure.pdf"),
+        (["a b", "-F", "pdf"], "--format pdf writes a file; give --output figure.pdf"),
         (
             ["a b", "--size", "3in"],
             "--size does not apply to table; it is of a figure: give -o figure.pdf, .png or .svg",
@@ -245,9 +247,10 @@ def test_what_a_figure_cannot_be_is_refused(attn: Run, tmp_path: Path, arguments
 def test_without_matplotlib_one_sentence_says_how_to_get_it(
     attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "find_spec", lambda _: None)
+    monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
     ran = attn("tokens", "a b", "-o", tmp_path / "x.pdf")
-    assert (ran.code, ran.err) == (2, "attn: figures need the matplotlib library: pip install 'attncli[figures]'\n")
+    command = errors.install_command("matplotlib")
+    assert (ran.code, ran.err) == (3, f"attn: a figure needs matplotlib, which is not installed: {command}\n")
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="matplotlib"):
         figure_of(attncli.inspect("a b"))
