@@ -31,9 +31,11 @@ def commands() -> str:
 def _keys() -> Iterator[str]:
     from attncli.explore.keys import HELP
 
-    yield "\n## Keys of attn explore\n\n| keys | what they do |\n|---|---|\n"
-    for keys, does in HELP:
-        yield f"| {_escaped(keys)} | {_escaped(does)} |\n"
+    yield "\n## Keys of attn explore\n"
+    for title, rows in HELP.items():
+        yield f"\n### {title}\n\n| key | |\n|---|---|\n"
+        for does, keys in rows.items():
+            yield f"| {_escaped(keys)} | {_escaped(does)} |\n"
 
 
 def _section(page: Page) -> Iterator[str]:

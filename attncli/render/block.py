@@ -93,11 +93,11 @@ def in_words(text: str, width: int | None) -> list[str]:
     """Return text in lines of at most `width` cells, broken between words where one line has room for them."""
     lines = [""]
     for word in text.split(" "):
-        room = None if width is None else width - cell_len(lines[-1]) - 1
+        room = None if width is None else width - cell_len(lines[-1])  # each begins with a blank
         if room is None or cell_len(word) <= room:
             lines[-1] += f" {word}"
             continue
-        lines += chop_cells(word, width or 1)
+        lines += [f" {part}" for part in chop_cells(word, width or 1)]
     return [line.removeprefix(" ") for line in lines if line] or [""]
 
 

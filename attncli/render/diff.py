@@ -180,16 +180,17 @@ class DiffView:
             tokens = [self._alignment(difference.queries, "queries"), self._alignment(difference.keys, "keys")]
         elsewhere = self._on_elsewhere(difference)
         parts = [self._summary(_mean_over(difference, self._both)), stack(tokens), *self._heads(elsewhere)]
-        room = 10**6 if self.height is None else self.height - lines_of([headline, *parts], self._room)
-        maps = self._maps(difference, room)
-        cells = self._cells(difference, room - sum(len(one.lines) + 1 for one in maps) - 2)
         proven = [layer for pair in difference.layers for layer in (pair.first, pair.second) if layer.proof]
         worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0, default=None)
-        end = [] if worst is None else [proof_line(worst, self.palette)]
+        proof = [] if worst is None else [proof_line(worst, self.palette)]
+        room = 10**6 if self.height is None else self.height - lines_of([headline, *parts, *proof], self._room)
+        maps = self._maps(difference, room)
+        room -= sum(len(one.lines) + 1 for one in maps)
+        cells = self._cells(difference, room - (2 if maps else 4))
         if self._changed and not (cells and maps) and room > 1:
             left_out = " and ".join([*["the cells that changed most"] * (not cells), *["three maps"] * (not maps)])
-            end.append(Text(f"--all shows {left_out}", DIM))
-        return [headline, *parts, *cells, *maps, *end]
+            proof.append(Text(f"--all shows {left_out}", DIM))
+        return [headline, *parts, *cells, *maps, *proof]
 
     def _over_sentences(self, found: Differences) -> list[RenderableType]:
         sources = found.first, found.second
@@ -250,23 +251,20 @@ class DiffView:
         heads = self.difference.heads
         changed, most = self._changed, heads[0]
         if most.jensen_shannon is None:
-            said = "no query row could be compared"
-        elif not most.jensen_shannon:
-            said = f"No head of {len(heads)} changed: the weights are the same"
+            sentence = "No query row could be compared"
         elif not changed:
-            said = (
-                f"No head of {len(heads)} changed: at most {most.jensen_shannon:.1e} bits, {self._name(most)}; rounding"
+            at_most = f"at most {most.jensen_shannon:.1e} bits ({self._name(most)}), which is rounding"
+            sentence = (
+                f"No head of {len(heads)} changed: {at_most if most.jensen_shannon else 'the weights are the same'}"
             )
         else:
-            layers = {each.layer for each in changed}
-            all_layers = {each.layer for each in heads}
-            where = f", all in layer {changed[0].layer}" if len(layers) == 1 < len(all_layers) else ""
-            said = f"{len(changed)} of {plural(len(heads), 'head')} changed{where}"
-            if len(changed) > 1:
-                said += f", most {self._name(most)}: {self._number(most.jensen_shannon)} bits"
+            every, own = ({each.layer for each in some} for some in (heads, changed))
+            where = f", all in layer {changed[0].layer}" if len(own) == 1 < len(every) else ""
+            sentence = f"{len(changed)} of {plural(len(heads), 'head')} changed{where}"
+            sentence += f", most {self._name(most)}: {self._number(most.jensen_shannon)} bits"
         worth = f"Jensen-Shannon divergence, {over}. {WORTH}"
         return block(
-            [[Segment(self.palette.fit(said), BOLD)]]
+            [[Segment(self.palette.fit(sentence), BOLD)]]
             + [[Segment(line, DIM)] for line in wrap(self.palette.fit(worth), self._room)]
         )
 
@@ -279,24 +277,36 @@ class DiffView:
         return f"{of.kind} " * several + f"L{of.layer}H{of.head}"
 
     def _heads(self, on_elsewhere: str) -> list[Block]:
-        """Return layers × heads of the divergence beside those that changed most."""
-        found, heads = self.difference, self._changed[: self.top]
-        parts = []
-        if len(found.heads) > 1 and heads:
-            numbers: dict[str, dict[tuple[int, int], float | None]] = {}
-            for each in found.heads:
-                numbers.setdefault(each.kind, {})[each.layer, each.head] = each.jensen_shannon
-            scale = Scale.up_to(heads[0].jensen_shannon or 0, "sqrt")
-            maps = [
-                TitledMap("bits" + f" · {kind}" * (len(numbers) > 1), "", HeadMap.of(own), scale)
-                for kind, own in numbers.items()
-            ]
-            lines = 10**6 if self.height is None else self.height // 2
-            parts = [stack(side_by_side(maps, self.palette, self._room, lines, min(self.precision, 4)), gap=1)]
-            if self.height is not None:
-                heads = heads[: max(len(parts[0].lines) - 1, 3)]
-        if not heads:
+        """Return layers × heads of the divergence, beside the heads that changed most where that has room."""
+        if not self._changed:
             return []
+        listed = self._listed(self.top)
+        notes = wrap(self.palette.fit(on_elsewhere), self._room) if self._elsewhere(self._changed) else []
+        below = [block([[Segment(line, DIM)] for line in notes])] if notes else []
+        if len(self.difference.heads) == 1:
+            return [stack([listed, *below])]
+        numbers: dict[str, dict[tuple[int, int], float | None]] = {}
+        for each in self.difference.heads:
+            numbers.setdefault(each.kind, {})[each.layer, each.head] = each.jensen_shannon
+        scale = Scale.up_to(self._changed[0].jensen_shannon or 0, "sqrt")
+        maps = [
+            TitledMap("bits" + f" · {kind}" * (len(numbers) > 1), "", HeadMap.of(own), scale)
+            for kind, own in numbers.items()
+        ]
+        lines = 10**6 if self.height is None else self.height // 2
+        for width in (self._room - listed.width - _BETWEEN, self._room):
+            grids = stack(side_by_side(maps, self.palette, max(width, 1), lines, min(self.precision, 3)), gap=1)
+            if grids.width <= width and len(grids.lines) <= lines:
+                break
+        if self.height is not None:
+            listed = self._listed(min(self.top, max(len(grids.lines) - 1, _FEW)))
+        if grids.width + _BETWEEN + listed.width <= self._room:
+            return [stack([hstack([grids, listed], _BETWEEN), *below])]
+        return [grids, stack([listed, *below])]
+
+    def _listed(self, count: int) -> Block:
+        """Return the heads that changed most, and their weight on tokens that are not shared."""
+        found, heads = self.difference, self._changed[:count]
         columns = [Column("head", [self._name(each) for each in heads], BOLD, "<")]
         if isinstance(found, Differences):
             means = [one for one in heads if isinstance(one, HeadDifferences)]
@@ -306,12 +316,7 @@ class DiffView:
                 columns.append(Column("sentences", [str(one.count) for one in means]))
         else:
             columns.append(self._numbers("bits", [each.jensen_shannon for each in heads]))
-        elsewhere = self._elsewhere(heads)
-        listed = table([*columns, *elsewhere], self._room)
-        is_beside = parts and parts[0].width + _BETWEEN + listed.width <= self._room
-        parts = [hstack([*parts, listed], _BETWEEN)] if is_beside else [*parts, listed]
-        notes = wrap(self.palette.fit(on_elsewhere), self._room) if elsewhere else []
-        return [*parts[:-1], stack([parts[-1], block([[Segment(line, DIM)] for line in notes])])]
+        return table([*columns, *self._elsewhere(heads)], self._room)
 
     def _elsewhere(self, found: Sequence[HeadDifference | HeadDifferences]) -> list[Column]:
         """Return the columns of the weight that is on no shared token; none where no head has any."""

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from running import program
 
+from attncli.errors import install_command
+
 MODEL = """
 import torch
 from torch import nn
@@ -167,11 +169,11 @@ def test_a_failure_says_where_what_and_draws_the_wrong_cells(failures: dict[str,
     text_shown, made = lines[1].split("; ")
     assert text_shown == f"{where} (layers.0-1): pad: attends to padding in 8 cells, in batch row 1"
     assert made == f"mask made at model.py:{line_of(MODEL, PADDED)}"
-    assert f"{where} (layers.0), batch row 1" in lines
+    assert f"{where} (layers.0)" in lines
     # What the queries of padding see is no matter.
     wrong = [["AA" if query < 2 <= key else "░░" for key in range(6)] for query in range(6)]
     assert map_of(lines, 6) == wrong
-    assert lines[-1] == "A only the call: 8 cells   ░ both   · neither"
+    assert lines[-1] == "A only the call, batch row 1: 8 cells   ░ both   · neither"
     assert "\x1b" not in failed
     assert failed.rstrip().endswith(
         f"test_masks.py:{line_of(TESTS, '    Model()(padded([6, 2]))') + 1}: AssertionError"
@@ -194,7 +196,7 @@ def test_what_it_cannot_use_is_one_sentence(failures: dict[str, str]) -> None:
 def test_without_torch_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('import sys\nsys.modules["torch"] = None\n', encoding="utf-8")
     text_shown, failures = run_pytest(project(tmp_path, "def test(attention): pass\ndef test_other(): pass"))
-    sentence = "the fixture attention takes torch, which is not installed: pip install 'attncli[torch]'"
+    sentence = f"the fixture attention needs torch, which is not installed: {install_command('torch')}"
     assert failures["test"].strip().endswith(sentence)
     assert len(failures["test"].strip().splitlines()) == 1
     assert "1 passed, 1 error" in text_shown

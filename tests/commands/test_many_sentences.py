@@ -43,7 +43,7 @@ def test_means_and_deviations_are_those_of_single_runs(attn: Run, records: Path)
         assert head["std"]["entropy"] == pytest.approx(statistics.stdev(values), rel=1e-5)
     path = records.with_name("heads.parquet")
     assert attn("heads", "--file", records, "-o", path).code == 5
-    frame = attncli.heads(TEXTS).to_dataframe("pandas")
+    frame = attncli.heads(TEXTS, model="demo").to_dataframe("pandas")
     assert pd.read_parquet(path).astype(frame.dtypes).equals(frame)
 
 
@@ -57,12 +57,10 @@ def test_two_checkpoints_are_compared_over_many_sentences(attn: Run, tiny_llama:
     assert list(document) == ["schema", "a", "b", "sentences", "unit", "heads", "notes"]
     assert (document["schema"], document["sentences"]) == ("attncli.diff/1", 3)
     table = attn("diff", "-m", "demo", "-m", tiny_llama, "--file", path, "--top", "1").out
-    assert (
-        f"heads that changed most, of {len(document['heads'])} · Jensen-Shannon divergence, 0 to 1 bit · 3 sentences"
-        in table
-    )
+    assert f"{len(document['heads'])} of {len(document['heads'])} heads changed, most L" in table
+    assert "mean ± standard deviation over 3 sentences" in table
     first = document["heads"][0]
-    assert f"{first['layer']:>5}  {first['head']:>4}  {first['jensen_shannon']:.4f} ±{first['std']:.4f}" in table
+    assert f"L{first['layer']}H{first['head']}  {first['jensen_shannon']:.4f} ±{first['std']:.4f}" in table
 
 
 def test_a_file_of_one_sentence_is_compared_as_that_sentence_is(attn: Run, tiny_llama: str, tmp_path: Path) -> None:

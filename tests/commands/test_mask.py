@@ -45,9 +45,9 @@ def test_a_mask_is_drawn_over_positions(attn: Run) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert picture(ran.out, 4) == ["2000", "1200", "0120", "0012"]
     assert "causal & window(2) · 4 queries × 4 keys" in ran.out
-    assert "1 to 2 keys per query   44 % of cells   causal: none after the query\n" in ran.out
+    assert "1 to 2 keys per query   44 % of cells allowed   causal: none after the query\n" in ran.out
     banded = attn("mask", "show", "band(1,1)", "--size", "4").out
-    assert "2 to 3 keys per query   62 % of cells   3 cells after the query\n" in banded
+    assert "2 to 3 keys per query   62 % of cells allowed   not causal: 3 cells after the query\n" in banded
 
 
 def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
@@ -184,8 +184,8 @@ def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks
     stated = attn("mask", "check", "causal.npy", "--expect", 'file("ncausal.npy")', "-F", "json").json
     assert (stated["convention"], stated["ok"]) == ("attend", False)
     for mask in ("full", "keys.npy"):
-        ways = "write 'file(\"keys.npy\")' for the one, '~file(\"keys.npy\")' for the other"
-        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: the cells do not tell", ways)
+        ways = "write 'file(\"keys.npy\")' for the first reading, '~file(\"keys.npy\")' for the other"
+        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: nothing in the cells", ways)
 
 
 # --- batches -------------------------------------------------------------------------------------------------
@@ -392,4 +392,6 @@ def test_a_file_that_is_no_mask_is_not_read_as_an_expression(attn: Run, tmp_path
     assert "unknown mask" in attn("mask", "check", "mask.txt").err
     for path in (tmp_path / "mask.txt", tmp_path / "mask.npz"):
         path.write_text("1 0\n1 1\n")
-        refused(attn("mask", "check", path), USAGE, f"a mask is not read from {path}; its ending says how: .npy, .saf")
+        refused(
+            attn("mask", "check", path), USAGE, f"cannot read a mask from {path}; expected a file ending in .npy, .saf"
+        )

@@ -8,8 +8,6 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from threading import Event
-from time import monotonic
 from typing import Any
 from unittest.mock import patch
 
@@ -19,58 +17,33 @@ from textual import events
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.pilot import Pilot
 
-from attncli.engines.interactive import InteractiveSource, Query, open_interactive
+from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.app import Explorer
 from attncli.explore.panes import BlockWidget
 from attncli.explore.view_state import ViewState
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
-from attncli.trace.trace import Trace
 
 _KEYS = {"Esc": "escape", "Tab": "tab", "Enter": "enter", "↑": "up", "↓": "down", "←": "left", "→": "right"}
 _KEYS |= {"PgDn": "pagedown", "Home": "home", "End": "end", "Backspace": "backspace", "Delete": "delete"}
 
 
-class Gated:
-    """A model that waits before it computes, as long as its gate is shut."""
-
-    def __init__(self, requests: InteractiveSource, gate: Event) -> None:
-        self.layers, self.own = requests.layers, requests.own
-        self.steps, self.tokens = requests.steps, requests.tokens
-        self._trace, self._gate = requests.trace, gate
-
-    def trace(self, question: Query, layers: Sequence[int]) -> Trace:
-        """See `InteractiveSource.trace`."""
-        self._gate.wait()
-        return self._trace(question, layers)
-
-
-class Walk:
+class KeyWalk:
     """An explorer that runs, and the terminal that it draws on."""
 
-    def __init__(self, app: Explorer, screen: Emulated, gate: Event) -> None:
+    def __init__(self, app: Explorer, screen: Emulated) -> None:
         self.screen = screen
-        self._app, self._gate = app, gate
+        self._app = app
 
-    async def press(self, *keys: str, is_busy: bool = False) -> None:
-        """Press keys as people call them, or type texts, and wait for the picture each time.
+    async def press(self, *keys: str) -> None:
+        """Press keys as people call them, or type texts, and wait for the picture each time."""
+        for key in keys:
+            await send(self._app, *([key] if key in _KEYS else key))
+            await self.drawn()
 
-        Of a busy model, that of the last character is not waited for.
-        """
-        for place, key in enumerate(keys):
-            last = is_busy and place == len(keys) - 1
-            *before, character = [key] if key in _KEYS else key
-            await send(self._app, *before)
-            if last:
-                await self._drawn()
-                self._gate.clear()
-            await send(self._app, character)
-            await self._drawn(last)
-
-    async def _drawn(self, is_busy: bool = False) -> None:
-        await fact(self._is_late if is_busy else self._is_answered)
-        if is_busy:
-            self._app._redraw()  # dimmed; it would be by itself, after a while
+    async def drawn(self) -> None:
+        """Wait for the picture of what was typed last."""
+        await fact(self._is_answered)
         await send(self._app)
         await fact(lambda: is_laid_out(self._app))
         frames = self.screen.frames
@@ -80,15 +53,6 @@ class Walk:
     def _is_answered(self) -> bool:
         answer = self._app._renderer.answer
         return answer is not None and answer.is_whole and answer.serves(self._app.look)
-
-    def _is_late(self) -> bool:
-        answer = self._app._renderer.answer  # by now it has the tokens
-        is_late = monotonic() > self._app._patient_until
-        return is_late and answer is not None and answer.look.question == self._app.look.question
-
-    async def begin(self) -> None:
-        """Wait for the first picture."""
-        await self._drawn()
 
 
 async def send(app: Explorer, *keys: str) -> None:
@@ -128,7 +92,7 @@ async def fact(is_so: Callable[[], bool]) -> None:
 
 
 def explored(
-    command: str, columns: int, lines: int, walk: Callable[[Walk], Any], environment: Mapping[str, str]
+    command: str, columns: int, lines: int, walk: Callable[[KeyWalk], Any], environment: Mapping[str, str]
 ) -> None:
     """Run the explorer as a command line says, and walk through it."""
     arguments = iter(shlex.split(command)[2:])
@@ -140,8 +104,7 @@ def explored(
             tier = {"never": "blocks"}[next(arguments)]
         else:
             text = argument
-    screen, gate = Emulated(columns, lines), Event()
-    gate.set()
+    screen = Emulated(columns, lines)
 
     class Driver(HeadlessDriver):
         is_headless = False
@@ -151,7 +114,7 @@ def explored(
 
     async def within() -> None:
         app = Explorer(
-            Gated(open_interactive(model=model), gate),
+            open_interactive(model=model),
             ViewState(Query(text)),
             Palette(tier),
             lambda look, path: "",
@@ -160,12 +123,11 @@ def explored(
         app.driver_class = Driver
 
         async def walked(_: Pilot[None]) -> None:
-            one = Walk(app, screen, gate)
+            one = KeyWalk(app, screen)
             try:
-                await one.begin()
+                await one.drawn()
                 await walk(one)
             finally:
-                gate.set()
                 app.exit()
 
         await app.run_async(size=(columns, lines), auto_pilot=walked)
@@ -179,13 +141,13 @@ def explored(
 
 
 def screen_of(
-    command: str, columns: int, lines: int, keys: str, is_busy: bool, environment: Mapping[str, str]
+    command: str, columns: int, lines: int, keys: str, environment: Mapping[str, str]
 ) -> list[Sequence[Segment]]:
     """Return what the explorer shows after some keys; a text to type stands in quotes."""
     seen: list[Sequence[Segment]] = []
 
-    async def walk(one: Walk) -> None:
-        await one.press(*pressed(keys), is_busy=is_busy)
+    async def walk(one: KeyWalk) -> None:
+        await one.press(*pressed(keys))
         seen.extend(map(trimmed, one.screen.lines()))
 
     explored(command, columns, lines, walk, environment)

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 INSTALLED = Path(sys.executable).parent
-_EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
+_EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n(?=<!-- shows (?P<shows>.*) -->\n|)")
 _PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
 _SCREEN = re.compile(
-    r"^(?P<command>attn .*)  # (?P<columns>\d+)×(?P<lines>\d+), (?P<path>docs/screens/\S+\.svg)"
-    r"(?:, after (?P<keys>.*))?$",
+    r"^(?P<command>attn .*)\n```\n\n!\[[^\]]+\]\(\S*(?P<path>screens/\S+)"
+    r' "(?P<columns>\d+)×(?P<lines>\d+)(?:, after (?P<keys>.*))?"\)$',
     re.MULTILINE,
 )
 # The last digits of a proof or of a change that is rounding belong to the processor, and so do seconds; the versions of
@@ -34,11 +34,12 @@ _MACHINE = re.compile(
 
 
 class Example(NamedTuple):
-    """A command and the output that a page shows; the page by its path in the repository."""
+    """A command on a page, the output that stands there, and the pattern that any output has to show."""
 
     page: str
     command: str
     output: str
+    shows: str | None
 
 
 def pages() -> dict[str, str]:
@@ -50,7 +51,7 @@ def pages() -> dict[str, str]:
 def examples() -> list[Example]:
     """Every command that a page shows with its output."""
     return [
-        Example(page, match["command"], match["output"])
+        Example(page, match["command"], match["output"], match["shows"])
         for page, text in pages().items()
         for match in _EXAMPLE.finditer(text)
     ]
@@ -89,7 +90,7 @@ class Screen(NamedTuple):
         if self.command.startswith("attn explore"):
             from explored import screen_of
 
-            lines: list[Any] = screen_of(self.command, self.columns, self.lines, self.keys, False, environment)
+            lines: list[Any] = screen_of(self.command, self.columns, self.lines, self.keys, environment)
         else:
             size = {"COLUMNS": str(self.columns), "LINES": str(self.lines)}
             terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
@@ -106,7 +107,9 @@ class Screen(NamedTuple):
 def screens(texts: dict[str, str] | None = None) -> dict[str, Screen]:
     """Every picture of a terminal on some pages, or on all, by its path in the repository."""
     found = (match for text in (texts or pages()).values() for match in _SCREEN.finditer(text))
-    return {m["path"]: Screen(m["command"], int(m["columns"]), int(m["lines"]), m["keys"] or "") for m in found}
+    return {
+        f"docs/{m['path']}": Screen(m["command"], int(m["columns"]), int(m["lines"]), m["keys"] or "") for m in found
+    }
 
 
 def bring_materials(folder: Path) -> None:
@@ -167,6 +170,7 @@ def main() -> None:
     from small_checkpoints import hub_cache, minilm_folder
 
     chosen = {page: text for page, text in pages().items() if page in sys.argv[1:] or not sys.argv[1:]}
+    os.environ.pop("COLUMNS", None)
     with tempfile.TemporaryDirectory() as name:
         environment = hub_cache(Path(name, "cache"), "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
 

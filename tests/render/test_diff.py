@@ -4,11 +4,13 @@ import re
 from typing import Any
 
 import numpy as np
-from running import printed
+import pytest
+from running import plain, printed
+from traces import layer_of, trace_of
 
 import attncli
-from attncli.analysis.diff import Difference
-from attncli.render.diff import DiffView
+from attncli.analysis.diff import Difference, jensen_shannon
+from attncli.render.diff import WORTH, DiffView
 from attncli.render.heatmap import Heatmap
 from attncli.render.palette import Palette
 
@@ -25,24 +27,25 @@ def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
     assert drawn(difference, width=80) == (
         "toy layer · 1 head · mask full · zeros weights, seed 0 (numpy) · 16 parameters\n"
         "random embeddings: shapes and arithmetic are real, patterns mean nothing\n"
+        "1 of 1 head changed, most L0H0: 0.0207 bits\n"
+        "Jensen-Shannon divergence, query row 1/0 b. 0 = same weights, 0.05 = a tenth\n"
+        "moved to a new key, 0.31 = half, 1 = no key in common.\n"
         "tokens A  0 a  1 b\n"
         "tokens B       0 b  1 c  2 d\n"
         "shared         =\n"
-        "heads that changed most, of 1 · Jensen-Shannon divergence, 0 to 1 bit · query \n"
-        "row 1/0 b\n"
-        "layer  head  divergence  elsewhere A  elsewhere B\n"
-        "    0     0      0.0207       0.5000       0.6667\n"
-        "elsewhere: weight on tokens that are not shared; to the divergence it is one\n"
-        "more cell\n"
-        "cells that changed most\n"
-        "layer  head  query  key         A       B    B − A\n"
-        "    0     0  1/0 b  1/0 b  0.5000  0.3333  −0.1667\n"
-        "layer 0 head 0 · 0.0207 bits\n"
-        "weights  ≤.0005  ░░░ .0028 ░▒▒▒ .016 ▒▓▓▓ .089 ▓███ .5\n"
+        "head    bits  elsewhere A  elsewhere B\n"
+        "L0H0  0.0207       0.5000       0.6667\n"
+        "elsewhere: weight on tokens only one sentence has (counted as one extra cell)\n"
+        "cells  query  key    weight A  weight B    B − A\n"
+        "L0H0   1/0 b  1/0 b    0.5000    0.3333  −0.1667\n"
+        "L0H0 · the most changed head, 0.0207 bits\n"
+        "weights  0  ░░░ .062 ░▒▒▒ .25 ▒▓▓▓ .56 ▓███ 1\n"
         "B − A    −.1667 -█-▓-▒-░  +░+▒+▓+█ +.1667   − more in A   + more in B\n"
-        "    A          B            B − A\n"
-        "    0 1        0 1 2        1\n"
-        "1 b ████   0 b ██████   1 b -█\n"
+        "    A                    B                           B − A\n"
+        "          a      b             b      c      d             b\n"
+        "1 b    0.50   0.50   0 b    0.33   0.33   0.33   1 b   -0.17\n"
+        "    ▓▓▓▓▓▓ ▓▓▓▓▓▓        ▒▓▒▓▒▓ ▒▓▒▓▒▓ ▒▓▒▓▒▓        -█-█-█\n"
+        "    ▓▓▓▓▓▓ ▓▓▓▓▓▓        ▒▓▒▓▒▓ ▒▓▒▓▒▓ ▒▓▒▓▒▓        -█-█-█\n"
     )
 
 
@@ -55,13 +58,48 @@ def test_of_a_long_sentence_the_maps_are_pooled_and_say_so() -> None:
     assert len(text.splitlines()) < 70
 
 
-def test_equal_traces_have_neither_cells_nor_maps() -> None:
+def test_where_nothing_changed_it_says_so_and_lists_no_zeros() -> None:
     trace = attncli.inspect("time flies")
     text = drawn(attncli.diff(trace, trace))
-    assert "no cell that both have has changed" in text
+    assert "No head of 4 changed: the weights are the same\n" in text
     assert "tokens  0 time  1 flies\n" in text
     assert "B − A" not in text
-    assert re.search(r"^ +0 +0 +0$", text, re.MULTILINE)
+    assert "L0H" not in text
+    # What stands before the changed word is the same under a causal mask, up to rounding.
+    texts = "time flies like an arrow", "time flies up"
+    before = [attncli.inspect(text, model="demo", layers="all") for text in texts]
+    text = drawn(attncli.diff(*before))
+    assert re.search(r"No head of 16 changed: at most \d[.]\de-\d\d bits \(L\dH\d\), which is rounding\n", text)
+    assert not re.search(r"^L\dH\d", text, re.MULTILINE)
+
+
+def test_it_opens_with_how_many_heads_changed_and_where() -> None:
+    arrays = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)  # layers, heads, queries, width
+    sides = [
+        trace_of(*(layer_of(q * factor**layer, q, layer=layer) for layer, q in enumerate(arrays))) for factor in (1, 2)
+    ]
+    assert "4 of 8 heads changed, all in layer 1, most L1H" in drawn(attncli.diff(*sides), width=80)
+
+
+def test_what_a_bit_is_worth_is_so() -> None:
+    def divergence(moved: float) -> float:
+        return float(jensen_shannon(np.array([[1.0, 0.0]]), np.array([[1 - moved, moved]]))[0])
+
+    worth = dict(part.split(" = ")[::-1] for part in WORTH.removesuffix(".").split(", "))
+    assert [f"{divergence(moved):.2g}" for moved in (0, 0.1, 0.5, 1)] == ["0", "0.052", "0.31", "1"]
+    assert list(worth.values()) == ["0", "0.05", "0.31", "1"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39), (200, 59)])
+def test_it_fits_a_screen(width: int, height: int) -> None:
+    texts = "time flies like an arrow", "fruit flies like a banana"
+    difference = attncli.diff(*(attncli.inspect(text, model="demo", layers="all") for text in texts))
+    view = DiffView(difference, Palette("truecolor"), width, height=height)
+    parts = view.renderables()
+    lines = plain(printed(parts, view.palette, width)).splitlines()
+    assert len(lines) + len(parts) - 1 <= height
+    assert ("B − A" in "\n".join(lines)) == (height > 24)
+    assert ("--all shows the cells that changed most and three maps" in lines) == (height <= 24)
 
 
 def test_two_layers_of_another_make_have_a_headline_each_and_a_mark_is_explained_once() -> None:
@@ -100,10 +138,10 @@ def test_a_pooled_cell_is_the_one_farthest_from_zero() -> None:
 def test_chosen_rows_keep_the_colours_of_all() -> None:
     first, second = (attncli.inspect(text, mask="none", seed=1, num_heads=1) for text in ("a b c d e f", "a b x d e f"))
     part = drawn(attncli.diff(first, second, queries=("d",)))
-    head = re.findall(r"^layer 0 head (\d)", part, re.MULTILINE)[0]
+    head = re.findall(r"^L0H(\d) · the most", part, re.MULTILINE)[0]
 
     def of_head(text: str) -> str:
-        return text[text.index(f"layer 0 head {head} ·") :]
+        return text[text.index(f"L0H{head} ·") :]
 
     whole = drawn(attncli.diff(first, second), top=4)
     legends = [re.findall(r"^(?:weights|B − A) .*$", of_head(text), re.MULTILINE)[:2] for text in (whole, part)]

@@ -160,7 +160,7 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
             top = None if style is None or glyph == "▄" else style.bgcolor if both else style.color
             expected = {row: top, row + 1: bottom}
         for query, colour in expected.items():
-            if query < tokens and key <= query:  # by the definition of the ramp, from 0 to 1
+            if query < tokens and key <= query:  # the ramp is of square roots
                 step = min(int(math.sqrt(weights[query, key]) * 256), 255)
                 assert colour in ramp[max(step - 1, 0) : step + 2]
                 read += 1

@@ -37,25 +37,29 @@ def test_the_picture_of_a_small_layer_is_exactly_this() -> None:
         "random embeddings: shapes and arithmetic are real, patterns mean nothing\n"
         "tokens   0 a   1 b   2 c\n"
         "ids        0     1     2\n"
-        "Q          [head 2, query 3, d_k 2]  X·W_q\n"
-        "K          [head 2, key 3, d_k 2]    X·W_k\n"
-        "V          [head 2, key 3, d_v 4]    the embeddings\n"
-        "scores     [head 2, query 3, key 3]  Q·Kᵀ × 0.7071\n"
-        "weights    [head 2, query 3, key 3]  softmax of the masked scores\n"
-        "output     [head 2, query 3, d_v 4]  weights·V\n"
-        "projected  [query 3, d_model 4]      concatenated heads·W_o\n"
-        "head 0 of 2; --head 1 has another in digits · rows are queries, columns keys\n"
+        "Q [head 2, query 3, d_k 2] X·W_q   K [head 2, key 3, d_k 2] X·W_k\n"
+        "V [head 2, key 3, d_v 4] the embeddings\n"
+        "scores [head 2, query 3, key 3] Q·Kᵀ × 0.7071\n"
+        "weights [head 2, query 3, key 3] softmax of the masked scores\n"
+        "output [head 2, query 3, d_v 4] weights·V\n"
+        "projected [query 3, d_model 4] concatenated heads·W_o\n"
+        "2 c attends to\n"
+        "               a   b  ▸c\n"
+        "L0 H0  broad   .33 .33 .33\n"
+        "L0 H1  broad   .33 .33 .33\n"
+        "head 0 of 2 (numbers of another head: --head 1) · rows are queries, columns\n"
+        "keys\n"
         "    scores, before the mask    weights\n"
         "    a b c                           a      b      c\n"
         "0 a 0 0 0                      1.0000      ·      ·\n"
         "1 b 0 0 0                      0.5000 0.5000      ·\n"
         "2 c 0 0 0                      0.3333 0.3333 0.3333\n"
-        "weights of every head   ≤.001  ░░░ .0056 ░▒▒▒ .032 ▒▓▓▓ .18 ▓███ 1   · masked\n"
-        "    head 0 head 1\n"
-        "    0 1 2  0 1 2\n"
-        "0 a ██ · · ██ · ·\n"
-        "1 b ████ · ████ ·\n"
-        "2 c ▓█▓█▓█ ▓█▓█▓█\n"
+        "weights of every head   0  ░░░ .062 ░▒▒▒ .25 ▒▓▓▓ .56 ▓███ 1   · masked\n"
+        "    head 0 broad head 1 broad\n"
+        "    0 1 2        0 1 2\n"
+        "0 a ██ · ·       ██ · ·\n"
+        "1 b ▓▓▓▓ ·       ▓▓▓▓ ·\n"
+        "2 c ▒▓▒▓▒▓       ▒▓▒▓▒▓\n"
     )
 
 
@@ -118,7 +122,7 @@ def test_what_a_mask_is_like_is_said_of_the_cells_that_are_shown() -> None:
     shown = drawn(trace, View(frozenset({"mask"}), queries=("time", "like"), keys=("an", "like")))
     assert "0 time !  · ·\n2 like    ·▓▓\n" in shown
     assert "keys   3 an   2 like\n" in shown
-    assert "of the cells shown   0 to 1 keys per query   25 % of cells   causal: none after the query\n" in shown
+    assert "of the cells shown   0 to 1 keys per query   25 % of cells allowed   causal" in shown
     assert "fully masked rows: 0   unseen keys: 3\n" in shown
     unseen = drawn(trace, View(frozenset({"mask"}), keys=("an",)))
     assert "fully masked rows: 0\n" in unseen  # the others see a key that is not shown
@@ -129,7 +133,7 @@ def test_rows_and_columns_of_a_mask_that_differ_are_both_named() -> None:
     shown = drawn(attncli.inspect("a b c", target="x y", mask="causal | keys(2,3)"), View(show=frozenset({"mask"})))
     assert "    0 1 2\n0 x ██ ·██\n1 y ██████\n" in shown
     assert "keys   0 a   1 b   2 c\n" in shown
-    assert "2 to 3 keys per query   83 % of cells\n" in shown  # no query stands at the position of a key
+    assert "2 to 3 keys per query   83 % of cells allowed\n" in shown  # no query stands at the position of a key
     tokens = ["x", "[PAD]"], ["a", "b", "[PAD]"]
     allowed = np.array([[[True, True, False], [False] * 3]])
     stream = io.StringIO()

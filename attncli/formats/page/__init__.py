@@ -47,11 +47,11 @@ def check_page(show: frozenset[str] | None) -> None:
     parts = (show or frozenset()) - _ALWAYS
     if others := parts - {"q", "k"}:
         raise UsageError(
-            f"--show {','.join(sorted(others))} does not apply to html, whose page holds the weights and the "
-            "mask, and with --show q,k the queries and keys"
+            f"--show {','.join(sorted(others))} does not apply to html; its page shows weights and mask, and q and "
+            "k with --show q,k"
         )
     if len(parts) == 1:
-        raise UsageError("a page of html draws q×k from both; write --show q,k")
+        raise UsageError("q×k needs both; give --show q,k")
 
 
 def write_page(traces: Iterable[tuple[int, Trace]], view: View, colormap: str) -> Iterator[str]:
@@ -71,8 +71,8 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
     for layer, cells in layers:
         if len(cells.rows) * len(cells.columns) > _MOST_CELLS:
             raise InputError(
-                f"layer {layer.layer} has {len(cells.rows)} × {len(cells.columns)} cells a head, more than a browser "
-                "draws (4096 × 4096); choose rows and columns with --query and --key"
+                f"layer {layer.layer} has {len(cells.rows)} × {len(cells.columns)} cells a head; a browser draws at "
+                "most 4096 × 4096. Choose with --query and --key"
             )
     style, script = _asset("style.css"), "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
     opening, closing = _asset("template.html").split("<!-- data -->")
