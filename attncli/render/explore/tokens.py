@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -173,7 +174,12 @@ class _Strip:
             lines[-1].append(cell)
         return lines
 
-    def _cell(self, place: int) -> TokenCell:
+    @cached_property
+    def _cell(self) -> Callable[[int], TokenCell]:
+        """Returns the cell of a place, which is made once while the room for it is looked for."""
+        return cache(self._made)
+
+    def _made(self, place: int) -> TokenCell:
         hit, token, previous, mark, glyph, style = self.items[place]
         opens = previous is not None and token.segment == 1 and previous.segment == 0
         bar = " ‖" if place and previous is None else " │" if opens else ""
