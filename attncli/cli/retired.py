@@ -32,6 +32,7 @@ RETIRED = {
     "reverse": "put a - before the metric: --sort -entropy",
     "revision": "name it with the model: -m NAME@REVISION",
     "rows": "use --query, which takes ranges too: --query 500:520",
+    "run fail-on": "any error ends with 1; --no-fail keeps the program's exit code",
     "run first": "use --steps N, which ends the program, or --place",
     "serve": "use attn inspect -o page.html, a page for any browser",
     "spread": "a table has the mean and the standard deviation; count others from -o FOLDER/ --show metrics",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -12,9 +13,11 @@ from attncli.trace.trace import Trace
 from attncli.trace.view import Ramp, View
 
 if TYPE_CHECKING:
+    from attncli.analysis.calls.calls import Calls
     from attncli.render.palette import Palette
 
 _ROOM = 100  # characters in a line, which a notebook has beside its margin; what cannot be less wide scrolls
+_WIDE = 1000  # of text, whose lines are as long as they are
 _LINES = 60  # of a view of a trace: more of it than a screen has, and less than a notebook would be lost in
 _MORE = "; .layer(0).head(1) shows one head, .to_dataframe() has all numbers"  # in the place of the command's options
 _INCH = 100  # pixels of a figure, as matplotlib's own have in a notebook
@@ -27,6 +30,19 @@ def html_of(result: object) -> str | None:
 
     parts = _drawn(result, Palette("truecolor"))
     return None if parts is None else notebook_html(draw(parts, "", _ROOM))
+
+
+def text_of(result: Calls) -> str:
+    """Return calls as `attn run` prints them into a file."""
+    from rich.console import Console
+
+    from attncli.render.calls import calls_parts
+    from attncli.render.palette import Palette
+
+    console = Console(file=io.StringIO(), width=_WIDE, color_system=None, highlight=False)
+    with console.capture() as printed:
+        console.print(*calls_parts(result, Palette(), None), sep="")
+    return "\n".join(line.rstrip() for line in printed.get().splitlines())
 
 
 def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:

@@ -30,17 +30,11 @@ from attncli.signals import handle_signals, restore_signals
 
 
 class Program(NamedTuple):
-    """A program, as python begins it.
+    """A program, as python begins it."""
 
-    Attributes:
-        first: what `sys.argv` begins with.
-        folder: what `sys.path` begins with.
-        run: runs it to its end.
-    """
-
-    first: str
-    folder: str
-    run: Callable[[], None]
+    first: str  # what `sys.argv` begins with
+    folder: str  # what `sys.path` begins with
+    run: Callable[[], None]  # runs it to its end
 
 
 def program_of(target: str, is_module: bool = False) -> Program:

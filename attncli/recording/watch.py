@@ -217,21 +217,13 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass
 class _RunningModule:
-    """A module whose forward runs.
-
-    Attributes:
-        module: it.
-        frame: what runs it.
-        saw_functions: whether functions were seen before it began.
-        hint: what had been handed over when it began.
-        called: the first module that it called, if it called one.
-    """
+    """A module whose forward runs."""
 
     module: nn.Module
-    frame: FrameType
-    saw_functions: bool
-    hint: tuple[int, int] | None = None
-    called: list[nn.Module] = field(default_factory=list)
+    frame: FrameType  # what runs it
+    saw_functions: bool  # before it began
+    hint: tuple[int, int] | None = None  # what had been handed over when it began
+    called: list[nn.Module] = field(default_factory=list)  # the first module that it called
 
 
 class _Thread(TorchFunctionMode):

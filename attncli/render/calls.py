@@ -1,18 +1,21 @@
-"""Calls of a running program: a line or a block for each place with what is wrong there, and maps of wrong cells."""
+"""Calls of a running program: a line for each place, and below the table each line of code with what is wrong there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Group
-from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.analysis.calls.groups import TITLES, joined_places
-from attncli.render.block import COMFORTABLE, Block, Cell, block, grid, in_words, stack
+from attncli.analysis.calls.groups import joined_modules, joined_places
+from attncli.masks.findings import Finding
+from attncli.render.block import COMFORTABLE, Block, Cell, grid
+from attncli.render.findings import SEVERITY_STYLES, finding_lines, tally
 from attncli.render.masks import compared
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import plural
@@ -24,65 +27,130 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.expectations import CallMismatch, UnexpectedError
     from attncli.analysis.calls.groups import CallGroup
 
-_ALIGN = "<<><>><<"
-_LEAST = 36  # cells of a line that findings need next to a place
+_ALIGN = {"calls": ">", "heads": ">", "queries×keys": ">"}
+_DROPPED = ("heads", "kind", "calls", "queries×keys", "module")  # the first goes first where a line is too short
+_SHORTENED = {"place": True, "module": True, "mask": False}  # and whether their end says more than their beginning
+_LEAST = 20  # cells of a line that each of them keeps while there are others
+_WIDE = 1000  # where the output sets no width
+_GREEN = Style(color="green")
 _MOST_MAPS = 3  # of places whose masks are wrong
-_STYLES = {"error": Style(color="red"), "note": Style(color="yellow")}
 
 
-def calls_parts(calls: Calls, palette: Palette, width: int | None) -> Iterator[RenderableType]:
-    """Yield a line for each place, its findings beside it; where one does not fit, a short block for each."""
-    headline, rows = block([[Segment(palette.fit(calls.headline))]]), calls.rows
+def calls_parts(
+    calls: Calls, palette: Palette, width: int | None, command: Callable[[CallGroup], str] | None = None
+) -> Iterator[RenderableType]:
+    """Yield the table, what is wrong at each line of code, errors first, and how much that is.
+
+    Args:
+        calls: of a program.
+        palette: how words are written.
+        width: cells in a line; None where the output sets none.
+        command: gives a command that shows more of a row; None where there is none.
+    """
+    yield Text(palette.fit(calls.headline))
+    rows = calls.rows
     if not rows:
-        yield headline
         return
-    table = _table(rows, palette, width)
-    yield stack([headline, table or stack(_block(row, palette, width or COMFORTABLE) for row in rows)])
+    yield _table(rows, palette, width)
+    places: dict[object, list[CallGroup]] = {}
+    for row in rows:
+        places.setdefault(row.place[:3], []).append(row)
+    parts = [part for alike in places.values() if (part := _at_a_line(calls, alike, palette, width, command))]
+    for _, renderables in sorted(parts, key=lambda part: part[0]):
+        yield Group(*renderables)
+    if calls.findings:
+        yield tally(calls.findings)
 
 
-def _table(rows: Sequence[CallGroup], palette: Palette, width: int | None) -> Block | None:
-    """Return a line for each place; None where they are not wide enough for all of its words."""
-    words = [[palette.label(text) for text in row.cells] for row in rows]
-    columns = [column for column in range(len(TITLES) - 1) if any(row[column] for row in words)]
-    align = "".join(_ALIGN[column] for column in columns) + _ALIGN[-1]
-    titles: list[Cell] = [(palette.fit(TITLES[column]), DIM) for column in (*columns, -1)]
-    places: list[list[Cell]] = [[(row[column], None) for column in columns] for row in words]
-    findings: list[list[Cell]] = [_found(row, palette) or [(row.verdict, None)] for row in rows]
-    room = None
-    if width is not None:
-        room = width - grid([titles[:-1], *places], align[:-1], None).width - 2
-        longest = max(cell_len(text) for found in [*findings, titles[-1:]] for text, _ in found)
-        if room < min(longest, _LEAST):
-            return None
-    lines: list[Sequence[Cell]] = [titles]
-    for place, found in zip(places, findings, strict=True):
-        for text, style in found:
-            for part in in_words(text, room):
-                lines.append([*place, (part, style)])
-                place = [("", None)] * len(place)
-    return grid(lines, align, None)
+def _table(rows: Sequence[CallGroup], palette: Palette, width: int | None) -> Block:
+    """Return a line for each place: of columns that are too wide some are left out, and some are cut."""
+    columns: dict[str, list[Cell]] = {
+        "place": [(palette.label(str(row.place)), None) for row in rows],
+        "module": [(palette.label(row.module or ""), None) for row in rows],
+        "calls": [(str(row.calls), None) for row in rows],
+        "kind": [(row.api, None) for row in rows],
+        "heads": [(str(row.sizes[1]), None) for row in rows],
+        "queries×keys": [(palette.fit(f"{row.sizes[2]}×{row.sizes[3]}"), None) for row in rows],
+        "mask": [(palette.label(row.mask), None) for row in rows],
+        "result": [_result(row) for row in rows],
+    }
+    if not any(text for text, _ in columns["module"]):
+        del columns["module"]
+    widths: dict[str, int] = {}
+    for title in ("", *_DROPPED):
+        columns.pop(title, None)
+        widths = {each: max(cell_len(text) for text, _ in [(each, None), *cells]) for each, cells in columns.items()}
+        excess = 0 if width is None else sum(widths.values()) + 2 * (len(widths) - 1) - width
+        if excess <= sum(max(widths[each] - _LEAST, 0) for each in widths.keys() & _SHORTENED):
+            break
+    for _ in range(excess):
+        widths[max(widths.keys() & _SHORTENED, key=lambda each: widths[each])] -= 1
+    for title, keeps_end in _SHORTENED.items():
+        if title in columns:
+            cells = columns[title]
+            columns[title] = [(palette.shortened(text, widths[title], keeps_end), style) for text, style in cells]
+    titles: list[Cell] = [(palette.fit(title), DIM) for title in columns]
+    align = "".join(_ALIGN.get(title, "<") for title in columns)
+    return grid([titles, *map(list, zip(*columns.values(), strict=True))], align, None)
 
 
-def _block(row: CallGroup, palette: Palette, width: int) -> Block:
-    """Return a place in some lines: where it is, what ran there, and what is wrong."""
-    # The line stands at the end of the first word, which is never split.
-    where = palette.shortened(str(row.place), width - 4, keeps_end=True)
-    module = f" ({row.module})" if row.module else ""
-    found = _found(row, palette)
-    _, _, _, api, heads, sizes, mask = row.cells
-    ran = [plural(row.calls, "call"), api, f"{heads} head{'s' * (heads != '1')}", sizes, row.dtype, mask]
-    ran += [] if found else [row.verdict]
-    texts = [(f"{where} {palette.label(row.place.function + module)}", BOLD), (palette.label(" · ".join(ran)), None)]
-    texts += [(f"{'error: ' * (style is _STYLES['error'])}{text}", style) for text, style in found]
-    lines: list[list[Segment]] = []
-    for index, (text, style) in enumerate(texts):
-        first, *more = in_words(text, width - 4)
-        lines += [[Segment("  " * bool(index) + first, style)], *([Segment(f"    {part}", style)] for part in more)]
-    return block(lines)
+def _result(row: CallGroup) -> Cell:
+    errors = sum(one.finding.severity == "error" for one in row.counts)
+    notes = len(row.counts) - errors
+    if errors:
+        return plural(errors, "error"), SEVERITY_STYLES["error"]
+    text = row.verdict + (f", {plural(notes, 'note')}" if notes else "")
+    return text, _GREEN if text == "ok" else SEVERITY_STYLES["note"]
 
 
-def _found(row: CallGroup, palette: Palette) -> list[Cell]:
-    return [(palette.label(one.text(row.calls)), _STYLES[one.finding.severity]) for one in row.counts]
+def _at_a_line(
+    calls: Calls,
+    rows: Sequence[CallGroup],
+    palette: Palette,
+    width: int | None,
+    command: Callable[[CallGroup], str] | None,
+) -> tuple[bool, list[RenderableType]] | None:
+    """Return what is wrong at a line of code, after whether that is no error; None where nothing is."""
+    found: dict[tuple[str, str], list[tuple[CallGroup, Finding]]] = {}
+    for row in rows:
+        findings = [one.worded(row.calls) for one in row.counts]
+        for finding in [*findings, *([row.unchecked] if row.unchecked else [])]:
+            found.setdefault((finding.code, finding.severity), []).append((row, finding))
+    if not found:
+        return None
+    findings = []
+    for each in found.values():
+        modules = joined_modules([track.place.module for row, _ in each for track in row.tracks])
+        where = f"{modules}: " if modules and len(each) < len(rows) else ""
+        finding = each[0][1]
+        cells = finding.cells if finding.comparison is None else ()  # which are drawn
+        findings.append(replace(finding, message=f"{where}{finding.message}", cells=cells))
+    place = rows[0].place
+    modules = joined_modules([track.place.module for row in rows for track in row.tracks])
+    arrow = f"  --> {place} in {place.function}{f' ({modules})' if modules else ''}"
+    parts: list[RenderableType] = [finding_lines(findings, palette, width), Text(palette.label(arrow), BOLD)]
+    parts += _source(calls, str(place), findings, palette, width)
+    drawn = next((finding.comparison for finding in findings if finding.comparison is not None), None)
+    parts += [] if drawn is None else compared(drawn, palette, width or COMFORTABLE)
+    if command is not None:
+        worst = min(found.items(), key=lambda each: each[0][1] != "error")[1][0][0]
+        parts.append(Text.assemble(("more: ", DIM), palette.label(command(worst))))
+    return not any(finding.severity == "error" for finding in findings), parts
+
+
+def _source(
+    calls: Calls, place: str, findings: Sequence[Finding], palette: Palette, width: int | None
+) -> Iterator[Text]:
+    """Yield the lines that made the masks of findings, and the line that uses them, as they are written."""
+    makers = {line: "  <-- mask made here" for finding in findings for line in finding.made_at}
+    notes = {**dict(sorted(makers.items())), place: ""}
+    sources = {line: text for line in notes if (text := calls.source(line))}
+    codes = dedent("\n".join(sources.values())).splitlines()
+    margin = max((len(line.rpartition(":")[2]) for line in sources), default=0) + 2
+    for line, code in zip(sources, codes, strict=True):
+        room = max((width or _WIDE) - margin - 3 - len(notes[line]), _LEAST)
+        parts = (f"{line.rpartition(':')[2]:>{margin}} | ", DIM), palette.shortened(code, room), (notes[line], DIM)
+        yield Text.assemble(*parts)
 
 
 def wrong_parts(error: UnexpectedError, palette: Palette, room: int) -> Iterator[RenderableType]:
@@ -92,10 +160,7 @@ def wrong_parts(error: UnexpectedError, palette: Palette, room: int) -> Iterator
         if one.finding.cells:
             drawn.setdefault(one.call.place[:3], one)
     for one in [*drawn.values()][:_MOST_MAPS]:
-        cells = one.cells
-        if cells is not None:
-            where, comparison = cells
-            name = ", ".join(filter(None, (joined_places([one.call.place]), where)))
-            yield Group(Text(palette.label(name)), *compared(comparison, palette, room))
+        if (comparison := one.comparison) is not None:
+            yield Group(Text(palette.label(joined_places([one.call.place]))), *compared(comparison, palette, room))
     if len(drawn) > _MOST_MAPS:
         yield Text(f"not drawn: {plural(len(drawn) - _MOST_MAPS, 'more place')}")

@@ -1,4 +1,4 @@
-"""Findings as a person reads them, and the report on a checkpoint."""
+"""Findings as a person reads them: in a list, in a mask, and in the report on a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from rich.text import Text
 
 from attncli.masks.findings import Finding, Severity
 from attncli.render.block import COMFORTABLE, Block, Cell, grid, in_words, wrap_cells
+from attncli.render.masks import MaskView, compared, difference, headline
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import layers_named, plural
 
 if TYPE_CHECKING:
     from attncli.analysis.check.report import Invariance, Report
+    from attncli.masks.comparison import Comparison
+    from attncli.masks.mask_grid import MaskGrid
 
 _FINE = Style(color="green")
 # How the word for each severity looks where there are colours.
@@ -69,6 +72,21 @@ def _places(finding: Finding) -> str:
     return f"{'cells' if finding.cells else 'rows'} {' '.join(places[:_PLACES])}{more}"
 
 
+def checked(
+    subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, view: MaskView
+) -> Iterator[RenderableType]:
+    """Yield what a check found, and where: the wrong cells, or without an expectation the mask."""
+    yield Text(view.palette.label(headline(subject, has_rule=bool(findings))))
+    if findings:
+        yield finding_lines(findings, view.palette, view.width)
+    if comparison is not None:
+        names = (comparison.names[0], "expected")
+        yield difference(replace(comparison, names=names), view.palette, view.room)
+    elif findings and not subject.is_ambiguous:
+        yield from view.drawn(subject)
+    yield tally(findings)
+
+
 # Cells of a line: before what a comparison came to, and of that.
 _BEFORE, _LEAST, _WIDEST = 51, 24, 100
 
@@ -90,8 +108,6 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
 
 def _wrong_cells(findings: Sequence[Finding], palette: Palette, room: int) -> Iterator[RenderableType]:
     """Yield the first masks whose wrong cells are known, each under the layer that has it."""
-    from attncli.render.masks import compared
-
     drawn = {id(one.comparison): one for one in reversed(ordered(findings)) if one.comparison is not None}
     for finding in [*reversed(drawn.values())][:_MOST_MAPS]:
         assert finding.comparison is not None

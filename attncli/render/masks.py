@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,12 +15,10 @@ from rich.text import Text
 
 from attncli.masks.comparison import Comparison
 from attncli.masks.conventions import WRITTEN
-from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import rule_of, shape_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, stack
-from attncli.render.findings import finding_lines, tally
 from attncli.render.heatmap import Heatmap, heatmaps, pooling
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.text import join_ranges, plural
@@ -122,10 +120,10 @@ class MaskPicture:
         counts = allowed.sum(axis=1)
         fewest, most = int(counts.min()), int(counts.max())
         yield f"{fewest} to {most} keys per query" if fewest < most else f"{plural(most, 'key')} per query"
-        yield f"{counts.sum() / allowed.size:.0%} of cells".replace("%", " %")
+        yield f"{counts.sum() / allowed.size:.0%} of cells allowed".replace("%", " %")
         if self._is_of_itself:
             later = int((allowed & (keys > queries)).sum())
-            yield f"{plural(later, 'cell')} after the query" if later else "causal: none after the query"
+            yield f"not causal: {plural(later, 'cell')} after the query" if later else "causal: none after the query"
         if self.blind[plane].any():
             yield f"fully masked rows: {join_ranges(np.array(self.rows.indices)[self.blind[plane]].tolist())}"
         if not allowed.any(axis=0).all():
@@ -158,7 +156,7 @@ class MaskView(NamedTuple):
 
     def shown(self, subject: MaskGrid) -> Iterator[RenderableType]:
         """Yield the pictures and the numbers of a mask."""
-        yield Text(self.palette.label(_headline(subject, has_rule=True)))
+        yield Text(self.palette.label(headline(subject, has_rule=True)))
         yield from self.drawn(subject)
 
     def drawn(self, subject: MaskGrid) -> Iterator[RenderableType]:
@@ -188,7 +186,7 @@ def pooling_note(pool: tuple[int, int], command: str) -> str:
     return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
 
 
-def _headline(subject: MaskGrid, has_rule: bool) -> str:
+def headline(subject: MaskGrid, has_rule: bool) -> str:
     """Return what a mask is: its name, the rule that its cells follow, its size, and how its values are read."""
     _, queries, keys = subject.allowed.shape
     parts = [subject.name]
@@ -219,10 +217,10 @@ def compared(comparison: Comparison, palette: Palette, room: int) -> Iterator[Re
     rows = int((comparison.only_first | comparison.only_second).any(axis=1).sum())
     line = f"{differing} of {comparison.both.size} cells differ, in {rows} of {len(comparison.both)} rows"
     yield Text(palette.fit(line))
-    yield _difference(comparison, palette, room)
+    yield difference(comparison, palette, room)
 
 
-def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
+def difference(comparison: Comparison, palette: Palette, room: int) -> Block:
     """Return the picture of where two masks differ, what its marks mean, and how often they occur."""
     queries, keys = comparison.both.shape
     rows = Axis(("",) * queries, tuple(range(comparison.past, comparison.past + queries)))
@@ -245,18 +243,3 @@ def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
     notes += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []
     picture = hstack([rows.row_labels(1, palette), block(lines)], 1)
     return stack([picture, flowing(([Segment(note, DIM)] for note in notes), room)])
-
-
-def checked(
-    subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, view: MaskView
-) -> Iterator[RenderableType]:
-    """Yield what a check found, and where: the wrong cells, or without an expectation the mask."""
-    yield Text(view.palette.label(_headline(subject, has_rule=bool(findings))))
-    if findings:
-        yield finding_lines(findings, view.palette, view.width)
-    if comparison is not None:
-        names = (comparison.names[0], "expected")
-        yield _difference(replace(comparison, names=names), view.palette, view.room)
-    elif findings and not subject.is_ambiguous:
-        yield from view.drawn(subject)
-    yield tally(findings)

@@ -26,7 +26,8 @@ def register(load: Callable[[], Any]) -> None:
     _registered[:] = [load]
 
 
-def _presentation() -> Any:
+def presentation() -> Any:
+    """Return the module that makes HTML, text, data frames and figures of results."""
     if not _registered:
         raise UsageError("results are shown by the package: take them from attncli, as in attncli.load(path)")
     return _registered[0]()
@@ -36,7 +37,7 @@ class Displayed:
     """A result that a notebook shows as the view that the command draws."""
 
     def _repr_html_(self) -> str | None:
-        html: str | None = _presentation().html_of(self)
+        html: str | None = presentation().html_of(self)
         return html
 
 
@@ -62,7 +63,7 @@ class Tabular:
         Raises:
             UsageError: neither is installed, or not the one that is asked for.
         """
-        return _presentation().frame_of(self, library)
+        return presentation().frame_of(self, library)
 
 
 class Drawable:
@@ -94,7 +95,7 @@ class Drawable:
             UsageError: matplotlib is not installed, a layer or a head is of no trace, or an argument is none of these.
             InputMismatchError: a wanted token does not exist, or none is left.
         """
-        figure: Figure = _presentation().plotted(
+        figure: Figure = presentation().plotted(
             self,
             queries=tuple(as_list(queries)),
             keys=tuple(as_list(keys)),

@@ -18,10 +18,9 @@ from attncli.trace.store import load
 
 def is_trace(name: str) -> bool:
     """Return whether a file is a saved trace, and not that of a mask alone."""
-    if name.lower().endswith(".safetensors"):
-        with suppress(Exception):  # who reads the mask says what is wrong with the file
-            check_file(name)
-            return "attncli" in Tensors(Path(name)).metadata
+    with suppress(Exception):  # who reads the mask says what is wrong with the file
+        check_file(name)
+        return "attncli" in Tensors(Path(name)).metadata
     return False
 
 

@@ -52,7 +52,12 @@ def test_a_mistyped_name_fails_with_what_is_near(attn: Callable[..., Any]) -> No
 
 @pytest.mark.parametrize(
     "command",
-    [["inspect", "x", "-m"], ["check", "-m"], ["mask", "model", "-m"], ["inspect", "x", "--engine", "transformers", "-m"]],
+    [
+        ["inspect", "x", "-m"],
+        ["check", "-m"],
+        ["mask", "model", "-m"],
+        ["inspect", "x", "--engine", "transformers", "-m"],
+    ],
     ids=" ".join,
 )
 def test_a_name_that_is_nowhere_is_refused_before_the_long_imports(

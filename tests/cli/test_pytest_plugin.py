@@ -167,11 +167,11 @@ def test_a_failure_says_where_what_and_draws_the_wrong_cells(failures: dict[str,
     text_shown, made = lines[1].split("; ")
     assert text_shown == f"{where} (layers.0-1): pad: attends to padding in 8 cells, in batch row 1"
     assert made == f"mask made at model.py:{line_of(MODEL, PADDED)}"
-    assert f"{where} (layers.0), batch row 1" in lines
+    assert f"{where} (layers.0)" in lines
     # What the queries of padding see is no matter.
     wrong = [["AA" if query < 2 <= key else "░░" for key in range(6)] for query in range(6)]
     assert map_of(lines, 6) == wrong
-    assert lines[-1] == "A only the call: 8 cells   ░ both   · neither"
+    assert lines[-1] == "A only the call, batch row 1: 8 cells   ░ both   · neither"
     assert "\x1b" not in failed
     assert failed.rstrip().endswith(
         f"test_masks.py:{line_of(TESTS, '    Model()(padded([6, 2]))') + 1}: AssertionError"

@@ -168,7 +168,7 @@ def test_a_window_longer_than_the_texts_is_said_to_be_unseen(checked: Checked, c
 
 @pytest.mark.parametrize("bug", BUGS, ids=[f"{bug.architecture}: {bug.name}" for bug in BUGS])
 def test_every_planted_mistake_has_its_own_finding(bug: Bug, checked: Checked) -> None:
-    report = checked(bug.architecture, bug.plant, documents=bug.documents)
+    report = checked(bug.architecture, bug.plant)
     assert bug.codes <= errors(report), report.findings
     # Nothing else is wrong with the layers; that other ways of running them differ may well follow.
     assert errors(report) - bug.codes - WAYS <= bug.also, report.findings
@@ -189,21 +189,6 @@ def test_a_finding_says_where_and_how_much(checked: Checked) -> None:
     most = float(finding.message.partition("up to ")[2].partition(" ")[0])
     assert finding.head is not None
     assert 0 < most <= 1
-
-
-@pytest.mark.parametrize("name", ["llama", "llama4_text"])
-def test_packed_documents_of_a_healthy_model_do_not_reach_each_other(
-    name: str, checked: Checked, configured: Callable[..., None]
-) -> None:
-    if name == "llama4_text":
-        configured(name, attention_chunk_size=4)
-    assert errors(checked(name, documents=True)) == set()
-
-
-def test_documents_of_a_model_without_positions_are_refused(checked: Checked) -> None:
-    for name, words in (("bloom", "takes no position ids"), ("bert", "told apart by a mask alone")):
-        with pytest.raises(NotExposedError, match=words):
-            checked(name, documents=True)
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,9 @@ def test_a_mask_is_drawn_over_positions(attn: Run) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert picture(ran.out, 4) == ["2000", "1200", "0120", "0012"]
     assert "causal & window(2) · 4 queries × 4 keys" in ran.out
-    assert "1 to 2 keys per query   44 % of cells   causal: none after the query\n" in ran.out
+    assert "1 to 2 keys per query   44 % of cells allowed   causal: none after the query\n" in ran.out
     banded = attn("mask", "show", "band(1,1)", "--size", "4").out
-    assert "2 to 3 keys per query   62 % of cells   3 cells after the query\n" in banded
+    assert "2 to 3 keys per query   62 % of cells allowed   not causal: 3 cells after the query\n" in banded
 
 
 def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:

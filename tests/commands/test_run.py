@@ -1,6 +1,7 @@
 """`attn run` as a user runs it: the program as it is, and its attention beside it."""
 
 import importlib
+import itertools
 import json
 import subprocess
 import sys
@@ -94,7 +95,8 @@ def table(ran: subprocess.CompletedProcess[str]) -> list[list[str]]:
     """The cells of the rows of a table on stderr, in which two blanks stand between them."""
     lines = ran.stderr.splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith("place  "))
-    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines[first + 1 :]]
+    rows = itertools.takewhile(bool, lines[first + 1 :])
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in rows]
 
 
 @pytest.mark.usefixtures("warm")
@@ -105,8 +107,8 @@ def test_the_program_is_as_it_is_and_the_table_stands_on_stderr(train: Path) -> 
     assert ran.returncode == 4
     assert ran.stdout.splitlines()[-1] == "--epochs 1 -F x told"
     assert table(ran) == [
-        ["model.py:15", "Block.attend", "layers.0-2", "12", "sdpa", "2", "8×8", "causal", "ok"],
-        ["model.py:28", "Pooler.forward", "pooler.attn", "4", "mha", "2", "1×8", "pad (rows 1-2 of 3)", "ok"],
+        ["model.py:15", "layers.0-2", "12", "sdpa", "2", "8×8", "causal", "ok"],
+        ["model.py:28", "pooler.attn", "4", "mha", "2", "1×8", "pad (rows 1-2 of 3)", "ok"],
     ]
     assert "2 places, 16 calls, " in ran.stderr
 
@@ -141,7 +143,13 @@ def test_expect_ends_with_1_where_a_call_is_not_as_expected(train: Path) -> None
     wrong = run("--expect", "full", "--place", "Block.*", "train.py")
     assert wrong.returncode == FINDINGS
     assert wrong.stdout == right.stdout
-    assert "missing: misses an allowed key in 28 cells" in wrong.stderr
+    assert "error  missing  misses an allowed key in 28 cells" in wrong.stderr
+    line = MODEL.splitlines()[14].strip()
+    assert f"--> model.py:15 in Block.attend (layers.0-2)\n  15 | {line}\n28 of 64 cells differ" in wrong.stderr
+    more = wrong.stderr.partition("more: attn ")[2].splitlines()[0]
+    assert more == "run --place model.py:15 --save calls train.py"
+    assert forked(*more.split()).returncode == 0  # without --expect nothing is wrong there
+    assert run("--expect", "full", "--no-fail", "train.py").returncode == 0
     assert run("--expect", "pad", "--place", "*.attn", "train.py").returncode == 0
     failed = run("--expect", "full", "train.py", "a", "b", "c")
     assert failed.returncode == 3  # the program's own
@@ -153,7 +161,7 @@ def test_expect_takes_the_mask_of_each_place(train: Path) -> None:
     assert [cells[-1] for cells in table(right)] == ["ok", "ok"]
     wrong = run("--expect", "causal", "--expect", "pooler.*=pad(left=1)", "train.py")
     assert wrong.returncode == FINDINGS
-    assert "pad: attends to padding" in wrong.stderr
+    assert "attends to padding" in wrong.stderr
     some = run("--expect", "pooler.*=pad", "-F", "json", "train.py")
     assert some.returncode == 0
     assert [one["expected"] for one in json.loads(some.stderr)["places"]] == [None, None, None, "pad"]
@@ -163,12 +171,12 @@ def test_steps_end_the_program(train: Path) -> None:
     ran = run("--steps", "2", "train.py", "a")
     assert ran.returncode == 0
     assert [line.split()[0] for line in ran.stdout.splitlines()] == ["0"]  # the second ends before it is printed
-    assert [row[3] for row in table(ran)] == ["6", "2"]
+    assert [row[2] for row in table(ran)] == ["6", "2"]
 
 
 def test_place(train: Path) -> None:
     ran = run("--place", "layers.1", "train.py")
-    assert table(ran) == [["model.py:15", "Block.attend", "layers.1", "4", "sdpa", "2", "8×8", "causal", "ok"]]
+    assert table(ran) == [["model.py:15", "layers.1", "4", "sdpa", "2", "8×8", "causal", "ok"]]
     assert "no attention ran at the places that --place names; 16 calls ran elsewhere" in run(
         "--place", "nowhere", "train.py"
     ).stderr  # fmt: skip
@@ -208,7 +216,7 @@ def test_the_rank_of_a_distributed_program_stands_with_its_table(folder: Path) -
     with ThreadPoolExecutor(2) as pool:
         ran = [*pool.map(lambda rank: program("run", *arguments, rank, cwd=folder), "01")]
     for rank, each in enumerate(ran):
-        assert each.returncode == 0, each.stderr
+        assert each.returncode == FINDINGS, each.stderr
         assert f"rank {rank} of 2: 1 place, 1 call, " in each.stderr
     run("-o", "calls.json", "wrong.py", RANK="3", WORLD_SIZE="4")  # as torchrun says it
     document = json.loads(Path("calls.json").read_text())
@@ -216,15 +224,16 @@ def test_the_rank_of_a_distributed_program_stands_with_its_table(folder: Path) -
     assert "rank" not in run("wrong.py", RANK="0", WORLD_SIZE="1").stderr
 
 
-def test_findings_fail_only_where_that_is_asked_for(folder: Path) -> None:
+def test_an_error_ends_with_1_unless_the_program_keeps_its_code(folder: Path) -> None:
     (folder / "wrong.py").write_text(WRONG)
     ran = run("wrong.py")
-    assert ran.returncode == 0
-    (row,) = table(ran)
-    assert row[:6] == ["wrong.py:6", "<module>", "1", "sdpa", "2", "3×8"]
-    assert row[-1].startswith("shape: is_causal aligns 3 queries and 8 keys top-left")
-    assert run("--fail-on", "shape", "wrong.py").returncode == FINDINGS
-    assert run("--fail-on", "leak", "wrong.py").returncode == 0
+    assert ran.returncode == FINDINGS
+    assert table(ran) == [["wrong.py:6", "1", "sdpa", "2", "3×8", "causal, aligned top-left", "1 error"]]
+    assert "error  shape  is_causal aligns 3 queries and 8 keys top-left" in ran.stderr
+    assert run("--no-fail", "wrong.py").returncode == 0
+    saved = run("--save", "calls", "wrong.py")
+    command = saved.stderr.partition("more: attn ")[2].splitlines()[0]
+    assert forked(*command.split()).returncode == 0
 
 
 def test_a_program_that_fails_is_reported_until_then(folder: Path) -> None:
@@ -271,7 +280,7 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
         (("--expect", "casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "pad", "--expect", "a.*=casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "=causal", "none.py"), USAGE, "'=causal' has no pattern before the '='"),
-        (("--fail-on", "leek", "none.py"), USAGE, "did you mean 'leak'?"),
+        (("--fail-on", "leak", "none.py"), USAGE, "--no-fail keeps the program's exit code"),
         (("--steps", "0", "none.py"), USAGE, "'--steps': expected at least 1"),
         (("-o", "calls.svg", "none.py"), USAGE, "expected a file ending in .json, .tsv or .txt"),
         (("--save", "none.py", "none.py"), INPUT, "--save none.py: File exists"),
@@ -307,7 +316,8 @@ def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
     importlib.import_module("attncli.recording.watch")
     importlib.import_module("attncli.render.calls")
     monkeypatch.setattr(broken, fail)
-    (folder / "wrong.py").write_text(WRONG + "import sys\ntorch.nn.Linear(4, 4)(q)\nsys.exit(len(sys.argv) - 1)\n")
+    program_text = WRONG.replace("is_causal=True", "") + "import sys\ntorch.nn.Linear(4, 4)(q)\n"
+    (folder / "wrong.py").write_text(program_text + "sys.exit(len(sys.argv) - 1)\n")
     for code in (0, 3):
         ran = run("--save", "traces", "wrong.py", *["x"] * code)
         assert ran.returncode == code

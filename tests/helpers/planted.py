@@ -25,7 +25,6 @@ class Bug:
         plant: changes the model.
         codes: the findings of severity error that say so.
         says: what one of their messages contains.
-        documents: whether it shows in packed documents alone.
         also: other errors of the layers that follow from it.
     """
 
@@ -34,14 +33,11 @@ class Bug:
     plant: Plant
     codes: frozenset[str]
     says: str = ""
-    documents: bool = False
     also: frozenset[str] = frozenset()
 
 
-def bug(
-    name: str, architecture: str, plant: Plant, *codes: str, says: str = "", documents: bool = False, also: str = ""
-) -> Bug:
-    return Bug(name, architecture, plant, frozenset(codes), says, documents, frozenset(also.split()))
+def bug(name: str, architecture: str, plant: Plant, *codes: str, says: str = "", also: str = "") -> Bug:
+    return Bug(name, architecture, plant, frozenset(codes), says, frozenset(also.split()))
 
 
 # --- ways to plant -----------------------------------------------------------------------------------------
@@ -152,10 +148,6 @@ def top_left(build: Any) -> Any:
         return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
 
     return built
-
-
-def ones_for_none(mask: Any, arguments: dict[str, Any]) -> Any:
-    return torch.ones_like(arguments["input_ids"]) if mask is None else mask
 
 
 def all_ones(_: Any, arguments: dict[str, Any]) -> Any:
@@ -306,9 +298,6 @@ BUGS = [
     bug("a mask of another sentence", "llama", masks(lambda allowed: allowed.roll(1, 0)), "pad", "missing",
         also="dead-row"),
     bug("fill added twice", "llama", doubled_padding, "double-fill", also="proof"),
-    bug("documents reach each other", "llama", argument("attention_mask", ones_for_none), "document", documents=True),
-    bug("documents reach each other in one layer", "qwen2", masks(lambda allowed: allowed | ~future(allowed), 1),
-        "document", documents=True, also="pad window"),
     bug("positions not derived", "gpt2", argument("position_ids", from_nought), "padding-side"),
     bug("positions begin again with a cache", "llama", argument("position_ids", from_nought), "cache"),
     bug("top-left with a cache", "llama", function("create_causal_mask", top_left), "cache"),

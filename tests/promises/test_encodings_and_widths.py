@@ -68,7 +68,7 @@ def test_every_word_and_number_is_there_in_every_encoding(command: str, encoding
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_masked_cell_is_no_low_one_and_a_glyph_is_no_token(encoding: str) -> None:
     out = ran("mask show", encoding).out
-    lines = [line.split()[2:] for line in out.splitlines() if re.match(r"\d ", line)]
+    lines = [line.split()[2:] for line in out.splitlines() if re.match(r"\d ", line)][:4]
     masked = "." if encoding == "ascii" else "·"
     for query, line in enumerate(lines):  # window(2): itself and the one before
         cells = "".join(line)

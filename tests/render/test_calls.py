@@ -1,6 +1,9 @@
-"""The table of calls: it fits every width, and never cuts the line that it is about."""
+"""Calls as they are printed: a table that fits every width, and what is wrong at which line of code."""
+
+from pathlib import Path
 
 import pytest
+import torch
 from live_calls import CAUSAL, B, H, T, mask_argument, sdpa
 from rich.cells import cell_len
 from running import plain, printed
@@ -24,67 +27,76 @@ PLACES = [
 PLAIN, COLORED = Palette("ascii", "ascii"), Palette("truecolor")
 
 
-@pytest.mark.parametrize(("palette", "width"), [(TIERS[0], 200), (TIERS[2], 80), (TIERS[3], 40)], ids=str)
-def test_a_place_keeps_its_line_at_every_width(width: int, palette: Palette) -> None:
+def lines_of(calls: Calls, palette: Palette, width: int) -> list[str]:
+    calls.finish()
+    return plain(printed(calls_parts(calls, palette, width), palette, width)).splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+@pytest.mark.parametrize("palette", [TIERS[0], TIERS[3]], ids=str)
+def test_each_place_has_one_line_that_keeps_its_number_at_every_width(width: int, palette: Palette) -> None:
     calls = Calls()
     for place in PLACES:
         calls.take(sdpa(mask_argument(CAUSAL), at=place))
-        calls.take(sdpa(is_causal=True, size=(B, 1, T), at=place))
-    calls.finish()
-    (table,) = calls_parts(calls, palette, width)
-    lines = plain(printed([table], palette, width)).splitlines()
-    assert all(cell_len(line) <= width for line in lines)
-    for place in PLACES:
-        assert any(f":{place.line} " in f"{line} " for line in lines)
-    text = " ".join(" ".join(lines).split())
-    assert text.count(palette.label("causal, aligned top-left")) == len(PLACES)
-    assert text.count("shape: is_causal aligns") == len(PLACES)
+    table = lines_of(calls, palette, width)[1:]
+    assert len(table) == 1 + len(PLACES)
+    assert all(cell_len(line) <= width for line in table)
+    for place, line in zip(PLACES, table[1:], strict=True):
+        assert f":{place.line} " in line
+        assert line.endswith(" causal  ok")
+    assert ("module" in table[0]) == (width > 40)
+    assert ("heads" in table[0]) == (width > 80)
 
 
-def test_where_a_line_is_too_short_for_a_place_each_has_a_block_with_its_findings() -> None:
-    calls = Calls()
-    for place in PLACES[:2]:
-        calls.take(sdpa(mask_argument(CAUSAL), at=place))
-    calls.take(sdpa(is_causal=True, size=(B, 1, T), at=PLACES[0]))
-    calls.finish()
-    (table,) = calls_parts(calls, PLAIN, 110)
-    lines = [line.partition(" 1 query")[0].strip() for line in printed([table], PLAIN, 110).splitlines()]
-    assert lines[1:9] == [
-        "model.py:7 Block.forward (layers.0.attn)",
-        f"1 call . sdpa . {H} heads . 8x8 . float32 . causal . ok",
-        f"{DEEP}:1234 Block.forward",
-        f"({PLACES[1].module})",
-        f"1 call . sdpa . {H} heads . 8x8 . float32 . causal . ok",
-        "model.py:7 Block.forward (layers.0.attn)",
-        f"1 call . sdpa . {H} heads . 1x8 . float32 . causal, aligned top-left",
-        "error: shape: is_causal aligns",
-    ]
-
-
-def test_twelve_layers_are_a_line_or_a_block() -> None:
+def test_twelve_layers_are_a_line() -> None:
     calls = Calls()
     for layer in range(12):
         calls.take(sdpa(mask_argument(CAUSAL), at=CallSite("gpt2.py", 6, "<module>", f"h.{layer}.attn")))
+    titles = "place module calls kind heads queriesxkeys mask result"
+    shown = [" ".join(line.split()) for line in lines_of(calls, PLAIN, 80)[1:]]
+    assert shown == [titles, f"gpt2.py:6 h.0-11.attn 12 sdpa {H} 8x8 causal ok"]
+
+
+SOURCE = """\
+def attend(q, k, mask):
+    if mask is not None:
+        mask = mask.tril(1)
+    return F.scaled_dot_product_attention(q, k, k, attn_mask=mask)
+"""
+
+
+def test_a_finding_stands_with_the_lines_of_code_the_wrong_cells_and_a_command(folder: Path) -> None:
+    Path("model.py").write_text(SOURCE)
+    mask = mask_argument(CAUSAL | torch.ones(T, T, dtype=torch.bool).tril(1))._replace(made_at="model.py:3")
+    calls = Calls("causal")
+    calls.take(sdpa(at=CallSite("other.py", 1, "attend", None), dropout=0.1, is_training=False))
+    for layer in range(2):
+        calls.take(sdpa(mask, at=CallSite("model.py", 4, "attend", f"layers.{layer}")))
     calls.finish()
-
-    def lines(width: int) -> list[str]:
-        (table,) = calls_parts(calls, PLAIN, width)
-        return [" ".join(line.split()) for line in printed([table], PLAIN, width).splitlines()[1:]]
-
-    titles = "place module calls kind heads queriesxkeys mask findings"
-    assert lines(120) == [titles, f"gpt2.py:6 <module> h.0-11.attn 12 sdpa {H} 8x8 causal ok"]
-    assert lines(80) == [
-        "gpt2.py:6 <module> (h.0-11.attn)",
-        f"12 calls . sdpa . {H} heads . 8x8 . float32 . causal . ok",
+    parts = calls_parts(calls, PLAIN, 80, lambda row: f"attn run --place {row.place}")
+    shown = printed(parts, PLAIN, 80).splitlines()
+    start = shown.index("  --> model.py:4 in attend (layers.0-1)")
+    message = " ".join(" ".join(shown[start - 2 : start]).split())
+    assert message.startswith("error leak attends to the future in 7 cells")
+    assert shown[start + 1 : start + 5] == [
+        "  3 |     mask = mask.tril(1)  <-- mask made here",
+        "  4 | return F.scaled_dot_product_attention(q, k, k, attn_mask=mask)",
+        "7 of 64 cells differ, in 7 of 8 rows",
+        "  0 1 2 3 4 5 6 7",
     ]
+    assert shown[start + 5].startswith("0 ::AA")
+    assert "more: attn run --place model.py:4" in shown[start:]
+    assert shown[-1] == "3 errors"
 
 
-def test_errors_and_notes_have_colours_where_there_are_some() -> None:
+def test_errors_come_before_notes_and_have_colours_where_there_are_some() -> None:
     calls = Calls()
+    calls.take(sdpa(at=PLACES[2], unsupported="the score_mod"))
     calls.take(sdpa(is_causal=True, size=(B, 1, T), at=PLACES[0]))
     calls.finish()
     for width in (60, 200):
-        (table,) = calls_parts(calls, COLORED, width)
-        assert "\x1b[31m" in printed([table], COLORED, width)
-        (table,) = calls_parts(calls, PLAIN, width)
-        assert "\x1b" not in printed([table], PLAIN, width)
+        text = printed(calls_parts(calls, COLORED, width), COLORED, width)
+        assert plain(text).index("error  shape") < plain(text).index("note  not checked")
+        assert "\x1b[1;31merror" in text
+        assert "\x1b[33mnot checked" in text
+        assert "\x1b" not in printed(calls_parts(calls, PLAIN, width), PLAIN, width)

@@ -118,7 +118,7 @@ def test_what_a_mask_is_like_is_said_of_the_cells_that_are_shown() -> None:
     shown = drawn(trace, View(frozenset({"mask"}), queries=("time", "like"), keys=("an", "like")))
     assert "0 time !  · ·\n2 like    ·▓▓\n" in shown
     assert "keys   3 an   2 like\n" in shown
-    assert "of the cells shown   0 to 1 keys per query   25 % of cells   causal: none after the query\n" in shown
+    assert "of the cells shown   0 to 1 keys per query   25 % of cells allowed   causal" in shown
     assert "fully masked rows: 0   unseen keys: 3\n" in shown
     unseen = drawn(trace, View(frozenset({"mask"}), keys=("an",)))
     assert "fully masked rows: 0\n" in unseen  # the others see a key that is not shown
@@ -129,7 +129,7 @@ def test_rows_and_columns_of_a_mask_that_differ_are_both_named() -> None:
     shown = drawn(attncli.inspect("a b c", target="x y", mask="causal | keys(2,3)"), View(show=frozenset({"mask"})))
     assert "    0 1 2\n0 x ██ ·██\n1 y ██████\n" in shown
     assert "keys   0 a   1 b   2 c\n" in shown
-    assert "2 to 3 keys per query   83 % of cells\n" in shown  # no query stands at the position of a key
+    assert "2 to 3 keys per query   83 % of cells allowed\n" in shown  # no query stands at the position of a key
     tokens = ["x", "[PAD]"], ["a", "b", "[PAD]"]
     allowed = np.array([[[True, True, False], [False] * 3]])
     stream = io.StringIO()

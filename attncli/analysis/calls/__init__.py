@@ -48,5 +48,6 @@ def watching_all(calls: Calls, module: Any = None) -> Iterator[None]:
     """Have calls take what runs inside, and what the inputs of modules say of it; see `watch`."""
     from attncli.recording.watch import watching
 
-    with watching(calls.take, module, calls.notes, calls.here):
+    with watching(calls.take, module, calls.notes, calls.here) as watch:
+        calls.folder = watch.start
         yield

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from threading import get_ident
 from time import perf_counter
 from typing import Any, overload
@@ -27,7 +29,6 @@ from attncli.analysis.calls.groups import (
     CallGroup,
     ModuleCalls,
     call_groups,
-    plain_table,
 )
 from attncli.analysis.calls.step_findings import findings_of_step
 from attncli.analysis.calls.steps import ForwardPass, RecordedCall, ThreadState
@@ -37,10 +38,11 @@ from attncli.recording.call import LOOKED_FOR, AttentionCall, CallSite
 from attncli.recording.detach import detached
 from attncli.recording.notes import Notes
 from attncli.text import plural, visible
-from attncli.trace.display import Displayed
+from attncli.trace.display import Displayed, presentation
 
 _MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
 _FULL = f"{_MOST_BYTES >> 20} MiB of masks are kept for check, and later ones are not held against anything"
+_MOST_DRAWN = 3  # lines of the program whose wrong cells are drawn
 _MOST_STEPS = 64  # whose findings are known when they come again
 
 
@@ -57,13 +59,14 @@ class Calls(Displayed, Sequence[CallGroup]):
         seconds: how long the program was watched.
         notes: what the rows do not say, a sentence each.
         left_out: how many calls were seen that `place` leaves out.
+        folder: that the program's files are named from.
         rank: which process of a distributed program was watched, and of how many; None of one that is alone.
     """
 
     def __init__(self, expect: Expected | None = None, place: str | None = None, is_kept: bool = True) -> None:
         self.seconds = 0.0
         self.notes = Notes()
-        self.left_out = 0
+        self.left_out, self.folder = 0, os.getcwd()
         self.rank: tuple[int, int] | None = None
         self._begun: float | None = None
         self._expected = None if expect is None else Expectations.parse(expect)
@@ -76,6 +79,7 @@ class Calls(Displayed, Sequence[CallGroup]):
             _MOST_STEPS, lambda entry: entry[0].size
         )
         self._to_check: list[ForwardPass] = []
+        self._drawn: set[tuple[object, ...]] = set()
         self._bytes = 0
 
     # --- taking ---------------------------------------------------------------------------------------------
@@ -169,13 +173,25 @@ class Calls(Displayed, Sequence[CallGroup]):
             wrong = [*mismatches(step.calls, expected)]
         found = []
         for (call, _), of_step, own in zip(step.calls, findings_of_step(step.calls), wrong, strict=True):
-            findings = [*map(call.with_lines, (*call.findings, *of_step, *(one.finding for one in own)))]
+            found_here = (*call.findings, *of_step, *(replace(one.finding, comparison=one.comparison) for one in own))
+            findings = [call.with_lines(self._with_map(each, call.place)) for each in found_here]
             # A note that padding or later keys are seen says nothing where that is an error, or expected.
             settled = {one.code for one in findings if one.severity == "error"} & {"leak", "pad"}
             is_as_expected = expected is not None and expected.at(call.place) is not None and not own
             settled |= {"leak"} if is_as_expected else set()
             found.append(tuple(one for one in findings if one.severity == "error" or one.code not in settled))
         return found
+
+    def _with_map(self, finding: Finding, place: CallSite) -> Finding:
+        """Return a finding with its wrong cells at the first places alone, as these take memory."""
+        if finding.comparison is not None and len(self._drawn) < _MOST_DRAWN:
+            self._drawn.add(place[:3])
+        return finding if place[:3] in self._drawn else replace(finding, comparison=None)
+
+    def source(self, line: str) -> str:
+        """Return a line of the program, `train.py:40`, as it is written; nothing where it cannot be read."""
+        file, _, number = line.rpartition(":")
+        return linecache.getline(os.path.join(self.folder, file), int(number)).rstrip()
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -282,8 +298,8 @@ class Calls(Displayed, Sequence[CallGroup]):
         return len(self.rows)
 
     def __str__(self) -> str:
-        """Return the table."""
-        return plain_table(self.headline, self.rows)
+        """Return what `attn run` prints."""
+        return presentation().text_of(self)
 
     def __repr__(self) -> str:
         """Return what was seen, in a line."""

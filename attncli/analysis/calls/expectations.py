@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.calls.groups import FindingCount, joined_places
+from attncli.analysis.calls.groups import joined_places
 from attncli.analysis.calls.step_findings import padding_of
 from attncli.analysis.calls.steps import CallContext, RecordedCall
 from attncli.errors import AttnError, UsageError
@@ -144,11 +144,10 @@ class CallMismatch(NamedTuple):
     expected: Expression | None
 
     @property
-    def cells(self) -> tuple[str, Comparison] | None:
+    def comparison(self) -> Comparison | None:
         """Which cells are wrong, in the first batch row and head where some are; None where it is no matter of cells.
 
-        The batch row and the head in words, where there are several, and the call beside what is expected; where it
-        does not matter what a query sees, they agree.
+        Where it does not matter what a query sees, both agree.
         """
         mask, expected = self.call.mask, self.expected
         if mask is None or expected is None or not self.finding.cells:
@@ -163,10 +162,9 @@ class CallMismatch(NamedTuple):
         if not len(found):
             return None
         row, head = found[0].tolist()
-        names = [f"batch row {row}"] * (len(planes) > 1) + [f"head {head}"] * (planes.shape[1] > 1)
+        names = ["the call", *[f"batch row {row}"] * (len(planes) > 1), *[f"head {head}"] * (planes.shape[1] > 1)]
         plane, seen = differs[row, head], planes[row, head]
-        compared = Comparison(("the call", "expected"), plane & seen, plane & ~seen, seen & ~plane, mask.past)
-        return ", ".join(names), compared
+        return Comparison((", ".join(names), "expected"), plane & seen, plane & ~seen, seen & ~plane, mask.past)
 
 
 class UnexpectedError(AssertionError):
@@ -191,7 +189,9 @@ class UnexpectedError(AssertionError):
     def _lines(self) -> Iterator[str]:
         places: dict[tuple[tuple[object, ...], str], list[CallSite]] = {}
         for one in self.wrong:
-            text = FindingCount(one.call.with_lines(one.finding), 1).text(1)
+            finding = one.call.with_lines(one.finding)
+            advice = f". {finding.advice}" if finding.advice else ""
+            text = f"{finding.code}: {finding.message}{finding.maker}{advice}"
             places.setdefault((one.call.place[:3], text), []).append(one.call.place)
         for (_, text), alike in [*places.items()][:_MOST_LINES]:
             yield visible(f"{joined_places(alike)}: {text}")

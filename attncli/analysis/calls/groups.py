@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.masks import CallMask
     from attncli.trace.trace import Trace
 
-TITLES = ("place", "module", "calls", "kind", "heads", "queries×keys", "mask", "findings")
 NOTHING_EXPECTED = "no expectation"  # of a place, where there are expectations for others
 _NOT_READ = "not read: "
 _MOST_RULES = 8  # of a place, told apart
@@ -40,12 +39,10 @@ class FindingCount:
     finding: Finding
     calls: int = 0
 
-    def text(self, calls: int) -> str:
-        """Return the finding in words, in how many of the calls it was found where that is not all, and what to do."""
+    def worded(self, calls: int) -> Finding:
+        """Return the finding with how many of the calls have it, where that is not all."""
         often = f" (in {self.calls} of {calls} calls)" if self.calls < calls else ""
-        kind = "" if self.finding.severity == "error" else "note: "
-        advice = f"; {self.finding.advice}" if self.finding.advice else ""
-        return f"{kind}{self.finding.code}: {self.finding.message}{often}{self.finding.maker}{advice}"
+        return replace(self.finding, message=self.finding.message + often)
 
 
 @dataclass(eq=False)
@@ -64,6 +61,8 @@ class ModuleCalls:
         masks: what the masks were, in words; two at most, as more than one is not shown.
         counts: what was found, by its code and severity.
         first: copies of the first call, where they are kept.
+        irregular: the last mask that follows no rule.
+        changes: how often that was another one than before, the first one counted.
     """
 
     api: Api
@@ -77,6 +76,8 @@ class ModuleCalls:
     masks: set[str] = field(default_factory=set)
     counts: dict[tuple[str, str], FindingCount] = field(default_factory=dict)
     first: AttentionCall | None = None
+    irregular: CallMask | None = None
+    changes: int = 0
 
     def count(self, call: AttentionCall, mask: CallMask | None, unread: str | None) -> None:
         """Take in a call."""
@@ -91,6 +92,8 @@ class ModuleCalls:
         self.rules[rule if is_counted else UNKNOWN] += 1
         if len(self.masks) < 2:
             self.masks.add(rule if mask is None else str(mask))
+        if mask is not None and UNKNOWN in rule and mask is not self.irregular:
+            self.irregular, self.changes = mask, self.changes + 1
 
     def add(self, findings: tuple[Finding, ...]) -> None:
         """Take in what was found in a call."""
@@ -109,6 +112,22 @@ class ModuleCalls:
         """Whether each mask is what is expected, or else follows a rule that one knows by its name."""
         is_read = not any(rule.startswith(_NOT_READ) for rule in self.rules)
         return is_read and (self.expected is not None or not any(UNKNOWN in rule for rule in self.rules))
+
+    @property
+    def suspicions(self) -> str:
+        """What is odd about a mask that follows no rule, a sentence each."""
+        if self.irregular is None:
+            return ""
+        batch, heads, queries, _ = self.irregular.shape
+        planes = {plane.shape[:2] for plane in self.irregular.planes}
+        found = ""
+        if batch > 1 and planes == {(1, 1)}:
+            found += f". One 2-D mask serves {batch} sequences"
+            is_padding = f". It has {queries} rows for {batch} sequences: padding has the shape [batch, 1, 1, keys]"
+            found += is_padding if queries == batch else ""
+        elif batch > 1 and batch == heads and (1, heads) in planes:
+            found += f". It differs by heads, and the batch has {batch} sequences too"
+        return found + (f". It changed {plural(self.changes - 1, 'time')} in {self.calls} calls" * (self.changes > 1))
 
     @property
     def all_findings(self) -> tuple[FindingCount, ...]:
@@ -216,11 +235,14 @@ class CallGroup:
         return "ok" if all(track.is_judged for track in self.tracks) else "not checked"
 
     @property
-    def cells(self) -> list[str]:
-        """The words of the row in the table but its findings, in the order of `TITLES`."""
-        _, heads, queries, keys = self.sizes
-        place = f"{self.place}  {self.place.function}"
-        return [place, self.module or "", str(self.calls), self.api, str(heads), f"{queries}×{keys}", self.mask]
+    def unchecked(self) -> Finding | None:
+        """Why the mask of some of its calls was not checked, as a note; None where it was."""
+        if self.verdict != "not checked":
+            return None
+        if any(rule.startswith(_NOT_READ) for track in self.tracks for rule in track.rules):
+            return Finding("not checked", "note", f"the mask is {self.mask}")
+        message = self.mask + next((each for track in self.tracks if (each := track.suspicions)), "")
+        return Finding("not checked", "note", message, advice="give --expect EXPR to check it")
 
     @property
     def traces(self) -> tuple[Trace, ...]:
@@ -278,17 +300,3 @@ def joined_modules(names: Sequence[str | None]) -> str | None:
             ranges = as_ranges(int(part) for part in varying[0])
             return ".".join(ranges if column is varying[0] else column[0] for column in columns)
     return f"{different[0]} and {plural(len(different) - 1, 'more').removesuffix('s')}"
-
-
-def plain_table(headline: str, groups: Sequence[CallGroup]) -> str:
-    """Return the table of calls as text, below a line that says what was seen in numbers."""
-    rows: list[Sequence[str]] = [TITLES]
-    for group in groups:
-        first, *more = [one.text(group.calls) for one in group.counts] or [group.verdict]
-        rows.append([*group.cells, first])
-        rows += [[""] * (len(TITLES) - 1) + [one] for one in more]
-    if not groups:
-        return headline
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([headline, *map(visible, lines)])

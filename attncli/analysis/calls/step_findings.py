@@ -10,7 +10,8 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask
 from attncli.analysis.calls.steps import CallContext
-from attncli.masks.findings import MOST_CELLS, Finding, in_batch
+from attncli.masks.comparison import Comparison
+from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.recording.call import CallSite
 from attncli.recording.input_hint import InputHint
 
@@ -99,9 +100,8 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
     seen = _seen_padding(mask, padding)
     if seen.any():
         rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
-        cells = tuple((row, key) for row, key in np.argwhere(seen[rows[0]])[:MOST_CELLS].tolist())
         message = f"attends to padding that {source}{in_batch(rows)}"
-        yield Finding("pad", "error" if is_sure else "note", message, int(np.count_nonzero(seen)), cells)
+        yield _of_cells("pad", message, mask, seen, "error" if is_sure else "note")
 
 
 def _is_sure(calls: Sequence[CallContext], mask: CallMask, place: CallSite, padding: BatchPadding) -> bool:
@@ -169,12 +169,25 @@ def _documents(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
         crossing = np.any(mask.allowed, axis=1) & is_one & (document[:, :, None] != document[:, None, :])
         if crossing.any():
             rows = np.flatnonzero(crossing.any(axis=(1, 2))).tolist()
-            cells = np.argwhere(crossing[rows[0]])[:MOST_CELLS].tolist()
             where = in_batch(rows) if batch > 1 and len(crossing) > 1 else ""
             message = f"attends to other documents, although positions begin again at each{where}"
-            count = int(np.count_nonzero(crossing)) * (batch // len(crossing))
-            yield Finding("document", "error", message, count, tuple((query, key) for query, key in cells))
+            yield _of_cells("document", message, mask, crossing)
             return
+
+
+def _of_cells(
+    code: str, message: str, mask: CallMask, wrong: Bool[np.ndarray, "#B Q K"], severity: Severity = "error"
+) -> Finding:
+    """Return a finding about cells that should be hidden, drawn in the first batch row that has some."""
+    row = int(wrong.any(axis=(1, 2)).argmax())
+    seen = np.any(mask.allowed, axis=1)
+    seen = np.broadcast_to(seen[row if len(seen) > 1 else 0], wrong.shape[1:])
+    name = f"the call, batch row {row}" if len(wrong) > 1 else "the call"
+    hidden = np.zeros_like(wrong[row])
+    comparison = Comparison((name, "expected"), wrong[row], hidden, seen & ~wrong[row], mask.past)
+    cells = tuple((query, key) for query, key in np.argwhere(wrong[row])[:MOST_CELLS].tolist())
+    count = int(np.count_nonzero(wrong)) * (mask.shape[0] // len(wrong))
+    return Finding(code, severity, message, count, cells, comparison=comparison)
 
 
 def _positions(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:

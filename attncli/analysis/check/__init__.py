@@ -36,7 +36,6 @@ def check(
     texts: str | Iterable[str] = (),
     *,
     target: str | None = None,
-    documents: bool = False,
     layer: Choice = "all",
     special: bool = True,
     **options: Unpack[LoadKeywords],
@@ -52,7 +51,6 @@ def check(
         texts: up to eight sentences; none are the built-in ones. With a single length there would be no padding to be
             checked, and a built-in one stands beside them.
         target: the decoder's text, for an encoder-decoder; None is each sentence itself.
-        documents: whether the texts are also packed into one sequence, where none may attend to another.
         layer: which layers to look at.
         special: whether the tokenizer adds its special tokens.
         options: fields of `attncli.checkpoints.options.LoadOptions`; without `dtype` it is float32 on any device.
@@ -86,11 +84,11 @@ def check(
     room = max(min(_MOST_TOKENS // longest, runner.checkpoint.room_for(longest)), 2)
     if len(sentences) > room:
         raise InputError(f"{len(sentences)} texts of up to {longest} tokens are too many for a batch; give {room}")
-    found = _worst(_layers(runner, sentences, documents))
+    found = _worst(_layers(runner, sentences))
     compared = tuple(invariances(runner, sentences))
     reported = {(finding.layer, finding.kind) for finding in found}
     found += _unseen_windows(runner, longest)
-    found += findings_of(runner, compared, documents, reported)
+    found += findings_of(runner, compared, reported)
     found += tokenizer_findings(runner.checkpoint.encoder, sentences[0].tokens, runner.known_padding)
     return Report(
         model=runner.checkpoint.name,
@@ -125,7 +123,7 @@ def _built_in(runner: ModelRunner, target: str | None) -> Iterator[EncodedInput]
             words.pop()
 
 
-def _layers(runner: ModelRunner, sentences: Sequence[EncodedInput], documents: bool) -> Iterator[Finding]:
+def _layers(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Iterator[Finding]:
     """Yield what is wrong with the layers, for each sentence."""
     from attncli.analysis.check.layers import ADVICE, layer_findings
 
@@ -133,8 +131,6 @@ def _layers(runner: ModelRunner, sentences: Sequence[EncodedInput], documents: b
     seen: list[dict[Sublayer, CapturedLayer]] = []
     for side in ("right", "left"):
         seen += runner.audited(sentences, side)
-    if documents:
-        seen += runner.audited_documents(sentences)
     for sentence in seen:
         for (layer, kind), attention in sentence.items():
             for finding in layer_findings(attention, runner.dtype):

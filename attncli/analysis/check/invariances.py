@@ -87,7 +87,6 @@ def _largest(pairs: Iterable[tuple[States, States]]) -> dict[tuple[int, str], fl
 def findings_of(
     runner: ModelRunner,
     compared: Iterable[Invariance],
-    is_packed: bool,
     reported: Collection[tuple[int | None, str | None]],
 ) -> Iterator[Finding]:
     """Yield a finding for every comparison whose change is more than rounding.
@@ -95,12 +94,11 @@ def findings_of(
     Args:
         runner: the checkpoint.
         compared: what was compared.
-        is_packed: whether the sentences are meant to be documents of one sequence.
         reported: the layers that have findings already, with their kinds.
     """
     other_layers = runner.checkpoint.other_layers
     for each in compared:
-        is_note = each.name == "packing" and not is_packed
+        is_note = each.name == "packing"  # nobody says that they are packed
         if each.has_failed:
             yield Finding(each.name, "note" if is_note else "error", f"{each.ways}: {each.reason}")
         if each.first is None:

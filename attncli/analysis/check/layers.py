@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from attncli.analysis.check.model_runner import CapturedLayer
 
-_WEIGHED = {"leak", "document", "window"}  # cells that should have no weight
-_FOREIGN = {"pad": "padding", "document": "other documents"}
+_WEIGHED = {"leak", "window"}  # cells that should have no weight
 
 _MOST_DRAWN = 2**16  # cells of a mask whose wrong cells are drawn
 _A_CHOICE = 2  # keys; of so few a row may well be even
@@ -34,7 +33,6 @@ _ALIKE, _ALIKE_KEYS = 1e-6, 1e-4
 ADVICE = {
     "leak": "the mask must forbid every key after the query, in this layer and in every attention implementation",
     "pad": "the attention mask of the batch must reach this layer",
-    "document": "pass a mask of the documents: an attention mask of ones turns off detection by positions",
     "window": "compare with `attn mask model`: a window of w keys in transformers includes the query itself",
     "missing": "compare the mask with `attn mask model`",
     "no-mask": "build the mask before the layers and pass it to each of them",
@@ -104,14 +102,14 @@ def _received(layer: CapturedLayer, own: MaskGrid, grid: Grid) -> Iterator[Findi
 
 
 def _foreign(layer: CapturedLayer, whole: MaskGrid) -> Iterator[Finding]:
-    """Yield the cells outside the sentence that it may attend to: padding, or other documents."""
+    """Yield the cells outside the sentence that it may attend to, which are padding."""
     cells = whole.allowed.copy()
     cells[..., layer.keys] = False
     if not (count := int(cells.any(axis=0).sum())):
         return
     places = np.argwhere(cells.any(axis=0))[:MOST_CELLS] - (0, layer.keys.start)
-    message = f"attends to {_FOREIGN[layer.others]} in {count} cell{'s' * (count > 1)}"
-    finding = Finding(layer.others, "error", message, count, tuple((int(row), int(key)) for row, key in places))
+    message = f"attends to padding in {count} cell{'s' * (count > 1)}"
+    finding = Finding("pad", "error", message, count, tuple((int(row), int(key)) for row, key in places))
     if cells.size <= _MOST_DRAWN:
         sentence = whole._replace(cells=whole.allowed & ~cells, name="the sentence")
         finding = replace(finding, comparison=replace(compare(whole, sentence), first_key=-layer.keys.start))

@@ -46,7 +46,6 @@ class CapturedLayer:
         has_mask: whether a mask reached the layer; true where the softmax was watched and nothing else is known.
         mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
         sums: of the weights that the model itself computed, for every row.
-        others: what the other columns are: `pad` or `document`.
     """
 
     trace: LayerTrace
@@ -56,7 +55,6 @@ class CapturedLayer:
     has_mask: bool
     mask: Any
     sums: Float[np.ndarray, "H Q"]
-    others: str = "pad"
 
 
 class ModelRunner:
@@ -89,23 +87,16 @@ class ModelRunner:
         for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
             yield from self._audited(self._padded(some, side))
 
-    def audited_documents(self, sentences: Sequence[EncodedInput]) -> Iterator[dict[Sublayer, CapturedLayer]]:
-        """Run sentences as documents of one sequence, and yield every layer of each."""
-        for found in self._audited(self._packed(sentences)):
-            yield {place: replace(layer, others="document") for place, layer in found.items()}
-
     def _audited(self, batch: PaddedBatch) -> Iterator[dict[Sublayer, CapturedLayer]]:
-        """Yield the layers of each sentence; several may stand in one row of the batch."""
+        """Yield the layers of each sentence."""
         set_backend(self.model, EAGER_MASKS)
         request = replace(self.checkpoint.request, audits=True)
-        count = len(batch.inputs["input_ids"])
-        rows = batch._replace(spans=[batch.whole] * count)
+        rows = batch._replace(spans=[batch.whole] * len(batch.spans))
         recorded = run(self.model, self.model, rows, request, self.checkpoint.kinds)
         self.recorded = list(recorded.layers[0])
         masks: dict[tuple[int, int], Any] = {}  # layers share them
         for number, span in enumerate(batch.spans):
-            row = min(number, count - 1)
-            yield {place: self._seen(recorded, row, place, span, masks) for place in recorded.layers[row]}
+            yield {place: self._seen(recorded, number, place, span, masks) for place in recorded.layers[number]}
 
     def _seen(
         self, recorded: Recorder, number: int, place: Sublayer, span: Span, masks: dict[tuple[int, int], Any]

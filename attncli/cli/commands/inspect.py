@@ -181,15 +181,17 @@ def _draw(
     colormap: str,
     has_mask: bool,
 ) -> None:
-    from attncli.masks.effects import idle_notes
     from attncli.render.inspect import Layout
 
     with output.view(environment, chosen, "inspect") as canvas:
         palette = canvas.palette(colormap)
         layout, before = None, 0
         for _, trace in traces:
-            for note in idle_notes(layer.mask for layer in trace.layers) if has_mask else ():
-                environment.note(note)
+            if has_mask:
+                from attncli.masks.effects import idle_notes
+
+                for note in idle_notes(layer.mask for layer in trace.layers):
+                    environment.note(note)
             height = canvas.height
             if height is not None:  # what was noted above the view takes lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)

@@ -67,7 +67,6 @@ class MaskInput(Options):
             InputError: a trace cannot be read.
         """
         from attncli.masks.mask_grid import GridOptions, MaskSize, as_expression, has_padding_of_rows, is_file
-        from attncli.trace.masks import is_trace, mask_of_trace
 
         size = MaskSize(None, None if tokens is None else len(tokens), self.past)
         if self.size is not None:
@@ -88,15 +87,18 @@ class MaskInput(Options):
             if not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers):
                 raise UsageError(f"--lengths {visible(self.lengths)}: expected numbers such as 5,2")
             lengths = [int(part) for part in numbers]
-        traces = [mask for mask in masks if is_trace(mask) or mask == str(trace)]
+        files, traces = [mask for mask in masks if mask.lower().endswith(".safetensors") or mask == str(trace)], {}
+        if files:
+            from attncli.trace.masks import is_trace, mask_of_trace
+
+            files = [name for name in files if name == str(trace) or is_trace(name)]
+            traces = {name: mask_of_trace(name, self.layer, self.kind) for name in files}
         for option, value in (("--for", self.for_), ("--past", self.past)):
             if traces and value is not None:
                 raise UsageError(f"{option} does not apply to a saved trace, which says what its mask means")
         if not traces and (self.layer, self.kind) != (None, None):
             raise UsageError("--layer and --kind apply to a saved trace, such as trace.safetensors")
-        return GridOptions(
-            size, self.for_, lengths, {name: mask_of_trace(name, self.layer, self.kind) for name in traces}
-        )
+        return GridOptions(size, self.for_, lengths, traces)
 
 
 def show(
@@ -135,7 +137,7 @@ def show(
 
         environment.write(write_masks([subject]), output.file)
         return
-    _draw(environment, output, "show", name, lambda view: view.shown(subject), subject, colormap or "viridis")
+    draw(environment, output, "show", name, lambda view: view.shown(subject), [subject], colormap)
 
 
 def check(
@@ -178,13 +180,11 @@ def check(
 
         environment.write([write_findings(not failed, findings, what_was_read(subject))], output.file)
     else:
-        from attncli.render.masks import checked
+        from attncli.render.findings import checked
 
         comparison = _against(subject, expected, findings)
-        _draw(
-            environment, output, "check", name,
-            lambda view: checked(subject, findings, comparison, view), subject if findings else None,
-        )  # fmt: skip
+        shown = [subject] if findings else []
+        draw(environment, output, "check", name, lambda view: checked(subject, findings, comparison, view), shown)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -211,10 +211,8 @@ def diff(
         subject.check_read()
     _note_idle(environment, first, second)
     comparison = compare(first, second)
-    _draw(
-        environment, output, "diff", f"{mask} / {other}",
-        lambda view: compared(comparison, view.palette, view.room), first,
-    )  # fmt: skip
+    title = f"{mask} / {other}"
+    draw(environment, output, "diff", title, lambda view: compared(comparison, view.palette, view.room), [first])
     if comparison.count:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -273,20 +271,20 @@ def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[
     return compare(subject, grid_of_expression(expected, subject.size))
 
 
-def _draw(
+def draw(
     environment: Environment,
     output: options.OutputOptions,
     command: str,
     title: str,
     renderables: Callable[[MaskView], Iterable[RenderableType]],
-    subject: MaskGrid | None,
-    colormap: str = "viridis",
+    subjects: Iterable[MaskGrid],
+    colormap: str | None = None,
 ) -> None:
-    """Draw a view of a mask, and note on stderr what was pooled; None is a view without a picture."""
+    """Draw a view of masks, and note on stderr which of those that it draws are pooled."""
     from attncli.render.masks import MaskView, pooling_note
 
     with output.view(environment, output.chosen(), f"mask {command}") as canvas:
-        view = MaskView(canvas.palette(colormap), canvas.width)
+        view = MaskView(canvas.palette(colormap or "viridis"), canvas.width)
         canvas.show(renderables(view), title)
-        if subject is not None and (pool := view.pool(subject)) != (1, 1):
-            environment.note(pooling_note(pool, "show"))
+        for pool in {view.pool(subject) for subject in subjects} - {(1, 1)}:
+            environment.note(pooling_note(pool, "model" if command == "model" else "show"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attncli.cli import options
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from attncli.engines.torch.model_masks import LayerMask, SentenceMasks
     from attncli.masks.mask_grid import MaskGrid
+    from attncli.render.masks import MaskView
 
 
 def model(
@@ -76,27 +78,20 @@ def model(
         described = [_described(number, one, mask) for number, one, mask in masks]
         environment.write(write_masks([_grid(mask) for _, _, mask in masks], described), output.file)
         return
-    from attncli.render.masks import MaskView, pooling_note
+    from attncli.cli.commands.mask import draw
 
-    pools: dict[tuple[int, int], None] = {}
-    with output.view(environment, chosen, "mask model") as canvas:
-        palette = canvas.palette(colormap or "viridis")
-        view = MaskView(palette, canvas.width)
+    named = [[_named(mask) for mask in one.masks] for one in sentences]
 
-        def renderables() -> Iterator[RenderableType]:
-            from rich.text import Text
+    def renderables(view: MaskView) -> Iterator[RenderableType]:
+        from rich.text import Text
 
-            for number, one in enumerate(sentences, 1):
-                if len(sentences) > 1:
-                    yield Text(palette.label(f"sentence {number}: {one.sentence.text}"), "bold")
-                for mask in one.masks:
-                    grid = _named(mask)
-                    pools[view.pool(grid)] = None
-                    yield from view.shown(grid)
+        for number, (one, grids) in enumerate(zip(sentences, named, strict=True), 1):
+            if len(sentences) > 1:
+                yield Text(view.palette.label(f"sentence {number}: {one.sentence.text}"), "bold")
+            for grid in grids:
+                yield from view.shown(grid)
 
-        canvas.show(renderables(), model)
-    for pool in pools.keys() - {(1, 1)}:
-        environment.note(pooling_note(pool, "model"))
+    draw(environment, output, "model", model, renderables, chain(*named), colormap)
 
 
 def _grid(mask: LayerMask) -> MaskGrid:

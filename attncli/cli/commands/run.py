@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
+    from attncli.analysis.calls.groups import CallGroup
 
 
 def run(
@@ -24,40 +27,35 @@ def run(
     output: options.StderrOutput,
     program: Annotated[
         list[str] | None,
-        argument("A program, as python takes it, and its arguments; with -m the arguments alone.", "SCRIPT ARGS"),
+        argument("Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS"),
     ] = None,
     module: Annotated[
         str | None, options.input_option("Run a module, as python -m does.", "MODULE", flags="-m")
     ] = None,
-    steps: Annotated[
-        int | None, options.choice_option("End the program after N steps of an optimizer of torch.", "N", low=1)
-    ] = None,
+    steps: Annotated[int | None, options.choice_option("End the program after N optimizer steps.", "N", low=1)] = None,
     place: Annotated[
         str | None,
-        options.choice_option("Look at these places alone: a file, file:line, a function, or a module's name.", "GLOB"),
+        options.choice_option("Watch only these files, file:line places, functions or modules.", "GLOB"),
     ] = None,
     expect: Annotated[
         list[str] | None,
-        options.choice_option(
-            "What each mask should be, or those of the places that match; exit with 1 where one is not. May be "
-            "repeated.",
-            "[PATTERN=]EXPR",
-        ),
+        options.choice_option("Expect this mask, or at these places alone. May be repeated.", "[PATTERN=]EXPR"),
     ] = None,
-    fail_on: options.FailOn = None,
+    no_fail: Annotated[
+        bool, options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error.")
+    ] = False,
     save: Annotated[
         Path | None,
-        options.output_option("Save the first call of each place there, a trace a batch row, for --from.", "DIR"),
+        options.output_option("Save the first call of each place as traces for --from.", "DIR"),
     ] = None,
 ) -> None:
-    """Run a Python program as python does, and show every attention that ran.
+    """Run a Python program, and check every attention in it.
 
-    The program keeps its streams, its arguments and its exit code, and computes what it computes without. The table
-    goes to standard error. With --expect or --fail-on findings end it with exit code 1, unless the program failed.
+    The program runs unchanged: same streams, arguments and results. attn prints to standard error. The exit code is
+    the program's own; where that is 0 and attn found an error, it is 1.
 
-    `pad` in --expect needs no numbers: the lengths come from an embedding's padding_idx, or else from the first mask of
-    a step that hides keys at an end of a row. A PATTERN is one of places, as in --place. The last --expect that matches
-    a place decides.
+    For `pad`, lengths come from the embedding's padding_idx, or else from the first padding mask of the step. PATTERN
+    names places as --place does. The last --expect that matches a place decides.
 
     Examples:
     attn run train.py --epochs 1
@@ -67,18 +65,23 @@ def run(
     """
     from attncli.analysis.calls import watching_all
     from attncli.analysis.calls.calls import Calls
-    from attncli.masks.findings import fails, parse_fail_on
     from attncli.recording.notes import described
     from attncli.recording.run_script import ending_after, program_of, run_program
 
     target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
     if not target:
         raise UsageError("give a program: a script, or a module by -m")
-    codes, chosen = parse_fail_on(fail_on), output.chosen()
+    chosen = output.chosen()
     run_it = program_of(target, is_module=module is not None)
     calls = Calls(expect or None, place, is_kept=save is not None)
     stderr = environment.on_stderr()
-    is_judged = bool(expect) or fail_on is not None
+    folder, again = save, shlex.join([*([] if module is None else ["-m"]), target, *arguments])
+
+    def command(row: CallGroup) -> str:
+        """Return a command that shows the first call of a row."""
+        if folder is None:
+            return f"attn run --place {shlex.quote(str(row.place))} --save calls {again}"
+        return f"attn inspect --from {shlex.quote(str(_trace_file(folder, calls, row, 0)))}"
 
     def report() -> int:
         try:
@@ -87,19 +90,21 @@ def run(
             calls.notes += unused
             for note in [*calls.notes, *_left_out(calls)]:
                 stderr.note(note)
-            _write(calls, output, chosen, stderr)
+            _write(calls, output, chosen, stderr, command)
             if save is not None:
                 _save(calls, save, stderr)
-            is_wrong = fails(calls.findings, codes) or bool(unused) or (bool(expect) and not calls.calls)
+            is_wrong = any(one.severity == "error" for one in calls.findings)
+            # What is expected and could not be looked at is not as expected.
+            is_missed = bool(unused) or not calls.calls or calls.notes.fault is not None
         except AttnError as error:
             print_error(str(error))
             return error.exit_code
         except Exception as fault:
             with suppress(Exception):  # the program may have closed standard error
                 print_error(f"the table cannot be shown: {described(fault)}")
-            is_wrong = True
-        # What could not be looked at is not as it should be.
-        return ExitCode.FINDINGS if is_judged and (is_wrong or calls.notes.fault is not None) else ExitCode.OK
+            is_wrong, is_missed = False, True
+        is_failed = is_wrong or (bool(expect) and is_missed)
+        return ExitCode.FINDINGS if is_failed and not no_fail else ExitCode.OK
 
     # The program may go to another folder.
     output = replace(output, output=None if output.file is None else str(output.file.absolute()))
@@ -128,7 +133,13 @@ def _left_out(calls: Calls) -> list[str]:
     return [f"no attention was seen; looked for {LOOKED_FOR}"]
 
 
-def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Environment) -> None:
+def _write(
+    calls: Calls,
+    output: options.StderrOutput,
+    chosen: str,
+    stderr: Environment,
+    command: Callable[[CallGroup], str],
+) -> None:
     if chosen != "table":
         from attncli.formats.columns import call_table
         from attncli.formats.documents import write_calls
@@ -139,19 +150,24 @@ def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Envi
     from attncli.render.calls import calls_parts
 
     with output.view(stderr, chosen, "run") as canvas:
-        canvas.show(calls_parts(calls, canvas.palette("viridis"), canvas.width))
+        canvas.show(calls_parts(calls, canvas.palette("viridis"), canvas.width, command))
+
+
+def _trace_file(folder: Path, calls: Calls, row: CallGroup, index: int) -> Path:
+    """Return where the trace of a batch row is saved, by the number of its place in the table, and its name."""
+    place = f"{row.place}-{row.place.function}"
+    name = "".join(one if one.isalnum() or one in "._-" else "-" for one in place).strip("-")[-100:]
+    batch = f"-row{index}" if row.tracks[0].shape[0] > 1 else ""
+    return folder / f"{calls.rows.index(row) + 1:02}-{name}{batch}.safetensors"
 
 
 def _save(calls: Calls, folder: Path, stderr: Environment) -> None:
     """Save the traces of every row, in the order of the table."""
-    for number, row in enumerate(calls.rows, 1):
+    for row in calls.rows:
         try:
             traces = row.traces
         except AttnError as error:
             stderr.note(f"{row.place} is not saved: {error}")
             continue
-        place = f"{row.place}-{row.place.function}"
-        name = "".join(one if one.isalnum() or one in "._-" else "-" for one in place).strip("-")[-100:]
         for index, trace in enumerate(traces):
-            batch = f"-row{index}" if len(traces) > 1 else ""
-            trace.save(folder / f"{number:02}-{name}{batch}.safetensors")
+            trace.save(_trace_file(folder, calls, row, index))

@@ -49,17 +49,11 @@ def read(
 
 
 class ScoreChange(NamedTuple):
-    """What a score_mod makes of a score.
+    """What a score_mod makes of a score."""
 
-    Attributes:
-        added: what it adds, −inf where it forbids, in the smallest shape that broadcasts to `[B, H, Q, K]`.
-        softcap: c, where it makes c·tanh(score/c) of each.
-        is_simple: whether that is all it does.
-    """
-
-    added: torch.Tensor
-    softcap: float | None = None
-    is_simple: bool = True
+    added: torch.Tensor  # −inf where it forbids, as small as broadcasts to `[B, H, Q, K]`
+    softcap: float | None = None  # c, where it makes c·tanh(score/c) of each
+    is_simple: bool = True  # whether that is all it does
 
 
 # What came of a function, with what it was called for.

@@ -20,23 +20,14 @@ PRODUCTS = ("matmul", "bmm", "mm", "__matmul__", "einsum", "baddbmm")
 
 
 class Contraction(NamedTuple):
-    """Two tensors that were multiplied and summed, with labels of their axes and of the result's.
-
-    Attributes:
-        left: the first.
-        right: the second.
-        first: the labels of `left`.
-        second: the labels of `right`.
-        out: the labels of the result.
-        added: what the product was added to, and the factors of both (`baddbmm`); None without.
-    """
+    """Two tensors that were multiplied and summed, with labels of their axes and of the result's."""
 
     left: Tensor
     right: Tensor
-    first: Labels
-    second: Labels
-    out: Labels
-    added: tuple[Tensor, float, float] | None = None
+    first: Labels  # labels of the axes of `left`
+    second: Labels  # of `right`
+    out: Labels  # of the result
+    added: tuple[Tensor, float, float] | None = None  # what it was added to, and both factors (`baddbmm`)
 
     def turned(self) -> Contraction:
         """Return the same with the second tensor first."""

@@ -22,15 +22,10 @@ _MOST_CHANGES = 16  # of scores
 
 
 class Factor(NamedTuple):
-    """What is known of a tensor that may be queries, keys or values.
+    """What is known of a tensor that may be queries, keys or values."""
 
-    Attributes:
-        heads: how many of each row its batch axis holds.
-        scale: what it was multiplied with; NaN where that is no one number.
-    """
-
-    heads: int = 1
-    scale: float = 1.0
+    heads: int = 1  # of each row that its batch axis holds
+    scale: float = 1.0  # what it was multiplied with; NaN where that is no one number
 
 
 class AttentionOutput(NamedTuple):
@@ -65,38 +60,22 @@ class Held:
 
 
 class Operand(Held):
-    """A factor of a product, as it was then, as `[batch …, rows, width]`.
-
-    Attributes:
-        ndim: of the program's tensor.
-        positions: how many axes of the result are its own.
-        heads: how many of them are folded into its batch.
-        scale: see Factor.
-        is_split: see `splits_positions`.
-        is_learned: whether it is a parameter of a module, or a view of one.
-    """
+    """A factor of a product, as it was then, as `[batch …, rows, width]`."""
 
     def __init__(self, tensor: Tensor, canonical: Tensor, positions: int, factor: Factor) -> None:
         super().__init__(canonical)
-        self.ndim, self.positions, self.heads, self.scale = tensor.ndim, positions, factor.heads, factor.scale
+        self.ndim, self.positions = tensor.ndim, positions  # axes of the program's tensor, and of the result its own
+        self.heads, self.scale = factor
         self.is_split, self.is_learned = splits_positions(tensor), is_learned(tensor)
 
 
 class Product(NamedTuple):
-    """A product of two tensors, whose result is `[shared …, own …, rows of the left one, rows of the right one]`.
-
-    Attributes:
-        left: a factor.
-        right: the other one.
-        axes: a tensor without numbers of the result's shape; each axis is known by its stride.
-        shared: how many axes both factors have.
-        dtype: of the result.
-    """
+    """A product of two tensors, whose result is `[shared …, own …, rows of the left one, rows of the right one]`."""
 
     left: Operand
     right: Operand
-    axes: Tensor
-    shared: int
+    axes: Tensor  # of the result, without numbers; each axis is known by its stride
+    shared: int  # how many axes both factors have
     dtype: torch.dtype
 
     @property
@@ -131,21 +110,13 @@ class Product(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What was done to the numbers of scores or weights.
+    """What was done to the numbers of scores or weights."""
 
-    Attributes:
-        name: of the function, without what says that it is in place.
-        other: the tensor or the number that it was done with; None where there is none, or several.
-        is_first: whether scores or weights are the first argument; of `where`, those that stay where it is True.
-        axes: those of the product, as they were moved by then.
-        made_at: the line that made the tensor, if it is a mask.
-    """
-
-    name: str
-    other: Held | float | None
-    is_first: bool
-    axes: Tensor
-    made_at: str | None = None
+    name: str  # of the function, without what says that it is in place
+    other: Held | float | None  # that it was done with; None where there is none, or several
+    is_first: bool  # whether scores or weights are the first argument; of `where`, those that stay
+    axes: Tensor  # those of the product, as they were moved by then
+    made_at: str | None = None  # the line that made the tensor, if it is a mask
 
     @property
     def factor(self) -> float | None:
@@ -166,17 +137,11 @@ class Change(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What came of a product, number by number.
-
-    Attributes:
-        product: where it came from.
-        axes: of the product, as they moved since.
-        changes: of its numbers since; of more than a few it is only known that there were some.
-    """
+    """What came of a product, number by number."""
 
     product: Product
-    axes: Tensor
-    changes: tuple[Change, ...] = ()
+    axes: Tensor  # of the product, as they moved since
+    changes: tuple[Change, ...] = ()  # of its numbers; of more than a few only some
 
     @property
     def is_raised(self) -> bool:
@@ -194,49 +159,28 @@ class Scores(NamedTuple):
 
 
 class Lost:
-    """What came of queries and keys in ways that are not followed: scores, or the weights of one softmax.
-
-    Attributes:
-        shape: of the weights; None of scores.
-        is_counted: whether these weights were counted.
-    """
+    """What came of queries and keys in ways that are not followed: scores, or weights, which have a shape."""
 
     def __init__(self, shape: tuple[int, ...] | None = None) -> None:
         self.shape, self.is_counted = shape, False
 
 
 class SoftmaxCall:
-    """A softmax that took scores.
-
-    Attributes:
-        scores: which.
-        axis: of theirs that it is over.
-        received: what it took.
-        result: what it gave.
-        is_used: whether its weights met values.
-        lost: what they are where they are not followed.
-    """
+    """A softmax over an axis of scores."""
 
     def __init__(self, scores: Scores, axis: int, received: Held, result: Held) -> None:
         self.scores, self.axis, self.received, self.result = scores, axis, received, result
-        self.is_used = False
-        self.lost = Lost(result.shape)
+        self.is_used = False  # whether its weights met values
+        self.lost = Lost(result.shape)  # what they are where they are not followed
 
 
 class Weights(NamedTuple):
-    """What a softmax made of scores, or what was made of that since.
-
-    Attributes:
-        softmax: it.
-        scores: what it took, with what became of them since.
-        dropout: the probability with which weights are dropped since.
-        in_dropout: whether the module that did was in training mode.
-    """
+    """What a softmax made of scores, or what was made of that since."""
 
     softmax: SoftmaxCall
-    scores: Scores
-    dropout: float = 0.0
-    in_dropout: bool | None = None
+    scores: Scores  # that it took, with what became of them since
+    dropout: float = 0.0  # with which weights are dropped since
+    in_dropout: bool | None = None  # whether the module that did was in training mode
 
 
 Origin = Factor | AttentionOutput | MadeMask | Scores | Weights | Lost

@@ -38,43 +38,25 @@ _AFTERWARDS = "what was done to the weights"
 
 
 class ScoresMask(NamedTuple):
-    """Which tensor is a mask.
+    """Which tensor is a mask."""
 
-    Attributes:
-        name: of the operation that laid it on.
-        change: its place among the changes; None where the values of scores alone say what is hidden.
-        convention: what its values mean.
-        factor: what they were multiplied with since.
-        is_applied: whether it hides anything; if it does not, it was meant to.
-        is_vacuous: whether it hid nothing in this call.
-    """
-
-    name: str
-    change: int | None
-    convention: Convention
-    factor: float = 1.0
-    is_applied: bool = True
-    is_vacuous: bool = False
+    name: str  # of the operation that laid it on
+    change: int | None  # its place among them; None where scores alone say what is hidden
+    convention: Convention  # what its values mean
+    factor: float = 1.0  # what they were multiplied with since
+    is_applied: bool = True  # whether it hides anything; if not, it was meant to
+    is_vacuous: bool = False  # whether it hid nothing in this call
 
 
 class ScoresReading(NamedTuple):
-    """What values say of a call, and of others of its kind.
+    """What values say of a call, and of others of its kind."""
 
-    Attributes:
-        scale: what multiplies q·k; None where it is no one number.
-        softcap: see AttentionCall.
-        masks: in the order in which they apply.
-        findings: what is wrong.
-        unread: what is not understood, and may hide keys.
-        harmless: what is not understood, and hides none.
-    """
-
-    scale: float | None
+    scale: float | None  # what multiplies q·k; None where it is no one number
     softcap: float | None
-    masks: tuple[ScoresMask, ...]
+    masks: tuple[ScoresMask, ...]  # in the order in which they apply
     findings: tuple[Finding, ...]
-    unread: tuple[str, ...]
-    harmless: tuple[str, ...]
+    unread: tuple[str, ...]  # what is not understood, and may hide keys
+    harmless: tuple[str, ...]  # what is not understood, and hides none
 
 
 class WrittenAttention:
@@ -320,27 +302,16 @@ class _ValueReader:
 
 
 class _Replay:
-    """Scores as they are made once more of a product.
-
-    Attributes:
-        scores: without what they were filled by.
-        added: what was added to them.
-        filled: where they were filled.
-        scale: what q·k was multiplied with.
-        factors: of which that is made.
-        softcap: c of c·tanh(scores/c); None without.
-        is_scaled_by_heads: whether they were multiplied with several numbers.
-        is_clear: whether all steps can be said in these words.
-        biases: what was added: its place among the steps, its values and what they were multiplied with since.
-        fills: what they were filled by: its place, the function, what its values mean, and where it hides.
-    """
+    """Scores as they are made once more of a product, but for what they were filled by."""
 
     def __init__(self, product: Tensor) -> None:
         self.scores, self.added = product, product.new_zeros(product.shape)
         self.filled = torch.zeros_like(product, dtype=torch.bool)
-        self.scale, self.factors = 1.0, list[float]()
-        self.softcap: float | None = None
-        self.is_scaled_by_heads, self.is_clear = False, True
+        self.scale, self.factors = 1.0, list[float]()  # what q·k was multiplied with, and of which that is made
+        self.softcap: float | None = None  # c of c·tanh(scores/c)
+        self.is_scaled_by_heads = False
+        self.is_clear = True  # whether all steps can be said in these words
+        # By the place among the steps: values that were added and their factor since; fills, and where they hide.
         self.biases: list[tuple[int, Tensor, float]] = []
         self.fills: list[tuple[int, str, Convention, Tensor]] = []
 

@@ -43,25 +43,15 @@ class UnknownTensorError(NotExposedError):
 
 @dataclass(frozen=True)
 class _AttentionArguments:
-    """What a module hands to its attention function.
+    """What a module hands to its attention function."""
 
-    Attributes:
-        module: the attention layer.
-        query: `[B, H, Q, D]`.
-        key: `[B, Hkv, K, D]`.
-        value: `[B, Hkv, K, Dv]`.
-        mask: booleans from `_boolean_mask`, `[B, 1, Q, K]`; or what the model made itself.
-        scaling: what multiplies q·k; None is 1/√D.
-        more: everything else.
-    """
-
-    module: Any
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    mask: torch.Tensor | None
-    scaling: float | None
-    more: Mapping[str, Any]
+    module: Any  # the attention layer
+    query: torch.Tensor  # `[B, H, Q, D]`
+    key: torch.Tensor  # `[B, Hkv, K, D]`
+    value: torch.Tensor  # `[B, Hkv, K, Dv]`
+    mask: torch.Tensor | None  # booleans `[B, 1, Q, K]`, or what the model made itself
+    scaling: float | None  # what multiplies q·k; None is 1/√D
+    more: Mapping[str, Any]  # everything else
 
     @property
     def bias(self) -> torch.Tensor | None:
@@ -128,23 +118,14 @@ class _AttentionArguments:
 
 @dataclass
 class InterfaceReader:
-    """A forward pass that the attention function here takes part in.
+    """A forward pass that the attention function here takes part in."""
 
-    Attributes:
-        wants: says of a module, before its attention is computed, whether it is to be emitted.
-        emit: takes a module and its call.
-        has_sdpa: whether transformers' fused kernel computes the same attention as the model's eager function.
-        mask: a mask in place of the model's own.
-        is_blank: whether the model has no weights, so that there is nothing to compute.
-        sums_weights: whether the weights of each row are added up.
-    """
-
-    wants: Callable[[Any], bool]
+    wants: Callable[[Any], bool]  # whether a module is to be emitted, before its attention is computed
     emit: Callable[[Any, AttentionCall], None]
-    has_sdpa: bool
-    mask: Expression | None = None
-    is_blank: bool = False
-    sums_weights: bool = False
+    has_sdpa: bool  # the fused kernel computes what the eager function does
+    mask: Expression | None = None  # in place of the model's own
+    is_blank: bool = False  # the model has no weights, so that there is nothing to compute
+    sums_weights: bool = False  # the weights of each row are added up
     # What is known of the masks of this pass, by their `id`; with the mask, lest another one gets its id.
     _kinds: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
     _replaced: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)

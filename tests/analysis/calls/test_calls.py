@@ -118,7 +118,7 @@ def test_findings_say_in_how_many_calls() -> None:
     (row,) = taken(right, wrong, right, right)
     (noticed,) = row.counts
     assert (noticed.finding.code, noticed.calls, row.calls) == ("dropout", 1, 4)
-    assert "dropout: dropout of 0.1 is on although the module is in eval mode (in 1 of 4 calls)" in str(
+    assert "dropout of 0.1 is on although the module is in eval mode (in 1 of 4 calls)" in str(
         taken(right, wrong, right, right)
     )
 
@@ -258,15 +258,48 @@ def test_check_refuses_what_it_cannot_hold() -> None:
 def test_the_table_as_text() -> None:
     calls = taken(sdpa(padding(), at=place(41, "layers.0")), sdpa(is_causal=True, size=(1, 2, 9), at=place(88, "pool")))
     calls.seconds = 1.94
-    first, second = (row.findings for row in calls)
-    assert not first
+    _, (finding,) = (row.findings for row in calls)
     assert str(calls).splitlines() == [
         "2 places, 2 calls, 1.9 s",
-        "place                       module    calls  kind  heads  queries×keys  mask                      findings",
-        "model.py:41  Block.forward  layers.0  1      sdpa  2      8×8           pad (rows 1-2 of 3)       ok",
-        f"model.py:88  Block.forward  pool      1      sdpa  2      2×9           causal, aligned top-left  "
-        f"shape: {second[0].message}; {second[0].advice}",
+        "place        module    calls  kind  heads  queries×keys  mask                      result",
+        "model.py:41  layers.0      1  sdpa      2           8×8  pad (rows 1-2 of 3)       ok",
+        "model.py:88  pool          1  sdpa      2           2×9  causal, aligned top-left  1 error",
+        f"error  shape  {finding.message}",
+        f"              {finding.advice}",
+        "  --> model.py:88 in Block.forward (pool)",
+        "1 error",
     ]
+
+
+def unchecked(*calls: AttentionCall) -> str:
+    """Why the masks of the calls of one place were not checked."""
+    (row,) = taken(*calls)
+    assert row.verdict == "not checked"
+    assert row.unchecked is not None
+    assert row.unchecked.severity == "note"
+    return row.unchecked.message
+
+
+def test_what_is_odd_about_a_mask_that_follows_no_rule_is_said() -> None:
+    odd, other = (torch.rand(T, T, generator=torch.Generator().manual_seed(seed)) < 0.6 for seed in (1, 2))
+    of_rows = torch.stack([odd, other, odd])[:, None]
+    assert " One 2-D mask serves 3 sequences" in unchecked(sdpa(mask_argument(odd)))
+    square = unchecked(sdpa(mask_argument(odd[:3]), size=(3, 3, T)))
+    assert "It has 3 rows for 3 sequences: padding has the shape [batch, 1, 1, keys]" in square
+    changing = [sdpa(mask_argument(one)) for one in (odd, other, odd)]
+    assert unchecked(*changing).endswith("It changed 2 times in 3 calls")
+    by_heads = mask_argument(torch.stack([odd, other])[None])
+    assert "It differs by heads, and the batch has 2 sequences too" in unchecked(sdpa(by_heads, size=(2, T, T)))
+    assert "." not in unchecked(sdpa(mask_argument(of_rows)))
+    assert "not read: the score_mod" in unchecked(sdpa(unsupported="the score_mod"))
+
+
+def test_wrong_cells_are_kept_of_the_first_places_alone() -> None:
+    calls = taken(*(sdpa(at=place(line)) for line in range(1, 9)), expect="causal")
+    drawn = [one.finding.comparison for row in calls for one in row.counts]
+    assert [comparison is not None for comparison in drawn] == [True] * 3 + [False] * 5
+    assert drawn[0] is not None
+    assert (drawn[0].only_first == ~CAUSAL.numpy()).all()
 
 
 # --- traces ------------------------------------------------------------------------------------------------
