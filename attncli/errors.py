@@ -14,16 +14,15 @@ class ExitCode(IntEnum):
 
     OK = 0, "ok"
     FINDINGS = 1, "a check found something"
-    USAGE = 2, "usage: an option, a layer, a head, a token or a mask expression that does not exist"
+    USAGE = 2, "usage: an option, layer, head, token or mask expression that does not exist"
     LOAD = 3, "the model, its tokenizer or a package cannot be loaded"
     NOT_EXPOSED = 4, "the model does not expose what was asked"
     INPUT = (
         5,
-        "bad input: an empty or too long text, a mask or a file that does not fit; a stream with a bad sentence, at "
-        "its end",
+        "bad input: an empty or too long text, a mask or file that does not fit, or a bad sentence in a stream",
     )
     INTERRUPTED = 130, "interrupted"  # 128 + SIGINT, as shells report it
-    CLOSED_PIPE = 141, "nobody reads the output any more, and nothing is said"  # 128 + SIGPIPE
+    CLOSED_PIPE = 141, "the reader closed the pipe; no message"  # 128 + SIGPIPE
     TERMINATED = 143, "ended by SIGTERM"  # 128 + SIGTERM
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
@@ -73,20 +72,27 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__module__ == "pyo3_runtime"
 
 
-# What brings the packages that not every installation has; huggingface_hub comes with tokenizers.
-_BROUGHT_BY = {
-    "torch": "attncli[torch]",
-    "transformers": "attncli[torch]",
-    "gguf": "attncli[gguf]",
-    "sentencepiece": "attncli[sentencepiece]",
-    "google.protobuf": "attncli[sentencepiece]",
-    "jinja2": "attncli[chat]",
-    "pyarrow": "attncli[parquet]",
-    "ray": "attncli[ray]",
-    "textual": "attncli[explore]",
-    "fsspec": "huggingface-hub",
-    "aiohttp": "fsspec[http]",
+# What pip calls a package, where that is not the name of its import or not every version will do.
+_REQUIREMENTS = {
+    "google.protobuf": "protobuf",
+    "jinja2": "jinja2>=3.1.6",
+    "ray": "ray<2.64",
+    "textual": "textual<9",
+    "transformers": "transformers<6",
 }
+
+
+def install_command(*packages: str) -> str:
+    """Return the command that installs packages, by the names of their imports, for the Python that runs."""
+    import os
+    import shlex
+    import sys
+    from shutil import which
+
+    pip = which("pip")
+    is_own = pip is not None and os.path.dirname(pip) == os.path.dirname(sys.executable)
+    command = ["pip"] if is_own else [sys.executable, "-m", "pip"]
+    return shlex.join([*command, "install", *(_REQUIREMENTS.get(name, name) for name in packages)])
 
 
 def not_installed(*packages: str) -> list[str]:
@@ -108,12 +114,10 @@ def require(what: str, *packages: str) -> None:
     Raises:
         LoadError: with the command that installs them.
     """
-    import shlex
-
     if missing := not_installed(*packages):
-        command = shlex.join(dict.fromkeys(_BROUGHT_BY.get(name, name) for name in missing))
         are = "is" if len(missing) == 1 else "are"
-        raise LoadError(f"{what} takes {' and '.join(missing)}, which {are} not installed: pip install {command}")
+        names, command = " and ".join(missing), install_command(*missing)
+        raise LoadError(f"{what} needs {names}, which {are} not installed: {command}")
 
 
 Answer = TypeVar("Answer")

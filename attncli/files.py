@@ -157,7 +157,7 @@ def file_lock(aside: Path) -> Iterator[None]:
                 flock(file, LOCK_EX | LOCK_NB)
             except BlockingIOError:
                 raise InputError(
-                    f"{visible(str(aside))} is being written by another run; wait for it, or give another file"
+                    f"{visible(str(aside))} is being written by another run; wait, or give another file"
                 ) from None
             except OSError:
                 has_locks = False

@@ -29,11 +29,11 @@ from pathlib import Path
 from cases import QUESTIONS, Case, Material
 
 QUIET = 0.03  # of the processor that other programs may use before a figure is about them too
-HEAD, ANSWERS, COLORS, TAIL = re.split(r"\{\w+\}\n", (Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
+HEAD, ANSWERS, TAIL = re.split(r"\{\w+\}\n", (Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
 
 
 @dataclass
-class Result:
+class Timings:
     """The rounds of one command, and why there are no more of them, if it failed."""
 
     seconds: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Result:
     failure: str = ""
 
 
-def once(command: list[str], material: Material, result: Result, counts: bool) -> None:
+def once(command: list[str], material: Material, result: Timings, counts: bool) -> None:
     """Run a command and add what it took to its result.
 
     The peak of a child starts at that of the process it was forked from: this one has to stay small.
@@ -68,8 +68,8 @@ def once(command: list[str], material: Material, result: Result, counts: bool) -
         file.unlink()
 
 
-def measured(cases: list[Case], material: Material, rounds: int, is_warmed: bool) -> list[Result]:
-    results = [Result() for _ in cases]
+def measured(cases: list[Case], material: Material, rounds: int, is_warmed: bool) -> list[Timings]:
+    results = [Timings() for _ in cases]
     for number in range(0 if is_warmed else 1, rounds + 1):
         for case, result in zip(cases, results, strict=True):
             if not result.failure:
@@ -86,7 +86,7 @@ def limit(value: float, target: float | None, unit: str) -> tuple[str, bool]:
     return ("", False) if target is None else (f"≤ {target:.{3 if unit == '×' else 5}g}{unit}", value > target)
 
 
-def table(name: str, cases: list[Case], results: list[Result]) -> int:
+def table(name: str, cases: list[Case], results: list[Timings]) -> int:
     """Print a table; return how many of its commands failed or took too much."""
     loaded = next((median(result.megabytes) for case, result in zip(cases, results, strict=True) if case.is_loaded), 0)
     first_seconds, first_megabytes = median(results[0].seconds), median(results[0].megabytes)
@@ -166,8 +166,8 @@ def main() -> int:
     arguments = parser.parse_args()
     every = [name for question in QUESTIONS for name in question.tables]
     wanted = {name for name in every if not arguments.table or name.startswith(tuple(arguments.table))}
-    if not wanted and not {"keys", "colors"} & {*arguments.table}:
-        parser.error(f"no such table; there are {', '.join(every)}, keys, colors")
+    if not wanted and "keys" not in arguments.table:
+        parser.error(f"no such table; there are {', '.join(every)}, keys")
     print(f"{HEAD}{machine()}")
     over = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -192,10 +192,6 @@ def main() -> int:
                 over += subprocess.run(keys, check=False).returncode
             print(f"\nOther programs used {others[0]:.1%} of the processor.\n")
             over += others[0] > QUIET
-    if not arguments.table or "colors" in arguments.table:
-        print(COLORS, flush=True)
-        # In a process of its own: the peak of a command starts at what this one has.
-        subprocess.run([sys.executable, Path(__file__).with_name("colors.py")], check=True)
     print(f"\n{TAIL}", end="")
     return 1 if over else 0
 

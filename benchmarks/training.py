@@ -25,7 +25,7 @@ def handwritten(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return functional.softmax(scores.masked_fill(future, float("-inf")), dim=-1) @ v
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a feed-forward layer."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class GPT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.positions = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.blocks = nn.Sequential(*(TransformerBlock() for _ in range(LAYERS)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
 
     def forward(self, ids: Tensor) -> Tensor:

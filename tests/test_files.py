@@ -135,7 +135,7 @@ def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
     first = started(out)
     ran = program("inspect", "an arrow", "-o", out)
     assert (ran.returncode, ran.stdout) == (5, "")
-    assert ran.stderr == f"attn: {out}.part is being written by another run; wait for it, or give another file\n"
+    assert ran.stderr == f"attn: {out}.part is being written by another run; wait, or give another file\n"
     assert finished(first) == (0, "")
     assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == ["time flies"]
     out.unlink()

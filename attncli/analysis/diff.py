@@ -173,7 +173,7 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
         trace.check_recorded("diff")
     of_queries, of_keys = alignments(first, second)
     if not of_queries.pairs or not of_keys.pairs:
-        raise InputError("the two share no token, so there is nothing to compare")
+        raise InputError("the two sentences share no token; give two that do")
     chosen = chosen_rows(of_queries, list(as_list(queries)))
     layers = tuple(layer_pairs(first, second, (of_queries, of_keys), chosen))
     heads: list[HeadDifference] = []
@@ -330,7 +330,7 @@ class DiffStats:
         """
         first = self._first
         if first is None:
-            raise InputError("there is no sentence that both could be compared on")
+            raise InputError("no sentence can be read by both models")
         stds, counts = self._moments.std[:, 0].tolist(), self._moments.count[:, 0].tolist()
         heads = [
             HeadDifferences(

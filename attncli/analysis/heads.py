@@ -189,7 +189,7 @@ class HeadStats:
             self._lengths = metrics.length, metrics.length
             self._heads, self._uniform = RunningMoments(metrics.heads.shape), RunningMoments(metrics.uniform.shape)
         elif metrics.layers != self._first.layers:
-            raise UsageError("the traces have not the same layers and heads; survey each by itself")
+            raise UsageError("the traces differ in their layers and heads; measure each by itself")
         other, details = metrics.source.details, self._source.details
         shared = {name: value for name, value in details.items() if other.get(name) == value}
         if len(shared) < len(details):  # each sentence has a toy vocabulary of its own
@@ -207,7 +207,7 @@ class HeadStats:
             InputError: there is no sentence.
         """
         if self._first is None:
-            raise InputError("there is no sentence to survey the heads of")
+            raise InputError("no sentence could be read")
         means, stds, uniform = self._heads.mean, self._heads.std, self._uniform.mean
         places = [(layer, kind, head) for layer, kind, heads in self._first.layers for head in heads]
         found = []
@@ -278,7 +278,7 @@ def heads(
     if induction:
         for name, value in (("a text", texts or None), ("pair", pair), ("target", target)):
             if value is not None:
-                raise UsageError(f"{name} does not apply to induction, which draws its tokens; drop one of them")
+                raise UsageError(f"{name} does not apply to induction, which draws its own tokens; drop one of them")
         texts = repeated_sequences(model)
     if isinstance(texts, Trace):
         arguments = {

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from attncli.analysis.metric_names import NAMES, Metric
 from attncli.analysis.metrics import by_name, trace_metrics
 from attncli.trace.trace import Trace
@@ -97,7 +99,8 @@ def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
     if cells > _MOST_CELLS or any(layer.derived is not None for layer in trace.layers):
         return {}
     heads = [(layer.layer, layer.kind, head) for layer in trace.layers for head in layer.heads]
-    found = trace_metrics(trace)
+    with np.errstate(invalid="ignore"):  # of weights that are infinite or NaN
+        found = trace_metrics(trace)
     return {
         head: labels_of(by_name(NAMES, numbers), by_name(NAMES, uniform))
         for head, numbers, uniform in zip(heads, *found, strict=True)

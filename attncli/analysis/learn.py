@@ -44,7 +44,7 @@ class Lesson(NamedTuple):
 D_MODEL = 3
 _ALL = (
     Lesson("one", "one head"),
-    Lesson("several", "several heads", num_heads=2, width=2),
+    Lesson("multi", "multi-head attention", num_heads=2, width=2),
     Lesson("causal", "a causal mask", mask="causal"),
     Lesson("cross", "cross-attention", target="die Zeit fliegt"),
 )
@@ -103,7 +103,7 @@ def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 
     )
     trace = source.trace(text, target=lesson.target)
     if (count := len(trace.key_tokens)) > MOST_WORDS:
-        raise InputError(f"a lesson has room for {MOST_WORDS} words, and the text has {count}; give a shorter one")
+        raise InputError(f"a lesson takes at most {MOST_WORDS} words, and the text has {count}; give a shorter one")
     rows = explain(trace, len(trace.query_tokens) // 2 if query is None else query)
     embedded = source.embedded(trace.key_tokens, trace.source.details["vocab_size"])
     return Walk(lesson, trace, embedded, source.weights, tuple(row for row in rows if isinstance(row, AttentionRow)))

@@ -84,9 +84,7 @@ def mask(
     stored = read_values(Path(mask)) if is_path else as_stored(mask, name)
     shape = stored.values.shape
     if not 2 <= len(shape) <= 4 or not stored.values.size:
-        raise InputError(
-            f"{visible(name)} has shape {list(shape)}; expected two to four axes, of which the last is the keys"
-        )
+        raise InputError(f"{visible(name)} has shape {list(shape)}; expected 2 to 4 axes, the last of them keys")
     options = GridOptions(size, api)
     return LabelledMask(read_grid(name, options, None, stored), options)
 
@@ -113,7 +111,7 @@ class LabelledMask(Displayed):
         """
         reading = self.subject.reading
         if reading is not None and reading.is_ambiguous:
-            raise UsageError(f"{reading.why}; say it with api='sdpa' or api='mha'")
+            raise UsageError(f"{reading.why}; give api='sdpa' or api='mha'")
         return self.subject.cells
 
     @property
@@ -136,7 +134,7 @@ class LabelledMask(Displayed):
         expected = as_expression(expect) if isinstance(expect, str) else expect
         if expected is not None and not callable(getattr(type(expected), "allowed", None)):
             raise UsageError(
-                f"what is expected is of type {type(expected).__name__}; expected an expression, such as "
+                f"the expectation is of type {type(expected).__name__}; expected an expression, such as "
                 "'causal & window(4)'. Of an array: attncli.mask(array).check('causal')"
             )
         if lengths is not None:

@@ -196,7 +196,8 @@ class MetricSums:
             logarithms = np.maximum(weights, _TINY)
             entropies = -np.vecdot(weights, np.log(logarithms, out=logarithms))
             largest, highest = block.peaks()
-            linear = weights.transpose(1, 0, 2) @ cells.factors.transpose(1, 2, 0)  # [Q, H, M]
+            with np.errstate(invalid="ignore"):  # of weights that are no numbers
+                linear = weights.transpose(1, 0, 2) @ cells.factors.transpose(1, 2, 0)  # [Q, H, M]
             values = np.empty((*linear.shape[:2], len(NAMES) - 1), linear.dtype)
             values[..., 0], values[..., 1] = entropies.T, np.exp(entropies).T
             values[..., 2:-1], values[..., -1] = linear, largest.T

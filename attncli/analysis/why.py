@@ -97,7 +97,6 @@ def _the_token(tokens: Tokens, wanted: str | int, role: str) -> Token:
         spelled = f", counted from the end: {found[0] - len(tokens)}" if str(wanted).isdigit() else ""
         places = ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
         raise UsageError(
-            f"--{role} '{visible(str(wanted))}': {len(found)} {role} tokens are called that, at {places}; give the "
-            f"index of one{spelled}"
+            f"--{role} '{visible(str(wanted))}': {len(found)} {role} tokens match, at {places}; give an index{spelled}"
         )
     return tokens[found[0]]

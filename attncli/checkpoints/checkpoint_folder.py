@@ -73,8 +73,8 @@ class CheckpointFolder:
         for file in sorted({*self.shards(WEIGHTS_INDEX).values(), *self.shards(PICKLE_INDEX).values()}):
             if os.path.isabs(file) or ".." in Path(file).parts:
                 raise LoadError(
-                    f"the weights of {visible(str(path))} are said to be in {visible(file)}, which is not in that "
-                    "folder; check where the checkpoint comes from"
+                    f"the weights of {visible(str(path))} should be in {visible(file)}, outside of the folder; "
+                    "check where the checkpoint comes from"
                 )
             if "/" in file and os.path.exists(path / file):
                 self.sizes |= dict(_files(path, file.rpartition("/")[0] + "/"))
@@ -157,10 +157,10 @@ def _files(folder: Path, inside: str) -> list[tuple[str, int]]:
             except OSError as error:
                 raise LoadError(f"{path} cannot be read: {error.strerror}") from None
             if not entry.is_file():
-                raise LoadError(f"{path} is a pipe or a device; a checkpoint's folder holds files of usual sizes")
+                raise LoadError(f"{path} is a pipe or a device; expected a regular file")
             if size > MOST_TEXT and entry.name.endswith(TEXTS):
                 most = MOST_TEXT >> 20
-                raise LoadError(f"{path} is larger than {most} MiB; a checkpoint's folder holds files of usual sizes")
+                raise LoadError(f"{path} is larger than {most} MiB; check where the checkpoint comes from")
             found.append((inside + entry.name, size))
     return found
 
@@ -176,8 +176,7 @@ def check_utf8(path: Path) -> None:
         str(path).encode("utf-8")
     except UnicodeEncodeError:
         raise LoadError(
-            f"the name {visible(str(path))} is not UTF-8, and tokenizers and safetensors open no other; rename it, or "
-            "give a link to it"
+            f"the name {visible(str(path))} is not UTF-8, which tokenizers and safetensors need; rename it"
         ) from None
 
 
@@ -192,11 +191,7 @@ def is_gguf(name: str) -> bool:
 
 
 def map_weights(path: Path) -> Tensors:
-    """Map the tensors of a file.
-
-    Raises:
-        LoadError: it is damaged.
-    """
+    """Map the tensors of a file; LoadError if it is damaged."""
     try:
         path.open("rb").close()  # safetensors says of one that it may not open that there is none
         return Tensors(path)

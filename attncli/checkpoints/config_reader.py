@@ -105,7 +105,7 @@ class ConfigReader:
         """Raise UnsupportedError for a field that nobody read."""
         for name in self._values:
             if name not in self.read:
-                raise UnsupportedError(f"it does not know the field {name}")
+                raise UnsupportedError(f"it does not support the field {name}")
 
     def reject_unknown(self) -> None:
         """Raise UnsupportedError for a field that nobody read and that may say something about the forward pass."""
@@ -113,6 +113,6 @@ class ConfigReader:
             if name in self.read or name in _IDLE:
                 continue
             if name not in _FIXED:
-                raise UnsupportedError(f"it does not know the field {name}")
+                raise UnsupportedError(f"it does not support the field {name}")
             if value not in _FIXED[name]:
                 raise UnsupportedError(f"{name} is {value!r}")

@@ -166,8 +166,7 @@ def translate_errors(name: str, part: str) -> Iterator[None]:
             raise InputError(f"{shown} does not fit into the memory of this machine") from None
         if BRINGS_CODE in str(error):
             raise LoadError(
-                f"the {part} of {shown} is Python code that the checkpoint brings; read it, and --trust-remote-code "
-                "runs it"
+                f"the {part} of {shown} is Python code in the checkpoint; read it, then add --trust-remote-code"
             ) from None
         raise LoadError(
             f"the {part} of {shown} cannot be loaded: {first_sentence(error)}; check that the folder is complete"

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from importlib.util import find_spec
 from typing import Any, Literal, TypeVar, get_args
 
-from attncli.errors import UsageError
+from attncli.errors import UsageError, require
 from attncli.text import visible
 
 _OF_EVERY_SOURCE = ("layer", "head", "mask", "special", "model", "pair", "target")
@@ -103,9 +102,8 @@ class LoadOptions(TokenizerOptions):
         """Refuse what cannot be before anything is loaded."""
         if self.device_map is not None:
             if self.device != "cpu":
-                raise UsageError("--device and --device-map both say where the model runs; drop one of them")
-            if find_spec("accelerate") is None:
-                raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
+                raise UsageError("--device and --device-map both set where the model runs; drop one of them")
+            require("--device-map", "accelerate")
         _check_choice(self, "dtype", Dtype)
 
 
@@ -180,7 +178,7 @@ class ToyOptions(VocabularyOptions):
             if getattr(self, name) not in (None, self.d_model) and not is_projected:
                 option = "--" + name.replace("_", "-")
                 raise UsageError(
-                    f"{option} does not apply to --project {self.project}: there it is d_model, {self.d_model}"
+                    f"{option} does not apply to --project {self.project}, where it is d_model, {self.d_model}"
                 )
         is_split = (self.d_k is None and self.project != "none") or (self.d_v is None and self.project == "qkv")
         if is_split and self.d_model % self.heads:
@@ -192,7 +190,7 @@ class ToyOptions(VocabularyOptions):
             raise UsageError("--init does not apply to --project none, which has no weights; drop one of them")
         rows = max(self.vocab_size or 1, self.heads * self.key_width, self.heads * self.value_width)
         if rows * self.d_model > _LARGEST:
-            raise UsageError(f"these sizes make a matrix of over {_LARGEST:,} numbers; make them smaller")
+            raise UsageError(f"these sizes make a matrix of over {_LARGEST:,} numbers; give smaller ones")
         self.scale_factor  # noqa: B018  a scale that is no number is refused here
 
     @property

@@ -122,7 +122,7 @@ class _Search(NamedTuple):
             files = CheckpointFolder(Path(path).absolute().parent, is_listed=False)
             return Snapshot(shown, files, files, gguf=Path(path))
         if os.path.isfile(path):
-            raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
+            raise LoadError(f"{visible(name)} is a file; --model takes a folder or a name on the hub")
         remote = None
         if os.path.isdir(path):
             files = CheckpointFolder(Path(path))
@@ -140,7 +140,7 @@ class _Search(NamedTuple):
 
     def refuse_base(self, shown: str) -> None:
         if self.options.base not in (None, shown):
-            raise UsageError(f"--base names the model under an adapter, and {visible(shown)} is none; drop it")
+            raise UsageError(f"--base applies to an adapter, and {visible(shown)} is a model; drop --base")
 
     def with_base(self, shown: str, adapter: CheckpointFolder, remote: Repository | None) -> Snapshot:
         """Return an adapter on the model under it."""
@@ -151,20 +151,20 @@ class _Search(NamedTuple):
         has_weights = adapter.has_weights or not {WEIGHTS, WEIGHTS_INDEX}.isdisjoint(remote.sizes if remote else ())
         if self.options.base is None and CONFIG in adapter and has_weights:
             raise LoadError(
-                f"{visible(shown)} has a whole model and an adapter; put the files of the adapter into a folder of "
-                "their own, and name the model by --base"
+                f"{visible(shown)} has a whole model and an adapter; move the adapter to its own folder, and give "
+                "the model with --base"
             )
         base, revision = _base_of(adapter) if self.options.base is None else split_revision(self.options.base)
         try:
             own = self._replace(options=replace(self.options, base=None))
             under = own.find(self.options.base or base, base, revision)
         except LoadError as error:
-            raise LoadError(f"the base of {visible(shown)}: {error}; --base names another") from None
+            raise LoadError(f"the base of {visible(shown)}: {error}; give another with --base") from None
         if under.gguf is not None or under.adapter is not None:
             kind = "a GGUF file" if under.adapter is None else "an adapter itself"
             raise LoadError(
                 f"the base of {visible(shown)}, {visible(base)}, is {kind}; merge an adapter with peft's "
-                "merge_and_unload, save the model, and name it by --base"
+                "merge_and_unload, save the model, and give it with --base"
             )
         tokenizer = adapter if adapter.has_tokenizer else under.tokenizer
         return replace(under, name=shown, tokenizer=tokenizer, adapter=adapter, base=under.name)
@@ -217,13 +217,9 @@ def check_config(files: CheckpointFolder) -> None:
         return
     folder = visible(str(files.path))
     if gguf := next((file for file in files.sizes if file.lower().endswith(".gguf")), None):
-        raise LoadError(
-            f"the folder {folder} has no config.json but a GGUF file; give the file itself: "
-            f"{visible(str(files.path / gguf))}"
-        )
+        raise LoadError(f"the folder {folder} holds a GGUF file; give the file: -m {visible(str(files.path / gguf))}")
     raise LoadError(
-        f"the folder {folder} is no checkpoint: it has no config.json{there_is(files)}; give the folder that "
-        "save_pretrained wrote"
+        f"the folder {folder} has no config.json{there_is(files)}; give the folder that save_pretrained wrote"
     )
 
 
@@ -247,7 +243,7 @@ def _base_of(adapter: CheckpointFolder) -> tuple[str, str]:
     fields = adapter.read_json(ADAPTER)
     base, revision = fields.get("base_model_name_or_path"), fields.get("revision")
     if not isinstance(base, str) or not base or "\0" in base:
-        raise LoadError(f"{ADAPTER} of {visible(str(adapter.path))} names no base model; --base names it")
+        raise LoadError(f"{ADAPTER} of {visible(str(adapter.path))} names no base model; give it with --base")
     if not os.path.isdir(base) and os.path.isdir(adapter.path / base):
         base = os.path.normpath(adapter.path / base)
     if os.path.isdir(base) or not isinstance(revision, str) or not _REVISION.fullmatch(revision):
@@ -277,7 +273,7 @@ def _only_checkpoint(folder: Path) -> Path:
         numbered = {each.name: [part.zfill(20) for part in re.split(r"(\d+)", each.name)] for each in found}
         names = [visible(name) for name in sorted(numbered, key=numbered.__getitem__)]
         listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
-        raise LoadError(f"the folder {visible(str(folder))} holds {len(names)} checkpoints: {listed}; give one of them")
+        raise LoadError(f"the folder {visible(str(folder))} holds {len(names)} checkpoints; give one of them: {listed}")
     return found[0] if found else folder
 
 

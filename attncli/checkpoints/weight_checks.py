@@ -48,7 +48,7 @@ def check_has_weights(name: str, files: CheckpointFolder) -> None:
     """Raise LoadError for a folder without weights that can be read, with the files that it has."""
     if WEIGHTS not in files and WEIGHTS_INDEX not in files:
         raise LoadError(
-            f"{visible(name)} has a config.json and no weights that can be read{there_is(files)}: expected {WEIGHTS}, "
+            f"{visible(name)} has a config.json but no weights{there_is(files)}: expected {WEIGHTS}, "
             f"or {WEIGHTS_INDEX} and its files"
         )
 
@@ -84,7 +84,7 @@ def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> 
     types = {each: store.stored(each).type for each in store.names if each.removeprefix(head) in bare}
     if codes := sorted(each for each, kind in types.items() if kind not in _FLOATS):
         raise LoadError(
-            f"the weights of {visible(name)} are quantized, and nobody reads how ({_some(codes)}: stored as "
+            f"the weights of {visible(name)} are quantized in an unknown way ({_some(codes)}: stored as "
             f"{types[codes[0]]}, and its scale is missing); {_ADVICE}"
         )
 
@@ -126,8 +126,8 @@ def check_unread(
             others.append(tensor)
     if unused:
         raise LoadError(
-            f"the weights of {visible(name)} are quantized, or hold an adapter, and nobody reads how "
-            f"({_some(unused)}); {_ADVICE}"
+            f"the weights of {visible(name)} are quantized in an unknown way, or hold an adapter ({_some(unused)}); "
+            f"{_ADVICE}"
         )
     if not others:
         return ()

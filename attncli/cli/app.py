@@ -24,22 +24,22 @@ from attncli.trace.tokens import brief
 # The commands, each a function of its own name in a module of its own name, and what they are for.
 _COMMANDS = {
     "inspect": "Show the attention of a sentence.",
-    "heads": "Say what every head does, in numbers.",
-    "check": "Say what is wrong with a checkpoint's attention.",
-    "why": "Say why a query attends to a key.",
-    "diff": "Show what changed between two sentences, checkpoints or traces.",
+    "heads": "Measure every head, and label what it does.",
+    "check": "Check the attention of a checkpoint for errors.",
+    "why": "Explain why a query attends to a key.",
+    "diff": "Compare two sentences, checkpoints or traces.",
     "tokens": "Show the tokens of a sentence.",
     "explore": "Type, and watch attention change with every key.",
-    "learn": "Walk one query through a layer, step by step.",
-    "run": "Run a Python program, and show every attention that ran.",
-    "config": "Say what the options are set to, and where.",
+    "learn": "Follow one query through a layer, step by step.",
+    "run": "Run a Python program, and list every attention in it.",
+    "config": "Show current settings and where they come from.",
     "completion": "Print the completion script of a shell.",
-    "help": "Show the help of a command, or on a topic.",
+    "help": "Show the help of a command or a topic.",
 }
 _MASK = "Draw, check, compare and convert masks."
 _MASK_COMMANDS = {
     "show": "Draw a mask.",
-    "check": "Say what is wrong with a mask.",
+    "check": "Check a mask for errors.",
     "diff": "Show where two masks differ.",
     "convert": "Write a mask for another API.",
     "model": "Show the masks that a checkpoint builds.",
@@ -171,7 +171,7 @@ def main(
 ) -> None:
     """See attention happen, with numbers.
 
-    `attn COMMAND --help` says more on a command; `attn help` lists what else there is to read.
+    `attn COMMAND --help` explains a command. `attn help` lists more topics.
 
     Examples:
     attn inspect "time flies like an arrow"
@@ -214,7 +214,7 @@ def _failed(error: BaseException) -> ExitCode:
         print_error("out of memory; give fewer tokens, layers or heads")
         return ExitCode.INPUT
     message = ADDRESS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
-    print_error(f"this is a bug in attn, please report it: {message[:300]}; ATTN_DEBUG=1 shows where")
+    print_error(f"this is a bug in attn, please report it: {message[:300]}; ATTN_DEBUG=1 shows the traceback")
     return ExitCode.INPUT
 
 

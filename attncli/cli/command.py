@@ -76,7 +76,7 @@ class Command(WithOwnHelp, TyperCommand):
                 parameter.handle_parse_result(ctx, parsed, rest)
         if rest:
             takes_text = any(parameter.metavar == "TEXT" for parameter in self.params)
-            quotes = "; a text of several words stands in quotes" if takes_text else ""
+            quotes = "; put a text of several words in quotes" if takes_text else ""
             ctx.fail(f"Got unexpected extra argument(s) ({' '.join(rest)}){quotes}")
         from attncli.cli.applicability import CommandLine, check_applicable  # which the help of all commands spares
         from attncli.cli.settings import deciding, settings

@@ -41,9 +41,7 @@ def ray_address(on: str) -> str | None:
     """
     found = _ON.fullmatch(on)
     if not found:
-        raise UsageError(
-            f"--on {visible(on)}: expected ray, or ray://HOST:PORT of a cluster, such as ray://10.0.0.1:6379"
-        )
+        raise UsageError(f"--on {visible(on)}: expected ray, or a cluster such as ray://10.0.0.1:6379")
     address = found["address"]
     return address if address is None or re.search(r":\d+$", address) else f"{address}:{_RAY_PORT}"
 
@@ -77,7 +75,7 @@ def write_folder(
 
     texts = options.texts
     if options.from_ is not None:
-        raise UsageError("a folder of parts is of sentences, and --from of one trace; give -o attention.parquet")
+        raise UsageError("--from is one trace, and a folder holds many sentences; give -o attention.parquet")
     shards = in_shards(sentences(texts, environment), texts.files)
     writer = ShardWriterJob(job, folder, form, types)
     with write_dataset(folder, made, texts.files) as summary:

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
-from attncli.cli.terminal import PictureFile, Terminal
+from attncli.cli.terminal import PictureFile, Terminal, is_accessible
 from attncli.errors import ExitCode, InputError
 from attncli.text import visible
 from attncli.trace.tokens import brief
@@ -165,7 +165,7 @@ class Environment:
             return f"{other} is not one"
         if os.environ.get("TERM") == "dumb":
             return "TERM says that this one is dumb"
-        if os.environ.get("ACCESSIBLE", "0") not in ("", "0"):
+        if is_accessible():
             return "ACCESSIBLE says that it is read aloud"
         return ""
 

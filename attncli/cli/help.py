@@ -105,7 +105,7 @@ def find_page(root: typer.Context, name: str) -> Page:
         UsageError: there is no such command or topic.
     """
     if not name:
-        paragraphs = ["There is help on topics and on commands.", _EXAMPLES]
+        paragraphs = ["Help on topics and commands.", _EXAMPLES]
         return Page("help", "", paragraphs, {"Topics": topics(), "Commands": page_of(root).tables["Commands"]})
     if name in TOPICS:
         return topic(name, root)
@@ -120,29 +120,29 @@ def find_page(root: typer.Context, name: str) -> Page:
 _EXAMPLES = "Examples:\nattn help masks\nattn help inspect\nattn help mask show"
 # What is read from the environment besides the options' own variables.
 ENVIRONMENT = {
-    "NO_COLOR": "where it is not empty: no colour, unless --color always",
-    "FORCE_COLOR": "where it is not empty: colour in a pipe too",
+    "NO_COLOR": "not empty: no colour, unless --color always",
+    "FORCE_COLOR": "not empty: colour in a pipe too",
     "TERM": "dumb: no colour and no bold",
-    "ACCESSIBLE": "where it is neither empty nor 0: no screen that changes, as of attn explore, for a screen reader",
-    "COLUMNS": "cells in a line of the terminal, instead of what it says itself",
-    "ATTN_DEBUG": "1: the traceback of any error before its sentence",
+    "ACCESSIBLE": "1: sentences instead of maps, and no changing screen, for a screen reader",
+    "COLUMNS": "columns of the terminal, instead of those it reports",
+    "ATTN_DEBUG": "1: a traceback before each error",
     "XDG_CONFIG_HOME": "the folder that holds attncli/attncli.toml; see attn config --help. Default: ~/.config",
     "HF_HOME": "the folder of the hub's local cache and token. Default: ~/.cache/huggingface",
-    "HF_HUB_CACHE": "the folder of the hub's local cache alone. Default: hub in HF_HOME",
-    "HF_HUB_ETAG_TIMEOUT": "seconds in which the hub has to answer something. Default: 10",
+    "HF_HUB_CACHE": "the folder of the hub's local cache. Default: hub in HF_HOME",
+    "HF_HUB_ETAG_TIMEOUT": "seconds until the hub must answer. Default: 10",
     "HF_HUB_OFFLINE": "1: use the local cache only, as --offline does",
-    "HF_TOKEN": "the token for checkpoints of the hub that are not open to everybody",
+    "HF_TOKEN": "the token for gated and private checkpoints",
 }
 
 
 def _masks(_: typer.Context) -> Tables:
-    """Which keys a query may attend to, as --mask and attn mask take it.
+    """Mask expressions: which keys each query may attend to.
 
-    An expression is made of the atoms below, with & (and), | (or), ~ (not) and parentheses. i is the position of the
-    query, j that of the key; both count from 0.
+    An expression combines the atoms below with & (and), | (or), ~ (not) and parentheses. i is the position of the
+    query and j that of the key, both from 0. none is full.
 
-    none is full. A file that ends in .npy, .safetensors, .pt or .csv may stand in place of an expression:
-    True or 1 = may attend; or additive, 0 and −inf.
+    A .npy, .safetensors, .pt or .csv file may replace an expression. In it, True or 1 = may attend; additive masks hold
+    0 and −inf.
 
     Examples:
     attn inspect "time flies like an arrow" --mask "causal & window(3)"
@@ -154,13 +154,13 @@ def _masks(_: typer.Context) -> Tables:
 
 
 def _formats(root: typer.Context) -> Tables:
-    """What --format writes; with --output FILE the ending says it.
+    """Output formats, by --format or the ending of --output.
 
-    json, jsonl, tsv and csv carry every digit of a float32 unless --precision is given; parquet always does. In JSON,
-    NaN and the infinities are the strings "nan", "inf" and "-inf", and what is not defined is null.
+    json, jsonl, tsv and csv carry every digit of a float32 unless --precision is given. parquet always does. In JSON,
+    NaN and infinities are the strings "nan", "inf" and "-inf", and undefined numbers are null.
 
-    A cell of CSV and TSV is the token itself, also where it begins with =, +, - or @, so that a program reads what the
-    model read. A spreadsheet may take such a token for a formula: import its column as text.
+    A cell of CSV and TSV is the token itself, even if it begins with =, +, - or @. A spreadsheet may read such a token
+    as a formula: import its column as text.
 
     Examples:
     attn inspect "time flies like an arrow" -F json
@@ -179,7 +179,7 @@ def _formats(root: typer.Context) -> Tables:
 
 
 def _exit_codes(_: typer.Context) -> Tables:
-    """What the number means that a command ends with.
+    """Exit codes.
 
     Examples:
     attn mask check mask.npy --expect causal || echo "ended with $?"
@@ -188,7 +188,7 @@ def _exit_codes(_: typer.Context) -> Tables:
 
 
 def _environment(root: typer.Context) -> Tables:
-    """Environment variables that are read.
+    """Environment variables.
 
     Examples:
     NO_COLOR=1 attn inspect 'time flies like an arrow'
@@ -202,9 +202,9 @@ def _environment(root: typer.Context) -> Tables:
 
 
 def _metrics(_: typer.Context) -> Tables:
-    """The numbers that say what a head does, in attn heads and --show metrics.
+    """Metrics of a head, in attn heads and --show metrics.
 
-    They are over the query rows that may attend to some key, padding left out. What is not defined is –, null, or an
+    They average over the query rows that may attend to some key, without padding. An undefined metric is –, null or an
     empty field, never 0.
 
     Examples:

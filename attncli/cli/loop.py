@@ -144,7 +144,7 @@ class ResultStream(Generic[Value]):
             self._warn(number, warnings, notes)
             yield number, value
         if (more := len(self._seen) - _MAX_WARNINGS) > 0:
-            self._environment.note(f"warning: {more} more of other sentences; attn inspect prints them all")
+            self._environment.note(f"{more} more warnings; attn inspect prints them all")
 
     def _warn(self, number: int, warnings: tuple[str, ...], notes: tuple[str, ...]) -> None:
         for warning in (*notes, *warnings) if self._warns_once else notes:
@@ -197,7 +197,7 @@ def results_of(
     if only is not None:
         first = list(islice(numbered, 2))
         if len(first) > 1:
-            raise UsageError(f"{only} one trace; give one sentence, or each in a run of its own")
+            raise UsageError(f"{only} one sentence; run the command once for each")
         numbered = iter(first)
     source = open_source(environment, options, job)
     workers = workers_on_device(options, workers)

@@ -46,7 +46,7 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
     if not texts:
         raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
-        raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
+        raise UsageError("- reads standard input; give it without other sentences")
     check_meant(texts, environment, may_be_words)
     return (CorpusItem(number, text) for number, text in enumerate(texts, start=1))
 

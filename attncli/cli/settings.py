@@ -155,7 +155,7 @@ def _table(path: str, marker: bytes = b"") -> dict[str, Any]:
     except PermissionError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except OSError as error:
-        raise UsageError(f"{path} {error}; expected a configuration file there, or nothing") from None
+        raise UsageError(f"{path} {error}; expected a configuration file") from None
     if marker not in content and not content.startswith(_UTF_16):
         return {}
     import tomllib
@@ -163,7 +163,7 @@ def _table(path: str, marker: bytes = b"") -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no valid TOML: {error}") from None
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
 
 
 def _instead_of(key: str) -> str | None:
@@ -179,7 +179,7 @@ def _check_key(key: str, path: str) -> None:
     if instead := _instead_of(key):
         raise UsageError(f"{path}: '{key}' is retired: {instead}")
     if key.replace("_", "-") in FLAGS_ALONE:
-        raise UsageError(f"{path}: '{key}' is read from no file; it takes a flag, --{dashed(key)}, in each run")
+        raise UsageError(f"{path}: '{key}' is a flag only; give --{dashed(key)} in each run")
     if key not in names:
         meant = did_you_mean(key, names) or f"; expected some of {', '.join(names)}"
-        raise UsageError(f"{path}: there is no '{key}' to configure{meant}")
+        raise UsageError(f"{path}: unknown option '{key}'{meant}")

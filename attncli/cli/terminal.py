@@ -53,13 +53,13 @@ class Terminal:
         self.height = _measured_height(stream) if is_terminal and pages is None else None
 
     def palette(self, colormap: str) -> Palette:
-        """Return how cells look here."""
+        """Return how cells look here; a screen reader gets no blocks."""
         from attncli.render.palette import Palette
 
         encoding = (getattr(self.stream, "encoding", None) or "utf-8").lower()
-        return Palette(
-            self._system if self._system in ("truecolor", "256") else _plain_tier(encoding), encoding, colormap
-        )
+        is_colored = self._system in ("truecolor", "256") and not is_accessible()
+        tier = self._system if self._system and is_colored else _plain_tier(encoding)
+        return Palette(tier, encoding, colormap)
 
     def turn(self) -> None:
         """Begin a new screen; what stood on the last one goes up, where it can be scrolled back to."""
@@ -172,7 +172,14 @@ def _color_system(stream: IO[str], is_terminal: bool, is_forced: bool) -> str | 
     return system
 
 
+def is_accessible() -> bool:
+    """Return whether a screen reader reads what is printed: `ACCESSIBLE` is set."""
+    return os.environ.get("ACCESSIBLE", "0") not in ("", "0")
+
+
 def _plain_tier(encoding: str) -> str:
+    if is_accessible():
+        return "ascii"
     try:
         "░▒▓█".encode(encoding)
     except (UnicodeEncodeError, LookupError):

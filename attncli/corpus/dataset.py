@@ -48,17 +48,11 @@ def in_shards(sentences: Iterable[CorpusItem], files: Sequence[str] = ()) -> Ite
 
 
 class ShardInfo(NamedTuple):
-    """A part that is written.
+    """A part that is written."""
 
-    Attributes:
-        name: of its file.
-        sentences: how many it is of.
-        was_there: whether an earlier run wrote it.
-    """
-
-    name: str
-    sentences: int
-    was_there: bool
+    name: str  # of its file
+    sentences: int  # how many it is of
+    was_there: bool  # whether an earlier run wrote it
 
 
 @dataclass(frozen=True)
@@ -67,18 +61,12 @@ class ShardWriterJob:
 
     A part that is there is not computed again, if it is of the same sentences. Its results are the same either way:
     those sentences that are bad or warned of, and last the part.
-
-    Attributes:
-        job: what is done with the sentences, whose results are pieces of `form`.
-        folder: where parts are written: an absolute path, or a URL.
-        form: of their files: parquet, jsonl, tsv or csv.
-        types: of the columns of a part without rows.
     """
 
-    job: Job[Any]
-    folder: str
-    form: str = "parquet"
-    types: Mapping[str, str] = field(default_factory=dict)
+    job: Job[Any]  # what is done with the sentences, whose results are pieces of `form`
+    folder: str  # where parts are written: an absolute path, or a URL
+    form: str = "parquet"  # of their files: parquet, jsonl, tsv or csv
+    types: Mapping[str, str] = field(default_factory=dict)  # of the columns of a part without rows
 
     def open(self, open_job: Callable[[], BatchFn[Any]] | None = None) -> BatchFn[ShardInfo | None]:
         """Open the folder, and return the function from a part to its results.
@@ -143,9 +131,7 @@ def _read_note(folder: Folder, part: str, shard: Batch) -> dict[str, Any] | None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if digest != _digest(shard.sentences):
-        raise InputError(
-            f"{folder.name}/{part} is of other sentences; give another folder, or remove the file to compute it again"
-        )
+        raise InputError(f"{folder.name}/{part} holds other sentences; give another folder, or remove the file")
     return dict(note)
 
 
@@ -165,19 +151,12 @@ def _write_json(folder: Folder, name: str, content: Mapping[str, Any]) -> None:
 
 @dataclass
 class DatasetSummary:
-    """What a run has written.
+    """What a run has written."""
 
-    Attributes:
-        folder: what it is called.
-        names: of the parts.
-        before: how many of them were there before.
-        sentences: of all.
-    """
-
-    folder: str
-    names: set[str] = field(default_factory=set)
-    before: int = 0
-    sentences: int = 0
+    folder: str  # what it is called
+    names: set[str] = field(default_factory=set)  # of the parts
+    before: int = 0  # how many of them were there before
+    sentences: int = 0  # of all
 
     def add(self, shard: ShardInfo) -> None:
         """Count a part."""
@@ -210,7 +189,7 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
     with folder.hold():
         names = folder.sizes().keys() - {LOCK, MANIFEST}
         if others := sorted(name for name in names if not name.removeprefix("_").startswith("part-")):
-            raise InputError(f"{folder.name} holds {visible(others[0])}; give a folder that holds the parts alone")
+            raise InputError(f"{folder.name} holds {visible(others[0])}; give an empty folder")
         if names:
             _check_same(folder, manifest)
 
@@ -228,7 +207,7 @@ def write_dataset(place: str, made: Mapping[str, str], files: Sequence[str] = ()
             undo()
             raise
         if odd := sorted(name for name in folder.sizes().keys() - summary.names if name.startswith("part-")):
-            raise InputError(f"{folder.name}/{odd[0]} is of sentences that are no longer there; remove it")
+            raise InputError(f"{folder.name}/{odd[0]} holds sentences that are no longer in the input; remove it")
         whole = {"parts": len(summary.names), "sentences": summary.sentences}
         _write_json(folder, MANIFEST, {**manifest, "whole": whole})
 
@@ -242,14 +221,14 @@ def _check_same(folder: Folder, manifest: Mapping[str, Any]) -> None:
 
     content = folder.read(MANIFEST)
     if content is None:
-        raise InputError(f"{folder.name} holds parts, and no {MANIFEST} that says what made them; give another folder")
+        raise InputError(f"{folder.name} holds parts without a {MANIFEST}; give another folder")
     try:
         there = json.loads(content)
         if there["schema"] != SCHEMA:
             raise ValueError
         old, new = named(there), named(manifest)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise InputError(f"{folder.name}/{MANIFEST} is none that attn {__version__} writes") from None
+        raise InputError(f"{folder.name}/{MANIFEST} is not from attn {__version__}; give another folder") from None
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
             before, now = (visible(str(one.get(name, "not given"))) for one in (old, new))

@@ -31,15 +31,10 @@ _TIMEOUT = 5  # that a host is waited for; left to themselves, some clients try 
 
 
 class SentenceFile(NamedTuple):
-    """A file of a corpus.
+    """A file of a corpus."""
 
-    Attributes:
-        path: of the file, in its file system.
-        root: a URL that opens the file system; empty for that of this machine.
-    """
-
-    path: str
-    root: str = ""
+    path: str  # of the file, in its file system
+    root: str = ""  # a URL that opens the file system; empty for that of this machine
 
     @property
     def name(self) -> str:
@@ -118,7 +113,7 @@ def find_files(place: str) -> tuple[SentenceFile, ...]:
     if not found:
         what = "no file fits {}" if is_glob else "the folder {} holds no file"
         name = visible(without_password(place))
-        raise InputError(f"{what.format(name)}; those whose names begin with . or _ do not count")
+        raise InputError(f"{what.format(name)}; names that begin with . or _ are skipped")
     return tuple(SentenceFile(path, root) for path in sorted(found))
 
 
@@ -204,10 +199,10 @@ def filesystem(url: str) -> tuple[AbstractFileSystem, str]:
     try:
         system, path = url_to_fs(url, **options)
     except ImportError as error:
-        raise LoadError(f"a file at {scheme}:// takes a package that is not installed: {visible(str(error))}") from None
+        raise LoadError(f"a file at {scheme}:// needs a package that is not installed: {visible(str(error))}") from None
     except ValueError:
         raise InputError(
-            f"{visible(without_password(url))}: nothing here reads {scheme}://; expected s3, gs, hf, http or https"
+            f"{visible(without_password(url))}: unknown scheme {scheme}://; expected s3, gs, hf, http or https"
         ) from None
     return system, path
 

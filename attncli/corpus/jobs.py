@@ -76,19 +76,12 @@ def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> 
 
 @dataclass(frozen=True)
 class TraceJob(Generic[Value]):
-    """A source, and what is made of each of its traces; see `Job`.
+    """A source, and what is made of each of its traces; see `Job`."""
 
-    Attributes:
-        task: what is made of them.
-        options: of `open_source`.
-        pair: a second text in the same sequence as each sentence.
-        target: the text whose queries attend to each sentence's keys.
-    """
-
-    task: TraceTask[Value]
-    options: Mapping[str, Any]
-    pair: str | None = None
-    target: str | None = None
+    task: TraceTask[Value]  # what is made of them
+    options: Mapping[str, Any]  # of `open_source`
+    pair: str | None = None  # a second text in the same sequence as each sentence
+    target: str | None = None  # the text whose queries attend to each sentence's keys
 
     def source(self) -> Source:
         """Open the source; see `open_source` for what is raised."""
@@ -122,17 +115,11 @@ class TraceJob(Generic[Value]):
 
 @dataclass(frozen=True)
 class DiffJob:
-    """Two models, and how far they are apart on each sentence; see `Job`.
+    """Two models, and how far they are apart on each sentence; see `Job`."""
 
-    Attributes:
-        first: makes the traces of A.
-        second: makes those of B.
-        queries: whose rows are compared; none are all shared ones.
-    """
-
-    first: TraceJob[Trace]
-    second: TraceJob[Trace]
-    queries: tuple[str, ...] = ()
+    first: TraceJob[Trace]  # makes the traces of A
+    second: TraceJob[Trace]  # makes those of B
+    queries: tuple[str, ...] = ()  # whose rows are compared; none are all shared ones
 
     def open(self, first: Source | None = None, second: Source | None = None) -> BatchFn[SentenceDifference]:
         """Open both sources, unless they are given, and return the function from a batch to its results."""
@@ -157,19 +144,12 @@ class DiffJob:
 
 @dataclass(frozen=True)
 class TokenizeJob:
-    """A tokenizer, and what `attn tokens` shows or writes of each tokenization; see `Job`.
+    """A tokenizer, and what `attn tokens` shows or writes of each tokenization; see `Job`."""
 
-    Attributes:
-        choice: what of the tokens is shown.
-        form: the machine format that they are encoded in; None leaves them as they are, to be drawn.
-        options: of `open_tokenizer`.
-        pair: a second text in the same sequence as each sentence.
-    """
-
-    choice: Choice
-    form: str | None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    pair: str | None = None
+    choice: Choice  # what of the tokens is shown
+    form: str | None  # the machine format that they are encoded in; None leaves them as they are, to be drawn
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `open_tokenizer`
+    pair: str | None = None  # a second text in the same sequence as each sentence
 
     def open(self) -> BatchFn[Any]:
         """Open the tokenizer, and return the function from a batch to its results.

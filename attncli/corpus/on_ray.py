@@ -72,7 +72,7 @@ def _results_of(ray: Any, answer: Any) -> list[Result[ShardInfo | None]]:
         found: list[Result[ShardInfo | None]] | AttnError = ray.get(answer)
     except ray.exceptions.RayError as error:
         why = visible(str(error).strip().splitlines()[-1].strip())
-        raise InputError(f"Ray gave a part up: {why} The same command goes on") from None
+        raise InputError(f"Ray gave up a part: {why} Run the same command again to resume") from None
     if isinstance(found, AttnError):
         raise found
     return found

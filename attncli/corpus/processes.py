@@ -49,9 +49,7 @@ def run_in_processes(job: Job[Any], batches: Iterable[Batch], jobs: int) -> Iter
                 if isinstance(batch, AttnError):
                     raise batch
         except BrokenProcessPool:
-            raise InputError(
-                "a worker process was killed, as the system does where memory runs out; fewer --jobs take less"
-            ) from None
+            raise InputError("a worker process was killed, perhaps for memory; give fewer --jobs") from None
 
 
 def _until_error(batches: Iterable[Batch]) -> Iterator[Batch | AttnError | None]:

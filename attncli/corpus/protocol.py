@@ -12,31 +12,19 @@ Value = TypeVar("Value", covariant=True)
 
 
 class Result(NamedTuple, Generic[Value]):
-    """What a sentence has become.
+    """What a sentence has become."""
 
-    Attributes:
-        number: of the sentence.
-        value: what was made of it, or why that could not be.
-        warnings: about it, for whoever started the run.
-        notes: what is to be known of everything that came from the same source.
-    """
-
-    number: int
-    value: Value | Failure
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    number: int  # of the sentence
+    value: Value | Failure  # what was made of it, or why that could not be
+    warnings: tuple[str, ...] = ()  # about it, for whoever started the run
+    notes: tuple[str, ...] = ()  # what is to be known of everything that came from the same source
 
 
 class Batch(NamedTuple):
-    """Sentences that are handed out together.
+    """Sentences that are handed out together."""
 
-    Attributes:
-        sentences: of one file, in order.
-        name: of a shard of a dataset; other batches have none.
-    """
-
-    sentences: Sequence[CorpusItem]
-    name: str = ""
+    sentences: Sequence[CorpusItem]  # of one file, in order
+    name: str = ""  # of a shard of a dataset; other batches have none
 
 
 BatchFn = Callable[[Batch], Iterator[Result[Value]]]

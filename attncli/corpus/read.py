@@ -26,21 +26,14 @@ _DELIMITERS: dict[Kind, str] = {"CSV": ",", "TSV": "\t"}
 
 @dataclass(frozen=True)
 class SentenceReader:
-    """Files of sentences, and how they are read.
+    """Files of sentences, and how they are read."""
 
-    Attributes:
-        place: what they were found by.
-        files: all of them, sorted.
-        column: the column or field that holds the text; None is `text`, and with `chat` a line of JSON itself.
-        whole: whether a file of text is one sentence, newlines and all.
-        chat: whether .json and JSON Lines hold lists of messages.
-    """
-
-    place: str
-    files: tuple[SentenceFile, ...]
+    place: str  # what they were found by
+    files: tuple[SentenceFile, ...]  # all of them, sorted
+    # the column or field that holds the text; None is `text`, and with `chat` a line of JSON itself
     column: str | None = None
-    whole: bool = False
-    chat: bool = False
+    whole: bool = False  # whether a file of text is one sentence, newlines and all
+    chat: bool = False  # whether .json and JSON Lines hold lists of messages
 
     @classmethod
     def of(cls, place: str, *, column: str | None = None, whole: bool = False, chat: bool = False) -> SentenceReader:
@@ -56,8 +49,8 @@ class SentenceReader:
         if column is not None and kinds.keys() <= {"text", "messages"}:
             file = reader.files[0]
             raise UsageError(
-                f"--column does not apply to {visible(file.name)}, which is {reader.kind(file)}; it names a column of "
-                ".csv, .tsv or .parquet, or a field of .jsonl or .ndjson"
+                f"--column does not apply to {visible(file.name)}, which is {reader.kind(file)}; it applies to "
+                ".csv, .tsv, .parquet, .jsonl and .ndjson"
             )
         for kind, file in kinds.items():
             if whole and kind != "text":
@@ -160,11 +153,7 @@ class SentenceReader:
 def without_empty(
     sentences: Iterable[CorpusItem], name: str, noun: str, note: Callable[[str], object]
 ) -> Iterator[CorpusItem]:
-    """Yield the sentences that are not empty, and note how many are.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Yield the sentences that are not empty, and note how many are; InputError if there is none."""
     empty, is_any = 0, False
     for sentence in sentences:
         if sentence.text == "":

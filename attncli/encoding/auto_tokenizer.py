@@ -191,7 +191,7 @@ class PythonTokenizer:
     def __call__(self, *texts: str | None, **how: Any) -> TokenizerOutput:
         """Return what the model is given of a text, or of a target (`text_target`)."""
         if any(text is not None for text in texts[1:]):
-            raise ValueError("its tokenizer does not say which of two texts a token is of; drop --pair")
+            raise ValueError("its tokenizer does not separate two texts; drop --pair")
         inputs, uncut = dict(self._tokenizer(*texts[:1], **how)), {"truncation": False, "max_length": None}
         ids = [int(each) for each in inputs["input_ids"]]
         pieces = [self._tokenizer.convert_ids_to_tokens(id_) for id_ in ids]

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attncli.errors import InputError, LoadError, NotExposedError, UsageError, require
+from attncli.errors import InputError, LoadError, NotExposedError, UsageError, install_command, require
 from attncli.text import ADDRESS, visible
 from attncli.trace.tokens import brief
 
@@ -35,11 +35,7 @@ class Conversation(str):
 
     @classmethod
     def of(cls, content: Any) -> Conversation:
-        """Return a conversation of what JSON holds.
-
-        Raises:
-            InputError: it is no list of messages.
-        """
+        """Return a conversation of what JSON holds; InputError if it is no list of messages."""
         if not isinstance(content, list | tuple) or not content:
             raise InputError(f"the conversation is {_kind(content)}; {_SHAPE}")
         for number, message in enumerate(content, 1):
@@ -51,11 +47,7 @@ class Conversation(str):
 
     @classmethod
     def parsed(cls, text: str) -> Conversation:
-        """Return a conversation that a text spells in JSON.
-
-        Raises:
-            InputError: it does not.
-        """
+        """Return a conversation that a text spells in JSON; InputError if it does not."""
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -111,7 +103,7 @@ class TemplateProcess:
         if not line:
             self._end()
             self._process = None
-            raise TemplateError("it computes without end, or something far too large")
+            raise TemplateError("it runs without end, or builds something far too large")
         answer: dict[str, str] = json.loads(line)
         if (error := answer.get("error")) is not None:
             raise TemplateError(visible(brief(ADDRESS.sub("", " ".join(error.split())))))
@@ -144,10 +136,10 @@ class Chat(NamedTuple):
         try:
             rendered = self.render(messages)
         except TemplateError as error:
-            raise InputError(f"{template} does not take these messages: {error}") from None
+            raise InputError(f"{template} refuses these messages: {error}") from None
         # Such as one that takes the parts of a content, of which some are pictures.
         if not any(word in rendered for message in messages for word in message["content"].split()):
-            raise InputError(f"{template} writes nothing of what the messages say; drop --chat")
+            raise InputError(f"{template} leaves out the messages; drop --chat")
         return rendered
 
 
@@ -176,19 +168,14 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
     if isinstance(source, Mapping):
         source = source.get(_DEFAULT)
     if source is None:
-        raise NotExposedError(
-            f"{visible(name)} has no chat template, or none that is the default, so that it is probably no chat model; "
-            "drop --chat"
-        )
+        raise NotExposedError(f"{visible(name)} has no default chat template; drop --chat")
     if not isinstance(source, str):
         raise LoadError(f"the chat template of {visible(name)} is {_kind(source)}; expected text")
     require("--chat", "jinja2")
     installed = version("jinja2")
     if tuple(int(part) for part in installed.split(".")[:3] if part.isdigit()) < _LEAST:
         least = ".".join(map(str, _LEAST))
-        raise LoadError(
-            f"--chat takes jinja2 {least} or later, and {installed} is installed: pip install 'attncli[chat]'"
-        )
+        raise LoadError(f"--chat needs jinja2 {least}, not {installed}: {install_command('jinja2')}")
     process, special_tokens = TemplateProcess(source), dict(tokenizer.special_tokens_map)
     try:
         process.render()

@@ -53,7 +53,7 @@ def as_conversation(text: str | Sequence[Mapping[str, str]], options: Mapping[st
     if not isinstance(text, list | tuple):
         return text  # type: ignore[return-value]  # what else it may be, `check_texts` refuses
     if not options.get("chat"):
-        raise UsageError("a list of messages is read through a chat template; give chat=True")
+        raise UsageError("a list of messages needs chat=True")
     from attncli.encoding.chat import Conversation
 
     return Conversation.of(text)
@@ -191,26 +191,23 @@ class InputEncoder(NamedTuple):
         name = visible(self.name)
         if not self.truncate:
             raise InputError(
-                f"{role} has {count} tokens, {name} reads at most {self.limit}; shorten it, or cut it with --truncate"
+                f"{role} has {count} tokens, and {name} reads at most {self.limit} tokens; shorten it, or add "
+                "--truncate"
             )
         return (f"{role} has {count} tokens and is cut to the {self.limit} that {name} reads",)
 
     def _check_ids(self, tokens: Tokens) -> Tokens:
         if self.rows is not None and max(token.id for token in tokens) >= self.rows:
             raise LoadError(
-                f"the tokenizer of {visible(self.name)} has ids beyond the {self.rows} rows of the model's vocabulary; "
-                "they do not belong together"
+                f"the tokenizer of {visible(self.name)} has ids beyond the {self.rows} rows of the model's "
+                "vocabulary; check that they belong together"
             )
         return tokens
 
 
 @contextmanager
 def translate_tokenizer_errors() -> Iterator[None]:
-    """Refuse a text that a tokenizer cannot read.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Raise InputError for a text that a tokenizer cannot read."""
     try:
         yield
     except BaseException as error:  # the library raises bare Exception, for a word without an unknown token
@@ -228,7 +225,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
     from attncli.trace.byte_pieces import decode_pieces
 
     if not encoding.ids:
-        raise InputError("the tokenizer made no token of the text; expected at least one")
+        raise InputError("the tokenizer made no token of the text; give another text")
     names = ("ids", "tokens", "offsets", "special_tokens_mask", "sequence_ids", "word_ids")
     columns = zip(*(getattr(encoding, name) for name in names), strict=True)
     tokens = []

@@ -221,14 +221,14 @@ def _settings(files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapp
     named = {name: value for name, value in fields.items() if name.endswith("_token") and name not in _KNOWN}
     for name, value in fields.items():
         if name not in named and name not in _KNOWN and value not in _FIXED.get(name, ()):
-            raise UnsupportedError(f"it does not know the field {visible(name)} of tokenizer_config.json")
+            raise UnsupportedError(f"it does not support the field {visible(name)} of tokenizer_config.json")
     extra = [fields[name] for name in _EXTRA if name in fields]
     if "added_tokens_decoder" in fields:
         added = _added(fields["added_tokens_decoder"])
     else:
         mapped = dict(files.read_json("special_tokens_map.json"))
         if odd := mapped.keys() - set(_NAMES) - {"additional_special_tokens"}:
-            raise UnsupportedError(f"it does not know the field {visible(min(odd))} of special_tokens_map.json")
+            raise UnsupportedError(f"it does not support the field {visible(min(odd))} of special_tokens_map.json")
         if "added_tokens.json" in files:
             raise UnsupportedError("it has an added_tokens.json")
         extra += [mapped.pop(name) for name in _EXTRA if name in mapped]

@@ -38,16 +38,12 @@ _LLAMA3 = "llama-bpe"  # where a word that is a piece is not cut, and a text beg
 
 
 def tokenizer_of(file: GgufFile) -> NativeTokenizer:
-    """Return the tokenizer of a file.
-
-    Raises:
-        UnsupportedError: it has none, or one that is not known.
-    """
+    """Return the tokenizer of a file; UnsupportedError if it has none, or one that is not known."""
 
     def field(name: str, kind: type, default: Any = None) -> Any:
         value = file.metadata.get(name)
         if value is not None and type(value) is not kind:
-            raise UnsupportedError(f"{name} is of another type than it has to be")
+            raise UnsupportedError(f"{name} has another type than expected")
         return default if value is None else value
 
     pieces = field("tokenizer.ggml.tokens", list, [])
@@ -68,7 +64,7 @@ def tokenizer_of(file: GgufFile) -> NativeTokenizer:
             "file was made from"
         )
     if cut not in _PRE_TOKENIZERS:
-        raise UnsupportedError(f"the tokenizer of a GGUF file cuts words in a way that is not known: {cut!r}")
+        raise UnsupportedError(f"the tokenizer of a GGUF file splits words in an unknown way: {cut!r}")
     merges = [merge.partition(" ")[::2] for merge in field("tokenizer.ggml.merges", list, [])]
     ids = {piece: id_ for id_, piece in enumerate(pieces)}
     try:

@@ -40,7 +40,7 @@ class RepeatedTokens(str):
         if count < 2:
             raise InputError(
                 f"the induction test needs two tokens twice; the vocabulary has {len(vocabulary)} that are not "
-                f"special, and the model room for {max(room, 0)}"
+                f"special, and the model reads {max(room, 0)} tokens"
             )
         import numpy as np  # which a tokenizer alone does not need
 
@@ -83,7 +83,5 @@ def repeated_sequences(model: str | None) -> list[RepeatedTokens]:
         UsageError: the toy layer is to read them.
     """
     if model is None:
-        raise UsageError(
-            "--induction needs --model NAME_OR_FOLDER; the toy layer has drawn weights and no vocabulary of its own"
-        )
+        raise UsageError("--induction needs a model: give -m NAME_OR_FOLDER")
     return [RepeatedTokens(seed) for seed in range(SEQUENCES)]

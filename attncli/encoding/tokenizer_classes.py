@@ -27,11 +27,7 @@ class Settings(NamedTuple):
     added: list[AddedToken]  # the tokens that are matched before the vocabulary is, in the order of their ids
 
     def flag(self, name: str, default: bool | None, may_be_none: bool = False) -> Any:
-        """Return a field that is true or false.
-
-        Raises:
-            UnsupportedError: it is neither.
-        """
+        """Return a field that is true or false; UnsupportedError if it is neither."""
         value = self.fields.get(name, default)
         if type(value) is not bool and not (may_be_none and value is None):
             raise UnsupportedError(f"{name} is {value!r}")

@@ -26,7 +26,7 @@ class WordVocabulary:
         self.size = size or len(words)
         if self.size < len(words):
             raise InputMismatchError(
-                f"--vocab-size {size}: the text has {len(words)} different words; give at least that"
+                f"--vocab-size {size}: the text has {len(words)} different words; give at least as many"
             )
 
     def encode(self, text: str, pair: str | None) -> Tokens:
@@ -66,7 +66,7 @@ class TokenizerVocabulary:
         needed = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0) + 1
         self.size = size or needed
         if self.size < needed:
-            raise UsageError(f"--vocab-size {size}: the tokenizer has {needed} tokens; give at least that")
+            raise UsageError(f"--vocab-size {size}: the tokenizer has {needed} tokens; give at least as many")
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """Return the tokens of a text, and of a second one in the same sequence."""
@@ -108,7 +108,7 @@ def open_vocabulary(
         trained = TokenizerVocabulary(load_tokenizer(vocab, offline), special, size)
         return lambda _: trained
     if offline:
-        raise UsageError("--offline does not apply to --vocab words, for which nothing is looked up")
+        raise UsageError("--offline does not apply to --vocab words, which needs no download")
     if not special:
         raise UsageError("--no-special does not apply to --vocab words, which adds no special tokens")
     return lambda texts: WordVocabulary([text for text in texts if text is not None], size)

@@ -135,7 +135,7 @@ def _check_charsmap(content: bytes) -> None:
     inner = np.flatnonzero(units >> 31 == 0)
     followers = inner ^ (units[inner] >> 10 << ((units[inner] & 512) >> 6))
     if not inner.size or (followers | 255).max() >= len(units):
-        raise ValueError("its table of characters leads out of itself")
+        raise ValueError("its table of characters is damaged at its end")
     begins = units[followers[units[inner] >> 8 & 1 == 1]] & 0x7FFFFFFF
     if (begins >= texts.size).any() or (texts[begins] & 0xC0 == 0x80).any():
         raise ValueError("its table of characters names texts that are not there")

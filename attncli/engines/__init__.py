@@ -53,7 +53,7 @@ def open_source(
         from attncli.errors import UsageError
 
         if generate:
-            raise UsageError("--generate needs a causal language model, --model; the toy layer predicts no token")
+            raise UsageError("--generate needs a causal language model, --model; the toy layer predicts none")
         return ToyLayer(chosen_layers, chosen_heads, kind=kind, mask=mask, special=special, **options)
     from attncli.engines.engine import open_checkpoint
 

@@ -52,8 +52,8 @@ def open_checkpoint(
     engine, is_gguf = chosen.engine, snapshot.gguf is not None
     if is_gguf and engine in ("transformers", "verify"):
         raise NotExposedError(
-            f"--engine {engine}: {visible(snapshot.name)} is a GGUF file, which the native engine alone reads; leave "
-            "the option out"
+            f"--engine {engine}: {visible(snapshot.name)} is a GGUF file, which only the native engine reads; drop "
+            "the option"
         )
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
 

@@ -59,15 +59,10 @@ def open_interactive(
 
 
 class InteractiveSource:
-    """A model, opened once, that answers questions about its layers, one thread at a time.
+    """A model, opened once, that answers questions about its layers, one thread at a time."""
 
-    Attributes:
-        layers: those that have softmax attention, in order.
-        own: the only question that it answers, that of a saved trace; None where it answers any.
-    """
-
-    layers: Sequence[int]
-    own: Query | None = None
+    layers: Sequence[int]  # those that have softmax attention, in order
+    own: Query | None = None  # the only question that it answers, that of a saved trace; None where it answers any
 
     def __init__(self, model: OpenModel) -> None:
         self._model = model
@@ -120,9 +115,9 @@ class SavedSource(InteractiveSource):
         self._check(question)
         for layer in layers:
             if layer not in self.layers:
-                raise UsageError(f"layer {layer} is not in the saved trace; recorded: {as_ranges(self.layers)}")
+                raise UsageError(f"layer {layer} is not in the saved trace, which has layers {as_ranges(self.layers)}")
         return replace(self._trace, layers=tuple(each for each in self._trace.layers if each.layer in layers))
 
     def _check(self, question: Query) -> None:
         if question != self.own:
-            raise UsageError("a saved trace has the attention of its own text alone; give --model to ask about another")
+            raise UsageError("a saved trace has only its own text; give --model for another")

@@ -17,15 +17,10 @@ if TYPE_CHECKING:
 
 
 class Source(ABC):
-    """What turns one sentence after another into a trace.
+    """What turns one sentence after another into a trace."""
 
-    Attributes:
-        can_batch: whether several sentences may be computed side by side, so that more at once are faster.
-        parallel_from: the number of the sentence from which on other processes pay for opening it once more.
-    """
-
-    can_batch: bool
-    parallel_from: int
+    can_batch: bool  # whether several sentences may be computed side by side, so that more at once are faster
+    parallel_from: int  # the number of the sentence from which on other processes pay for opening it once more
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence.
@@ -47,17 +42,11 @@ class Source(ABC):
 
 
 class OpenModel(Source):
-    """A source that can be asked for other layers, under another mask, without being opened again.
+    """A source that can be asked for other layers, under another mask, without being opened again."""
 
-    Attributes:
-        name: what it is called.
-        attention_layers: those that have softmax attention, in order.
-        is_incremental: whether a layer is computed from the one below it, if that was asked for before.
-    """
-
-    name: str
-    attention_layers: Sequence[int]
-    is_incremental: bool
+    name: str  # what it is called
+    attention_layers: Sequence[int]  # those that have softmax attention, in order
+    is_incremental: bool  # whether a layer is computed from the one below it, if that was asked for before
 
     @abstractmethod
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:

@@ -38,10 +38,10 @@ class Exporter:
         try:
             path = path.expanduser()
         except RuntimeError as error:
-            raise InputError(f"{visible(str(path))} names no folder: {error}") from None
+            raise InputError(f"{visible(str(path))} is in no folder: {error}") from None
         if os.path.lexists(path) and path != self._refused:
             self._refused = path
-            raise InputError(f"{visible(str(path))} is there already; saved under the same name again, it is replaced")
+            raise InputError(f"{visible(str(path))} exists; save again under this name to replace it")
         self._refused = None
         if path.suffix.lower() == _TRACE:
             look, what = seen
@@ -66,7 +66,7 @@ def _run(command: ReplayCommand, more: tuple[str, ...]) -> None:
             check=False,
         )
     except (OSError, ValueError) as error:  # a text that no command line holds
-        raise InputError(f"nothing is saved: {error}") from None
+        raise InputError(f"not saved: {error}") from None
     if ran.returncode:
         lines = ran.stderr.decode(errors="replace").splitlines() or [f"attn ended with {ran.returncode}"]
         raise InputError(lines[-1].removeprefix("attn: "))

@@ -26,25 +26,15 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """What a format can do.
+    """What a format can do."""
 
-    Attributes:
-        name: of it, which is also the ending of its files; `table` ends in .txt.
-        meaning: what it is, for people.
-        draws: what makes a text of what a terminal shows; empty is none.
-        is_drawn: whether it shows what a terminal does.
-        is_text: whether what is drawn is text.
-        is_stream: whether it is whole lines at any moment, so that an interrupted file is still of use.
-        is_part: whether a folder of parts may be of it.
-    """
-
-    name: str
-    meaning: str
-    draws: str = ""
-    is_drawn: bool = False
-    is_text: bool = True
-    is_stream: bool = False
-    is_part: bool = False
+    name: str  # of it, which is also the ending of its files; `table` ends in .txt
+    meaning: str  # what it is, for people
+    draws: str = ""  # what makes a text of what a terminal shows; empty is none
+    is_drawn: bool = False  # whether it shows what a terminal does
+    is_text: bool = True  # whether what is drawn is text
+    is_stream: bool = False  # whether it is whole lines at any moment, so that an interrupted file is still of use
+    is_part: bool = False  # whether a folder of parts may be of it
 
 
 _picture, _figure = partial(Format, is_drawn=True), partial(Format, is_drawn=True, is_text=False)
@@ -55,13 +45,11 @@ FORMATS = (
     _lines("jsonl", "the same, one document a line, each written as soon as it is ready"),
     _lines("tsv", "tidy rows with tabs, the header first: one row a cell, or a head"),
     _lines("csv", "the same with commas, quoted where it must be"),
-    Format("parquet", "the rows of tsv with types, to a file; needs the extra attncli[parquet]", is_part=True),
+    Format("parquet", "the rows of tsv with types, to a file; needs pyarrow", is_part=True),
     _picture("svg", "the table as a picture", "write_svg"),
-    _picture("html", "the table as a page; of attn inspect, a page to look around in", "write_html"),
+    _picture("html", "the table as a page; of attn inspect, an interactive page", "write_html"),
     _picture("md", "the table for a Markdown document", "write_markdown"),
-    _figure(
-        "pdf", "of attn inspect, heat maps as a figure for a paper; else the table; needs the extra attncli[figures]"
-    ),
+    _figure("pdf", "of attn inspect a figure of the maps, else the table; needs matplotlib"),
     _figure("png", "the same in pixels, 300 to an inch"),
 )
 MEANINGS = {each.name: each.meaning for each in FORMATS}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.errors import UsageError
+from attncli.errors import LoadError, UsageError, install_command
 from attncli.formats.columns import StringColumn, Table, is_shared, row_count
 from attncli.text import visible
 
@@ -21,14 +21,15 @@ def library_of(wanted: str | None) -> str:
     """Return whose data frames are made; see `attncli.trace.display.Tabular`.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: it is neither of the two.
+        LoadError: it is not installed.
     """
     if wanted is not None and wanted not in _LIBRARIES:
         raise UsageError(f"library '{visible(wanted)}': expected pandas or polars")
     possible = _LIBRARIES if wanted is None else (wanted,)
     found = [name for name in possible if name in sys.modules] or [name for name in possible if find_spec(name)]
     if not found:
-        raise UsageError(f"a data frame needs {' or '.join(possible)}: pip install {possible[0]}")
+        raise LoadError(f"a data frame needs {' or '.join(possible)}: {install_command(possible[0])}")
     return found[0]
 
 

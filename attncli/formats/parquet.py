@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from attncli.errors import Failure, Metadata, UsageError
+from attncli.errors import Failure, Metadata, UsageError, require
 from attncli.files import atomic_write
 from attncli.formats.columns import StringColumn, Table, is_shared, row_count, with_metadata
 
@@ -23,12 +22,12 @@ def check_parquet(output: Path | None) -> Path:
     """Return the file to write, if there is one, and what writes it.
 
     Raises:
-        UsageError: one of the two is missing.
+        UsageError: there is no file.
+        LoadError: what writes it is not installed.
     """
     if output is None:
-        raise UsageError("--format parquet writes a file; say where with --output attention.parquet")
-    if find_spec("pyarrow") is None:
-        raise UsageError("parquet needs the pyarrow library: pip install 'attncli[parquet]'")
+        raise UsageError("--format parquet writes a file; give --output attention.parquet")
+    require("parquet", "pyarrow")
     return output
 
 

@@ -106,7 +106,7 @@ def _part(result: object) -> tuple[Trace, View] | None:
 def _part_of(result: object) -> tuple[Trace, View]:
     part = _part(result)
     if part is None:
-        raise UsageError("the tokens of this layer are not known here; take it from its trace: trace.layer(0).head(1)")
+        raise UsageError("this layer has no tokens; take it from its trace: trace.layer(0).head(1)")
     return part
 
 

@@ -71,7 +71,7 @@ def audit(subject: MaskGrid, expected: Expression | None, size: MaskSize) -> Ite
         try:
             np.broadcast_shapes(planes, subject.shape[:-2])
         except ValueError:
-            raise InputError(f"the mask has {subject.shape[-3]} heads, and what is expected {planes[-1]}") from None
+            raise InputError(f"the mask has {subject.shape[-3]} heads, and the expected mask {planes[-1]}") from None
         yield from _varies(subject, expected)
         yield from _cells(subject, expected)
         yield from _dead_rows(subject, expected)
@@ -109,7 +109,7 @@ def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: 
     batch, _, queries, keys = shape
     rows = batch_rows(expected)
     if rows not in (None, 1, batch):
-        raise InputError(f"the attention has {batch} batch rows, and the lengths are those of {rows}")
+        raise InputError(f"the attention has {batch} batch rows, and lengths has {rows}")
     cells = np.broadcast_to(allowed, (*allowed.shape[:2], queries, keys))
     subject = MaskGrid("the mask", cells, max(keys - queries, 0))
     yield from audit(subject, expected, subject.size)

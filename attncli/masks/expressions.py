@@ -134,7 +134,7 @@ class File(NamedTuple):
         if self.mask.shape[-2:] != expected:
             raise InputError(
                 f"the mask in {visible(self.path)} has shape {list(self.mask.shape)}; expected [queries, keys] = "
-                f"{list(expected)}, with an axis for the heads before these or without"
+                f"{list(expected)}, or an axis of heads before these"
             )
         return self.mask[..., grid.queries[:, 0], :]
 
@@ -159,8 +159,8 @@ class Pad(NamedTuple):
         """The lengths, or a UsageError where nobody stated them."""
         if self.lengths is None:
             raise UsageError(
-                f"{self} is the padding of each row of a batch; say how many tokens the rows have by --lengths 5,2 "
-                "(in Python lengths=[5, 2]), or write pad(left=n) or pad(right=n)"
+                f"{self} needs the lengths of the rows; give --lengths 5,2 (in Python lengths=[5, 2]), or write "
+                "pad(left=n) or pad(right=n)"
             )
         return self.lengths
 
@@ -179,10 +179,10 @@ class Pad(NamedTuple):
         lengths = self.stated
         if lengths.ndim == 2:
             if lengths.shape[1] != keys:
-                raise InputError(f"the lengths are a mask of {lengths.shape[1]} keys, and there are {keys}")
+                raise InputError(f"lengths is a mask of {lengths.shape[1]} keys, and the mask has {keys}")
             return lengths
         if lengths.max() > keys:
-            raise InputError(f"a row of {lengths.max()} tokens does not fit into {keys} keys; look at the lengths")
+            raise InputError(f"a row of {lengths.max()} tokens does not fit into {keys} keys; check the lengths")
         place = np.arange(keys)
         return place < lengths[:, None] if self.side == "right" else place >= keys - lengths[:, None]
 
@@ -244,7 +244,7 @@ def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[n
     """
     is_left = any(isinstance(leaf, Pad) and leaf.side == "left" for leaf in leaves(expression))
     if is_left and lengths.ndim == 2 and (lengths[:, :-1] > lengths[:, 1:]).any():
-        raise UsageError("pad(left) beside a mask whose rows are not padded on the left; write pad")
+        raise UsageError("pad(left) needs rows padded on the left, and these are not; write pad")
     return map_leaves(expression, lambda leaf: leaf._replace(lengths=lengths) if isinstance(leaf, Pad) else leaf)
 
 
@@ -274,7 +274,8 @@ def _docs(at: Grid, *lengths: int) -> Bool[np.ndarray, "Q K"]:
     if sum(lengths) != positions:
         listed = ",".join(map(str, lengths))
         raise InputError(
-            f"docs({listed}) covers {sum(lengths)} positions, the sequence has {positions}; make the lengths add up"
+            f"docs({listed}) covers {sum(lengths)} positions, the sequence has {positions}; make the lengths add up "
+            "to it to it"
         )
     ends = np.cumsum(lengths)  # a table of all positions could be of any size
     return np.searchsorted(ends, at.i, "right") == np.searchsorted(ends, at.j, "right")

@@ -48,7 +48,7 @@ def as_stored(array: Any, name: str) -> StoredMask:
     try:
         values = np.asarray(array)
     except ValueError:
-        raise InputError(f"{name} is no array: its rows have different lengths") from None
+        raise InputError(f"{name} is not an array: its rows differ in length") from None
     if values.dtype.kind not in "biuf":
         raise InputError(f"{name} holds {values.dtype}; expected booleans or numbers")
     return StoredMask(values, values.dtype.name)
@@ -102,7 +102,7 @@ def _read(path: Path) -> StoredMask:
             return StoredMask(values, "bfloat16" if tensors.types[name] == "BF16" else values.dtype.name)
         case ".pt":
             return _read_torch(path)
-    raise ValueError(f"its ending is none of {', '.join(ENDINGS)}")
+    raise ValueError(f"its ending is not one of {', '.join(ENDINGS)}")
 
 
 def _the_mask(names: list[str]) -> str:
@@ -129,7 +129,7 @@ def _read_torch(path: Path) -> StoredMask:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch's own advice is to switch the protection off
-        raise ValueError("it holds no tensors, or more than tensors, and nothing else is unpickled") from None
+        raise ValueError("it holds something other than tensors; attn unpickles nothing else") from None
     if isinstance(loaded, dict):
         loaded = loaded[_the_mask([name for name, value in loaded.items() if isinstance(value, torch.Tensor)])]
     if not isinstance(loaded, torch.Tensor):

@@ -151,7 +151,7 @@ class MaskGrid(NamedTuple):
     def check_read(self) -> None:
         """Raise UsageError if what True means in its file is not known."""
         if self.reading is not None and self.is_ambiguous:
-            raise UsageError(f"{visible(self.name)}: {self.reading.why}; use --for sdpa or --for mha")
+            raise UsageError(f"{visible(self.name)}: {self.reading.why}; give --for sdpa or --for mha")
 
 
 def is_file(mask: str) -> bool:
@@ -201,7 +201,7 @@ def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
         )
     tokens = values.astype(bool)
     if not tokens.any(axis=1).all() and (~tokens).any(axis=1).all():
-        raise InputError("lengths leaves a row without a token; 1 and True are tokens in it, and not padding")
+        raise InputError("lengths leaves a row without tokens; in it 1 and True are tokens, not padding")
     return with_lengths(expected, tokens)
 
 
@@ -236,7 +236,7 @@ def read_grid(
             values = values.reshape(rows, planes // rows, *cells)
     batch = len(values) if values.ndim == 4 else 1
     if rows is not None and 1 not in (rows, batch) and rows != batch:
-        raise InputError(f"the mask {visible(name)} has {batch} batch rows, and the lengths are those of {rows}")
+        raise InputError(f"the mask {visible(name)} has {batch} batch rows, and lengths has {rows}")
     *_, queries, keys = values.shape
     past = max(keys - queries, 0) if options.size.past is None else options.size.past
     reading = read_convention(values, visible(name), options.reader, past)
@@ -296,7 +296,7 @@ def materialise(expression: Expression, size: MaskSize) -> Bool[np.ndarray, "*B 
     rows = batch_rows(expression) or 1
     if rows * size.queries * size.keys > _MOST_CELLS:
         masks = f"{rows} masks of " if rows > 1 else ""
-        raise InputError(f"{masks}{size.queries} × {size.keys} cells are too many to lay out; give a smaller size")
+        raise InputError(f"{masks}{size.queries} × {size.keys} cells are too many; give a smaller --size")
     blocks = [
         expression.allowed(Grid(rows[:, None], size.keys, size.past or 0, size.queries))
         for rows in row_blocks(np.arange(size.queries), size.keys)

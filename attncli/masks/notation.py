@@ -47,6 +47,6 @@ NOTATION = {
     ),
     "keys": Notation("keys(a,b)", "j is in a..b−1", allows_own=False),
     "queries": Notation("queries(a,b)", "i is in a..b−1", allows_own=False),
-    "file": Notation('file("mask.npy")', "the file says so: True or 1 = may attend, or additive"),
+    "file": Notation('file("mask.npy")', "as in the file: True or 1 = may attend, or additive"),
     "alibi": Notation("alibi(heads)", "always: a bias of −slope·|i−j|; in attn run --expect", least=1, is_bias=True),
 }

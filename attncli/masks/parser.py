@@ -88,12 +88,14 @@ def parse(text: str, allow_files: bool = True, allow_bias: bool = False, allow_r
         InputError: a file it names cannot be read.
     """
     if not isinstance(text, str):
-        raise UsageError("the mask is an expression such as 'causal & window(4)', or the name of a file")
+        raise UsageError("expected a mask expression such as 'causal & window(4)', or a file")
     if allow_files and text.lower().endswith(ENDINGS):
         return _read_file(text, None)
     if allow_files and Path(text).suffix and os.path.isfile(text):
         *most, last = ENDINGS
-        raise UsageError(f"a mask is not read from {visible(text)}; its ending says how: {', '.join(most)} or {last}")
+        raise UsageError(
+            f"cannot read a mask from {visible(text)}; expected a file ending in {', '.join(most)} or {last}"
+        )
     return _Parser(text, allow_files, allow_bias, allow_rows).whole()
 
 
@@ -106,7 +108,8 @@ def _read_file(path: str, reader: Reader | None) -> Expression:
     if reading.is_ambiguous:
         stated = visible(str(File(path, reading.allowed)))
         raise UsageError(
-            f"{visible(path)}: {reading.why}; write {shlex.quote(stated)} for the one, {shlex.quote('~' + stated)} for "
+            f"{visible(path)}: {reading.why}; write {shlex.quote(stated)} for the first reading, "
+            f"{shlex.quote('~' + stated)} for "
             "the other (attn mask show --for sdpa draws the one)"
         )
     return Not(File(path, ~reading.allowed)) if reading.convention == "masked" else File(path, reading.allowed)

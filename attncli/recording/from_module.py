@@ -58,8 +58,8 @@ def from_multihead_attention(
         raise InputError(f"expected a torch.nn.MultiheadAttention, got {type(module).__name__}")
     if module.bias_k is not None or module.bias_v is not None or module.add_zero_attn:
         raise InputError(
-            "this nn.MultiheadAttention has bias_k, bias_v or add_zero_attn, which attend to a key that is no "
-            "token; make it with add_bias_kv=False and add_zero_attn=False"
+            "this nn.MultiheadAttention has bias_k, bias_v or add_zero_attn, which add a key without a token; make "
+            "it with add_bias_kv=False and add_zero_attn=False"
         )
     is_self = key is None or key is query
     key = query if key is None else key
@@ -69,7 +69,7 @@ def from_multihead_attention(
     x = batch_first(query, 0 if module.batch_first else 1)
     sequences = len(x)
     if row is None and sequences > 1:
-        raise InputError(f"query holds {sequences} sequences; row=0 to row={sequences - 1} says which is meant")
+        raise InputError(f"query holds {sequences} sequences; choose one with row=0 to row={sequences - 1}")
     row = row or 0
     if not 0 <= row < sequences:
         raise InputError(f"row is {row}; query holds {sequences} sequences, counted from 0")
@@ -87,7 +87,7 @@ def from_multihead_attention(
             module(query, key, value, key_padding_mask=key_padding_mask, attn_mask=attn_mask)
         except (AssertionError, RuntimeError, TypeError) as error:  # as torch refuses what does not fit
             text = " ".join(str(error).split())
-            raise InputError(f"this nn.MultiheadAttention refuses what it is given: {text}") from None
+            raise InputError(f"this nn.MultiheadAttention refuses its arguments: {text}") from None
     if notes.fault is not None:
         raise notes.fault
     ((call, trace),) = seen

@@ -122,7 +122,7 @@ class Axis:
 
     def header(self, cell_width: int, palette: Palette) -> list[Segment]:
         """Return the header of columns: what each is called where that has room, or else as many indices as have."""
-        if cell_width <= 2 or self.boundary or max(map(cell_len, self.labels)) >= cell_width:
+        if cell_width <= 2 or self.boundary or not any(self.labels) or max(map(cell_len, self.labels)) >= cell_width:
             return self.ticks(cell_width, palette)
         return [cell(label, cell_width, DIM) for label in self.labels]
 

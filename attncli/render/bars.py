@@ -36,14 +36,11 @@ def bar(weight: float, largest: float, width: int, palette: Palette, ramp: Ramp 
 
 
 def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Cell:
-    """Return a bar on either side of an axis in the middle."""
-    half = (width - 1) // 2
-    axis = palette.fit("│")
+    """Return a bar that begins at 0 on the left, of another colour or shade where the value is negative."""
     if not math.isfinite(value):
-        return " " * half + axis + _mark(value), None
+        return _mark(value), None
     style = _STYLES[value > 0] if palette.has_color else None
-    drawn = palette.fit("█") * _cells(abs(value), largest, half)
-    return (drawn.rjust(half) + axis if value < 0 else " " * half + axis + drawn), style
+    return palette.fit("█" if value > 0 or palette.has_color else "▒") * _cells(abs(value), largest, width), style
 
 
 def bar_column(bars: Iterable[Cell]) -> Column:
@@ -103,9 +100,11 @@ class TableFormat:
         is_large = bool((np.abs(chosen[np.isfinite(chosen)]) >= WIDEST_FIXED).any())
         return [number_text(value, self._digits, is_large) for value in chosen.tolist()]
 
-    def optional_number(self, value: Any) -> str:
-        """Return a number or a mark; a blank where the layer has none."""
-        return "" if value is None else self.palette.fit(value) if isinstance(value, str) else self.number(value)
+    def cell(self, value: Any) -> str:
+        """Return a number that stands in a column, or a mark; a blank where the layer has none."""
+        if value is None or isinstance(value, str):
+            return self.palette.fit(value or "")
+        return number_text(float(value), self._digits)
 
     def with_bars(self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float) -> Block:
         """Return a table with bars in front of one of its columns.

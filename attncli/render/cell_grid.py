@@ -24,7 +24,7 @@ class GridCell(NamedTuple):
     """How large a cell of a map is drawn.
 
     Attributes:
-        columns: characters that it is wide; of more than two, with a line of its own, it has its number in it.
+        columns: characters that it is wide; of more than three, with a line of its own, it has its number in it.
         rows: how many of them share a line, one above the other.
         lines: that it is high.
     """
@@ -36,7 +36,7 @@ class GridCell(NamedTuple):
     @property
     def has_number(self) -> bool:
         """Whether its number stands in it."""
-        return self.rows == 1 and self.columns > WIDE.columns
+        return self.rows == 1 and self.columns > WIDE.columns + 1
 
     def aligned(self, text: str) -> str:
         """Return what is written in it: in the middle of one of several lines, and else at its right."""
@@ -144,9 +144,9 @@ def _cells(
             ]
         return halves, []
     drawn = palette.cells(values, allowed, scale, min(width, WIDE.columns))
-    if not cell.has_number:
+    if width <= WIDE.columns:
         return drawn, []
-    is_number = (np.isfinite(values) & allowed).tolist()
+    is_number = (np.isfinite(values) & allowed & cell.has_number).tolist()
     first = [
         [
             (cell.aligned(short_number(value, digits, width - 1) if is_one else glyph.strip()), style)

@@ -11,12 +11,14 @@ import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 
 from attncli.analysis.labels import HeadKey, Label, labels_of_heads
 from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
 from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, hstack, in_words, stack, table
 from attncli.render.cell_grid import HALF, NARROW, GridCell
+from attncli.render.fit import LONG
 from attncli.render.heatmap import Extent, Heatmap, cell_of, heatmap_of, heatmaps, scale_of_layer
 from attncli.render.legend import legend, ramp_line
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 
+READ_ALOUD = 10  # queries of a long text
+_SPOKEN_KEYS = 3  # of each of them
 _FEW_HEADS = 4  # whose sentence is shown rather than all tokens of a long one
 WALK = ("embeddings", "q", "scores", "weights", "output")  # from a query to what it becomes
 
@@ -79,8 +83,22 @@ class Components:
         """Cells in a line, where nothing sets a width too."""
         return self.width or COMFORTABLE
 
-    def frame(self, layer: LayerTrace) -> MatrixFrame:
-        """Return where a layer is drawn."""
+    @cached_property
+    def frames(self) -> list[MatrixFrame]:
+        """Where each layer is drawn."""
+        return [self._frame(layer) for layer in self.trace.layers]
+
+    @cached_property
+    def longest(self) -> int:
+        """How many rows or columns the largest matrix has."""
+        return max(max(len(frame.rows), len(frame.columns)) for frame in self.frames)
+
+    @property
+    def has_one_row(self) -> bool:
+        """Whether a single query is shown, whose numbers are printed of all heads."""
+        return all(len(frame.rows) == 1 for frame in self.frames)
+
+    def _frame(self, layer: LayerTrace) -> MatrixFrame:
         cells = self.view.cells(self.trace, layer)
         blind = layer.fully_masked(cells.rows)
         predicted = self.trace.predicted
@@ -91,6 +109,30 @@ class Components:
     def labels(self) -> dict[HeadKey, tuple[Label, ...]]:
         """What heads do."""
         return labels_of_heads(self.trace)
+
+    def in_words(self, frame: MatrixFrame) -> Iterator[Text]:
+        """Yield what each query of each head attends to, as sentences, to be read aloud.
+
+        Of a long text the last queries are taken.
+        """
+        layer, cells = frame.layer, frame.cells
+        names = [
+            name if frame.columns.labels.count(name) == 1 else f"{name} {index}"
+            for index, name in zip(frame.columns.indices, frame.columns.labels, strict=True)
+        ]
+        digits = 2 if self.view.precision is None else self.view.precision
+        rows = cells.rows[-READ_ALOUD:] if len(cells.rows) > LONG else cells.rows
+        for head in layer.heads:
+            label = self.label(layer, head)
+            kind = "" if self.trace.target is None else f" {layer.kind}"
+            place = f"{titled('layer', layer.label)}{kind} {titled('head', layer.head_label(head))}"
+            lines = [f"{place}, {label}" if label else place]
+            found = top_keys(layer.head(head, rows), cells.of_columns, self.view.top_keys or _SPOKEN_KEYS)
+            for row, (keys, weights) in zip(rows, found, strict=True):
+                heaviest = zip(weights.tolist(), (names[key] for key in keys), strict=True)
+                listed = ", ".join(f"{number_text(weight, digits)} {name}" for weight, name in heaviest)
+                lines.append(f"query {row} {frame.rows.labels[cells.rows.index(row)]}: {listed or 'no key'}")
+            yield Text(self.palette.fit("\n".join(lines)))
 
     def label(self, layer: LayerTrace, head: int) -> str:
         """Return what a head does, in a word; empty where it does nothing in particular."""
@@ -151,7 +193,8 @@ class Components:
             line._replace(weights=line.weights[columns], allowed=line.allowed[columns])
             for line in head_lines([one.layer for one in frames], query, self.labels)
         ]
-        title = [Segment(f"{frame.rows.indices[-1]} {frame.rows.labels[-1]}", BOLD), Segment(" attends to", DIM)]
+        verb = "attends to" if frame.layer.measure == "weights" else f"has {frame.layer.measure} from"
+        title = [Segment(f"{frame.rows.indices[-1]} {frame.rows.labels[-1]}", BOLD), Segment(f" {verb}", DIM)]
         ramp = [ramp_line(self.scale, palette, self.width, 1)] if has_legend and palette.has_color else []
         header = flowing([title, *ramp], self.room)
 
@@ -264,9 +307,7 @@ class Components:
     @property
     def _has_all_heads(self) -> bool:
         """Whether all heads are printed in digits: where parts or a single row were asked for."""
-        return self.view.show is not None or all(
-            len(self.view.cells(self.trace, layer).rows) == 1 for layer in self.trace.layers
-        )
+        return self.view.show is not None or self.has_one_row
 
     def cells(self, frame: MatrixFrame, wanted: frozenset[str]) -> Iterator[Block]:
         """Yield the matrices of the heads that are printed in digits, which are all or the first one, and the maps."""

@@ -51,21 +51,13 @@ class Dashboard:
         """The parts of the view, and a line on what it has no room for; empty where all is shown."""
         if self.components.view.top_keys is not None:
             return fit_with_note(self._listed, self.lines, self._lines_of)
-        if all(len(frame.rows) == 1 for frame in self._frames):
+        if self.components.has_one_row:
             return fit_with_note(self._of_query, self.lines, self._lines_of)
         return self._mapped()
 
-    @cached_property
-    def _frames(self) -> list[MatrixFrame]:
-        return [self.components.frame(layer) for layer in self.components.trace.layers]
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(max(len(frame.rows), len(frame.columns)) for frame in self._frames)
-
     @property
     def _has_several(self) -> bool:
-        return len(self._frames) > 1
+        return len(self.components.frames) > 1
 
     # --- words ---
 
@@ -106,7 +98,7 @@ class Dashboard:
 
     def _note(self, facts: Sequence[str]) -> str:
         """Return a line that says what the screen has room for, and what shows the rest; empty where all is shown."""
-        begin = f"{self._longest} tokens: " if self._longest > LONG else ""
+        begin = f"{self.components.longest} tokens: " if self.components.longest > LONG else ""
         choose = "--head, --layer or --query narrows it" if self._has_several else "--head or --query narrows it"
         return f"{begin}{' and '.join(facts)} to fit the screen. --all shows everything; {choose}." if facts else ""
 
@@ -123,17 +115,17 @@ class Dashboard:
         """Return the sentence of as many heads as fit, and the heaviest keys of these where they fit too."""
         parts, frames = self.components, self._alike
         left = lines + 1 - cost(self._head)
-        every = sum(len(frame.layer.heads) for frame in self._frames)
+        every = sum(len(frame.layer.heads) for frame in self.components.frames)
         sentence, heads = parts.sentence(frames, left - 1, has_legend=True)
         left -= cost([sentence])
         tables = [] if self._has_several else [parts.ranked(frames[0], _TOP_KEYS)]
         tokens, ranked, shapes, proof = fit([self._tokens, tables, self._shapes, self._proof], left)
-        facts = [f"showing {heads} of {every} heads"] * (heads < every)
+        facts = [f"showing {heads} of {every} heads (those with most to say)"] * (heads < every)
         return [*self._head, *tokens, *shapes, sentence, *ranked, *proof], self._note(facts)
 
     def _listed(self, lines: int) -> tuple[list[Block], str]:
         """Return the heaviest keys of as many queries, of as many heads of the first layer as fit."""
-        parts, frame = self.components, self._frames[0]
+        parts, frame = self.components, self.components.frames[0]
         name = layer_title(frame.layer)
         title = [block([[Segment(parts.palette.fit(name), BOLD)]])] if self._has_several else []
         every = len(frame.layer.heads) * len(frame.rows)
@@ -145,7 +137,7 @@ class Dashboard:
         tokens, shapes, proof = fit([self._tokens, self._shapes, self._proof], left - cost([listed]))
         facts = [f"{most} keys"] * (most < min(parts.view.top_keys or 1, len(frame.columns)))
         facts += [f"{count} of {every} rows"] * (count < every)
-        facts += [f"{name}, one of {len(self._frames)} layers,"] * self._has_several
+        facts += [f"{name}, one of {len(self.components.frames)} layers,"] * self._has_several
         facts = [f"showing {facts[0]}", *facts[1:]] if facts else []
         return [*self._head, *tokens, *shapes, *title, listed, *proof], self._note(facts)
 
@@ -162,8 +154,8 @@ class Dashboard:
 
     @cached_property
     def _by_kind(self) -> list[tuple[str, list[MatrixFrame]]]:
-        kinds = dict.fromkeys(frame.layer.kind for frame in self._frames)
-        return [(kind, [frame for frame in self._frames if frame.layer.kind == kind]) for kind in kinds]
+        kinds = dict.fromkeys(frame.layer.kind for frame in self.components.frames)
+        return [(kind, [frame for frame in self.components.frames if frame.layer.kind == kind]) for kind in kinds]
 
     @cached_property
     def _groups(self) -> list[LayerGroup]:
@@ -178,7 +170,7 @@ class Dashboard:
     def _mapped(self) -> tuple[list[Block], str]:
         # What stands above the maps is known when they are drawn, and those of long texts take long to draw twice.
         room = self.components.room
-        above, needed = 0, 1 + (self._longest > LONG) * ((room < 100) + (room < 60))
+        above, needed = 0, 1 + (self.components.longest > LONG) * ((room < 100) + (room < 60))
         while above < needed:
             above = needed
             plan, note = fit_with_note(partial(self._plan, above), self.lines, self._lines_of)
@@ -202,7 +194,7 @@ class Dashboard:
             layouts = grown
         (digits,) = fit([self._digits if is_whole else []], left)
         every, heads = sum(len(group.heads) for group in self._groups), sum(one.heads for one in layouts)
-        facts = [f"{heads} of {every} heads"] * (heads < every)
+        facts = [f"{heads} of {every} heads (one of each label first)"] * (heads < every)
         facts += [f"{len(layouts)} of {len(self._groups)} kinds of attention"] * (len(layouts) < len(self._groups))
         facts += ["blocks of cells"] * any(one.pool != (1, 1) for one in layouts)
         is_cut = (tokens, shapes, len(digits)) != (self._tokens[:1], self._shapes, not self._has_several)
@@ -249,9 +241,9 @@ class Dashboard:
     @cached_property
     def _digits(self) -> list[Block]:
         """The first head in digits, with its scores and without, where that is whole in one piece."""
-        frame, parts = self._frames[0], self.components
+        frame, parts = self.components.frames[0], self.components
         rows, columns = len(frame.rows), len(frame.columns)
-        if self._has_several or self._longest > LONG or rows > self.lines or columns * 3 > parts.room:
+        if self._has_several or self.components.longest > LONG or rows > self.lines or columns * 3 > parts.room:
             return []
         wanted = (frozenset({"scores", "weights"}), frozenset({"weights"}))
         drawn = [parts.digits(frame, frame.layer.heads[0], some) for some in wanted if not some & frame.layer.missing]

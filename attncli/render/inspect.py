@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.render.components import WALK, Components, MatrixFrame, layer_title
+from attncli.render.components import READ_ALOUD, WALK, Components, MatrixFrame, layer_title
 from attncli.render.fit import LINES, LONG
 from attncli.render.heatmap import pooling
 from attncli.render.palette import BOLD, Palette
@@ -37,6 +37,7 @@ class Layout:
         width: cells in a line; None is as many as it takes.
         height: lines of a screen that the view has to fit; None is as many as it takes, unless the text is long.
         is_all: whether all of a long text is shown too.
+        is_read_aloud: whether sentences stand in the place of maps and tables.
     """
 
     trace: Trace
@@ -45,6 +46,7 @@ class Layout:
     width: int | None
     height: int | None = None
     is_all: bool = False
+    is_read_aloud: bool = False
 
     def renderables(self) -> Iterator[RenderableType]:
         """Yield the view, part by part; a blank line belongs between two parts."""
@@ -54,17 +56,25 @@ class Layout:
         """Return what was left out of the view, a sentence each."""
         if self._screen is not None:
             return [self._screen.shown[1]] if self._screen.shown[1] else []
-        found = map(self._mask_pool, self._frames if "mask" in (self.view.show or ()) else ())
+        if self._is_in_words:
+            longest = max(len(frame.rows) for frame in self._parts.frames)
+            note = f"{longest} queries: the last {READ_ALOUD} are printed. --query chooses others."
+            return [note] if longest > LONG else []
+        found = map(self._mask_pool, self._parts.frames if "mask" in (self.view.show or ()) else ())
         pools = dict.fromkeys(f"{rows}×{keys}" for rows, keys in found if rows * keys > 1)
         note = f"each cell drawn of the mask stands for {' or '.join(pools)}; --query or -F json has all of them"
         return [note] if pools else []
+
+    @property
+    def _is_in_words(self) -> bool:
+        return self.is_read_aloud and (self.view.show is None or "heatmap" in self.view.show)
 
     @cached_property
     def _screen(self) -> Dashboard | None:
         """What one screen shows, where the view has to fit one."""
         is_listed = self.view.top_keys is not None and self.view.chooses_rows(self.trace)
         height = self.height or (LINES if self._is_long else None)
-        if self.is_all or self.view.show is not None or is_listed or height is None:
+        if self.is_all or self.is_read_aloud or self.view.show is not None or is_listed or height is None:
             return None
         from attncli.render.dashboard import Dashboard  # which a pipe does not need
 
@@ -74,23 +84,14 @@ class Layout:
     def _parts(self) -> Components:
         return Components(self.trace, self.view, self.palette, self.width)
 
-    @cached_property
-    def _frames(self) -> list[MatrixFrame]:
-        return [self._parts.frame(layer) for layer in self.trace.layers]
-
-    @cached_property
+    @property
     def _is_long(self) -> bool:
-        cells = [self.view.cells(self.trace, layer) for layer in self.trace.layers]
-        return max(max(len(each.rows), len(each.columns)) for each in cells) > LONG
-
-    @cached_property
-    def _has_one_row(self) -> bool:
-        return all(len(frame.rows) == 1 for frame in self._frames)
+        return self._parts.longest > LONG
 
     def _default(self) -> tuple[str, ...]:
         parts = ["tokens"] if self.trace.origin else ["tokens", "shapes"]  # what derived numbers are is said in words
         if self.view.top_keys is None:
-            if self._has_one_row:
+            if self._parts.has_one_row:
                 parts += WALK
             elif len(self.trace.layers) == 1 and not self._is_long:
                 parts += ["scores", "weights", "heatmap"]
@@ -99,26 +100,31 @@ class Layout:
         return (*parts, *["proof"] * any(layer.proof for layer in self.trace.layers))
 
     def _whole(self) -> Iterator[RenderableType]:
-        trace, palette = self.trace, self.palette
+        trace, palette, parts = self.trace, self.palette, self._parts
         yield headline(trace.recorded, palette)
         if trace.origin is not None:
             yield Text(palette.fit("\n".join(trace.origin.rules)))
+        if self._is_in_words:
+            for frame in parts.frames:
+                yield from parts.in_words(frame)
+            return
         wanted = self.view.parts(self._default())
         if "tokens" in wanted:
-            yield self._parts.tokens()
-        for frame in self._frames:
+            yield parts.tokens()
+        has_sentence = self.view.show is None and self.view.top_keys is None and not self._is_long
+        for frame in parts.frames:
             layer = frame.layer
             if len(trace.layers) > 1:
                 yield Text(palette.fit(layer_title(layer)), BOLD)
             if "shapes" in wanted:
-                yield shapes_line(trace, layer, palette, self._parts.room)
+                yield shapes_line(trace, layer, palette, parts.room)
             if "mask" in wanted:
-                yield from self._parts.mask(frame, self._mask_pool(frame))
+                yield from parts.mask(frame, self._mask_pool(frame))
             if self.view.top_keys is not None:
-                yield self._parts.ranked(frame, self.view.top_keys)
-            if self.view.show is None and not self._is_long and self._parts.has_sentence(frame):
-                yield self._parts.sentence([frame], None)[0]
-            yield from self._parts.cells(frame, wanted - layer.missing)
+                yield parts.ranked(frame, self.view.top_keys)
+            if has_sentence and parts.has_sentence(frame):
+                yield parts.sentence([frame], None)[0]
+            yield from parts.cells(frame, wanted - layer.missing)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.width, self.view.precision)
             if "proof" in wanted:

@@ -11,49 +11,58 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from rich.cells import cell_len
 from rich.console import RenderableType
+from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.cell import AttentionRow
 from attncli.analysis.learn import LESSONS, Walk
-from attncli.render.axes import Axis
 from attncli.render.bars import TableFormat
-from attncli.render.block import Block, Column, table
-from attncli.render.matrix import Matrix, side_by_side
-from attncli.render.palette import BOLD, DIM
-from attncli.trace.tokens import Tokens
+from attncli.render.block import Block, Column, block, cell, hstack, in_lines, segment_width, stack, table, trimmed
+from attncli.render.palette import BOLD, DIM, Scale
+from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 PRECISION = 3  # digits after the point: what a reader types into a calculator
+_GAP = 3  # cells between two matrices
 _LINE = 80  # cells that prose takes at most
 _LONGEST = 7  # cells of a word beside its numbers, so that what is multiplied and the product stand in one line of 80
-_ROUNDED = (
-    f"Numbers are rounded to {PRECISION} digits and computed with all of them, so the last digit of what you "
-    "work out yourself may be another one."
+_LARGE = (150, 45)  # cells and lines of a terminal that a projector shows
+_HERE = Style(color="#000000", bgcolor="#f0e442", bold=True)
+_FOLLOWED = "▸"  # before the word that the steps follow
+# A node stands between blanks, which become brackets where the reader is.
+_WAY = (
+    "       ┌─ q ─┐                                          [ ] you are here",
+    " words ┼─ k ─┴─ q·k ── scale ── mask ── softmax ─┐",
+    "       └─ v ─────────────────────────────────────┴─ weights·V ── heads ── W_o ",
 )
+_ROUNDED = f"Numbers are rounded to {PRECISION} digits, so your last digit may differ."
 _PROJECTION = (
-    "A last matrix, W_o, mixes the heads and makes as many numbers as an embedding has. They are what the layer"
-    " adds to {word}: it has taken something from the words that it attended to."
+    "A last matrix, W_o, mixes the heads into as many numbers as an embedding has. The layer adds them to {word}, "
+    "which so contains something of the words that it attended to."
 )
 
 
 class LessonStep(NamedTuple):
-    """One step of a lesson."""
+    """One step of a lesson, and the node of the way where it stands."""
 
     name: str
     parts: tuple[RenderableType, ...]
+    node: str
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A lesson laid out for one output."""
+    """A lesson laid out for one output, in large cells where it has so many `lines` and the width for them."""
 
     walk: Walk
     sheet: TableFormat
+    lines: int | None = None
 
     def all(self) -> list[LessonStep]:
-        """Return the steps from the embeddings to the exercise, each under a line that says which it is."""
+        """Return the steps from the embeddings to the exercise, each under where it stands on the way of the data."""
         steps = [self._embeddings()]
         for row in self.walk.rows:
             of = f"head {row.head.head}: " if len(self.walk.rows) > 1 else ""
@@ -61,13 +70,36 @@ class Steps:
         steps += [self._heads(), self._projected(), self._exercise()]
         title = self.walk.lesson.title
         return [
-            LessonStep(step.name, (self._bold(f"{title} · step {place} of {len(steps)} · {step.name}"), *step.parts))
+            step._replace(
+                parts=(
+                    Text("\n").join(
+                        [
+                            self._bold(f"{title} · step {place} of {len(steps)} · {step.name}"),
+                            *self._way(step.node),
+                        ]
+                    ),
+                    *step.parts,
+                )
+            )
             for place, step in enumerate(steps, start=1)
         ]
 
-    def _step(self, name: str, *parts: RenderableType) -> LessonStep:
-        """Return a step, whose texts are prose."""
-        return LessonStep(name, tuple(self._prose(part) if isinstance(part, str) else part for part in parts))
+    def _step(self, name: str, node: str, *parts: RenderableType) -> LessonStep:
+        """Return a step at a node of the way, whose texts are prose."""
+        return LessonStep(name, tuple(self._prose(part) if isinstance(part, str) else part for part in parts), node)
+
+    def _way(self, node: str) -> list[Text]:
+        """Return the way of the data, on which the node of this step is marked; nothing for the exercise."""
+        palette = self.sheet.palette
+        lines = []
+        for line in _WAY if node else ():
+            text = Text(palette.fit(line), DIM)
+            if (place := line.find(f" {node} ")) >= 0:
+                shown = palette.fit(f"[{node}]")
+                style = _HERE if palette.has_color else BOLD
+                text = Text.assemble(text[:place], (shown, style), text[place + len(shown) :])
+            lines.append(text)
+        return lines
 
     # --- the steps ---
 
@@ -75,27 +107,31 @@ class Steps:
         trace, layer = self.walk.trace, self.walk.rows[0].layer
         assert layer.inputs is not None
         text = (
-            f"Each word becomes {layer.inputs.shape[1]} numbers, its embedding. Here they are drawn at random, from "
-            "the word and the seed; a real model learns them."
+            f"Each word becomes {layer.inputs.shape[1]} numbers, its embedding. Here the word and the seed draw them; "
+            "a real model learns them."
         )
         matrices = [self._matrix("embeddings", self.walk.embedded, trace.key_tokens)]
         if self.walk.lesson.target is not None:
-            text += f" Two texts: the words of '{self._safe(trace.target or '')}' ask, those of the other one answer."
-            matrices.append(self._matrix("of the words that ask", layer.inputs, trace.query_tokens))
-        question = f"The steps follow one word, {self._word}: how much does it take from each of the words?"
+            text += (
+                f" The queries are the words of '{self._safe(trace.target or '')}', the keys those of the other text."
+            )
+            matrices.append(self._matrix("of the queries", layer.inputs, trace.query_tokens))
+        question = f"The steps follow one word, {self._word}: how much does it attend to each of the words?"
         rounded = self._prose(_ROUNDED)
         rounded.style = DIM
-        return self._step("embeddings", f"{text}\n{question}", self._drawn(*matrices), rounded)
+        return self._step("embeddings", "words", f"{text}\n{question}", self._drawn(*matrices), rounded)
 
     def _of_head(self, row: AttentionRow) -> Iterator[LessonStep]:
         """Yield the steps of a head; the weights of another one than the first are made in a single step."""
         yield self._query(row)
-        yield self._of_each(row, "k", row.head.k, "k is what a word is found by", "a key, k, for each word")
+        yield self._of_each(row, "k", row.head.k, "k is matched against the query", "a key, k, for each word")
         if row.head.head == 0:
             yield from (self._dots(row), self._scale(row), self._mask(row), self._softmax(row))
         else:
             yield self._weights(row)
-        yield self._of_each(row, "v", row.head.v, "v is what a word hands over", "a value, v, for each word")
+        yield self._of_each(
+            row, "v", row.head.v, "v is what a word passes on when it is attended to", "a value, v, for each word"
+        )
         yield self._output(row)
 
     def _query(self, row: AttentionRow) -> LessonStep:
@@ -103,16 +139,16 @@ class Steps:
         assert row.layer.inputs is not None
         x = row.layer.inputs[[row.query.index]]
         text = (
-            f"q is what {self._word} looks for: its embedding times the matrix W_q, which is drawn "
-            "too, and learned in a real model."
+            f"q is what {self._word} looks for: its embedding times the matrix W_q. W_q is random here, and learned "
+            "in a real model."
         )
         drawn = self._drawn(
             self._matrix("W_q", matrix),
             self._matrix("its embedding", x, asking),
-            self._matrix("q: embedding·W_q", row.head.q, asking),
+            self._matrix("q: embedding·W_q", row.head.q, asking, False),
         )
         spelled = self._product("the first number of q", x[0], matrix[:, 0], row.head.q[0, 0])
-        return self._step("its query, q", text, drawn, spelled)
+        return self._step("its query, q", "q", text, drawn, spelled)
 
     def _of_each(
         self, row: AttentionRow, name: str, made: Float[np.ndarray, "K D"], meaning: str, title: str
@@ -121,60 +157,57 @@ class Steps:
         drawn = self._drawn(
             self._matrix(f"W_{name}", matrix),
             self._matrix("embeddings", x, row.keys),
-            self._matrix(f"{name}: embeddings·W_{name}", made, row.keys),
+            self._matrix(f"{name}: embeddings·W_{name}", made, row.keys, False),
         )
         first = f"the first number of {name} of {self._name(row)}"
         text = f"{meaning}: its embedding times another matrix, W_{name}."
-        return self._step(title, text, drawn, self._product(first, x[0], matrix[:, 0], made[0, 0]))
+        return self._step(title, name, text, drawn, self._product(first, x[0], matrix[:, 0], made[0, 0]))
 
     def _dots(self, row: AttentionRow) -> LessonStep:
-        text = (
-            "The dot product q·k says how well the two fit: multiply them number by number, and add up. A large one "
-            "means that the word has what is looked for."
-        )
+        text = "q·k measures how well query and key match: multiply number by number, add up."
         assert row.products is not None
         q = self._drawn(self._matrix("q", row.head.q, Tokens([row.query])))
         drawn = self._of_words(row, [*self._vector("k", row.head.k), self._column("q·k", row.products)])
         spelled = self._product(f"q·k of {self._name(row)}", row.head.q[0], row.head.k[0], row.products[0])
-        return self._step("dot products, q·k", text, q, drawn, spelled)
+        return self._step("dot products, q·k", "q·k", text, stack([q, drawn]), spelled)
 
     def _scale(self, row: AttentionRow) -> LessonStep:
         width, scale = row.head.k.shape[1], self._number(row.layer.scale)
         text = (
-            f"The more numbers q and k have, the larger q·k becomes, and weights made of large numbers all go to one "
-            f"word. So it is divided by √{width}, the root of how many numbers k has: times {scale}."
+            f"The more numbers q and k have, the larger q·k grows, and the softmax of large numbers puts all weight on "
+            f"one word. So q·k is divided by √{width}, the root of how many numbers k has: times {scale}."
         )
         assert row.products is not None
         drawn = self._of_words(
             row, [self._column("q·k", row.products), self._column(f"score: q·k × {scale}", row.scores)]
         )
         first = f"score of {self._name(row)} = {self._factor(row.products[0])} × {scale}"
-        return self._step("the scale", text, drawn, f"{first} = {self._number(row.scores[0])}")
+        return self._step("the scale", "scale", text, drawn, f"{first} = {self._number(row.scores[0])}")
 
     def _mask(self, row: AttentionRow) -> LessonStep:
         if self.walk.lesson.mask != "causal":
-            text = "A mask may hide words. This lesson's hides none; attn learn --lesson causal has one that does."
+            text = "A mask can hide words. This lesson's mask hides none; attn learn --lesson causal has one that does."
         elif row.allowed.all():
             text = f"The mask is causal: {self._word} may see itself and the words before it, which are all there are."
         else:
             text = (
-                f"The mask is causal: {self._word} may see itself and the words before it. What it may not see gets "
-                "−inf, minus infinity, of which the next step makes a weight of 0."
+                f"The mask is causal: {self._word} may see itself and the words before it. The others get "
+                "−inf, minus infinity, which softmax turns into a weight of 0."
             )
         columns = [
             self._column("score", row.scores),
             Column("may be seen", ["yes" if allowed else "no" for allowed in row.allowed.tolist()]),
             self._column("masked score", row.masked),
         ]
-        return self._step("the mask", text, self._of_words(row, columns))
+        return self._step("the mask", "mask", text, self._of_words(row, columns))
 
     def _softmax(self, row: AttentionRow) -> LessonStep:
         parts = row.softmax
         assert parts is not None
         highest, total = self._number(parts.highest), self._number(parts.total)
         text = (
-            f"The softmax makes weights of the scores. The largest, {highest}, is taken off each, so that nothing "
-            "overflows; e (2.718) is raised to what is left; and each is divided by the sum of all."
+            f"Softmax turns scores into weights: subtract the largest score ({highest}), exponentiate, divide by the "
+            "sum."
         )
         raised = self._number(parts.exponentials[0])
         spelled = (
@@ -182,7 +215,7 @@ class Steps:
             f"{raised} ÷ {total} = {self._number(row.weights[0])}"
         )
         drawn = self._weighted(row, [self._column("masked score", row.masked, "")])
-        return self._step("softmax: the weights", text, drawn, spelled)
+        return self._step("softmax: the weights", "softmax", text, drawn, spelled)
 
     def _weights(self, row: AttentionRow) -> LessonStep:
         """Return what the first head has four steps for."""
@@ -192,7 +225,7 @@ class Steps:
         )
         stages = {"q·k": row.products, "score": row.scores, "masked": row.masked}
         drawn = self._weighted(row, [self._column(name, values, "") for name, values in stages.items()])
-        return self._step("the weights", text, drawn)
+        return self._step("the weights", "softmax", text, drawn)
 
     def _weighted(self, row: AttentionRow, columns: Sequence[Column]) -> Block:
         """Return a table that ends in the exponentials and the weights, with bars behind these."""
@@ -202,27 +235,24 @@ class Steps:
         shown = self._with_words(row, columns, "sum")
         shown.append(self._column(f"e^(masked − {highest})", parts.exponentials, total))
         shown.append(self._column(f"weight: ÷ {total}", row.weights, self._number(row.weights.sum(dtype=np.float64))))
-        return self.sheet.with_bars(shown, len(shown), [*row.weights.tolist(), None], 1.0)
+        return self._tall(self.sheet.with_bars(shown, len(shown), [*row.weights.tolist(), None], 1.0), 1)
 
     def _output(self, row: AttentionRow) -> LessonStep:
         output = row.head.output[0]
-        text = (
-            f"What {self._word} takes: of every word's v as much as its weight says, added up. It is the head's output."
-        )
+        text = f"The head's output for {self._word} is the sum of all values, each times its weight."
         columns = [self._column("weight", row.weights, "weights·V"), *self._vector("v", row.head.v, output)]
         spelled = self._product("the first number of weights·V", row.weights, row.head.v[:, 0], output[0])
-        return self._step("the output, weights·V", text, self._of_words(row, columns, ""), spelled)
+        return self._step("the output, weights·V", "weights·V", text, self._of_words(row, columns, ""), spelled)
 
     def _heads(self) -> LessonStep:
         rows, asking = self.walk.rows, Tokens([self.walk.query])
-        matrices = [self._matrix(f"head {row.head.head}", row.head.output, asking) for row in rows]
-        text = f"The outputs of the {len(rows)} heads stand beside each other, as one row."
+        matrices = [self._matrix(f"head {row.head.head}", row.head.output, asking, row is rows[0]) for row in rows]
+        text = f"The outputs of the {len(rows)} heads are concatenated to one row."
         if len(rows) == 1:
-            text = "This layer has one head, so there is nothing to put beside its output. attn learn --lesson several"
-            text += " has two."
+            text = "This layer has one head, so there is nothing to concatenate. attn learn --lesson multi has two."
         else:
-            matrices.append(self._matrix("concatenated", self._concatenated, asking))
-        return self._step("the heads", text, self._drawn(*matrices))
+            matrices.append(self._matrix("concatenated", self._concatenated, asking, False))
+        return self._step("the heads", "heads", text, self._drawn(*matrices))
 
     def _projected(self) -> LessonStep:
         row, asking = self.walk.rows[0], Tokens([self.walk.query])
@@ -232,10 +262,10 @@ class Steps:
         drawn = self._drawn(
             self._matrix("W_o", matrix),
             self._matrix("concatenated heads", self._concatenated, asking),
-            self._matrix("heads·W_o", projected, asking),
+            self._matrix("heads·W_o", projected, asking, False),
         )
         spelled = self._product("the first number", self._concatenated[0], matrix[:, 0], projected[0, 0])
-        return self._step("the output projection, W_o", _PROJECTION.format(word=self._word), drawn, spelled)
+        return self._step("the output projection, W_o", "W_o", _PROJECTION.format(word=self._word), drawn, spelled)
 
     @property
     def _concatenated(self) -> Float[np.ndarray, "1 D"]:
@@ -255,7 +285,7 @@ class Steps:
             Text(""),
             self._prose(f"The other lessons: attn learn --lesson {others}."),
         ]
-        return self._step("an exercise", Text("\n").join(lines))
+        return self._step("an exercise", "", Text("\n").join(lines))
 
     def _question(self) -> tuple[str, list[str]]:
         """Return what the lesson asks, and the command whose output answers it."""
@@ -325,8 +355,13 @@ class Steps:
         return self._number(value) if value >= 0 else f"({self._number(value)})"
 
     def _prose(self, text: str) -> Text:
-        lines = (wrap(self.sheet.palette.fit(each), min(self.sheet.room, _LINE)) for each in text.split("\n"))
+        most = _LARGE[0] if self._is_large else _LINE
+        lines = (wrap(self.sheet.palette.fit(each), min(self.sheet.room, most)) for each in text.split("\n"))
         return Text("\n".join(line for paragraph in lines for line in paragraph))
+
+    @property
+    def _is_large(self) -> bool:
+        return self.sheet.room >= _LARGE[0] and (self.lines or 0) >= _LARGE[1]
 
     def _product(self, name: str, one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"], total: Any) -> str:
         """Return a dot product spelled out: the first number of a row times the first of a column, and so on."""
@@ -334,18 +369,61 @@ class Steps:
         factors = " + ".join(f"{self._factor(a)} × {self._factor(b)}" for a, b in pairs)
         return f"{name} = {factors} = {self._number(total)}"
 
-    def _matrix(self, title: str, values: Float[np.ndarray, "T D"], tokens: Tokens | None = None) -> Matrix:
-        labels = [self.sheet.palette.shortened(token.label, _LONGEST) for token in tokens or ()]
-        indices = range(len(values)) if tokens is None else [token.index for token in tokens]
-        rows = Axis(tuple(labels or [""] * len(values)), tuple(indices))
-        return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]))
+    def _matrix(
+        self, title: str, values: Float[np.ndarray, "T D"], tokens: Tokens | None = None, has_names: bool = True
+    ) -> Block:
+        """Return a matrix on the colours of its numbers, below what its columns are called.
 
-    def _drawn(self, *matrices: Matrix) -> Block:
-        return side_by_side(matrices, self.sheet.palette, self.sheet.room, PRECISION)
+        The names of its rows are left out where those of its neighbour on the left say them.
+        """
+        names = [str(row) for row in range(len(values))] if tokens is None else [self._marked(one) for one in tokens]
+        names = names if has_names else [""] * len(values)
+        labels, columns = max(map(cell_len, names)), [values[:, place] for place in range(values.shape[1])]
+        texts = [self.sheet.column(column, range(len(column))) for column in columns]
+        width = max(len(text) for column in texts for text in column) + (1 if not self._is_large else 7)
+        header = [Segment(" " * labels), *(cell(str(place), width, DIM) for place in range(len(columns)))]
+        lines = [[Segment(f"{' ' * labels} {self.sheet.palette.fit(title)}", BOLD)], header]
+        styles = self._styles(values)
+        for row, name in enumerate(names):
+            numbers = [cell(column[row], width, styles[row][place]) for place, column in enumerate(texts)]
+            lines.append([cell(name, labels, align="left"), *numbers])
+        return self._tall(block(map(trimmed, lines)), 2)
+
+    def _styles(self, values: Float[np.ndarray, "T D"]) -> list[list[Style | None]]:
+        """Return what numbers stand on: blue above zero, orange below; nothing without colours."""
+        palette, scale = self.sheet.palette, Scale.around_zero(float(np.abs(self.walk.embedded).max()))
+        if not palette.has_color:
+            return [[None] * values.shape[1]] * len(values)
+        cells = palette.cells(values, np.ones(values.shape, bool), scale, 1)
+        return [[style for _, style in row] for row in cells]
+
+    def _tall(self, drawn: Block, header: int) -> Block:
+        """Return a block whose rows are three lines high where the numbers are large."""
+        if not self._is_large:
+            return drawn
+
+        def padding(line: Sequence[Segment]) -> list[Segment]:
+            return trimmed([Segment(" " * segment_width(one), one.style) for one in line])
+
+        rows = (each for line in drawn.lines[header:] for each in (padding(line), line, padding(line)))
+        return Block([*drawn.lines[:header], *rows], drawn.width)
+
+    def _marked(self, token: Token) -> str:
+        """Return a word beside its numbers; the one that the steps follow has a mark."""
+        is_followed = token == self.walk.query
+        mark = self.sheet.palette.fit(_FOLLOWED) * is_followed
+        return f"{token.index} {mark}{self.sheet.palette.shortened(token.label, _LONGEST - is_followed)}"
+
+    def _drawn(self, *matrices: Block) -> Block:
+        return stack(hstack(line, _GAP) for line in in_lines(matrices, _GAP, self.sheet.room))
 
     def _column(self, title: str, values: Any, below: str | None = None) -> Column:
-        texts = [*self.sheet.column(values, range(len(values))), *([] if below is None else [below])]
-        return Column(self.sheet.palette.fit(title), [self.sheet.palette.fit(text) for text in texts])
+        texts = self.sheet.column(values, range(len(values)))
+        pad = "   " * self._is_large
+        texts = [f"{pad}{self.sheet.palette.fit(text)}{pad}" for text in texts]
+        styles = [style for (style,) in self._styles(np.asarray(values)[:, None])]
+        more = [] if below is None else [f"{self.sheet.palette.fit(below)}{pad}"]
+        return Column(self.sheet.palette.fit(title) + pad, [*texts, *more], [*styles, *[BOLD] * len(more)])
 
     def _vector(
         self, name: str, vectors: Float[np.ndarray, "K D"], total: Float[np.ndarray, " D"] | None = None
@@ -355,8 +433,8 @@ class Steps:
             yield self._column(f"{name} {place}", vectors[:, place], below)
 
     def _of_words(self, row: AttentionRow, columns: Iterable[Column], below: str | None = None) -> Block:
-        return table(self._with_words(row, columns, below), self.sheet.width)
+        return self._tall(table(self._with_words(row, columns, below), self.sheet.width), 1)
 
     def _with_words(self, row: AttentionRow, columns: Iterable[Column], below: str | None) -> list[Column]:
-        names = [self._name(row, index) for index in range(len(row.keys))]
+        names = [self._marked(token) for token in row.keys]
         return [Column("word", [*names, *([] if below is None else [below])], BOLD, "<"), *columns]

@@ -137,7 +137,9 @@ def shapes_line(trace: Trace, layer: LayerTrace, palette: Palette, width: int) -
         named = ", ".join(f"{axis} {size}" for axis, size in zip(_AXES[name], sizes, strict=True))
         named = "kv " * (name in {"k", "v"} and layer.num_groups < layer.num_heads) + named
         label = Segment(name.upper() if len(name) == 1 else name, BOLD)
-        parts.append([label, Segment(f" [{named}]"), Segment(f" {palette.label(made[name])}".rstrip(), DIM)])
+        line = [label, Segment(f" [{named}]"), Segment(f" {palette.label(made[name])}".rstrip(), DIM)]
+        is_wide = Segment.get_line_length(line) > width
+        parts += [line[:2], line[2:]] if is_wide else [line]
     return flowing(parts, width)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -14,18 +14,25 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
+from attncli.analysis.labels import labels_of_heads
 from attncli.analysis.why import Explained
 from attncli.render.axes import MARK
 from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
-from attncli.render.block import Block, Column, grid, table, width_of, wrap_cells
-from attncli.render.palette import BOLD, DIM
+from attncli.render.block import Block, Column, grid, hstack, table, width_of, wrap_cells
+from attncli.render.fit import lines_of
+from attncli.render.palette import BOLD, DIM, Scale
 from attncli.render.sections import headline, proof_line
+from attncli.render.sentence import QUERY, head_lines, sentence
 from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+_MOST, _FEWEST = 8, 2  # lines of dimensions or keys, and heads, where no screen says how many there is room for
+_AROUND_KEYS = 4  # lines of a table but for its keys: titles, the rest, what is masked, the sum
+_LINES = 2  # that a sentence takes at most
+_GAP, _NARROWEST = 4, 50  # cells between sums and stages, and of the sums at least
 _LONGEST_TITLE = 40  # cells of a token's name
 _WIDEST_BAR = 41
 
@@ -58,7 +65,7 @@ def keys_by_weight(row: AttentionRow, top: int, sheet: TableFormat) -> Block:
     def add(name: str, bar: float | None = None, **numbers: Any) -> None:
         names.append(name)
         for stage, column in columns.items():
-            column.append(sheet.optional_number(numbers.get(stage)))
+            column.append(sheet.cell(numbers.get(stage)))
         bars.append(bar)  # a sum of many would leave no room for one
 
     if others:
@@ -66,7 +73,7 @@ def keys_by_weight(row: AttentionRow, top: int, sheet: TableFormat) -> Block:
     if masked := len(row.keys) - len(ranked):
         add(f"{masked} masked")
     if (sink := row.sink_weight) is not None:
-        add("sink", float(sink), weight=sink, score=row.sink)
+        add("learned sink", float(sink), weight=sink, score=row.sink)
     add("total", weight=_sum_of(row.weights, ranked) + float(sink or 0), share=_sum_of(row.output_shares, ranked))
     styles = [None] * len(shown) + [DIM] * (len(names) - len(shown))
     titled = [Column(sheet.palette.fit(name), column) for name, column in columns.items()]
@@ -81,7 +88,7 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
     assert one.k is not None
     places = shown.tolist()
     product, q, k = (sheet.column(vector, places) for vector in (products, one.q, one.k))
-    names, total = [str(place) for place in places], sheet.optional_number(one.dot_product)
+    names, total = [str(place) for place in places], sheet.cell(one.dot_product)
     if len(others):
         with np.errstate(invalid="ignore"):
             product.append(sheet.number(products[others].sum(dtype=np.float64)))
@@ -91,13 +98,10 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
     dim = Column("dim", [*names, palette.fit("q·k")], styles)
     product_column = Column(palette.fit("q·k"), [*product, total], [None] * len(names) + [BOLD])
     factors = [Column("q", [*q, *below]), Column("k", [*k, *below])]
-    width = sheet.bar_width([dim, product_column, *factors], 2, _WIDEST_BAR)
+    width = sheet.bar_width([dim, product_column, *factors], 4, _WIDEST_BAR)
     values = products[places].tolist()
     bars = [signed_bar(value, largest_of(values), width, palette) for value in values]
-    bar = bar_column([*bars, *((text, None) for text in below)])
-    if width_of([dim, *factors, product_column, bar]) - 2 <= sheet.room:  # the factors before their product
-        return table([dim, *factors, product_column, bar], sheet.width)
-    return table([dim, product_column, bar, *factors], sheet.width)
+    return table([dim, *factors, product_column, bar_column([*bars, *((text, None) for text in below)])], sheet.width)
 
 
 def stages(one: AttentionCell, sheet: TableFormat) -> Block:
@@ -135,14 +139,14 @@ def _stages(one: AttentionCell, sheet: TableFormat) -> Iterator[tuple[str, Any, 
         yield "weight", one.weight, "as the model gave it: the mask leaves no key to this query"
     else:
         score = "score" if one.allowed else sheet.number(one.masked)
-        yield "exp", one.exponential, f"e^({score} − {sheet.number(parts.highest)}), the row's highest taken off"
+        yield "exp", one.exponential, f"e^({score} − {sheet.number(parts.highest)}), minus the row's highest"
         sink = "" if parts.sink is None else f", {sheet.number(parts.sink)} of it the sink's"
         yield "weight", one.weight, f"÷ {sheet.number(parts.total)}, the row's total{sink}"
     if one.value_norm is not None:
         yield "‖v‖", one.value_norm, "the length of the value"
-        yield "‖w·v‖", one.contribution_norm, "weight × ‖v‖, what is carried"
+        yield "‖w·v‖", one.contribution_norm, "weight × ‖v‖, the key's contribution"
         if one.output_share is not None:
-            length = sheet.optional_number(one.row.output_norm)
+            length = sheet.number(one.row.output_norm)
             yield "share", one.output_share, f"of the output's length {length}"
 
 
@@ -153,54 +157,100 @@ class WhyPage:
     Attributes:
         trace: what it is about.
         explained: the rows, or the cells, of every head that was asked for.
-        top: how many dimensions of a cell, or keys of a row, have a line.
+        top: how many dimensions of a cell, or keys of a row, have a line; None is as many as there is room for.
         sheet: where it goes.
+        lines: of the screen that it is to fit; None is as many as it takes.
     """
 
     trace: Trace
     explained: Explained
-    top: int
+    top: int | None
     sheet: TableFormat
+    lines: int | None = None
 
-    def parts(self) -> Iterator[RenderableType]:
-        """Yield the page, part by part; a blank line belongs between two parts."""
-        palette = self.sheet.palette
-        yield headline(self.trace, palette)
-        one, row = self.explained[0], self._rows[0]
-        head, layer = row.head, row.layer
+    def parts(self) -> list[RenderableType]:
+        """Return the page, part by part; a blank line belongs between two parts."""
+        palette, above = self.sheet.palette, headline(self.trace, self.sheet.palette)
         if len(self.explained) > 1:
             # Where kinds of attention have tokens of their own, what was asked is named for each kind.
             kinds: dict[str, dict[str, None]] = {}
             for each in self.explained:
                 kinds.setdefault(self._name(each), {})[_row(each).layer.kind] = None
             names = [f"{' and '.join(kind)} {name}" for name, kind in kinds.items()] if len(kinds) > 1 else [*kinds]
-            yield Text(palette.fit(f"{'; '.join(names)} · {len(self.explained)} heads"), BOLD)
-            yield self._cells_of_heads() if isinstance(one, AttentionCell) else self._rows_of_heads()
-            return
+            title = Text(palette.fit(f"{'; '.join(names)} · {len(self.explained)} heads"), BOLD)
+            listed = self._cells_of_heads() if isinstance(self.explained[0], AttentionCell) else self._rows_of_heads()
+            room = self._room([above, title])
+            coloured, count = self._sentence(room)
+            fits = not coloured or lines_of([*coloured, listed], self.sheet.room) <= room + 1
+            if count < len(self.explained) and not fits:
+                title.append(palette.fit(f", of which {count} that say most; --all lists all"), DIM)
+            return [above, title, *coloured, *[listed] * fits]
+        one, row = self.explained[0], self._rows[0]
+        proof = [] if row.layer.proof is None else [proof_line(row.layer, palette)]
+        title, (coloured, _) = self._title(one), self._sentence(1)
+        room = self._room([above, title, *coloured, *proof])
+        if isinstance(one, AttentionRow):
+            return [above, title, *coloured, keys_by_weight(one, self._top(room - _AROUND_KEYS), self.sheet), *proof]
+        taken = stages(one, self.sheet)
+        if one.products is None:
+            return [above, title, *coloured, taken, *proof]
+        # Beside each other where a line has room for both, whose bars are as long as the rest leaves them room.
+        beside = replace(self.sheet, width=self.sheet.room - taken.width - _GAP)
+        is_beside = self.sheet.width is not None and beside.room >= _NARROWEST
+        room -= _AROUND_KEYS if is_beside else _AROUND_KEYS + len(taken.lines) + 1
+        summed = dimensions(one, one.products, self._top(room), beside if is_beside else self.sheet)
+        return [above, title, *coloured, *([hstack([summed, taken], _GAP)] if is_beside else [summed, taken]), *proof]
+
+    def _room(self, parts: Iterable[RenderableType]) -> int:
+        return 10**6 if self.lines is None else self.lines - lines_of(parts, self.sheet.room)
+
+    def _top(self, room: int) -> int:
+        """Return how many dimensions or keys have a line."""
+        return self.top or (_MOST if self.lines is None else max(room, _FEWEST))
+
+    def _title(self, one: AttentionRow | AttentionCell) -> Text:
+        row, layer = self._rows[0], self._rows[0].layer
         place = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
-        place += f" · head {head.head} of {layer.num_heads}"
+        place += f" · head {row.head.head} of {layer.num_heads}"
         if layer.num_groups < layer.num_heads:
-            place += f", reads kv head {head.key_head} of {layer.num_groups}"
+            place += f", reads kv head {row.head.key_head} of {layer.num_groups}"
         place += f" · {MARK} fully masked" if row.is_blind else ""
-        yield Text.assemble((palette.fit(self._name(one)), BOLD), palette.fit(place))
-        if isinstance(one, AttentionCell):
-            if one.products is not None:
-                yield dimensions(one, one.products, self.top, self.sheet)
-            yield stages(one, self.sheet)
-        else:
-            yield keys_by_weight(one, self.top, self.sheet)
-        if layer.proof is not None:
-            yield proof_line(layer, palette)
+        palette = self.sheet.palette
+        return Text.assemble((palette.fit(self._name(one)), BOLD), palette.fit(place))
+
+    def _sentence(self, room: int) -> tuple[list[Block], int]:
+        """Return the sentence on the colours of the query's weights, and how many heads have a line.
+
+        Those stand first that say most. Without colours there is none, and neither is for more heads than a screen
+        has lines: a table has all of it.
+        """
+        row, sheet = self._rows[0], self.sheet
+        layers = {id(each.layer): each.layer for each in self._rows if each.keys == row.keys}
+        if not sheet.palette.has_color or room < 1 or (self.lines is None and len(self._rows) > _MOST):
+            return [], 0
+        labels = labels_of_heads(self.trace) if len(self._rows) > 1 else {}
+        lines = head_lines(layers.values(), row.query.index, labels)
+        if len(self._rows) == 1:
+            lines = [lines[0]._replace(name="", label="")]
+        is_one = row.layer.kind != "cross" and row.query in row.keys
+        marks = {row.query.index: QUERY} if is_one else {}
+
+        def drawn(count: int) -> Block:
+            scale = Scale.up_to(1.0, sheet.ramp)
+            return sentence(row.keys, lines[:count], sheet.palette, scale, sheet.room, marks, _LINES)
+
+        count = min(max(room // len(drawn(1).lines), 1), len(lines))
+        return [drawn(count)], count
 
     def notes(self) -> list[str]:
         """Return how to see one of several heads taken apart."""
         if len(self.explained) == 1:
             return []
         most = max(self.explained, key=_prominence)
-        row, which = _row(most), "the one with the largest weight" if _prominence(most) > 0 else "one"
-        facts = {"kind": row.layer.kind, "layer": row.layer.layer, "head": row.head.head}
-        options = [f"--{name} {fact}" for name, fact in facts.items() if name in self._facts]
-        return [f"a line for each head; {' '.join(options)} takes {which} apart"]
+        row, which = _row(most), "the head with the largest weight" if _prominence(most) > 0 else "one head"
+        place = f"L{row.layer.layer}H{row.head.head}" if "layer" in self._facts else str(row.head.head)
+        kind = f"--kind {row.layer.kind} " * ("kind" in self._facts)
+        return [f"{kind}--head {place} takes {which} apart"]
 
     @cached_property
     def _rows(self) -> list[AttentionRow]:
@@ -234,7 +284,7 @@ class WhyPage:
         """Return a column of numbers for what one of the heads has at least."""
         sheet = self.sheet
         return [
-            Column(sheet.palette.fit(name), [sheet.optional_number(value) for value in values])
+            Column(sheet.palette.fit(name), [sheet.cell(value) for value in values])
             for name, values in facts.items()
             if any(value is not None for value in values)
         ]
@@ -262,13 +312,13 @@ class WhyPage:
         sheet, rows = self.sheet, self._rows
         ranked = [ranked_keys(row) for row in rows]
         entries = [
-            [f"{sheet.named(row.keys[key])} {sheet.number(row.weights[key])}" for key in keys[: self.top]]
+            [f"{sheet.named(row.keys[key])} {sheet.cell(row.weights[key])}" for key in keys[: self.top]]
             for row, keys in zip(rows, ranked, strict=True)
         ]
         # Beside them stand columns for the others and the sink.
         widest = max((cell_len(entry) for listed in entries for entry in listed), default=0) + 2
         sums = 2 if any(row.layer.sinks is not None for row in rows) else 1
-        left = sheet.room - width_of(self._places) - sums * len("1.00e-05  ")
+        left = sheet.room - width_of(self._places) - sums * len("0.0000  ")
         count = min(max(left // widest, 1), max(map(len, entries)))
         listed = [*zip_longest(*entries, fillvalue="")][:count]
         keys = [Column("" if place else "by weight", texts, align="<") for place, texts in enumerate(listed)]

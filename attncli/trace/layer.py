@@ -180,18 +180,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Proof(NamedTuple):
-    """How far the recorded arrays are from something that was computed independently.
+    """How far the recorded arrays are from something that was computed independently."""
 
-    Attributes:
-        max_abs_error: largest absolute difference over all heads, positions and dimensions.
-        against: what it was compared with.
-        of: what was compared.
-        magnitude: the largest of the numbers that were compared, or what they are a mean of; rounding grows with it.
-    """
-
-    max_abs_error: float
-    against: str
-    of: str = "weights·V"
+    max_abs_error: float  # largest absolute difference over all heads, positions and dimensions
+    against: str  # what it was compared with
+    of: str = "weights·V"  # what was compared
+    # the largest of the numbers that were compared, or what they are a mean of; rounding grows with it
     magnitude: float = 1.0
 
 
@@ -201,19 +195,12 @@ def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"])
 
 
 class Derived(NamedTuple):
-    """What the numbers of a derived layer are, which stand in the place of its weights.
+    """What the numbers of a derived layer are, which stand in the place of its weights."""
 
-    Attributes:
-        measure: `weights`, or `norms`.
-        is_distribution: whether they are shares of one, as weights are, so that metrics mean something.
-        layer: what several layers have become, such as `mean`; None where it is still one.
-        head: likewise of heads.
-    """
-
-    measure: str = "weights"
-    is_distribution: bool = True
-    layer: str | None = None
-    head: str | None = None
+    measure: str = "weights"  # `weights`, or `norms`
+    is_distribution: bool = True  # whether they are shares of one, as weights are, so that metrics mean something
+    layer: str | None = None  # what several layers have become, such as `mean`; None where it is still one
+    head: str | None = None  # likewise of heads
 
 
 ARRAYS = (
@@ -329,8 +316,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         fits &= self.v is None or self.v.shape[1] == keys
         if not fits:
             raise InputError(
-                f"the shapes {_shapes(arrays)} do not fit: q and k need one width, k and v one length and one number "
-                "of heads, and the heads of q a multiple of those of k"
+                f"the shapes {_shapes(arrays)} do not fit. q and k need one width; k and v one length and "
+                "number of heads. The heads of q are a multiple of those of k"
             )
         return heads, queries, keys
 
@@ -501,7 +488,7 @@ class HeadTrace(Displayed, Tabular, Drawable):
     def _recorded(self, name: str) -> Float[np.ndarray, "_ _ _"]:
         array = getattr(self.layer, name)
         if array is None:
-            raise NotExposedError(f"layer {self.layer.layer} shows its weights alone, not its {name.upper()}")
+            raise NotExposedError(f"layer {self.layer.layer} has only its weights, not its {name.upper()}")
         return np.asarray(array)
 
     @property

@@ -18,15 +18,10 @@ _RANGE = r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?"
 
 
 class Indices(NamedTuple):
-    """A choice of layers or heads, before it is known how many there are.
+    """A choice of layers or heads, before it is known how many there are."""
 
-    Attributes:
-        what: "layer" or "head", for the errors.
-        parts: first and last of each range, both included; None is all of them.
-    """
-
-    what: str
-    parts: tuple[tuple[int, int], ...] | None
+    what: str  # "layer" or "head", for the errors
+    parts: tuple[tuple[int, int], ...] | None  # first and last of each range, both included; None is all of them
 
     @classmethod
     def of(cls, what: str, choice: str | int | Iterable[int] | Indices | None) -> Indices:
@@ -70,7 +65,7 @@ class Indices(NamedTuple):
             InputError: nothing has so many.
         """
         if count > MOST:
-            raise InputError(f"{owner} claims to have {count} {self.what}s, and at most {MOST} can be looked at")
+            raise InputError(f"{owner} claims to have {count} {self.what}s; attn reads at most {MOST} {self.what}s")
         if self.parts is None:
             return tuple(range(count))
         chosen: dict[int, None] = {}
@@ -84,10 +79,10 @@ class Indices(NamedTuple):
                     )
             start, stop = first % count, last % count
             if start > stop:
-                raise UsageError(f"--{self.what} {first}-{last}: the range runs backwards; write {stop}-{start}")
+                raise UsageError(f"--{self.what} {first}-{last}: the range is backwards; write {stop}-{start}")
             chosen.update(dict.fromkeys(range(start, stop + 1)))
         if not chosen:
-            raise UsageError(f"no {self.what} was chosen; leave it out to have all of them")
+            raise UsageError(f"no {self.what} was chosen; drop --{self.what} for all")
         return tuple(chosen)
 
 
@@ -110,15 +105,10 @@ def layer_and_heads(layers: Any, heads: Any) -> tuple[Any, Any]:
 
 
 class RowRange(NamedTuple):
-    """A half-open range of query rows, as Python slices: negative ends count from the last row.
+    """A half-open range of query rows, as Python slices: negative ends count from the last row."""
 
-    Attributes:
-        start: the first row; None is the first of all.
-        stop: one past the last row; None is to the end.
-    """
-
-    start: int | None
-    stop: int | None
+    start: int | None  # the first row; None is the first of all
+    stop: int | None  # one past the last row; None is to the end
 
     @classmethod
     def of(cls, choice: str) -> RowRange | None:

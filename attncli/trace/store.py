@@ -82,7 +82,7 @@ def load(
     except FileNotFoundError:
         raise InputError(f"trace file {name} does not exist") from None
     except OSError as error:
-        raise InputError(f"{name} {error.strerror or error}, not a trace file") from None
+        raise InputError(f"{name} {error.strerror or error} and not a trace file") from None
     try:
         tensors = Tensors(Path(path))
         read = _read_trace if "attncli" in tensors.metadata else read_dump
@@ -96,23 +96,25 @@ def load(
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{name} is no whole safetensors file: {visible(str(error))}") from None
+        raise InputError(f"{name} is not a complete safetensors file: {visible(str(error))}") from None
     except RecursionError:
-        raise InputError(f"{name} holds no trace that can be read: its JSON is nested too deeply") from None
+        raise InputError(f"{name} holds no readable trace: its JSON is nested too deeply") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{name} holds no trace that can be read: {visible(str(error))}") from None
+        raise InputError(f"{name} holds no readable trace: {visible(str(error))}") from None
 
 
 def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     header = _object(_loads(tensors.metadata["attncli"]), "header")
     if header.get("schema") != SCHEMA:
-        raise InputError(f"the trace file has schema {visible(str(header.get('schema')))}; this version reads {SCHEMA}")
+        raise InputError(
+            f"the trace file has schema {visible(str(header.get('schema')))}; this version of attn reads {SCHEMA}"
+        )
     source = _source(_shown(header.get("source")))
     entries = [_object(_shown(entry), "layer") for entry in _list(header, "layers")]
     fields = [_plain(LayerTrace, entry, "layer") for entry in entries]
     names = [(each["layer"], each["kind"]) for each in fields]
     if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
-        raise ValueError("a layer stands there twice, or beyond the last layer of its source")
+        raise ValueError("a layer is stored twice, or lies beyond the last layer")
     recorded = list(dict.fromkeys(index for index, _ in names))
     chosen = recorded if layers.parts is None else layers.resolve(source.layers, "the saved model")
     missing = [str(layer) for layer in chosen if layer not in recorded]
@@ -126,7 +128,7 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     both = list(zip(entries, fields, strict=True))
     notes = _shown(_list(header, "notes"))
     if not all(isinstance(each, str) for each in notes):
-        raise TypeError("'notes' of its header are no texts")
+        raise TypeError("'notes' of its header are not text")
     return Trace(
         source=source,
         query_tokens=query_tokens,

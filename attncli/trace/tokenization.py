@@ -20,15 +20,10 @@ SCHEMA = "attncli.tokens/1"
 
 
 class Choice(NamedTuple):
-    """What of a tokenization is shown.
+    """What of a tokenization is shown."""
 
-    Attributes:
-        hide_special: leave out the tokens that the tokenizer added.
-        words: show words, each with the pieces that it is made of, in the place of tokens.
-    """
-
-    hide_special: bool = False
-    words: bool = False
+    hide_special: bool = False  # leave out the tokens that the tokenizer added
+    words: bool = False  # show words, each with the pieces that it is made of, in the place of tokens
 
 
 @dataclass(frozen=True)

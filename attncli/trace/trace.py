@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attncli.errors import InputError, Metadata, UsageError
@@ -24,28 +25,20 @@ Mean = Literal["heads", "layers", "all"]  # what is averaged over; all is both
 
 @dataclass(frozen=True)
 class Derivation:
-    """Which numbers to show in place of the weights of each head.
+    """Which numbers to show in place of the weights of each head."""
 
-    Attributes:
-        norms: ‖weight·value‖ instead of weights.
-        rollout: attention multiplied through the layers.
-        words: merge word pieces.
-        mean: what to average over: `heads`, `layers` or `all`, which is both; None leaves them apart.
-        layers: the layers whose rollout is wanted; None is the last one that is there.
-    """
-
-    norms: bool = False
-    rollout: bool = False
-    words: bool = False
-    mean: Mean | None = None
-    layers: Indices | None = None
+    norms: bool = False  # ‖weight·value‖ instead of weights
+    rollout: bool = False  # attention multiplied through the layers
+    words: bool = False  # merge word pieces
+    mean: Mean | None = None  # what to average over: `heads`, `layers` or `all`, which is both; None leaves them apart
+    layers: Indices | None = None  # the layers whose rollout is wanted; None is the last one that is there
 
     def __post_init__(self) -> None:
         """Refuse what does not go together."""
         if self.rollout and self.norms:
-            raise UsageError("--rollout multiplies weights and --norms shows no weights; drop one of them")
+            raise UsageError("--rollout multiplies weights, and --norms replaces them; drop one of them")
         if self.rollout and self.mean not in (None, "layers"):
-            raise UsageError("--rollout is already the mean over all heads; drop --mean, or give --mean layers")
+            raise UsageError("--rollout already averages over all heads; drop --mean, or give --mean layers")
 
     @property
     def is_none(self) -> bool:
@@ -54,17 +47,11 @@ class Derivation:
 
 
 class Origin(NamedTuple):
-    """What a derived trace is made of.
+    """What a derived trace is made of."""
 
-    Attributes:
-        trace: as it was recorded.
-        derivation: what was made of it.
-        rules: the same in sentences.
-    """
-
-    trace: Trace
-    derivation: Derivation
-    rules: tuple[str, ...]
+    trace: Trace  # as it was recorded
+    derivation: Derivation  # what was made of it
+    rules: tuple[str, ...]  # the same in sentences
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as the JSON document spells it."""
@@ -119,8 +106,11 @@ class Provenance:
 
     @property
     def title(self) -> str:
-        """What the source is called."""
-        return self.model or {"toy": "toy layer", "file": "tensors from a file"}.get(self.kind, self.kind)
+        """What the source is called; of a path, its last name, for a line has little room."""
+        if self.model is None:
+            return {"toy": "toy layer", "file": "tensors from a file"}.get(self.kind, self.kind)
+        is_path = self.model.startswith((".", "~", "/")) or self.model.count("/") > 1 or "\\" in self.model
+        return (PurePath(self.model).name if is_path else "") or self.model
 
     def as_dict(self) -> dict[str, Any]:
         """Return the source as the JSON document spells it."""
@@ -163,7 +153,7 @@ class Trace(Displayed, Tabular, Drawable):
         if not self.layers:
             raise InputError("the trace holds no layer")
         if not 0 <= self.generated < max(len(self.key_tokens), 1):
-            raise InputError(f"{self.generated} of {len(self.key_tokens)} tokens are said to be generated")
+            raise InputError(f"{self.generated} of {len(self.key_tokens)} tokens are marked as generated")
         for layer in self.layers:
             sides = self.sides(layer)
             tokens, positions = (len(sides[0]), len(sides[1])), (layer.num_queries, layer.num_keys)
@@ -187,7 +177,7 @@ class Trace(Displayed, Tabular, Drawable):
     def check_recorded(self, what: str) -> None:
         """Raise UsageError if this is a derived trace; `what` names who needs a recorded one."""
         if self.origin is not None:
-            raise UsageError(f"{what} reads a trace as it was recorded; give it the one that this was derived from")
+            raise UsageError(f"{what} needs a recorded trace; give the one that this was derived from")
 
     def sides(self, layer: LayerTrace) -> tuple[Tokens, Tokens]:
         """Return the tokens of a layer's queries and of its keys."""
@@ -254,7 +244,7 @@ class Trace(Displayed, Tabular, Drawable):
             InputError: the file cannot be written.
         """
         if self.origin is not None:
-            raise UsageError("a derived trace is not saved; save the one that it was made of, and derive it again")
+            raise UsageError("a derived trace cannot be saved; save the trace it was derived from")
         from attncli.trace.save import write_layers
 
         header = {

@@ -83,10 +83,10 @@ class View(NamedTuple):
         self.columns(trace)
         if trace.origin is not None and (gone := (self.show or frozenset()) & trace.layers[0].missing):
             left = [part for part in PARTS if part not in trace.layers[0].missing]
-            raise UsageError(f"--show {','.join(sorted(gone))}: derived numbers have none; they have {', '.join(left)}")
+            raise UsageError(f"--show {','.join(sorted(gone))}: derived numbers have only {', '.join(left)}")
         if self.show and all(self.show <= layer.missing for layer in trace.layers):
             raise NotExposedError(
-                f"layer {trace.layers[0].layer} gives its weights alone; show scores, mask, weights or metrics"
+                f"layer {trace.layers[0].layer} has only its weights; show scores, mask, weights or metrics"
             )
 
     def rows(self, trace: Trace) -> list[int]:
@@ -129,7 +129,7 @@ class View(NamedTuple):
     def _chosen(self, tokens: Tokens, wanted: tuple[str | int, ...], role: str) -> list[int]:
         shown = [token.index for token in tokens if not (self.hide_special and token.special)]
         if not wanted and not shown:
-            raise InputMismatchError(f"--hide-special leaves no {role} token to show; leave it out")
+            raise InputMismatchError(f"--hide-special leaves no {role} token to show; drop it")
         chosen = dict.fromkeys(() if wanted else shown)
         for name in wanted:
             within = RowRange.of(name) if isinstance(name, str) else None

@@ -21,7 +21,7 @@ def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]
     """
     texts = (text, pair or "")
     if any(not token.special and (token.start is None or token.end is None) for token in tokens):
-        raise UsageError("--words needs to know where each token stands in the text, which this trace does not say")
+        raise UsageError("--words needs the position of each token in the text, which this trace lacks")
     own = [_word(group, texts) for group in _grouped(tokens, lambda previous, token: previous.word == token.word)]
     knows_words = all(token.special or token.word is not None for token in tokens)
     is_own = knows_words and not any(word.text.split()[1:] for word in own)

@@ -84,5 +84,5 @@ def test_what_makes_no_sense_is_refused() -> None:
         attncli.heads(attncli.inspect("a b"), num_heads=2)
     with pytest.raises(InputError, match="no sentence"):
         attncli.heads([])
-    with pytest.raises(UsageError, match="not the same layers and heads"):
+    with pytest.raises(UsageError, match="differ in their layers and heads"):
         survey([attncli.inspect("a b", num_heads=heads, d_model=8) for heads in (1, 2)], View())

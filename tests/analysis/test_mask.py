@@ -47,7 +47,7 @@ def test_the_function_that_reads_it_decides_what_true_means() -> None:
     ambiguous = attncli.mask(TOKENS[:, None, None], api=None)
     assert {finding.code: finding.severity for finding in ambiguous.check()}["ambiguous"] == "error"
     assert repr(ambiguous) == "mask(int64, 2×1×1×6, past 5, ambiguous)"
-    with pytest.raises(UsageError, match="say it with api='sdpa' or api='mha'"):
+    with pytest.raises(UsageError, match="give api='sdpa' or api='mha'"):
         ambiguous.allowed  # noqa: B018
     query = torch.randn(1, 6, 4)
     read = scaled_dot_product_attention(query, query, query, attn_mask=~LOWER)
@@ -83,7 +83,7 @@ def test_the_lengths_of_a_batch_may_be_numbers_or_a_mask_of_tokens() -> None:
         ((LOWER, "causal & pad"), {"lengths": [[6], [4]]}, InputError, "with 1 for a token"),
         ((LOWER, "causal & pad"), {"lengths": [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]}, InputError, "a row without a"),
         (([1, 0],), {}, InputError, "two to four axes"),
-        (([[1, 0], [1]],), {}, InputError, "its rows have different lengths"),
+        (([[1, 0], [1]],), {}, InputError, "its rows differ in length"),
         (([["a"]],), {}, InputError, "expected booleans or numbers"),
         ((LOWER, LOWER), {}, UsageError, "of type Tensor; expected an expression, such as 'causal"),
     ],

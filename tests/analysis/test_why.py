@@ -42,8 +42,8 @@ def test_the_page_of_a_cell_is_exactly_this() -> None:
     assert drawn(trace_of(layer), "0", "0", top=2, width=60).splitlines()[2:] == [
         "query 0 q0 → key 0 k0 · layer 0 · head 0 of 1",
         "   dim       q        k      q·k",
-        "     0  2.0000   3.0000   6.0000              │████████████",
-        "     1  1.0000  -2.0000  -2.0000          ████│",
+        "     0  2.0000   3.0000   6.0000  ██████████████████████████",
+        "     1  1.0000  -2.0000  -2.0000  ▒▒▒▒▒▒▒▒▒",
         "1 more                    0.2500",
         "   q·k                    4.2500",
         "q·k      4.2500  the sum over 3 dimensions",
@@ -51,25 +51,23 @@ def test_the_page_of_a_cell_is_exactly_this() -> None:
         "+ bias   1.1250  -1.0000",
         "score    1.0197  softcapped, 2·tanh(x / 2); the mask allows",
         "                 it",
-        "exp      1.0000  e^(score − 1.0197), the row's highest taken",
-        "                 off",
+        "exp      1.0000  e^(score − 1.0197), minus the row's highest",
         "weight   0.7349  ÷ 1.3607, the row's total, 0.3607 of it the",
         "                 sink's",
         "‖v‖      5.0000  the length of the value",
-        "‖w·v‖    3.6745  weight × ‖v‖, what is carried",
+        "‖w·v‖    3.6745  weight × ‖v‖, the key's contribution",
         "share    1.0000  of the output's length 3.6745",
     ]
 
 
-def test_bars_have_a_side_for_each_sign_and_marks_for_what_is_no_number() -> None:
+def test_bars_have_a_colour_or_a_shade_for_each_sign_and_marks_for_what_is_no_number() -> None:
     for palette in TIERS:
-        full, axis = palette.fit("█"), palette.fit("│")
-        assert signed_bar(1.0, 1.0, 9, palette)[0] == "    " + axis + full * 4
-        assert signed_bar(-0.5, 1.0, 9, palette)[0] == "  " + full * 2 + axis
-        assert signed_bar(-7.0, 1.0, 9, palette)[0] == full * 4 + axis
+        full = palette.fit("█")
+        assert signed_bar(1.0, 1.0, 9, palette)[0] == full * 9
+        assert signed_bar(-7.0, 1.0, 9, palette)[0] == (full if palette.has_color else palette.fit("▒")) * 9
         marks = [(math.nan, "X"), (math.inf, "I"), (-math.inf, "-I")]
         for value, mark in marks:
-            assert signed_bar(value, 1.0, 9, palette) == ("    " + axis + mark, None)
+            assert signed_bar(value, 1.0, 9, palette) == (mark, None)
             assert bar(value, 1.0, 9, palette) == (mark, None)
         assert bar(0.0, 0.0, 9, palette)[0] == ""
         for ramp in get_args(Ramp):
@@ -142,6 +140,27 @@ def test_recorded_weights_that_are_not_the_softmax_of_their_scores_are_warned_ab
     )
 
 
+@pytest.mark.parametrize(("width", "height"), [(80, 21), (120, 37), (200, 57)])
+@pytest.mark.parametrize(("key", "heads"), [("flies", "1"), (None, "1"), ("flies", "all"), (None, "all")])
+def test_a_page_fits_its_screen_under_its_headline(width: int, height: int, key: str | None, heads: str) -> None:
+    trace = attncli.inspect(SENTENCE, model="demo", layers="all" if heads == "all" else 1, heads=heads)
+    palette = Palette("truecolor")
+    page = WhyPage(trace, explain(trace, "arrow", key), None, TableFormat(palette, width), height)
+    parts = page.parts()
+    lines = plain(printed(parts, palette, width)).splitlines()
+    assert lines[0].startswith("demo")
+    assert len(lines) + len(parts) - 1 <= height
+    assert any(" flies like an arr▸ow" in line for line in lines)
+
+
+def test_small_weights_of_a_table_have_its_digits() -> None:
+    trace = attncli.inspect(SENTENCE, model="demo", layers=3)
+    for palette in (Palette(), Palette("truecolor")):
+        assert not re.search(r"\de-\d", drawn(trace, "arrow", palette=palette, width=120))
+        head = attncli.inspect(SENTENCE, model="demo", layers=3, heads=3)
+        assert not re.search(r"\de-\d", drawn(head, "arrow", top=2, palette=palette, width=120))
+
+
 def test_nan_stands_first_and_is_a_mark_and_valid_json() -> None:
     layer = toy().layers[0]
     k = layer.k.copy()
@@ -150,7 +169,7 @@ def test_nan_stands_first_and_is_a_mark_and_valid_json() -> None:
     broken = trace_of(replace(layer, k=k, scale=1.0, heads=(0,)), queries=tokens, keys=tokens)
     (cell,) = explain(broken, "e", "b")
     assert cell.ranked[0] == 3
-    assert re.search(r"3 +\S+ +nan +nan +│X\n", drawn(broken, "e", "b"))
+    assert re.search(r"3 +\S+ +nan +nan +X\n", drawn(broken, "e", "b"))
     document = json.loads("".join(write_why(broken, (cell,), None)))
     assert (document["dot_product"], document["weight"], document["dimensions"][0]["k"]) == ("nan", "nan", "nan")
     assert "nan" in drawn(broken, "e")

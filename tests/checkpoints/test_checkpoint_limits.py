@@ -12,11 +12,11 @@ from architectures import tiny_model
 from conformance import opened, save_for_auto, stacked
 from refusals import refused
 
-from attncli.checkpoints import options
+from attncli import errors
 from attncli.engines import open_source
 from attncli.engines.torch import memory
 from attncli.engines.torch.engine import Checkpoint
-from attncli.errors import UsageError
+from attncli.errors import LoadError
 from attncli.recording.readers import transformers as interface
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
@@ -188,10 +188,10 @@ def test_a_device_and_a_device_map_contradict_each_other(attn: Run, folder: Fold
 def test_a_device_map_without_accelerate_says_how_to_install_it(
     attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
     ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", "auto")
-    refused(ran, USAGE, "--device-map", "accelerate", "pip install 'attncli[accelerate]'")
-    with pytest.raises(UsageError, match="accelerate"):
+    refused(ran, LOAD, "--device-map needs accelerate", "install accelerate")
+    with pytest.raises(LoadError, match="accelerate"):
         open_source(model="no/such/checkpoint", device_map="auto")
 
 

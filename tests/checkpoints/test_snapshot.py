@@ -69,7 +69,7 @@ def test_the_only_checkpoint_in_a_folder_is_taken(
     taken = layout(tiny_llama, folder)
     assert shown(attn, folder) == f"{folder}/{taken}"
     assert shown(attn, f"{folder}/{taken}") == f"{folder}/{taken}"
-    assert attn("mask", "model", folder, TEXT).code == 0
+    assert attn("mask", "model", "-m", folder, TEXT).code == 0
     assert attn("tokens", TEXT, "-m", folder).out.startswith(f"{folder}/{taken} · ")
     ran = attn("inspect", TEXT, "-m", folder, "--engine", "transformers", "--show", "tokens")
     assert ran.out.startswith(f"{folder}/{taken} · llama")
@@ -96,7 +96,7 @@ def test_several_checkpoints_are_listed_in_their_order(tiny_llama: str, tmp_path
 
 
 @pytest.mark.parametrize(("files", "words"), [
-    (["params.json", "consolidated.00.pth"], "it has no config.json (there is consolidated.00.pth)"),
+    (["params.json", "consolidated.00.pth"], "has no config.json (there is consolidated.00.pth)"),
     (["config.json", "tf_model.h5"], "no weights that can be read (there is tf_model.h5): expected model"),
     (["config.json", "model.fp16.safetensors"], "no weights that can be read (there is model.fp16.safetensors)"),
     (["config.json"], "no weights that can be read (there is config.json, "),
@@ -136,7 +136,7 @@ def test_an_adapter_whose_base_is_not_there_says_which(adapter: Path, tmp_path: 
             3,
             "attn: the base of some/lora: ",
             "'some/base' was not found in the local cache",
-            "--base names another",
+            "give another with --base",
         )
 
 

@@ -84,9 +84,9 @@ def test_where_every_sentence_is_bad_the_output_is_still_one_of_its_format(attn:
         assert (ran.code, ran.out.count("\n"), ran.err.count("\n")) == (5, expected, 2)
     ran = attn("inspect", "-o", tmp_path / "map.svg", stdin=" \n \n")
     assert ran.code == 5
-    assert ran.err.splitlines()[2:] == ["attn: there is nothing to draw: no sentence could be read"]
+    assert ran.err.splitlines()[2:] == ["attn: nothing to draw: no sentence could be read"]
     assert attn("heads", stdin=" \n \n").err.splitlines()[2:] == [
-        "attn: there is no sentence to survey the heads of"
+        "attn: no sentence could be read"
     ]  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 

@@ -42,7 +42,7 @@ def test_a_folder_that_is_there_is_gone_on_with(attn: Run, tmp_path: Path) -> No
     other = attn("inspect", "-", "-o", out, "--layer", "0", "--seed", "3", stdin=lines)
     assert (other.code, other.err.count("\n")) == (2, 1)
     assert "holds parts of another run: --layer was not given and is 0; give another folder" in other.err
-    assert "is of other sentences" in attn("inspect", "-", "-o", out, stdin=b"a b\n").err
+    assert "holds other sentences" in attn("inspect", "-", "-o", out, stdin=b"a b\n").err
 
 
 def test_several_files_have_parts_of_their_own(attn: Run, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_folder_is_not_for_a_saved_trace_or_tokens(attn: Run, tmp_path: Path) 
     assert attn("inspect", "a b", "--save", tmp_path / "x.safetensors", "-F", "json").code == 0
     ran = attn("inspect", "--from", tmp_path / "x.safetensors", "-o", f"{tmp_path}/out/")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "a folder of parts is of sentences" in ran.err
+    assert "a folder holds many sentences" in ran.err
     assert attn("tokens", "a b", "-o", f"{tmp_path}/out/").code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
 

@@ -174,7 +174,7 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
         assert (ran.returncode, seen in ran.stderr) == (0, True), ran.stderr
         return
     if arguments[0] == "explore":  # which takes a terminal
-        assert "is drawn on a terminal" in attn(*arguments).err
+        assert "needs a terminal" in attn(*arguments).err
         return
     ran = attn(*arguments, stdin=stdin, **environment)
     is_check = arguments[0] == "check" or arguments[:2] in (["mask", "check"], ["mask", "diff"])

@@ -38,7 +38,7 @@ def test_verbose_says_what_is_done_and_when(attn: Run, tiny_llama: str) -> None:
     lines = ran.err.splitlines()
     assert all(re.match(r"attn: \d+\.\d\d s: ", line) for line in lines)
     messages = [line.split(" s: ", 1)[1] for line in lines]
-    assert any("left to transformers: it computes in float32 alone" in message for message in messages)
+    assert any("left to transformers: it computes in float32 only" in message for message in messages)
     assert any(message.startswith("loaded: float64 on cpu, threads: ") for message in messages)
     batches = [re.findall(r"ran a batch of (\d+) × (\d+) tokens", message) for message in messages]
     assert [found[0] for found in batches if found] == [("1", "2"), ("2", "2")]  # 1, and 2 to 3

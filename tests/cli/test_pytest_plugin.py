@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from running import program
 
+from attncli.errors import install_command
+
 MODEL = """
 import torch
 from torch import nn
@@ -194,7 +196,7 @@ def test_what_it_cannot_use_is_one_sentence(failures: dict[str, str]) -> None:
 def test_without_torch_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('import sys\nsys.modules["torch"] = None\n', encoding="utf-8")
     text_shown, failures = run_pytest(project(tmp_path, "def test(attention): pass\ndef test_other(): pass"))
-    sentence = "the fixture attention takes torch, which is not installed: pip install 'attncli[torch]'"
+    sentence = f"the fixture attention needs torch, which is not installed: {install_command('torch')}"
     assert failures["test"].strip().endswith(sentence)
     assert len(failures["test"].strip().splitlines()) == 1
     assert "1 passed, 1 error" in text_shown

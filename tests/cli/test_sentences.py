@@ -88,7 +88,7 @@ BINARY = {
 
 @pytest.mark.parametrize("name", BINARY)
 def test_what_is_no_text_is_one_sentence(attn: Run, name: str) -> None:
-    why = f"is packed, binary or in another encoding; {NO_TEXT}"
+    why = f"is compressed, binary or in another encoding; {NO_TEXT}"
     if name != "line ends by chance":  # of which a pipe shows the first line alone
         refused(attn("tokens", stdin=BINARY[name]), INPUT, f"attn: standard input {why}")
     Path("some").write_bytes(BINARY[name])
@@ -102,7 +102,7 @@ def test_what_is_no_text_is_one_sentence(attn: Run, name: str) -> None:
         (["-"], b"\n\r\n\n", 5, "standard input holds no sentence; expected one a line"),
         (["--whole"], b"\n\r\n\n", 5, "standard input holds no sentence; expected one a line"),
         (["--whole"], LATIN, 5, "it is not UTF-8 at byte 20; convert standard input to UTF-8 first"),
-        (["time flies", "-"], b"fruit\n", 2, "- reads the sentences from standard input"),
+        (["time flies", "-"], b"fruit\n", 2, "- reads standard input; give it without"),
         (["-", "--file", "sentences.txt"], b"", 2, "give sentences or --file, not both"),
         (["--file", ""], b"", 2, "--file: the file name is empty"),
         (["time flies", "--whole"], b"", 2, "--whole does not apply to TEXT, which is one text already"),

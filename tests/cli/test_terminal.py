@@ -127,3 +127,10 @@ def test_an_error_that_nobody_watches_is_one_line_even_where_colour_is_forced() 
 def test_an_error_has_no_colour_where_none_is_wanted() -> None:
     shown = on_terminal("inspect", "--nonsense", NO_COLOR="1", FORCE_COLOR="")[2]
     assert shown == "attn: no such option: --nonsense; see attn inspect --help\r\n"
+
+
+def test_a_screen_reader_gets_no_blocks(attn: Callable[..., Ran]) -> None:
+    for line in ("mask show causal --size 3", "heads a --grid self", "why a -q a", "diff a b -m demo"):
+        for color in ("never", "always"):
+            ran = attn(*line.split(), "--color", color, ACCESSIBLE="1")
+            assert (ran.code, set(ran.out) & set("█▓▒░▀▄▌▐")) == (0, set())

@@ -18,7 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     (corpus / "a.txt").write_text("time flies\n\nfruit flies\n", encoding="utf-8")
-    packed = gzip.compress(b"like\n" + bytes(range(33, 127)) * 40 + b"\nan arrow\n")
+    packed = gzip.compress(b"like\n" + (bytes(range(97, 123)) + b"\n") * 40 + b"an arrow\n")
     (corpus / "b.txt.gz").write_bytes(packed[:-12])
     (corpus / "c.csv").write_text('id,text\n7,"a\nbanana"\n', encoding="utf-8")
     (corpus / "d.jsonl").write_text('{"txt": "time"}\n', encoding="utf-8")

@@ -72,7 +72,7 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
         (["one", "-m", "a", "-m", "b", "-m", "c"], 2, "--model is given 3 times; give it once, or twice"),
         (["--from", "a.safetensors"], 2, "--from is given once; give it twice"),
         (["--from", "a", "--from", "b"], 5, "trace file a does not exist"),
-        (["time flies", "cats sleep"], 5, "the two share no token, so there is nothing to compare"),
+        (["time flies", "cats sleep"], 5, "the two sentences share no token; give two that do"),
         (
             ["time flies", "time flew", "-q", "flies"],
             2,

@@ -83,7 +83,7 @@ def test_it_says_what_it_takes(attn: Run, monkeypatch: pytest.MonkeyPatch) -> No
     ran = attn("explore")
     assert (ran.code, ran.err) == (
         3,
-        "attn: attn explore takes textual, which is not installed: pip install 'attncli[explore]'\n",
+        f"attn: attn explore needs textual, which is not installed: {errors.install_command('textual')}\n",
     )
 
 

@@ -167,7 +167,7 @@ def test_the_induction_test_is_named_where_it_was_not_run(attn: Run) -> None:
         (["--metrics", "sink,entrpy"], "did you mean 'entropy'?"),
         (["--layer", "4"], "out of range"),
         (["--query", "nowhere"], "no such query token"),
-        (["-F", "parquet"], "say where with --output"),
+        (["-F", "parquet"], "give --output"),
         (["-o", "heads/"], "attn heads writes one table, and no folder of parts; attn inspect -o FOLDER/ --show"),
         (["-o", "heads.jsonl"], "expected a file ending in .json, .tsv, .csv, .parquet, .svg, .pdf, .png, .html, .md"),
     ],

@@ -70,7 +70,7 @@ def test_processes_of_nobodys_wish_pay_for_their_start(
     attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], parallel_from: int
 ) -> None:
     started = pytest.fail.Exception("workers start")
-    monkeypatch.setattr("attncli.corpus.run.affordable", lambda: 2)
+    monkeypatch.setattr("attncli.engines.cpu.affordable", lambda: 2)
     monkeypatch.setattr("attncli.corpus.processes.run_in_processes", Mock(side_effect=started))
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n" * (parallel_from - 2) + "time\n")

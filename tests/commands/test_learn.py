@@ -104,7 +104,7 @@ def test_the_commands_of_a_lesson_run_and_the_first_shows_its_numbers(attn: Run,
     shown = attn(*again, "--precision", "3")
     assert shown.code == 0
     steps = steps_of(page)
-    of = "head 0: " if lesson == "several" else ""
+    of = "head 0: " if lesson == "multi" else ""
     (weights,) = [
         numbers(line)
         for line in shown.out.partition("head 0 of")[2].partition("weights")[2].splitlines()
@@ -139,7 +139,7 @@ def test_under_a_causal_mask_the_last_word_sees_all_and_the_first_itself(attn: R
         ([f"{MOST} kk"], 5, "a lesson has room for 8 words, and the text has 9; give a shorter one"),
         ([" "], 5, "the sentence is empty"),
         (["time flies", "--query", "fly"], 2, "--query 'fly': no such query token"),
-        (["a b a", "--query", "a"], 2, "2 query tokens are called that, at 0, 2"),
+        (["a b a", "--query", "a"], 2, "2 query tokens match, at 0, 2"),
         (["--seed", "-1"], 2, "--seed -1: expected 0 to 2^63 - 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -159,7 +159,7 @@ at_a_terminal = pytest.mark.usefixtures("signals_arrive")
 @at_a_terminal
 def test_a_person_leafs_through_the_steps_forwards_and_back() -> None:
     with person("learn", is_apart=False) as one:
-        first = one.until("1 of 12 · Enter goes on, b goes back, q ends")
+        first = one.until("1 of 12 · Enter: next, b: back, q: quit")
         assert "step 1 of 12" in first
         assert "step 2 of 12" not in first
         for keys, place in [("\n", 2), (" ", 3), ("\x1b[C", 4), ("b", 3), ("\x1b[D", 2), ("b", 1), ("b", 1), ("n", 2)]:
@@ -178,7 +178,7 @@ def test_a_person_leafs_through_the_steps_forwards_and_back() -> None:
 @pytest.mark.parametrize(("key", "code"), [("q", 0), ("\x03", 130)])
 def test_ending_early_leaves_the_terminal_as_it_was(key: str, code: int) -> None:
     with person("learn", "cats sleep", is_apart=False) as one:
-        one.until("1 of 12 · Enter goes on, b goes back, q ends")
+        one.until("1 of 12 · Enter: next, b: back, q: quit")
         one.types(key)
         assert one.left()[0] == code
         flags, both = termios.tcgetattr(one.terminal)[3], termios.ECHO | termios.ICANON

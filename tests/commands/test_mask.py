@@ -184,8 +184,8 @@ def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks
     stated = attn("mask", "check", "causal.npy", "--expect", 'file("ncausal.npy")', "-F", "json").json
     assert (stated["convention"], stated["ok"]) == ("attend", False)
     for mask in ("full", "keys.npy"):
-        ways = "write 'file(\"keys.npy\")' for the one, '~file(\"keys.npy\")' for the other"
-        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: the cells do not tell", ways)
+        ways = "write 'file(\"keys.npy\")' for the first reading, '~file(\"keys.npy\")' for the other"
+        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: nothing in the cells", ways)
 
 
 # --- batches -------------------------------------------------------------------------------------------------
@@ -392,4 +392,6 @@ def test_a_file_that_is_no_mask_is_not_read_as_an_expression(attn: Run, tmp_path
     assert "unknown mask" in attn("mask", "check", "mask.txt").err
     for path in (tmp_path / "mask.txt", tmp_path / "mask.npz"):
         path.write_text("1 0\n1 1\n")
-        refused(attn("mask", "check", path), USAGE, f"a mask is not read from {path}; its ending says how: .npy, .saf")
+        refused(
+            attn("mask", "check", path), USAGE, f"cannot read a mask from {path}; expected a file ending in .npy, .saf"
+        )

@@ -148,7 +148,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no such model": (["gone", "time"], LOAD, "there is no such folder"),
     "no configuration": (["empty", "time"], LOAD, "no config.json"),
     "no tokenizer": (["wordless", "time"], LOAD, "tokenizer"),
-    "no attention": (["mamba", "time"], NOT_EXPOSED, "no text model with attention"),
+    "no attention": (["mamba", "time"], NOT_EXPOSED, "no attention layers"),
     "a target of a decoder": (["gemma", "time", "--target", "flies"], USAGE, "--target needs an encoder-decoder"),
     "more layers than can be built": (["deep", "time"], INPUT, "deep claims to have 100000 layers; expected 1 to 1000"),
     "more decoder layers than can be built": (["deep_t5", "time"], INPUT, "deep_t5 claims to have 100000 layers"),

@@ -119,7 +119,7 @@ def test_a_dump_without_places_has_no_words(attn: Run, tmp_path: Path) -> None:
     assert attn("tokens", "--from", dump).code == 0
     ran = attn("tokens", "--from", dump, "--words", "-F", "json")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert "--words needs to know where each token stands" in ran.err
+    assert "--words needs the position of each token" in ran.err
 
 
 # --- what is refused ---------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_without_a_head_every_head_has_a_line_and_stderr_says_how_to_see_one(att
     ran, documents = attn(*CELL), attn(*CELL, "-F", "json").json
     assert [document["head"] for document in documents] == [0, 1, 2, 3]
     best = max(documents, key=lambda document: document["weight"])["head"]
-    assert ran.err == f"attn: a line for each head; --head {best} takes the one with the largest weight apart\n"
+    assert ran.err == f"attn: --head {best} takes the head with the largest weight apart\n"
     lines = [line.split() for line in ran.out.splitlines()[6:]]
     assert [line[0] for line in lines] == ["0", "1", "2", "3"]
     assert [line[3] for line in lines] == [f"{document['weight']:.4f}" for document in documents]
@@ -63,6 +63,18 @@ def test_a_query_alone_ranks_its_keys(attn: Run) -> None:
     several = attn("why", SENTENCE, "-q", "like")
     assert several.code == 0
     assert len(several.out.splitlines()) == 10
+
+
+def test_a_word_of_several_pieces_is_its_last_and_that_is_said(attn: Run) -> None:
+    ran = attn("why", "-m", "demo", SENTENCE, "-q", "arrow", "-k", "flies", "-H", "L1H2")
+    assert "query 7 ##ow → key 3 ##ies · layer 1 · head 2 of 4" in ran.out
+    notes = ran.err.splitlines()
+    assert notes == [
+        "attn: 'arrow' is pieces 6–7; this is its last, 7 ##ow",
+        "attn: 'flies' is pieces 2–3; this is its last, 3 ##ies",
+    ]
+    shown = attn("inspect", "-m", "demo", SENTENCE, "-q", "arrow", "-H", "1.2", "-F", "json")
+    assert "'arrow' is pieces 6–7; this is its last, 7 ##ow" in shown.err
 
 
 def test_precision_and_top_are_what_is_shown(attn: Run) -> None:
@@ -88,7 +100,7 @@ def test_a_cross_attention_takes_each_token_from_its_own_side(attn: Run) -> None
     [
         ((SENTENCE,), 2, "--query: give the token that attends, its text or its index"),
         ((SENTENCE, "-q", "flees"), 2, "no such query token; did you mean 'flies'?"),
-        (("a b a", "-q", "a"), 2, "--query 'a': 2 query tokens are called that, at 0, 2; give the index of one"),
+        (("a b a", "-q", "a"), 2, "--query 'a': 2 query tokens match, at 0, 2; give an index"),
         (("a b", "-q", "a", "-q", "b"), 2, "--query is given 2 times; one cell or one row"),
         (("a b", "c", "-q", "a"), 2, "attn why explains one trace; give one sentence"),
         (("a b", "-q", "a", "-o", "why.tsv"), 2, "expected a file ending in .json, .svg"),

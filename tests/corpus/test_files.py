@@ -151,7 +151,7 @@ def test_a_host_that_does_not_answer_is_one_sentence() -> None:
 
 
 def test_a_scheme_that_nobody_knows_is_said() -> None:
-    with pytest.raises(InputError, match=r"^xy://z: nothing here reads xy://; expected s3, gs, hf, http or https$"):
+    with pytest.raises(InputError, match=r"^xy://z: unknown scheme xy://; expected s3, gs, hf, http or https$"):
         read("xy://z")
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from attncli.corpus.read import SentenceReader
 from attncli.corpus.readers.text import MAX_EMPTY
 from attncli.errors import Failure, InputError, UsageError
+from attncli.text import visible
 
 
 def with_duckdb(path: Path, frame: pd.DataFrame) -> None:
@@ -36,13 +37,10 @@ def test_a_column_is_what_duckdb_wrote(ending: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ending", "packing"), [("", ""), (".md", ".gz"), (".jsonl", ".zst"), (".tsv", ".GZ")])
 def test_a_packed_file_is_read_as_it_was(ending: str, packing: str, tmp_path: Path) -> None:
-    lines = ["time flies", "", "fruit flies"]
-    if ending == ".jsonl":
-        lines = [json.dumps({"text": line}) for line in lines]
-    elif ending == ".tsv":
-        lines = ["id\ttext", *(f"1\t{line}" for line in lines)]
+    content = {".jsonl": '{"text": "time flies"}\n{"text": ""}\n{"text": "fruit flies"}'}
+    content[".tsv"] = "id\ttext\n1\ttime flies\n1\t\n1\tfruit flies"
     path = tmp_path / f"corpus{ending}{packing}"
-    path.write_bytes(PACK[packing]("\n".join(lines).encode()))
+    path.write_bytes(PACK[packing](content.get(ending, "time flies\n\nfruit flies").encode()))
     assert texts(path) == [(1, "time flies"), (3, "fruit flies")]
 
 
@@ -72,13 +70,10 @@ def test_any_text_comes_out_as_it_went_in(
 def test_a_column_that_is_not_there_is_said_with_those_that_are(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"corpus{ending}"
     with_duckdb(path, pd.DataFrame({"id": IDS, "text": TEXTS}))
-    for column, message in {
-        "txt": "'txt'; --column names one of id, text; did you mean 'text'?",
-        "\x1b[2J": r"'\x1b[2J'; --column names one of id, text",
-    }.items():
+    for column, hint in {"txt": "; did you mean 'text'?", "\x1b[2J": ""}.items():
         with pytest.raises(InputError) as refused:
             read(path, column=column)
-        assert str(refused.value) == f"{path} has no column {message}"
+        assert str(refused.value) == f"{path} has no column '{visible(column)}'; --column names one of id, text{hint}"
 
 
 def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
@@ -110,14 +105,14 @@ def test_a_single_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=name):
             read(tmp_path / name)
     (tmp_path / "g.csv").write_bytes(gzip.compress(b"text\ntime\n"))
-    with pytest.raises(InputError, match=r"g\.csv is packed, binary or in another encoding; expected UTF-8"):
+    with pytest.raises(InputError, match=r"g\.csv is compressed, binary or in another encoding; expected UTF-8"):
         read(tmp_path / "g.csv")
 
 
 @pytest.mark.parametrize(("name", "how", "message"), [
-    ("a.txt", {"column": "x"}, "--column does not apply to a.txt, which is text; it names a column of .csv, .tsv"),
+    ("a.txt", {"column": "x"}, "--column does not apply to a.txt, which is text; it applies to .csv, .tsv"),
     ("a.parquet", {"whole": True}, "--whole does not apply to a.parquet, which is Parquet; drop it"),
-    ("\x1b]0;.txt", {"column": "id"}, r"--column does not apply to \x1b]0;.txt, which is text; it names"),
+    ("\x1b]0;.txt", {"column": "id"}, r"--column does not apply to \x1b]0;.txt, which is text; it applies"),
 ])  # fmt: skip
 def test_an_option_that_does_not_apply_is_refused(
     name: str, how: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -191,9 +186,9 @@ def test_a_bad_line_of_json_is_named_and_the_others_are_read(tmp_path: Path) -> 
     assert message == [f"{path}: 2 empty texts were skipped"]
     reasons = {one.number: one.text.reason for one in found if isinstance(one.text, Failure)}
     assert list(reasons) == [2, 3, 4, 5, 6, 7, 10, 11, 13]
-    assert reasons[2].startswith("it is no JSON: ")
-    assert reasons[3] == "it is no JSON object"
-    assert reasons[4] == reasons[5] == "its 'text' is no text"
+    assert reasons[2].startswith("not JSON: ")
+    assert reasons[3] == "not a JSON object"
+    assert reasons[4] == reasons[5] == "its 'text' is not text"
     assert reasons[6] == "it has no column 'text'; --column names one of txt; did you mean 'txt'?"
     assert reasons[7] == f"it is not UTF-8 at byte 13; convert {path} to UTF-8 first"
 
@@ -210,9 +205,9 @@ def test_only_columns_of_texts_are_read(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table(columns), path)
     assert texts(path) == [(1, "time")]
-    assert bad(path) == {2: "its 'text' is no text"}
-    read_as_text = [texts(path, column=name) for name in ("kind", "old", "a.b")]
-    assert read_as_text == [[(1, "a"), (2, "b")], [(1, "bytes"), (2, "more")], [(1, "dotted"), (2, "too")]]
+    assert bad(path) == {2: "its 'text' is not text"}
+    for name, both in {"kind": ("a", "b"), "old": ("bytes", "more"), "a.b": ("dotted", "too")}.items():
+        assert texts(path, column=name) == list(enumerate(both, 1))
     for name, kind in {"whole": "int64", "a": "struct<b: string>"}.items():
         with pytest.raises(InputError, match=rf"^column '{name}' of .* is {kind}; expected text$"):
             read(path, column=name)
@@ -231,8 +226,8 @@ def test_a_bad_row_of_csv_is_named_and_the_others_are_read(tmp_path: Path) -> No
     assert reasons[2] == f"it is not UTF-8 at byte 3; convert {path} to UTF-8 first"
     assert reasons[4] == "it has 4 columns, and the header 3"
     assert reasons[5] == "it has 1 column, and the header 3"
-    assert reasons[6].startswith("it is no row: ',' expected after '\"'")
-    assert reasons[10].startswith("it is no row: unexpected end of data")
+    assert reasons[6].startswith("not a row: ',' expected after '\"'")
+    assert reasons[10].startswith("not a row: unexpected end of data")
 
 
 def test_bytes_that_are_no_utf_8_harm_their_row_of_parquet_alone(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_where_there_are_no_two_tokens_twice_it_is_said(vocabulary: int, room: i
 
 def test_the_sequences_are_those_of_the_first_seeds() -> None:
     assert [sequence.seed for sequence in repeated_sequences("gpt2")] == list(range(SEQUENCES))
-    with pytest.raises(UsageError, match="needs --model"):
+    with pytest.raises(UsageError, match="needs a model: give -m"):
         repeated_sequences(None)
 
 

@@ -320,7 +320,7 @@ def test_a_saved_trace_answers_its_own_question(folders: dict[str, str], tmp_pat
     np.testing.assert_array_equal(found.layers[0].q, direct.layers[1].q)
     assert saved.tokens(question) == (direct.query_tokens, direct.key_tokens)
     for other in (Query("w2"), question._replace(mask="full")):
-        with pytest.raises(UsageError, match="its own text alone"):
+        with pytest.raises(UsageError, match="has only its own text"):
             saved.trace(other, [0])
-    with pytest.raises(UsageError, match=r"layer 1 is not in the saved trace; recorded: 0,2"):
+    with pytest.raises(UsageError, match=r"layer 1 is not in the saved trace, which has layers 0,2"):
         saved.trace(question, [1])

@@ -306,7 +306,7 @@ def test_text_pair_and_target_share_one_vocabulary() -> None:
 def test_a_vocabulary_may_be_larger_than_its_words_but_not_smaller() -> None:
     assert attncli.inspect("a b c", vocab_size=3).source.details["vocab_size"] == 3
     assert attncli.inspect("a b c", vocab_size=9).source.details["vocab_size"] == 9
-    with pytest.raises(UsageError, match="--vocab-size 2: the text has 3 different words; give at least that"):
+    with pytest.raises(UsageError, match="--vocab-size 2: the text has 3 different words; give at least as many"):
         attncli.inspect("a b a c", vocab_size=2)
 
 
@@ -377,7 +377,7 @@ def test_a_word_that_a_vocabulary_without_an_unknown_token_lacks_is_refused(tmp_
 
 
 def test_a_tokenizer_has_a_smallest_vocabulary(tokenizer_file: Path) -> None:
-    with pytest.raises(UsageError, match="--vocab-size 8: the tokenizer has 9 tokens; give at least that"):
+    with pytest.raises(UsageError, match="--vocab-size 8: the tokenizer has 9 tokens; give at least as many"):
         attncli.inspect("time", vocab=str(tokenizer_file), vocab_size=8)
 
 
@@ -390,13 +390,13 @@ def test_a_tokenizer_has_a_smallest_vocabulary(tokenizer_file: Path) -> None:
     ({"rng": "jax"}, "--rng 'jax': expected one of numpy, torch"),
     ({"d_k": -1}, "--d-k -1: expected 1 or more"),
     ({"seed": 2**63}, f"--seed {2**63}: expected 0 to 2^63 - 1"),
-    ({"project": "qk", "d_v": 8}, "--d-v does not apply to --project qk: there it is d_model, 32"),
+    ({"project": "qk", "d_v": 8}, "--d-v does not apply to --project qk, where it is d_model, 32"),
     ({"d_model": 10}, "--d-model 10 does not divide into 4 heads; give --d-k and --d-v, or another --num-heads"),
     ({"d_v": 10_000_000}, "these sizes make a matrix of over 100,000,000 numbers"),
     ({"scale": "1e400"}, "--scale '1e400': expected sqrt, none or a number"),
     ({"dtype": "float16"}, "--dtype does not apply to the toy layer; give --model"),
     ({"model": "g", "seed": 3}, "--seed does not apply to --model; it belongs to the toy layer"),
-    ({"heads": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
+    ({"head": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
 ])  # fmt: skip
 def test_options_that_make_no_layer_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as refusal:

@@ -94,9 +94,11 @@ class Driven:
 
 
 @asynccontextmanager
-async def driven(model=None, size=(80, 24), text=TEXT, save=lambda look, path: f"saved {path}"):
+async def driven(
+    model=None, size=(80, 24), text=TEXT, save=lambda look, path: f"saved {path}", tier="blocks", seeks_label=False
+):
     model = open_interactive() if model is None else model()
-    app = Explorer(model, ViewState(Query(text)), Palette("blocks"), save)
+    app = Explorer(model, ViewState(Query(text)), Palette(tier), save, seeks_label)
     async with app.run_test(size=size) as pilot:
         one = Driven(app, pilot, model)
         await one.answered()
@@ -122,6 +124,55 @@ def in_app(**how):
 
 def demo():
     return open_interactive(model="demo")
+
+
+# --- the first picture ---
+
+
+@in_app(model=demo, seeks_label=True)
+async def test_it_opens_on_the_head_with_the_strongest_label_and_follows_the_last_word(one):
+    assert (one.look.layer, one.look.head) == (2, 3)
+    assert one.seen("head").startswith("head 3 · previous · weights · layer 2 ──")
+    assert "▸head 3 previous" in one.seen("heads")
+    assert one.seen("cell").startswith(f"▸ query {len(one.app.room.queries) - 1} ")
+    assert one.look.key == one.look.query - 1
+    await one.press(*" and now")
+    await one.answered()
+    assert (one.look.layer, one.look.head) == (2, 3)
+    assert one.app.room.queries[one.look.query].text == "now"
+
+
+def test_who_has_gone_elsewhere_stays_there():
+    async def within() -> None:
+        async with driven(model=demo) as one:
+            one.app._seeks_label = True
+            await one.press("escape", "]", *"." * 2)
+            await one.answered()
+            assert (one.look.layer, one.look.head) == (1, 2)
+
+    asyncio.run(within())
+
+
+@in_app(model=demo, size=(120, 40), tier="truecolor")
+async def test_panes_are_in_frames_and_the_one_that_keys_are_for_is_in_colour(one):
+    def color(name: str) -> str | None:
+        style = next(iter(one.styles(name)))
+        return style.color and style.color.name
+
+    for pane, key in (("tokens", "escape"), ("head", "tab"), ("heads", "tab"), ("map", "tab")):
+        assert [name for name in ("tokens", "head", "heads", "map") if color(name) == "cyan"] == [pane]
+        lines = one.seen(pane).splitlines()
+        assert "".join((lines[0][:2], lines[0][-1], lines[-1][0], lines[-1][-1])) == "╭ ╮╰╯"
+        await one.press(key)
+
+
+@in_app(model=demo, size=(200, 60))
+async def test_a_large_terminal_shows_why_below_the_heads(one):
+    assert one.seen("why").splitlines()[1].startswith("│ q·k")
+    await one.press("escape", "w")
+    assert not one.is_there("heads")
+    await one.press("w")
+    assert one.is_there("heads")
 
 
 # --- typing ---

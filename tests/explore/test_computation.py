@@ -233,7 +233,7 @@ def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
         assert_same(rolled.shown, attncli.derive(alone, rollout=True, layer=1))
         assert rolled.room(kind).kinds == kinds
     cross = last_of(answering, replace(look, kind="cross").counting("rollout"))
-    assert "queries and keys have to be the same tokens" in cross.failure
+    assert "queries and keys must be the same tokens" in cross.failure
     assert cross.survey is not None
     above = last_of(answering, replace(look, layer=2).counting("rollout"))
     assert above.sight() is not None

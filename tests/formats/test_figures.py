@@ -18,8 +18,8 @@ from rich.style import Style
 from traces import layer_of, trace_of
 
 import attncli
+from attncli import errors
 from attncli.errors import InputError, UsageError
-from attncli.formats import figures
 from attncli.formats.figures import Size, figure_of, figure_of_views, written
 from attncli.formats.pictures import Drawing
 from attncli.render.block import block
@@ -70,11 +70,10 @@ def test_each_cell_of_several_layers_has_the_colour_of_its_weight_on_one_scale()
     figure = figure_of(trace, View(ramp="log"))
     drawn, words = pixels(figure), [f"w{index}" for index in range(7)]
     heads = [trace.layer(layer).head(head).weights for layer in range(2) for head in range(2)]
-    top = max(float(weights.max()) for weights in heads)
     assert [axes.get_title("left") for axes in maps_in(figure)] == ["L0 H0", "L0 H1", "L1 H0", "L1 H1"]
     for axes, weights in zip(maps_in(figure), heads, strict=True):
         for row, column in np.ndindex(7, 7):
-            placed = max(0, 1 + np.log10(float(weights[row, column]) / top) / 3)
+            placed = max(0, 1 + np.log10(float(weights[row, column])) / 3)
             assert cell_color(drawn, axes, row + 0.5, column + 0.5) == pytest.approx(color_at(placed), abs=3)
         assert labels(axes.yaxis) in ([], words)
         assert labels(axes.xaxis) in ([], words)
@@ -100,12 +99,12 @@ def test_each_odd_cell_has_a_mark_and_the_key_explains_it() -> None:
     marks = {tuple(place) for points in axes.collections for place in points.get_offsets().tolist()}
     assert marks == {
         (column + 0.5, row + 0.5)
-        for row, column in np.argwhere(~np.isfinite(ODD) | (ODD == 0) | (ODD < 0)).tolist()
+        for row, column in np.argwhere(~np.isfinite(ODD) | (ODD == 0) | (ODD < 0) | (ODD > 1)).tolist()
         if column < 3 or ODD[row, column] != 0
     }
-    for word in ("exactly zero", "below the range", "NaN", "inf", "-inf", "masked", "! may attend to no key"):
+    for word in ("exactly zero", "below the range", "beyond the range", "NaN", "inf", "-inf", "masked"):
         assert word in words_of(figure)
-    assert "beyond" not in words_of(figure)
+    assert "! may attend to no key" in words_of(figure)
     assert labels(axes.yaxis)[-1] == "blind !"
 
 
@@ -121,7 +120,9 @@ def test_what_is_finer_than_a_printer_is_pooled_to_the_largest_and_said() -> Non
     assert pool > 1
     assert axes.images[0].get_array().shape[:2] == (-(-900 // pool), -(-900 // pool))
     painted = np.asarray(axes.images[0].get_array())[701 // pool, 699 // pool, :3] * 255
-    assert painted == pytest.approx(color_at(1.0), abs=2)
+    assert painted == pytest.approx(color_at(0.75**0.5), abs=2)
+    assert figure.axes[-1].get_xlabel() == "weights, sqrt scale"
+    assert labels(figure.axes[-1].xaxis)[:2] == ["0", "1"]
 
 
 # --- tokens along the axes ---------------------------------------------------------------------------------
@@ -226,7 +227,7 @@ def test_color_never_draws_for_a_printer(attn: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["a b", "-F", "pdf"], "--format pdf writes a file; say where with --output figure.pdf"),
+        (["a b", "-F", "pdf"], "--format pdf writes a file; give --output figure.pdf"),
         (
             ["a b", "--size", "3in"],
             "--size does not apply to table; it is of a figure: give -o figure.pdf, .png or .svg",
@@ -246,9 +247,10 @@ def test_what_a_figure_cannot_be_is_refused(attn: Run, tmp_path: Path, arguments
 def test_without_matplotlib_one_sentence_says_how_to_get_it(
     attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "find_spec", lambda _: None)
+    monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
     ran = attn("tokens", "a b", "-o", tmp_path / "x.pdf")
-    assert (ran.code, ran.err) == (2, "attn: figures need the matplotlib library: pip install 'attncli[figures]'\n")
+    command = errors.install_command("matplotlib")
+    assert (ran.code, ran.err) == (3, f"attn: a figure needs matplotlib, which is not installed: {command}\n")
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="matplotlib"):
         figure_of(attncli.inspect("a b"))

@@ -195,7 +195,7 @@ def test_the_policy_allows_the_pages_own_script_and_style_and_no_address(attn: R
     ("arguments", "words"),
     [
         (["-o", "page.html", "--show", "scores,q,k"], "--show scores does not apply to html"),
-        (["-o", "page.html", "--show", "weights,q"], "write --show q,k"),
+        (["-o", "page.html", "--show", "weights,q"], "give --show q,k"),
         (["-o", "page.html", "--rollout"], "--rollout does not apply to html"),
         (["-o", "page.html", "--top-keys", "2"], "--top-keys does not apply to html"),
         (["fruit flies", "-o", "page.html"], "a page of html shows one trace; give one sentence"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +16,8 @@ import pytest
 from matplotlib.image import imread
 from pages import ODD, QK, odd_trace, page_of, random_trace, to_three_decimals, translation, written
 
-from attncli.render.heatmap import heatmap_of, scale_of_layer
-from attncli.render.palette import Palette
+from attncli.render.heatmap import scale_of_layer
+from attncli.render.palette import Palette, Scale
 from attncli.trace.view import Ramp, View
 
 if TYPE_CHECKING:
@@ -70,10 +73,10 @@ def opened(chromium: Browser) -> Iterator[Callable[..., Page]]:
 def inspected(attn: Run, tmp_path: Path, opened: Callable[..., Page]) -> Inspected:
     """Open the page of `attn inspect`, and return it with the JSON document of the same run."""
 
-    def inspect(*arguments: str, rounded: bool = True) -> tuple[Page, Any]:
+    def inspect(*arguments: str, rounded: bool = True, fragment: str = "") -> tuple[Page, Any]:
         page_of(attn, tmp_path / "page.html", *arguments)
         document = attn("inspect", *arguments, "-F", "json", *["--precision", "3"] * rounded).json
-        return opened(tmp_path / "page.html"), document
+        return opened(tmp_path / "page.html", fragment), document
 
     return inspect
 
@@ -169,7 +172,6 @@ def test_a_cell_has_the_colour_that_the_terminal_gives_it(tmp_path: Path, opened
     trace = random_trace(1, 2, 6)
     page = opened(written(trace, tmp_path / "page.html", View(ramp="linear")))
     layer, palette, allowed = trace.layers[0], Palette("truecolor"), np.ones((6, 6), bool)
-    pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in (0, 1)}
     rounded = np.rint(layer.head(0).weights * 1000) / 1000
     ramps: tuple[Ramp, ...] = ("linear", "sqrt", "log")
     for ramp in ramps:
@@ -177,7 +179,7 @@ def test_a_cell_has_the_colour_that_the_terminal_gives_it(tmp_path: Path, opened
             page.get_by_label("ramp", exact=True).select_option(ramp)
             settled(page)
         seen = colors_of(page, 6)
-        scale = scale_of_layer(trace, View(ramp=ramp), layer, pictures)
+        scale = scale_of_layer(trace, View(ramp=ramp), layer)
         for row, cells in enumerate(palette.cells(rounded, allowed, scale, 1)):
             for column, (_, style) in enumerate(cells):
                 assert style is not None
@@ -212,7 +214,7 @@ def test_the_bars_add_up_to_q_times_k(inspected: Inspected, tiny_llama: str) -> 
 
 
 def test_the_arrow_keys_move_the_cell_and_the_page_says_it(inspected: Inspected) -> None:
-    page, document = inspected(SENTENCE)
+    page, document = inspected(SENTENCE, fragment="#layer=0&head=0&query=0&key=0")
     heads = document["layers"][0]["heads"]
     heat_map = page.get_by_role("application", name="heat map of layer 0, head 0; query 0 time, key 0 time: 1.000")
     heat_map.focus()
@@ -239,12 +241,13 @@ def test_a_head_is_chosen_with_the_keys(inspected: Inspected, minilm: str) -> No
     page, _ = inspected(SENTENCE, "-m", minilm, "-l", "all")
     group = page.get_by_role("radiogroup", name="All heads")
     assert group.get_by_role("radio").count() == 72
-    group.get_by_role("radio", name="layer 0, head 0", exact=True).focus()
+    group.get_by_role("radio", name=re.compile("^layer 0, head 0(,|$)")).focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp"):
         page.keyboard.press(key)
         settled(page)
-    assert group.get_by_role("radio", checked=True).get_attribute("aria-label") == "layer 1, head 1"
-    assert page.evaluate("document.activeElement.ariaLabel") == "layer 1, head 1"
+    focused = page.evaluate("document.activeElement.ariaLabel")
+    assert group.get_by_role("radio", checked=True).get_attribute("aria-label") == focused
+    assert focused.startswith("layer 1, head 1")
     assert (page.input_value("#layer"), page.input_value("#head")) == ("1", "1")
 
 
@@ -256,77 +259,148 @@ def test_everything_is_reached_with_the_tabulator_and_has_a_name(tmp_path: Path,
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.getAttribute('role')"))
         if reached[-1] == "theme" and len(reached) > 1:
             break
-    expected = "theme layer head ramp colormap radio threshold option option part size link save map".split()
+    expected = "theme layer head ramp colormap option radio part size link save map row-scroll row-all".split()
     assert [name for name in reached if name in expected][: len(expected)] == expected
-    assert {"row-scroll", "row-all"} <= set(reached)
-    for role, name in (("img", "q × k, dimension by dimension"), ("listbox", "queries"), ("listbox", "keys")):
+    for role, name in (("img", "q × k, dimension by dimension"), ("listbox", "keys")):
         assert page.get_by_role(role, name=name, exact=True).count() == 1  # type: ignore[arg-type]
 
 
-# --- lines -------------------------------------------------------------------------------------------------
+# --- the sentence ------------------------------------------------------------------------------------------
 
 
-def other_ends(page: Page, side: str) -> list[str | None]:
-    return page.evaluate(f"[...document.getElementById('{side}').children].map((c) => c.dataset.weight ?? null)")
+def on_paper(page: Page) -> list[str]:
+    """What each key of the sentence stands on; empty where it is masked or left out."""
+    return page.evaluate("[...document.getElementById('keys').children].map((c) => c.style.backgroundColor)")
 
 
-def test_sentences_filter_the_lines_and_the_row(inspected: Inspected, minilm: str) -> None:
+def test_the_sentence_stands_on_the_colours_of_the_chosen_querys_weights(inspected: Inspected) -> None:
+    page, document = inspected(SENTENCE, "-H", "2")
+    cells, allowed = colors_of(page, 5), document["layers"][0]["heads"][0]["mask"]
+    keys = page.get_by_role("listbox", name="keys", exact=True)
+    assert page.get_by_role("listbox", name="queries").count() == 0
+    for query, word in enumerate(SENTENCE.split()):
+        keys.get_by_role("option", name=word).click()
+        assert page.inner_text("#row-title") == f"Keys of query {query} {word}"
+        expected = [f"rgb({cells[query][key].replace(',', ', ')})" if allowed[query][key] else "" for key in range(5)]
+        assert on_paper(page) == expected
+    page.keyboard.press("ArrowLeft")
+    assert spoken(page).startswith("query 3 an, key ")
+    page.keyboard.press("Home")
+    assert page.locator("#keys [aria-selected=true]").all_inner_texts() == ["time"]
+
+
+def test_queries_that_are_not_the_keys_stand_above_them(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    page = opened(written(translation(), tmp_path / "page.html"))
+    page.get_by_label("kind").select_option("cross")
+    settled(page)
+    page.get_by_role("listbox", name="queries").get_by_role("option", name="Zeit").click()
+    page.get_by_role("listbox", name="keys", exact=True).get_by_role("option", name="flies").click()
+    assert page.inner_text("#cell").startswith("query 0 Zeit → key 1 flies: ")
+
+
+def test_the_choice_of_sentences_is_that_of_the_sentence_and_the_row(inspected: Inspected, minilm: str) -> None:
     page, document = inspected(SENTENCE, "-m", minilm, "--pair", PAIR, "-H", "1")
-    weights = document["layers"][0]["heads"][0]["weights"]
     segments = [token["segment"] for token in document["query_tokens"]]
     for name, wanted in (("A → A", (0, 0)), ("A → B", (0, 1)), ("B → A", (1, 0)), ("B → B", (1, 1)), ("all", None)):
         page.get_by_label("sentences").select_option(label=name)
         settled(page)
         for query in (2, 9):
-            page.locator("#queries [role=option]").nth(query).hover()
-            expected = [
-                f"{weight:.3f}" if wanted in (None, (segments[query], segments[key])) and weight else None
-                for key, weight in enumerate(weights[query])
-            ]
-            assert other_ends(page, "keys") == expected
             point_at(page, query, 1)
-            assert page.locator("#row tr").count() == min(12, sum(
-                wanted in (None, (segments[query], segment)) for segment in segments))  # fmt: skip
-    key = 3
-    page.locator("#keys [role=option]").nth(key).hover()
-    assert other_ends(page, "queries") == [f"{row[key]:.3f}" if row[key] else None for row in weights]
-    page.mouse.move(0, 0)
-    assert set(other_ends(page, "queries")) == {None}
+            chosen = [wanted in (None, (segments[query], segment)) for segment in segments]
+            assert [bool(paper) for paper in on_paper(page)] == chosen
+            assert page.locator("#row tr").count() == min(12, sum(chosen))
 
 
-def test_a_token_is_isolated_with_the_keys_and_kept_with_a_click(inspected: Inspected) -> None:
-    page, document = inspected(SENTENCE)
-    weights = document["layers"][0]["heads"][0]["weights"]
-    page.get_by_role("listbox", name="queries").get_by_role("option", name="time").focus()
-    page.keyboard.press("ArrowDown")
-    links = sorted(zip(weights[1], ["0 time", "1 flies"], strict=False), reverse=True)
-    assert spoken(page) == "1 flies attends to " + ", ".join(f"{name} {weight:.3f}" for weight, name in links)
-    assert other_ends(page, "keys") == [f"{weights[1][0]:.3f}", f"{weights[1][1]:.3f}", "·", "·", "·"]
-    page.keyboard.press("ArrowRight")
-    assert spoken(page).startswith("1 flies is attended to by ")
-    page.keyboard.press("Escape")
-    assert page.locator("[aria-selected=true]").count() == 0
-    page.locator("#queries [role=option]").nth(4).click()
-    page.mouse.move(0, 0)
-    assert page.locator("[aria-selected=true]").all_inner_texts() == ["arrow"]
+def test_it_opens_on_the_head_with_the_strongest_label_and_says_what_heads_do(inspected: Inspected) -> None:
+    page, _ = inspected("the cat sat on the mat and the dog sat on the", "-m", "demo", "-l", "all")
+    heads = page.get_by_role("radiogroup", name="All heads")
+    assert heads.get_by_role("radio", checked=True).get_attribute("aria-label") == "layer 2, head 3, previous"
+    assert heads.get_by_role("radio", checked=True).inner_text() == "previous"
+    assert page.inner_text("#cell").startswith("query 12 the → key 11 on: 0.99")
+    assert page.inner_text("#proof") == "proof: not run (add --engine verify)"
 
 
-def test_the_threshold_leaves_out_the_lines_below_it(tmp_path: Path, opened: Callable[..., Page]) -> None:
-    trace = random_trace(1, 1, 30)
-    page = opened(written(trace, tmp_path / "page.html"))
-    weights = trace.layer(0).head(0).weights
-    for position, least in ((40, 0.16), (60, 0.36), (100, 1.0)):
-        page.get_by_label("from weight").fill(str(position))
-        assert page.inner_text("#threshold-value") == f"{least:.3f}"
-        count = sum(to_three_decimals(float(weight)) >= least for weight in weights.flat)
-        assert page.inner_text("#lines-note") == f"all {count} lines"
-    page.get_by_label("from weight").fill("10")
-    count = sum(to_three_decimals(float(weight)) >= 0.01 for weight in weights.flat)
-    assert page.inner_text("#lines-note").startswith(f"200 of {count} lines, the strongest: from ")
+def test_on_a_wide_window_heads_map_and_row_stand_beside_each_other(inspected: Inspected) -> None:
+    page, _ = inspected(SENTENCE, "-m", "demo", "-l", "all")
+    for width, columns in ((1600, 3), (500, 1)):
+        page.set_viewport_size({"width": width, "height": 1000})
+        lefts = [
+            box["x"]
+            for each in ("#heads-section", "#map-section", "#details")
+            if (box := page.locator(each).bounding_box())
+        ]
+        assert len({round(left) for left in lefts}) == columns
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+# --- units of the script -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def script(chromium: Browser) -> Iterator[Callable[[str], Any]]:
+    """Give what an expression is of the page's functions, without a page."""
+    page = chromium.new_page()
+    layer = {"layer": 4, "kind": "self", "heads": [0, 3], "rows": 0, "columns": 0}
+    colors = {"widest": 1000, "colormaps": {"gray": ["000000", "808080", "ffffff"]}}
+    document = {**colors, "layers": [layer], "sequences": [[{"index": 7}, {"index": 9}]]}
+    page.set_content(f'<script type="application/json" id="document">{json.dumps(document)}</script>')
+    for name in ("data", "colors", "thumbnails", "link"):
+        page.add_script_tag(content=(files("attncli.formats.page") / f"{name}.js").read_text(encoding="utf-8"))
+    yield page.evaluate
+    page.close()
+
+
+def test_a_number_stands_along_the_colours_as_in_the_terminal(script: Callable[[str], Any]) -> None:
+    ramps: tuple[Ramp, ...] = ("linear", "sqrt", "log")
+    for ramp in ramps:
+        weights = [0, 0.0005, 0.001, 0.25, 0.5, 1, 3]
+        expected = Scale.up_to(1.0, ramp).placed(np.array(weights)).tolist()
+        assert script(f"[{', '.join(map(str, weights))}].map((w) => placed(1000 * w, '{ramp}'))") == pytest.approx(
+            expected
+        )
+        assert script(f"placed(numberAt(0.3, '{ramp}'), '{ramp}')") == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("colorsOf('gray')[0]", [0, 0, 0]),
+        ("colorsOf('gray')[255]", [255, 255, 255]),
+        ("inkOn([255, 255, 0])", "#000000"),
+        ("inkOn([68, 1, 84])", "#ffffff"),
+        ("written(1)", "0.001"),
+        ("written(MINUS_INFINITY)", "-inf"),
+        ("[NAN, ABOVE, MASKED, 0].map(isNumber)", [False, False, False, True]),
+        ("linked('#layer=4&head=3&query=9&key=7')", {"place": 0, "head": 3, "row": 1, "column": 0}),
+        ("linked('#layer=4&head=9&query=1')", {"place": 0}),
+        ("linked('#layer=5')", {}),
+        ("[NAN, 5, 0, MASKED].sort((one, other) => rank(other) - rank(one))", [32767, 5, 0, -32768]),
+    ],
+)
+def test_a_function_of_the_page_says(script: Callable[[str], Any], expression: str, value: Any) -> None:
+    assert script(expression) == value
+
+
+def test_halves_and_pooled_maps_are_numpys(script: Callable[[str], Any]) -> None:
+    bits = np.array([0, 1, 1023, 1024, 15360, 31743, 32768, 48128], np.uint16)
+    assert script(f"{bits.tolist()}.map(half)") == bits.view(np.float16).astype(float).tolist()
+    assert script("[31744, 64512].map(half).map(String)") == ["Infinity", "-Infinity"]
+    pooled = script("""(() => {
+        const seen = (row, column) => (row < column ? MASKED : row);
+        const small = pool({ rows: { length: 128 }, columns: { length: 100 }, seen });
+        return [small.rows, small.columns, [...small.codes]];
+    })()""")
+    whole = np.where(np.tri(128, 100, dtype=bool), np.arange(128)[:, None], -32768)
+    starts = np.array([min(column for column in range(100) if column * 64 // 100 == at) for at in range(64)])
+    expected = np.maximum.reduceat(np.maximum.reduceat(whole, np.arange(0, 128, 2), axis=0), starts, axis=1)
+    assert pooled == [64, 64, expected.ravel().tolist()]
+
+
+# --- rows ---------------------------------------------------------------------------------------------------
 
 
 def test_a_row_whose_keys_are_not_shown_is_not_called_masked(inspected: Inspected) -> None:
-    page, document = inspected(SENTENCE, "-k", "arrow")
+    page, document = inspected(SENTENCE, "-k", "arrow", "-H", "0")
     (weight,) = document["layers"][0]["heads"][0]["weights"][4]
     assert [point_at(page, row, 0) for row in range(5)] == ["masked"] * 4 + [f"{weight:.3f}"]
     assert "!" not in page.inner_text("#legend")
@@ -358,8 +432,8 @@ def test_a_link_to_what_the_page_does_not_hold_opens_it_nevertheless(
     path = written(random_trace(2, 2, 4), tmp_path / "page.html")
     for fragment in ("#layer=1&head=9&query=99&key=x", "#<b>&layer=%ff"):
         page = opened(path, fragment)
-        assert page.inner_text("#cell").startswith("query 0 w0 → key 0 w0")
-        assert page.input_value("#head") == "0"
+        assert page.inner_text("#cell").startswith("query 3 w3 → key ")
+        assert page.input_value("#head") in ("0", "1")
 
 
 def test_the_link_is_copied(tmp_path: Path, opened: Callable[..., Page]) -> None:
@@ -371,7 +445,7 @@ def test_the_link_is_copied(tmp_path: Path, opened: Callable[..., Page]) -> None
     until(lambda: spoken(page) == "link copied")
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied == page.evaluate("location.href")
-    assert copied.endswith("#layer=0&head=0&kind=cross&query=1&key=2")
+    assert copied.endswith(f"#layer=0&head={page.input_value('#head')}&kind=cross&query=1&key=2")
 
 
 def test_the_picture_is_what_is_shown(tmp_path: Path, opened: Callable[..., Page]) -> None:
@@ -409,7 +483,10 @@ def test_the_kinds_of_an_encoder_decoder_are_chosen(tmp_path: Path, opened: Call
     for kind, (rows, columns) in sizes.items():
         page.get_by_label("kind").select_option(kind)
         settled(page)
-        assert [page.locator(f"#{side} [role=option]").count() for side in ("queries", "keys")] == [rows, columns]
+        page.get_by_label("head", exact=True).select_option("0")
+        settled(page)
+        options = [page.locator(f"#{side} [role=option]").count() for side in ("queries", "keys")]
+        assert options == [rows if kind == "cross" else 0, columns]
         assert page.get_by_role("application", name=f"heat map of layer 0 ({kind}), head 0;").count() == 1
         weights = trace.layer(0, kind).head(0).weights
         allowed = trace.layer(0, kind).head(0).mask

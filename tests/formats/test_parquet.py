@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import attncli
+from attncli import errors
 from attncli.analysis.metric_names import NAMES
 from attncli.formats import parquet
 
@@ -88,11 +89,11 @@ def test_a_file_may_have_any_name_and_be_a_pipe(attn: Run, tmp_path: Path) -> No
 def test_it_needs_a_file_and_pyarrow(attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = attn("inspect", "a b", "-F", "parquet")
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err == "attn: --format parquet writes a file; say where with --output attention.parquet\n"
-    monkeypatch.setattr(parquet, "find_spec", lambda _: None)
+    assert ran.err == "attn: --format parquet writes a file; give --output attention.parquet\n"
+    monkeypatch.setattr(errors, "not_installed", lambda *packages: packages)
     ran = attn("inspect", "a b", "-o", tmp_path / "x.parquet")
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "attncli[parquet]" in ran.err
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert "install pyarrow" in ran.err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -126,7 +126,7 @@ def dump(folder: Path, tokens: list[str]) -> Path:
 VIEWS = [
     ["inspect", "time flies", "--pair", "fruit flies like a banana", "--mask", "causal & ~queries(1,2)"],
     ["mask", "check", "causal & window(5)", "--expect", "causal & window(4)", "--size", "8"],
-    ["mask", "model", "demo", "time flies", "life is short"],
+    ["mask", "model", "-m", "demo", "time flies", "life is short"],
     ["check", "-m", "demo", "time flies", "--layer", "0"],
 ]
 

@@ -70,7 +70,7 @@ RUN_ALONE = {
 
 
 @dataclass(frozen=True)
-class Row:
+class ConformanceRow:
     """What came of one architecture."""
 
     name: str  # its model type
@@ -88,7 +88,7 @@ class Row:
         return self.difference <= EXACT
 
 
-def conform(name: str, folder: Path) -> Row:
+def conform(name: str, folder: Path) -> ConformanceRow:
     """Save one tiny text model, inspect it, and compare."""
     model = calmed(tiny_model(name))
     save(model, folder)
@@ -99,7 +99,7 @@ def conform(name: str, folder: Path) -> Row:
     return compared(name, folder, model, tiny_inputs(model.config))
 
 
-def conform_whole(name: str, folder: Path) -> Row:
+def conform_whole(name: str, folder: Path) -> ConformanceRow:
     """Save one tiny model that reads pictures beside text, inspect it, and compare."""
     if name in NEED_MORE_THAN_TEXT:
         tiny_config(name).save_pretrained(folder)
@@ -107,8 +107,8 @@ def conform_whole(name: str, folder: Path) -> Row:
         try:
             opened(folder, "all")
         except AttnError as error:
-            return Row(name, "none", reason=str(error).replace(str(folder), name))
-        return Row(name, "none", reason="was opened")
+            return ConformanceRow(name, "none", reason=str(error).replace(str(folder), name))
+        return ConformanceRow(name, "none", reason="was opened")
     if name in WITH_TIMM:
         model = calmed(tiny_tower(name))
         save_inside(model, tiny_config(name), folder)
@@ -130,7 +130,7 @@ def calmed(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[str, torch.Tensor]) -> Row:
+def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[str, torch.Tensor]) -> ConformanceRow:
     """Inspect a checkpoint, and compare every layer with what its model returns."""
     text, target = (words(inputs.get(key)) for key in ("input_ids", "decoder_input_ids"))
     try:
@@ -140,7 +140,7 @@ def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[st
         with patch.object(interface, "_BLOCK", 100):
             blocks = checkpoint.trace(text or "", target=target)
     except AttnError as error:
-        return Row(name, "none", reason=str(error).replace(str(folder), name))
+        return ConformanceRow(name, "none", reason=str(error).replace(str(folder), name))
     ours = (interface.ATTENTION, interface.EAGER_MASKS)
     way = "interface" if checkpoint.model.config._attn_implementation in ours else "softmax"
     with torch.no_grad():
@@ -153,11 +153,13 @@ def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[st
             expected = [expected[layer.layer] for layer in layers if layer.layer < len(expected)]
         differences += [difference(name, layer, other) for layer, other in zip(layers, expected, strict=False)]
     if len(differences) < len(trace.layers):
-        return Row(name, way, len(differences), reason=f"returns {len(differences)} of {len(trace.layers)} layers")
+        return ConformanceRow(
+            name, way, len(differences), reason=f"returns {len(differences)} of {len(trace.layers)} layers"
+        )
     capture = ", ".join(dict.fromkeys(layer.capture for layer in trace.layers))
     pairs = zip(blocks.layers, trace.layers, strict=True)
     in_blocks = max(float(np.abs(stacked(block) - stacked(layer)).max()) for block, layer in pairs)
-    return Row(name, way, len(differences), max(differences), capture, "", in_blocks, checkpoint, trace)
+    return ConformanceRow(name, way, len(differences), max(differences), capture, "", in_blocks, checkpoint, trace)
 
 
 def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:

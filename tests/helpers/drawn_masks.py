@@ -14,21 +14,13 @@ Plane = np.ndarray  # of booleans, [T, T], True = attend
 
 
 class Drawn(NamedTuple):
-    """A mask, and what it is.
+    """A mask, and what it is."""
 
-    Attributes:
-        rule: as an expression, without padding.
-        trick: what the queries of padding see.
-        side: on which the padding is, or `gaps`; `none` without.
-        tokens: `[B, T]`, which keys are words.
-        cells: `[B, 1, T, T]`, True = attend.
-    """
-
-    rule: str
-    trick: str
-    side: str
-    tokens: np.ndarray
-    cells: np.ndarray
+    rule: str  # as an expression, without padding
+    trick: str  # what the queries of padding see
+    side: str  # on which the padding is, or `gaps`; `none` without
+    tokens: np.ndarray  # `[B, T]`, which keys are words
+    cells: np.ndarray  # `[B, 1, T, T]`, True = attend
 
     @property
     def expected(self) -> str:

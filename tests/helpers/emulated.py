@@ -85,10 +85,8 @@ class Emulated:
         del line[len(self._blank) :]
 
     def _obey(self, final: str, parameters: str, between: str) -> None:
-        numbers = (
-            [int(number or 0) for number in parameters.split(";")] if parameters.replace(";", "").isdigit() else []
-        )
-        first = numbers[0] if numbers else 0
+        numbers = [int(number) if number.isdigit() else 0 for number in parameters.split(";")]
+        first = numbers[0]
         if final == "m" and parameters[:1] not in {">", "?"}:
             self._style = _styled(self._style, parameters)
         elif final in "Hf":

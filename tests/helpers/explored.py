@@ -28,7 +28,7 @@ _KEYS = {"Esc": "escape", "Tab": "tab", "Enter": "enter", "↑": "up", "↓": "d
 _KEYS |= {"PgDn": "pagedown", "Home": "home", "End": "end", "Backspace": "backspace", "Delete": "delete"}
 
 
-class Walk:
+class KeyWalk:
     """An explorer that runs, and the terminal that it draws on."""
 
     def __init__(self, app: Explorer, screen: Emulated) -> None:
@@ -92,7 +92,7 @@ async def fact(is_so: Callable[[], bool]) -> None:
 
 
 def explored(
-    command: str, columns: int, lines: int, walk: Callable[[Walk], Any], environment: Mapping[str, str]
+    command: str, columns: int, lines: int, walk: Callable[[KeyWalk], Any], environment: Mapping[str, str]
 ) -> None:
     """Run the explorer as a command line says, and walk through it."""
     arguments = iter(shlex.split(command)[2:])
@@ -123,7 +123,7 @@ def explored(
         app.driver_class = Driver
 
         async def walked(_: Pilot[None]) -> None:
-            one = Walk(app, screen)
+            one = KeyWalk(app, screen)
             try:
                 await one.drawn()
                 await walk(one)
@@ -146,7 +146,7 @@ def screen_of(
     """Return what the explorer shows after some keys; a text to type stands in quotes."""
     seen: list[Sequence[Segment]] = []
 
-    async def walk(one: Walk) -> None:
+    async def walk(one: KeyWalk) -> None:
         await one.press(*pressed(keys))
         seen.extend(map(trimmed, one.screen.lines()))
 

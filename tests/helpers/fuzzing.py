@@ -160,19 +160,12 @@ def values(parameter: Any, is_wild: bool) -> st.SearchStrategy[str]:
 
 @dataclass(frozen=True)
 class Line:
-    """A command line.
+    """A command line."""
 
-    Attributes:
-        path: of the command, such as `mask show`.
-        options: names and values of the options.
-        arguments: what stands between the options, or behind them.
-        stdin: standard input.
-    """
-
-    path: tuple[str, ...]
-    options: tuple[tuple[str, ...], ...]
-    arguments: tuple[str, ...]
-    stdin: bytes
+    path: tuple[str, ...]  # of the command, such as `mask show`
+    options: tuple[tuple[str, ...], ...]  # names and values of the options
+    arguments: tuple[str, ...]  # what stands between the options, or behind them
+    stdin: bytes  # standard input
 
     @property
     def words(self) -> list[str]:

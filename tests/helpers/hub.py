@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -150,94 +151,74 @@ class _Handler(BaseHTTPRequestHandler):
         trouble = self.hub.trouble(one)
         match = _PATH.fullmatch(path)
         name, verb, inside = (match["name"], match["verb"], unquote(match["inside"] or "")) if match else ("", None, "")
-        folder = self.hub.repositories.get(name)
+        folder, commit = self.hub.repositories.get(name), {"X-Repo-Commit": self.hub.commit}
         if isinstance(trouble, tuple):
-            self.said(one, *trouble)
+            self.send(one, *trouble)
         elif self.hub.is_gated and self.host == "hub" and self.headers.get("authorization") != f"Bearer {TOKEN}":
-            self.said(one, 401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."})
+            self.send(one, 401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."})
         elif folder is None:
-            self.said(one, 404, {"X-Error-Code": "RepoNotFound"})
-        elif self.host == "storage":
-            stored = folder / inside
-            self.file(one, stored, trouble, {"ETag": f'"storage-{self.hub.etag(stored)[:8]}"'})
-        elif verb == "resolve":
-            self.resolve(one, name, inside, trouble)
-        elif verb == "tree":
-            self.tree(one, folder, inside)
-        else:
+            self.send(one, 404, {"X-Error-Code": "RepoNotFound"})
+        elif self.host == "hub" and verb not in ("resolve", "tree"):
             listed = [{"rfilename": each} for each in _files(folder)]
             self.json(one, {"id": name, "sha": self.hub.commit, "siblings": listed})
-
-    def tree(self, one: Asked, folder: Path, inside: str) -> None:
-        if not (folder / inside).is_dir():
-            self.said(one, 404, {"X-Error-Code": "EntryNotFound"})
-            return
-        paths = {each: folder / each for each in _files(folder) if each.startswith(inside)}
-        entries = [("file", each, path.stat().st_size, self.hub.etag(path)) for each, path in paths.items()]
-        self.json(one, [dict(zip(("type", "path", "size", "oid"), each, strict=True)) for each in entries])
-
-    def resolve(self, one: Asked, name: str, file: str, trouble: int | None) -> None:
-        path = self.hub.repositories[name] / file
-        if not path.is_file():
-            self.said(one, 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.hub.commit})
-            return
-        headers = {"X-Repo-Commit": self.hub.commit, "ETag": f'"{self.hub.etag(path)}"'}
-        if self.hub.has_storage and file.endswith(".safetensors"):
-            size = path.stat().st_size
-            linked = {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(size), "ETag": '"of the redirect"'}
-            self.said(one, 302, headers | linked | {"Location": f"{self.hub.storage}/{name}/{file}?signature=1"})
+        elif not (folder / inside).exists() or (verb == "tree") != (folder / inside).is_dir():
+            self.send(one, 404, {"X-Error-Code": "EntryNotFound"} | commit)
+        elif verb == "tree":
+            paths = {each: folder / each for each in _files(folder) if each.startswith(inside)}
+            entries = [("file", each, path.stat().st_size, self.hub.etag(path)) for each, path in paths.items()]
+            self.json(one, [dict(zip(("type", "path", "size", "oid"), each, strict=True)) for each in entries])
         else:
-            self.file(one, path, trouble, headers)
+            self.resolve(one, f"{name}/{inside}", folder / inside, trouble, commit)
+
+    def resolve(self, one: Asked, name: str, path: Path, trouble: int | None, headers: dict[str, str]) -> None:
+        etag = self.hub.etag(path)
+        if self.host == "storage":
+            self.file(one, path, trouble, {"ETag": f'"storage-{etag[:8]}"'})
+        elif self.hub.has_storage and path.suffix == ".safetensors":
+            headers |= {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(path.stat().st_size)}
+            headers |= {"ETag": '"of the redirect"', "Location": f"{self.hub.storage}/{name}?signature=1"}
+            self.send(one, 302, headers)
+        else:
+            self.file(one, path, trouble, headers | {"ETag": f'"{etag}"'})
 
     def file(self, one: Asked, path: Path, cut: int | None, headers: dict[str, str]) -> None:
-        size = path.stat().st_size
-        begin, last = one.range if one.range and self.hub.takes_ranges else (0, size - 1)
-        if one.range and self.hub.takes_ranges:
-            if begin >= size:
-                self.said(one, 416, {"Content-Range": f"bytes */{size}"})
-                return
-            last = min(last, size - 1)
-            headers = headers | {"Content-Range": f"bytes {begin}-{last}/{size}"}
-            one.status = 206
-        else:
-            one.status = 200
-        self.send_response(one.status)
-        for key, value in (headers | {"Content-Length": str(last + 1 - begin), "Accept-Ranges": "bytes"}).items():
-            self.send_header(key, value)
-        self.end_headers()
+        size, span = path.stat().st_size, one.range if self.hub.takes_ranges else None
+        begin, end = (0, size) if span is None else (span[0], min(span[1] + 1, size))
+        if begin >= end and span is not None:
+            self.send(one, 416, {"Content-Range": f"bytes */{size}"})
+            return
+        if span is not None:
+            headers = headers | {"Content-Range": f"bytes {begin}-{end - 1}/{size}"}
+        self.begin(one, 200 if span is None else 206, headers | {"Accept-Ranges": "bytes"}, end - begin)
         if self.command == "HEAD":
             return
-        step = min(1 << 20, max((last + 1 - begin) // 4, 1))
-        with path.open("rb") as file:
+        step = min(1 << 20, max((end - begin) // 4, 1))
+        with path.open("rb") as file, suppress(OSError):  # where nobody reads any more
             file.seek(begin)
-            left = last + 1 - begin
-            try:
-                while left:
-                    body = file.read(min(step, left))
-                    if cut is not None and one.sent + len(body) > cut:
-                        self.wfile.write(body[: cut - one.sent])
-                        one.sent = cut
-                        self.close_connection = True
-                        return
-                    self.wfile.write(body)
-                    one.sent += len(body)
-                    left -= len(body)
-                    if self.hub.pause and path.suffix == ".safetensors":
-                        time.sleep(self.hub.pause)
-            except OSError:  # nobody reads any more
-                self.close_connection = True
+            while one.sent < end - begin:
+                body = file.read(min(step, end - begin - one.sent))[: None if cut is None else cut - one.sent]
+                self.wfile.write(body)
+                one.sent += len(body)
+                if one.sent == cut:
+                    break
+                if self.hub.pause and path.suffix == ".safetensors":
+                    time.sleep(self.hub.pause)
+        self.close_connection |= one.sent < end - begin
 
     def json(self, one: Asked, content: Any) -> None:
-        self.said(one, 200, {"Content-Type": "application/json"}, json.dumps(content).encode())
+        self.send(one, 200, {"Content-Type": "application/json"}, json.dumps(content).encode())
 
-    def said(self, one: Asked, status: int, headers: dict[str, str], body: bytes = b"") -> None:
-        one.status = status
-        self.send_response(status)
-        for key, value in (headers | {"Content-Length": str(len(body))}).items():
-            self.send_header(key, value)
-        self.end_headers()
+    def send(self, one: Asked, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+        self.begin(one, status, headers, len(body))
         if self.command == "GET":
             self.wfile.write(body)
+
+    def begin(self, one: Asked, status: int, headers: dict[str, str], length: int) -> None:
+        one.status = status
+        self.send_response(status)
+        for key, value in (headers | {"Content-Length": str(length)}).items():
+            self.send_header(key, value)
+        self.end_headers()
 
 
 def _files(folder: Path) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,23 +18,14 @@ Plant = Callable[[Any, pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Bug:
-    """One mistake.
+    """One mistake."""
 
-    Attributes:
-        name: what is wrong.
-        architecture: of the healthy model it is planted in.
-        plant: changes the model.
-        codes: the findings of severity error that say so.
-        says: what one of their messages contains.
-        also: other errors of the layers that follow from it.
-    """
-
-    name: str
-    architecture: str
-    plant: Plant
-    codes: frozenset[str]
-    says: str = ""
-    also: frozenset[str] = frozenset()
+    name: str  # what is wrong
+    architecture: str  # of the healthy model it is planted in
+    plant: Plant  # changes the model
+    codes: frozenset[str]  # the findings of severity error that say so
+    says: str  # what one of their messages contains
+    also: frozenset[str]  # other errors of the layers that follow from it
 
 
 def bug(name: str, architecture: str, plant: Plant, *codes: str, says: str = "", also: str = "") -> Bug:
@@ -62,40 +54,40 @@ def with_argument(module: Any, name: str, change: Callable[[Any, dict[str, Any]]
     module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
+def each_mask(change: Callable[[Any, dict[str, Any]], Any], layers: tuple[int, ...], of: Callable[[Any], Any]) -> Plant:
+    """Change the argument that is the mask in some layers, or in all, of a part of the model."""
+
+    def plant(model: Any, _: pytest.MonkeyPatch) -> None:
+        found = attentions(of(model))
+        for module in [found[layer] for layer in layers] or found:
+            with_argument(module, "attention_mask", change)
+
+    return plant
+
+
 def masks(change: Callable[[Allowed], Allowed], *layers: int, of: Callable[[Any], Any] = lambda model: model) -> Plant:
-    """Change the mask of some layers, or of all, in a part of the model, whatever form it has."""
+    """Change which cells are allowed, whatever form the mask has."""
 
     def changed(mask: Any, arguments: dict[str, Any]) -> Any:
         if mask is None:  # the fused kernel is told that it is causal, and makes the mask itself
             hidden = arguments["hidden_states"]
             count = hidden.shape[1]
-            allowed = torch.ones(len(hidden), 1, count, count, dtype=torch.bool)
-            return change(allowed.tril())
+            return change(torch.ones(len(hidden), 1, count, count, dtype=torch.bool).tril())
         allowed = change(mask if mask.dtype == torch.bool else mask == 0)
         if mask.dtype == torch.bool:
             return allowed
         return torch.where(allowed, 0.0, torch.finfo(mask.dtype).min).to(mask.dtype)
 
-    def plant(model: Any, _: pytest.MonkeyPatch) -> None:
-        found = attentions(of(model))
-        for module in [found[layer] for layer in layers] or found:
-            with_argument(module, "attention_mask", changed)
-
-    return plant
+    return each_mask(changed, layers, of)
 
 
-def raw_masks(change: Callable[[torch.Tensor], Any], *layers: int) -> Plant:
+def raw_masks(change: Callable[[torch.Tensor], Any]) -> Plant:
     """Change the numbers of an additive mask; booleans stay."""
 
     def changed(mask: Any, _: dict[str, Any]) -> Any:
         return mask if mask is None or mask.dtype == torch.bool else change(mask)
 
-    def plant(model: Any, _: pytest.MonkeyPatch) -> None:
-        found = attentions(model)
-        for module in [found[layer] for layer in layers] or found:
-            with_argument(module, "attention_mask", changed)
-
-    return plant
+    return each_mask(changed, (), lambda model: model)
 
 
 def argument(name: str, change: Callable[[Any, dict[str, Any]], Any]) -> Plant:
@@ -118,14 +110,8 @@ def config_of_masks(name: str, **changes: Any) -> Plant:
 
     def wrap(build: Any) -> Any:
         def built(config: Any, *args: Any, **kwargs: Any) -> Any:
-            before = {key: getattr(config, key) for key in changes}
-            try:
-                for key, value in changes.items():
-                    setattr(config, key, value)
+            with patch.multiple(config, **changes):
                 return build(config, *args, **kwargs)
-            finally:
-                for key, value in before.items():
-                    setattr(config, key, value)
 
         return built
 
@@ -256,11 +242,8 @@ def swapped_kinds(model: Any, _: pytest.MonkeyPatch) -> None:
     forward = model.forward
 
     def swapped(*args: Any, **kwargs: Any) -> Any:
-        model.config.layer_types = [others[kind] for kind in kinds]
-        try:
+        with patch.object(model.config, "layer_types", [others[kind] for kind in kinds]):
             return forward(*args, **kwargs)
-        finally:
-            model.config.layer_types = kinds
 
     model.forward = swapped
 

@@ -14,7 +14,7 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from explored import Walk, explored
+from explored import KeyWalk, explored
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
@@ -66,7 +66,7 @@ def recorded(environment: Mapping[str, str]) -> list[Frame]:
     """Return the frames."""
     frames: list[Frame] = []
 
-    async def walk(one: Walk) -> None:
+    async def walk(one: KeyWalk) -> None:
         frames.append(Frame(1.0, one.screen.lines()))
         for step in STEPS:
             for place, key in enumerate(step.keys):
@@ -80,7 +80,7 @@ def recorded(environment: Mapping[str, str]) -> list[Frame]:
 
 def picture(frames: Sequence[Frame]) -> str:
     """Return the frames as an SVG that moves."""
-    drawn = _Drawn()
+    drawn = _DrawnFrame()
     places = [[drawn.line(line) for line in frame.lines] for frame in frames]
     whole = sum(frame.seconds for frame in frames)
     ends = [100 * end / whole for end in accumulate(frame.seconds for frame in frames)]
@@ -119,7 +119,7 @@ def picture(frames: Sequence[Frame]) -> str:
     ])  # fmt: skip
 
 
-class _Drawn:
+class _DrawnFrame:
     """The lines that were drawn, each once, and the styles of what is in them."""
 
     def __init__(self) -> None:

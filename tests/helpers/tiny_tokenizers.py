@@ -113,8 +113,8 @@ def _vocabulary(train: Callable[[list[str]], dict[str, Any]], tokens: tuple[str,
     return train(list(tokens))
 
 
-def save_tokenizer(folder: Path, family: str, **config: Any) -> None:
-    """Save a family's tokenizer through its own class, beside a config.json with these fields."""
+def save_tokenizer(folder: Path, family: str, **config: Any) -> Path:
+    """Save a family's tokenizer through its own class, beside a config.json with these fields; return the folder."""
     name, train, tokens = FAMILIES[family]
     vocabulary = _vocabulary(train, tuple(tokens))
     if name == "PreTrainedTokenizerFast":
@@ -123,6 +123,7 @@ def save_tokenizer(folder: Path, family: str, **config: Any) -> None:
         made = getattr(transformers, name)(**vocabulary)
     made.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": family, **config}))
+    return folder
 
 
 def _byte_level(vocabulary: dict[str, Any]) -> Tokenizer:

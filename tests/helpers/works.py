@@ -14,13 +14,9 @@ from attncli.trace.trace import Trace
 
 @dataclass(frozen=True)
 class Obedient:
-    """Answers a sentence with its length and the process that counted, and does what some sentences tell it to.
+    """Answers a sentence with its length and the process that counted, and does what some sentences tell it to."""
 
-    Attributes:
-        folder: whose file `locked` keeps it from being opened.
-    """
-
-    folder: Path
+    folder: Path  # whose file `locked` keeps it from being opened
 
     def open(self) -> BatchFn[tuple[int, int]]:
         """Return what answers batches."""

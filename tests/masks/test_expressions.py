@@ -175,7 +175,7 @@ def test_each_row_of_a_batch_has_its_own_padding(data: st.DataObject, queries: i
 
 def test_padding_of_rows_needs_lengths_that_fit() -> None:
     pad = parse("causal & pad", allow_rows=True)
-    with pytest.raises(UsageError, match=r"pad is the padding of each row of a batch; say .* --lengths 5,2"):
+    with pytest.raises(UsageError, match=r"pad needs the lengths of the rows; give --lengths 5,2"):
         materialise(pad, MaskSize(3, 3, 0))
     with pytest.raises(InputError, match="a row of 4 tokens does not fit into 3 keys"):
         materialise(with_lengths(pad, np.array([2, 4])), MaskSize(3, 3, 0))
@@ -279,5 +279,5 @@ def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"folder\.npy cannot be read: is a folder"):
         cells(str(tmp_path / "folder.npy"), 2, 2)
     (tmp_path / "mask.txt").write_text("1")
-    with pytest.raises(InputError, match=r"mask.txt cannot be read: its ending is none of .npy, .safetensors"):
+    with pytest.raises(InputError, match=r"mask.txt cannot be read: its ending is not one of .npy, .safetensors"):
         cells(f'file("{tmp_path}/mask.txt")', 2, 2)

@@ -161,9 +161,9 @@ def test_what_the_queries_of_padding_see_by_convention_is_no_mistake() -> None:
 
 
 def test_an_expectation_of_another_batch_is_refused() -> None:
-    with pytest.raises(InputError, match="the attention has 3 batch rows, and the lengths are those of 2"):
+    with pytest.raises(InputError, match="the attention has 3 batch rows, and lengths has 2"):
         found(of_keys(RIGHT), "pad", [6, 4], (3, 1, SIZE, SIZE))
     with pytest.raises(InputError, match="a row of 7 tokens does not fit into 6 keys"):
         found(of_keys(RIGHT), "pad", [7, 4, 3])
-    with pytest.raises(UsageError, match=r"pad\(left\) beside a mask whose rows are not padded on the left"):
+    with pytest.raises(UsageError, match=r"pad\(left\) needs rows padded on the left"):
         found(of_keys(RIGHT), "pad(left)", RIGHT)

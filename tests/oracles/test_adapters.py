@@ -129,7 +129,7 @@ def test_an_adapter_beside_a_whole_model_or_without_its_weights_is_refused(
     both = beside_its_base(adapter, bases("llama"), tmp_path / "both")
     alone = with_settings(adapter, tmp_path / "alone")
     (alone / "adapter_model.safetensors").unlink()
-    for folder, words in ((both, "has a whole model and an adapter; put"), (alone, "without its weights, adapter_mod")):
+    for folder, words in ((both, "a whole model and an adapter; move"), (alone, "without its weights, adapter_mod")):
         refused(attn("inspect", TEXT, "-m", folder), 3, words)
     assert apart(both, expected_of(bases("llama"), adapter), base=bases("llama")) < 1e-6
 
@@ -161,7 +161,7 @@ def test_a_base_in_a_pickle_is_read(adapter: str, bases: Callable[[str], str], t
     folder = with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=str(base))
     refused(attn("inspect", TEXT, "-m", folder, "--engine", "native"), 4, "the weights of its base are in a pickle")
     assert apart(folder, expected_of(bases("llama"), adapter)) < 1e-6
-    words = f"the pickle {base / 'pytorch_model.bin'} holds more than tensors or is damaged; nothing in it was run"
+    words = f"the pickle {base / 'pytorch_model.bin'} holds more than tensors, or is damaged; none of it was run"
     for held in ({"a": print}, {"a": torch.eye(3).to_sparse()}):
         torch.save(held, base / "pytorch_model.bin")
         refused(attn("inspect", TEXT, "-m", folder), 3, words)
@@ -174,10 +174,10 @@ def test_every_command_that_loads_a_checkpoint_takes_an_adapter(
     for line in (
         ["inspect", TEXT, "-m", nameless],
         ["tokens", TEXT, "-m", nameless],
-        ["mask", "model", nameless, TEXT],
+        ["mask", "model", TEXT, "-m", nameless],
         ["check", TEXT, "-m", nameless, "--layer", "0"],
     ):
-        assert "--base names it" in attn(*line).err, line
+        assert "give it with --base" in attn(*line).err, line
         assert attn(*line, "--base", base).code == 0, line
     message = json.loads(attn("inspect", TEXT, "-m", nameless, "--base", base, "-F", "json").out)["source"]
     assert (message["model"], message["adapter"], message["base"]) == (str(nameless), "LORA", base)
@@ -187,7 +187,7 @@ def test_a_base_for_what_is_no_adapter_is_a_usage_error(adapter: str, bases: Cal
     for line in (["inspect", TEXT, "-m", bases("llama")], ["tokens", TEXT, "-m", bases("llama")]):
         ran = attn(*line, "--base", adapter)
         assert ran.code == 2
-        assert "is none; drop it" in ran.err
+        assert "is a model; drop --base" in ran.err
     assert attn("inspect", TEXT, "-m", bases("llama"), "--base", bases("llama")).code == 0, "which is under itself"
 
 

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -35,17 +36,14 @@ TERMS = 6 * 48  # of the sums of six layers, one after the other
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
     """A tiny model of an architecture, every layer recorded."""
-    made: dict[str, Checkpoint] = {}
 
+    @cache
     def get(name: str) -> Checkpoint:
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            model = tiny_model(name)
-            if name == "mobilebert":  # its norms divide by nothing: scores would be of 1e25, and weights of rounding
-                model = calmed(calmed(model))
-            save(model, folder)
-            made[name] = opened(folder, "all")
-        return made[name]
+        folder, model = tmp_path_factory.mktemp(name), tiny_model(name)
+        if name == "mobilebert":  # its norms divide by nothing: scores would be of 1e25, and weights of rounding
+            model = calmed(calmed(model))
+        save(model, folder)
+        return opened(folder, "all")
 
     return get
 

@@ -85,7 +85,7 @@ def test_a_task_that_makes_tokens_global_is_refused(name: str, tmp_path: Path) -
     assert any("no token sees the whole text" in note for note in opened(tmp_path, "0").notes)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": [f"LongformerFor{name}"]}))
-    with pytest.raises(NotExposedError, match="lets some tokens see all others"):
+    with pytest.raises(NotExposedError, match="has global tokens with matrices of their own"):
         opened(tmp_path, "0")
 
 

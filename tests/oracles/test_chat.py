@@ -101,7 +101,7 @@ def test_every_command_that_takes_a_sentence_takes_a_chat(attn: Run, model: Path
     expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
     ran = attn("inspect", TEXT, "--chat", "--generate", "2", "-m", model, "-F", "json")
     assert [token["id"] for token in ran.json["key_tokens"]][:-2] == expected
-    masks = attn("mask", "model", model, TEXT, "--chat", "-F", "json").json
+    masks = attn("mask", "model", "-m", model, TEXT, "--chat", "-F", "json").json
     ids = tokenizer.apply_chat_template(messages)["input_ids"]
     assert [token["id"] for token in masks[0]["key_tokens"]] == ids
     assert attn("check", TEXT, "--chat", "-m", model).code == 0
@@ -131,21 +131,11 @@ def test_files_hold_messages_and_lines_are_turns(attn: Run, model: Path, tmp_pat
 
 
 def test_options_that_do_not_go_with_a_chat_are_usage_errors(attn: Run, model: Path, tmp_path: Path) -> None:
+    """Others are in tests/cli/test_options.py."""
     write_template(model, PLAIN)
-    trace = tmp_path / "trace.safetensors"
-    assert attn("inspect", "time", "--save", trace).code == 0
-    messages = saved(tmp_path, ("user", "time"))
-    of_model = ("-m", model)
-    for arguments in (
-        ("inspect", TEXT, "--chat"),
-        ("inspect", TEXT, "--chat", "--pair", "x", *of_model),
-        ("inspect", TEXT, "--chat", "--no-special", *of_model),
-        ("inspect", "-f", messages, "--whole", "--chat", *of_model),
-        ("inspect", "--from", trace, "--chat"),
-        ("mask", "model", model, TEXT, "--chat", "--pair", "x"),
-    ):
-        ran = attn(*arguments)
-        assert (ran.code, ran.out, ran.err.count("\n")) == (USAGE, "", 1), (arguments, ran.err)
+    refused(attn("inspect", TEXT, "--chat"), USAGE)
+    refused(attn("inspect", "-f", saved(tmp_path, ("user", "time")), "--whole", "--chat", "-m", model), USAGE)
+    refused(attn("mask", "model", "-m", model, TEXT, "--chat", "--pair", "x"), USAGE)
     with pytest.raises(UsageError, match="chat=True"):
         attncli.inspect([{"role": "user", "content": TEXT}], model=str(model))
 
@@ -165,22 +155,22 @@ def test_what_is_no_list_of_messages_is_one_sentence(
 
 
 REFUSED = [
-    (None, NOT_EXPOSED, "has no chat template"),
+    (None, NOT_EXPOSED, "has no default chat template"),
     ("{% if %}", LOAD, "cannot be read"),
     ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", LOAD, "cannot be read"),
     ("x" * 300_000, LOAD, "cannot be read"),
-    ("{{ raise_exception('no\x1b[31m chat') }}", INPUT, "does not take these messages: no\\x1b[31m chat"),
-    ("{{ messages[0].nothing.more }}", INPUT, "does not take these messages"),
-    ("{{ messages.__class__.__mro__ }}", INPUT, "does not take these messages"),
-    ("{{ ''.__class__.mro() }}", INPUT, "does not take these messages"),
-    ("{{ messages.append(1) }}", INPUT, "does not take these messages"),
-    ("{{ dict.mro() }}", INPUT, "does not take these messages"),
+    ("{{ raise_exception('no\x1b[31m chat') }}", INPUT, "refuses these messages: no\\x1b[31m chat"),
+    ("{{ messages[0].nothing.more }}", INPUT, "refuses these messages"),
+    ("{{ messages.__class__.__mro__ }}", INPUT, "refuses these messages"),
+    ("{{ ''.__class__.mro() }}", INPUT, "refuses these messages"),
+    ("{{ messages.append(1) }}", INPUT, "refuses these messages"),
+    ("{{ dict.mro() }}", INPUT, "refuses these messages"),
     ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", INPUT, "calls itself without end"),
     ("{% for i in range(9999) %}{{ messages[0].content * 99 }}{% endfor %}", INPUT, "it writes 23,757,624 characters"),
     ("{{ raise_exception }}", INPUT, "it writes a function or another object that is no text"),
     ("{{ messages | map('upper') }}", INPUT, "it writes a function or another object that is no text"),
-    (" ", INPUT, "writes nothing of what the messages say"),
-    (IN_PARTS, INPUT, "writes nothing of what the messages say"),
+    (" ", INPUT, "leaves out the messages"),
+    (IN_PARTS, INPUT, "leaves out the messages"),
 ]
 
 
@@ -189,15 +179,14 @@ def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run,
     for template, code, reason in REFUSED:
         write_template(model, template)
         ran = attn(*run)
-        assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1), (template, ran.err)
-        assert reason in ran.err
+        refused(ran, code, reason)
         assert " at 0x" not in ran.err
     named = json.loads((model / "tokenizer_config.json").read_text())
     named["chat_template"] = [{"name": "tool_use", "template": "a"}, {"name": ["rag"], "template": "b"}, "c"]
     (model / "chat_template.jinja").unlink()
     (model / "tokenizer_config.json").write_text(json.dumps(named))
     ran = attn(*run)
-    assert (ran.code, "or none that is the default" in ran.err) == (NOT_EXPOSED, True), ran.err
+    assert (ran.code, "has no default chat template" in ran.err) == (NOT_EXPOSED, True), ran.err
 
 
 def test_a_template_in_a_folder_of_its_own_is_one_of_several(attn: Run, model: Path) -> None:

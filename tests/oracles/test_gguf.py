@@ -63,9 +63,7 @@ def by_bytes(folder: Path, words: str) -> Callable[[gguf.GGUFWriter], None]:
 
 @pytest.fixture(scope="module")
 def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("qwen2")
-    save_tokenizer(folder, "qwen2")
-    return folder
+    return save_tokenizer(tmp_path_factory.mktemp("qwen2"), "qwen2")
 
 
 def model_of(name: str, folder: Path, **more: Any) -> tuple[Any, dict[str, np.ndarray]]:
@@ -125,10 +123,9 @@ def test_quantized_tensors_are_what_the_gguf_package_makes_of_them(kind: str, qw
             made[:, start : start + 2] = scale.view(np.uint8)
         return made.reshape(len(array), -1)
 
-    architecture, _, _, fields = MODELS["llama"]
     model, tensors = model_of("llama", qwen2)
     path, own = tmp_path / "model.gguf", blocks if SCALES[kind] else None
-    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, "qwen2"), Kind[kind], own)
+    numbers = write_gguf(path, "llama", tensors, MODELS["llama"][3], by_bytes(qwen2, "qwen2"), Kind[kind], own)
     trace = same(path, model, numbers)
     assert trace.source.details.get("weights") == (None if kind == "BF16" else "GGUF, dequantized")
 
@@ -188,17 +185,6 @@ def test_a_sentencepiece_vocabulary_is_refused(attn: Run, qwen2: Path, tmp_path:
 # --- what is not read ----------------------------------------------------------------------------------------
 
 
-def tensors_of_no_numbers(layers: int) -> dict[str, np.ndarray]:
-    shapes = {"self_attn.q_proj": (256, 256), "self_attn.k_proj": (128, 256), "self_attn.v_proj": (128, 256)}
-    shapes |= {"self_attn.o_proj": (256, 256), "mlp.gate_proj": (512, 256), "mlp.up_proj": (512, 256)}
-    shapes |= {"mlp.down_proj": (256, 512), "input_layernorm": (256,), "post_attention_layernorm": (256,)}
-    return {"model.embed_tokens.weight": np.zeros((700, 256), np.float32)} | {
-        f"model.layers.{layer}.{name}.weight": np.zeros(shape, np.float32)
-        for layer in range(layers)
-        for name, shape in shapes.items()
-    }
-
-
 def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_path: Path) -> None:
     tensors = {"model.embed_tokens.weight": np.zeros((700, 256), np.float32)}
     for architecture, more, word in (
@@ -215,8 +201,7 @@ def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_
             by_bytes(qwen2, "qwen2")(writer)
             writer.add_tensor(tensor, np.zeros(256, np.float32))
 
-        whole = tensors_of_no_numbers(2)
-        write_gguf(tmp_path / "tensor.gguf", "llama", whole, ROTATED | {"block_count": 2}, tokenizer)
+        write_gguf(tmp_path / "tensor.gguf", "llama", model_of("llama", qwen2)[1], ROTATED, tokenizer)
         refused(attn("inspect", TEXT, "-m", tmp_path / "tensor.gguf"), code, tensor if code == 3 else "_proj.bias")
     path = file_with(tmp_path / "words.gguf", by_bytes(qwen2, "unheard-of"), 700)
     refused(attn("tokens", TEXT, "-m", path), 3, "unheard-of")
@@ -224,14 +209,14 @@ def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_
 
 def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, qwen2: Path, tmp_path: Path) -> None:
     path = file_with(tmp_path / "model.gguf", by_bytes(qwen2, "qwen2"), 700)
-    refused(attn("inspect", TEXT, "-m", tmp_path), 3, str(path), "give the file itself")
+    refused(attn("inspect", TEXT, "-m", tmp_path), 3, str(path), "give the file: -m")
     for more in (["--engine", "transformers"], ["--engine", "verify"], ["--dtype", "bfloat16"], ["--generate", "2"]):
         refused(attn("inspect", TEXT, "-m", path, *more), 4, "is a GGUF file")
-    refused(attn("inspect", TEXT, "-m", path, "--base", tmp_path), 2, "--base names the model under an adapter")
+    refused(attn("inspect", TEXT, "-m", path, "--base", tmp_path), 2, "--base applies to an adapter")
     for command in ("inspect", "tokens"):
         refused(attn(command, TEXT, "-m", "missing.gguf"), 3, "no such file")
-    for command in (["check", "-m", path], ["mask", "model", path, TEXT]):
-        refused(attn(*command), 3, "is a GGUF file", "takes a checkpoint's folder")
+    for command in (["check", "-m", path], ["mask", "model", "-m", path, TEXT]):
+        refused(attn(*command), 3, "is a GGUF file", "give a checkpoint's folder")
 
 
 def test_a_chat_goes_through_the_template_in_the_file(attn: Run, qwen2: Path, tmp_path: Path) -> None:
@@ -278,4 +263,4 @@ def test_the_package_is_named_where_it_is_missing(
         write_gguf(tmp_path / f"{kind.name}.gguf", "llama", *write, kind)
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert attn("inspect", TEXT, "-m", tmp_path / "F16.gguf").code == 0
-    refused(attn("inspect", TEXT, "-m", tmp_path / "Q8_0.gguf"), 3, "pip install 'attncli[gguf]'")
+    refused(attn("inspect", TEXT, "-m", tmp_path / "Q8_0.gguf"), 3, "install gguf")

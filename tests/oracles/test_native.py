@@ -339,7 +339,7 @@ def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: st
         assert trace.source.details["engine"] == "transformers"
         with pytest.raises(NotExposedError, match="the native engine does not compute"):
             attncli.inspect("time flies", model=minilm, engine="native", **options)
-    with pytest.raises(NotExposedError, match="leave the option out"):
+    with pytest.raises(NotExposedError, match="drop the option"):
         attncli.inspect("time flies", model=minilm, engine="verify", dtype="float64")
     with pytest.raises(UsageError, match="--engine does not apply to a checkpoint that transformers runs"):
         attncli.check(minilm, engine="native")

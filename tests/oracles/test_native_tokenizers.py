@@ -66,12 +66,7 @@ def _differences(folder: Path, texts: list[str]) -> list[str]:
 @pytest.fixture
 def saved(tmp_path: Path) -> Callable[[str], Path]:
     """Return a function that saves a family's tokenizer and says where."""
-
-    def save(family: str) -> Path:
-        save_tokenizer(tmp_path, family)
-        return tmp_path
-
-    return save
+    return lambda family: save_tokenizer(tmp_path, family)
 
 
 def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -102,18 +97,18 @@ def test_saved_by_its_class_also_with_padding_of_the_training_and_without_other_
     assert _differences(folder, STRINGS[::3]) == []
 
 
+def _beside(name: str, content: Any) -> Callable[[Path], None]:
+    """Return a change of the fields of a file."""
+    return lambda folder: _edit(folder / name, lambda fields: fields.update(content))
+
+
 def _fields(**fields: Any) -> Callable[[Path], None]:
-    """Return a change of a tokenizer_config.json."""
-    return lambda folder: _edit(folder / "tokenizer_config.json", lambda content: content.update(fields))
+    return _beside("tokenizer_config.json", fields)
 
 
 def _file(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     """Return a change of a tokenizer.json."""
     return lambda folder: _edit(folder / "tokenizer.json", change)
-
-
-def _beside(name: str, content: Any) -> Callable[[Path], None]:
-    return lambda folder: _edit(folder / name, lambda fields: fields.update(content))
 
 
 def _class_in_config(folder: Path) -> None:
@@ -136,10 +131,6 @@ def _matched(**flags: bool) -> Callable[[Path], None]:
     return _file(change)
 
 
-def _no_processor(content: dict[str, Any]) -> None:
-    content["post_processor"] = None
-
-
 def _whole_words(content: dict[str, Any]) -> None:
     content["model"]["ignore_merges"] = True
     content["model"]["vocab"] |= {"arrow": 5000, "Ġarrow": 5001, "Hello": 5002, "the": 5003, "Ġthe": 5004}
@@ -149,10 +140,6 @@ def _whole_words(content: dict[str, Any]) -> None:
 def _no_tokens(folder: Path) -> None:
     (folder / "tokenizer_config.json").unlink()
     _file(lambda content: content.update(added_tokens=[]))(folder)
-
-
-def _empty_processor(content: dict[str, Any]) -> None:
-    content["post_processor"] = {"type": "Sequence", "processors": []}
 
 
 def _out_of_order(content: dict[str, Any]) -> None:
@@ -177,7 +164,7 @@ VARIANTS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "a class of nothing": ("bert", _fields(tokenizer_class="PreTrainedTokenizerFast")),
     "other normalizer in the file": ("bert", _file(lambda c: c.update(normalizer={"type": "Lowercase"}))),
     "other model in the file": ("bert", _file(lambda c: c["model"].update(max_input_chars_per_word=4))),
-    "no processor, GPT-2": ("gpt2", _file(_no_processor)),
+    "no processor, GPT-2": ("gpt2", _file(lambda content: content.update(post_processor=None))),
     "Pythia": ("gpt_neox", _file(lambda c: c.update(post_processor={"type": "ByteLevel", "add_prefix_space": False,
                                                                     "trim_offsets": True, "use_regex": True}))),
     "whole words, GPT-2": ("gpt2", _file(_whole_words)),
@@ -304,8 +291,8 @@ def _model_first(folder: Path) -> None:
 FILES = st.lists(
     st.sampled_from(
         [
-            _file(_no_processor),
-            _file(_empty_processor),
+            _file(lambda content: content.update(post_processor=None)),
+            _file(lambda content: content.update(post_processor={"type": "Sequence", "processors": []})),
             _file(_out_of_order),
             _file(_twice),
             _file(_as_trained),
@@ -331,11 +318,7 @@ MIXED = [*STRINGS[::40], *STRINGS[47:215:5]]
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folder of each family, as its class saves it."""
-    made = {}
-    for family in FAMILIES:
-        made[family] = tmp_path_factory.mktemp("family")
-        save_tokenizer(made[family], family)
-    return made
+    return {family: save_tokenizer(tmp_path_factory.mktemp("family"), family) for family in FAMILIES}
 
 
 @settings(max_examples=150)

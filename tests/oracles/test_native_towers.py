@@ -155,7 +155,7 @@ def test_scales_beside_the_weights_of_the_tower_are_found_and_of_other_parts_are
 
 def test_a_tower_of_another_family_is_left_to_transformers(tmp_path: Path) -> None:
     save_for_auto(calmed(tiny_whole("llama4")), tmp_path)
-    with pytest.raises(NotExposedError, match="the architecture llama4 is not among its own"):
+    with pytest.raises(NotExposedError, match="the architecture llama4 is not supported"):
         open_source(model=str(tmp_path), engine="native")
     assert open_source(model=str(tmp_path)).trace(TEXT).source.details["engine"] == "transformers"
 

@@ -16,6 +16,7 @@ import torch
 from bitsandbytes import functional
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from conformance import stacked
 from refusals import refused
 from running import Ran
 from safetensors.torch import load_file, save_file
@@ -58,6 +59,17 @@ def llama(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def agrees(llama: Path, folder: Path, made: Made, scheme: Any, form: str, end: str = "_proj.weight") -> None:
+    """Check that a form of the matrices whose names have an end shows what transformers computes with its numbers."""
+    folder, numbers = quantized(llama, folder, made, scheme, end)
+    expected = numbers_shown(llama, numbers)
+    for engine in ENGINES:
+        trace = attncli.inspect(TEXT, model=str(folder), layer="all", engine=engine)
+        assert trace.source.details["weights"] == f"{form}, dequantized"
+        for layer, weights in zip(trace.layers, expected, strict=True):
+            np.testing.assert_allclose(stacked(layer), weights, atol=1e-6)
+
+
 def quantized(llama: Path, folder: Path, made: Made, scheme: Any, end: str = "_proj.weight") -> tuple[Path, Tensors]:
     """Store the matrices whose names have an end in a form; return the folder, and the numbers of all tensors."""
     shutil.copytree(llama, folder)
@@ -71,13 +83,12 @@ def quantized(llama: Path, folder: Path, made: Made, scheme: Any, end: str = "_p
         stored |= {name.removesuffix("weight") + part: each.contiguous() for part, each in form.stored.items()}
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps(config if scheme is None else config | {"quantization_config": scheme})
-    )
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": scheme}))
+    (folder / "quantize_config.json").write_text('{"bits": 4}')  # as AutoGPTQ has it, which says nothing new
     return folder, numbers
 
 
-def known(whole: Path, numbers: Tensors) -> list[np.ndarray]:
+def numbers_shown(whole: Path, numbers: Tensors) -> list[np.ndarray]:
     """Return the weights of each layer of transformers' model with these numbers in place of its own."""
     model = AutoModelForCausalLM.from_pretrained(whole, attn_implementation="eager", dtype=torch.float32).eval()
     rest = model.load_state_dict({name: each.float() for name, each in numbers.items()}, strict=False)
@@ -88,48 +99,33 @@ def known(whole: Path, numbers: Tensors) -> list[np.ndarray]:
     return [layer[0].numpy() for layer in found.attentions]
 
 
-def shown(folder: Path, engine: str, **options: Any) -> attncli.Trace:
-    return attncli.inspect(TEXT, model=str(folder), layer="all", engine=engine, **options)
-
-
-def same(trace: attncli.Trace, expected: list[np.ndarray], form: str) -> None:
-    assert trace.source.details["weights"] == f"{form}, dequantized"
-    for layer, weights in zip(trace.layers, expected, strict=True):
-        for head in range(layer.num_heads):
-            np.testing.assert_allclose(layer.head(head).weights, weights[head], atol=1e-6)
-
-
 # --- eight bits with scales ----------------------------------------------------------------------------------
 
 
-def in_blocks(height: int, width: int, scale_type: torch.dtype = torch.float32) -> Made:
+def in_blocks(height: int, width: int) -> Made:
     def made(tensor: torch.Tensor) -> Form:
         rows, columns = tensor.shape
         codes = torch.empty(tensor.shape, dtype=SMALL)
         numbers = torch.empty(tensor.shape)
-        scales = torch.empty(-(-rows // height), -(-columns // width), dtype=scale_type)
+        scales = torch.empty(-(-rows // height), -(-columns // width))
         for row in range(0, rows, height):
             for column in range(0, columns, width):
                 part = (slice(row, row + height), slice(column, column + width))
-                step = (tensor[part].abs().max() / 200).to(scale_type)
+                step = tensor[part].abs().max() / 200
                 scales[row // height, column // width] = step
-                codes[part] = (tensor[part] / step.float()).to(SMALL)
-                numbers[part] = codes[part].float() * step.float()
+                codes[part] = (tensor[part] / step).to(SMALL)
+                numbers[part] = codes[part].float() * step
         return Form({"weight": codes, "weight_scale_inv": scales}, numbers)
 
     return made
 
 
-@pytest.mark.parametrize(("height", "width", "scale_type", "end"), [
-    (32, 32, torch.float32, "_proj.weight"), (24, 40, torch.float32, "_proj.weight"),
-    (1, 32, torch.float32, "embed_tokens.weight"),
+@pytest.mark.parametrize(("height", "width", "end"), [
+    (32, 32, "_proj.weight"), (24, 40, "_proj.weight"), (1, 32, "embed_tokens.weight"),
 ])  # fmt: skip
-def test_fp8_in_blocks(height: int, width: int, scale_type: torch.dtype, end: str, llama: Path, tmp_path: Path) -> None:
+def test_fp8_in_blocks(height: int, width: int, end: str, llama: Path, tmp_path: Path) -> None:
     scheme = {"quant_method": "fp8", "weight_block_size": [height, width], "activation_scheme": "dynamic"}
-    folder, numbers = quantized(llama, tmp_path / "fp8", in_blocks(height, width, scale_type), scheme, end)
-    expected = known(llama, numbers)
-    for engine in ENGINES:
-        same(shown(folder, engine), expected, "fp8")
+    agrees(llama, tmp_path / "fp8", in_blocks(height, width), scheme, "fp8", end)
 
 
 def test_fp8_is_what_transformers_makes_of_it(llama: Path, tmp_path: Path) -> None:
@@ -195,11 +191,7 @@ def test_gptq(bits: int, layout: str, index: str, llama: Path, tmp_path: Path) -
     size = -1 if index == "one group" else 32
     scheme = {"quant_method": "gptq", "bits": bits, "group_size": size, "checkpoint_format": layout}
     scheme["desc_act"] = index == "shuffled"
-    folder, numbers = quantized(llama, tmp_path / "gptq", made, scheme)
-    (folder / "quantize_config.json").write_text(json.dumps({"bits": bits}))
-    expected = known(llama, numbers)
-    for engine in ENGINES:
-        same(shown(folder, engine), expected, "gptq")
+    agrees(llama, tmp_path / "gptq", made, scheme, "gptq")
 
 
 def test_awq(llama: Path, tmp_path: Path) -> None:
@@ -211,10 +203,7 @@ def test_awq(llama: Path, tmp_path: Path) -> None:
         return Form(stored, numbers)
 
     scheme = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
-    folder, numbers = quantized(llama, tmp_path / "awq", made, scheme)
-    expected = known(llama, numbers)
-    for engine in ENGINES:
-        same(shown(folder, engine), expected, "awq")
+    agrees(llama, tmp_path / "awq", made, scheme, "awq")
 
 
 # --- by their own libraries ----------------------------------------------------------------------------------
@@ -247,10 +236,7 @@ def test_compressed_tensors(form: str, llama: Path, tmp_path: Path) -> None:
 
     group = json.loads(scheme.model_dump_json())
     settings = {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group}}
-    folder, numbers = quantized(llama, tmp_path / "compressed", made, settings)
-    expected = known(llama, numbers)
-    for engine in ENGINES:
-        same(shown(folder, engine), expected, "compressed-tensors")
+    agrees(llama, tmp_path / "compressed", made, settings, "compressed-tensors")
 
 
 def scaled_for(tensor: torch.Tensor, args: Any) -> Tensors:
@@ -286,10 +272,7 @@ def test_bitsandbytes(kind: str, llama: Path, tmp_path: Path) -> None:
         return Form({"weight": codes, **stored}, functional.dequantize_4bit(codes, state).reshape(tensor.shape))
 
     scheme = {"quant_method": "bitsandbytes", "load_in_8bit": kind == "int8", "load_in_4bit": kind != "int8"}
-    folder, numbers = quantized(llama, tmp_path / "bitsandbytes", made, scheme)
-    expected = known(llama, numbers)
-    for engine in ENGINES:
-        same(shown(folder, engine), expected, "bitsandbytes")
+    agrees(llama, tmp_path / "bitsandbytes", made, scheme, "bitsandbytes")
 
 
 # --- what is not undone --------------------------------------------------------------------------------------
@@ -319,7 +302,7 @@ UNREAD = [
     (GPTQ | {"dynamic": {"a": {}}}, "dynamic"),
     (GPTQ | {"checkpoint_format": ["gptq"]}, "checkpoint_format ['gptq']"),
     (GPTQ | {"group_size": 10**30}, "group_size 1000"),
-    ({"quant_method": "mxfp4"}, "'mxfp4'; give the checkpoint that it was made from, or what transformers"),
+    ({"quant_method": "mxfp4"}, "'mxfp4'; give the original checkpoint, or what transformers"),
     ({"bits": 4}, "attn does not read 'MLX'"),
     (COMPRESSED | {"format": "nvfp4-pack-quantized"}, "nvfp4-pack-quantized"),
     (COMPRESSED | {"config_groups": {"a": {}, "b": {}}}, "forms of their own"),
@@ -381,7 +364,7 @@ def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run,
         assert attn(*command, "-F", "json").json["source"]["weights"] == "fp8, dequantized"
     plain = attn("inspect", TEXT, "-m", llama)
     assert "weights:" not in plain.out
-    assert attn("mask", "model", folder, TEXT).code == 0
+    assert attn("mask", "model", "-m", folder, TEXT).code == 0
 
 
 def test_quantized_weights_in_a_pickle_are_refused(attn: Run, llama: Path, tmp_path: Path) -> None:
@@ -389,4 +372,4 @@ def test_quantized_weights_in_a_pickle_are_refused(attn: Run, llama: Path, tmp_p
     folder, numbers = quantized(llama, tmp_path / "gptq", lambda each: Form({"weight": each}, each), scheme)
     (folder / "model.safetensors").unlink()
     torch.save(numbers, folder / "pytorch_model.bin")
-    refused(attn("inspect", TEXT, "-m", folder, "--engine", "transformers"), 3, "read from safetensors alone")
+    refused(attn("inspect", TEXT, "-m", folder, "--engine", "transformers"), 3, "reads those from safetensors only")

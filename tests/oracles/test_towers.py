@@ -109,7 +109,7 @@ def test_every_command_takes_a_tower(qwen: str, attn: Run) -> None:
     assert (document["architecture"], document["tower"]) == ("qwen2_5_vl", "qwen2_5_vl_text")
     document = json.loads(attn("inspect", text, "-m", qwen, "-F", "json").out)
     assert (document["source"]["architecture"], document["source"]["tower"]) == ("qwen2_5_vl", "qwen2_5_vl_text")
-    assert "full · layers 0,2 · causal · 6 queries × 6 keys" in attn("mask", "model", qwen, text).out
+    assert "full · layers 0,2 · causal · 6 queries × 6 keys" in attn("mask", "model", "-m", qwen, text).out
     assert attn("tokens", text, "-m", qwen).out.startswith(f"{qwen} · 6 tokens")
 
 

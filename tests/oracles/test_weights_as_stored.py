@@ -47,7 +47,7 @@ USUAL = """
 
 @pytest.mark.parametrize("tensor", REFUSED.split())
 def test_what_tells_of_a_quantization_or_an_adapter_is_named_wherever_it_is_in_what_runs(tensor: str) -> None:
-    with pytest.raises(LoadError, match=f"are quantized, or hold an adapter, and nobody reads how \\({tensor}\\)"):
+    with pytest.raises(LoadError, match=f"are quantized in an unknown way, or hold an adapter \\({tensor}\\)"):
         check_unread("it", [tensor], RUNNING, "model.", is_undone=False)
 
 

@@ -145,7 +145,7 @@ def test_a_malicious_pickle_is_refused_and_nothing_of_it_runs(
 
 @pytest.mark.parametrize("name", WITHOUT_ATTENTION)
 def test_a_model_without_attention_layers_is_said_to_have_none(name: str, attn: Run, checkpoint: Made) -> None:
-    line = refused(attn, NOT_EXPOSED, checkpoint(name), "no text model with attention layers", name)
+    line = refused(attn, NOT_EXPOSED, checkpoint(name), "no attention layers over text", name)
     assert "folder is complete" not in line
 
 
@@ -165,7 +165,7 @@ def test_a_model_of_images_or_audio_is_said_not_to_read_text(name: str, attn: Ru
 
 def test_positions_that_are_not_known_are_said(attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(_REFUSED, "deepseek_v4")  # as if its blocks were not known
-    refused(attn, NOT_EXPOSED, checkpoint("deepseek_v4"), "layer 1", "positions that are no tokens", more=("-l", "1"))
+    refused(attn, NOT_EXPOSED, checkpoint("deepseek_v4"), "layer 1", "positions without a token", more=("-l", "1"))
 
 
 # --- while it runs -----------------------------------------------------------------------------------------

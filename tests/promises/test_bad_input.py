@@ -53,7 +53,7 @@ BAD = {
     "a tokenizer with a long name": ([TEXT, "--vocab", LONG_NAME], LOAD),
     "heads that do not divide": ([TEXT, "--num-heads", "5"], USAGE, "does not divide into 5 heads"),
     "no width": ([TEXT, "--d-model", "0"], USAGE, "--d-model 0"),
-    "a width of millions": ([TEXT, "--d-model", "400000000"], USAGE, "make them smaller"),
+    "a width of millions": ([TEXT, "--d-model", "400000000"], USAGE, "give smaller ones"),
     "a vocabulary that is too small": ([TEXT, "--vocab-size", "2"], USAGE, "3 different words"),
     "a scale that is no number": ([TEXT, "--scale", "big"], USAGE, "--scale 'big'", "sqrt, none or a number"),
     "a seed below zero": ([TEXT, "--seed", "-1"], USAGE, "--seed -1"),

@@ -403,7 +403,7 @@ def test_weights_are_read_inside_the_folder_alone(engine: str, attn: Run, tiny_l
     outside = (f"{folder}/inner/shard.safetensors", "inner/../../elsewhere/inner/shard.safetensors")
     for number, shard in enumerate(outside):
         ran = attn(*run, indexed(tiny_llama, tmp_path / str(number), shard))
-        refused(ran, LOAD, "which is not in that folder")
+        refused(ran, LOAD, "outside of the folder")
 
 
 # --- vocabularies made to end the library that reads them --------------------------------------------------

@@ -40,9 +40,10 @@ def participles(sources: dict[str, str]) -> Iterator[str]:
 
 
 def test_no_two_classes_have_one_name() -> None:
-    package = {module: source for module, source in SOURCES.items() if module.startswith("attncli")}
-    assert len(package) > 100
-    assert shared_names(package) == {}
+    # What a test file defines for itself is a program of a user's, such as a model, and goes by a user's names.
+    shared = {name: text for name, text in SOURCES.items() if not name.startswith("tests") or "helpers" in name}
+    assert len(shared) > 300
+    assert shared_names(shared) == {}
 
 
 def test_things_are_called_what_they_are() -> None:

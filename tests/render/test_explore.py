@@ -13,15 +13,15 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli.render.block import Block
-from attncli.render.explore.cell import cell_line, status_lines, why_box
+from attncli.render.explore.cell import cell_line, help_page, status_lines, why_box
 from attncli.render.explore.head import CellCursor, LargeHead
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.layers import layer_map
-from attncli.render.explore.pane import PaneContent, faded
-from attncli.render.explore.tokens import token_strip
+from attncli.render.explore.pane import INSET, PaneContent, faded, framed, inside
+from attncli.render.explore.tokens import WeightedRow, token_strip
 from attncli.render.fit import Bounds
-from attncli.render.heatmap import heatmap_of, scale_of_layer
+from attncli.render.heatmap import scale_of_layer
 from attncli.render.palette import Palette, Scale
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
@@ -105,13 +105,39 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
         fits(why_box(sight.trace, sight.layer, cursor, palette, room), room)
 
 
+@pytest.mark.parametrize("has_sides", [False, True])
+def test_a_frame_fits_the_room_and_has_the_title_in_it(has_sides: bool) -> None:
+    for palette, room in product(PALETTES.values(), (Bounds(3, 12), Bounds(20, 60))):
+        within = inside(room, has_sides)
+        block = drawn_head(sight_of(9), (1, 3, 2), palette, within).block
+        shown = texts(fits(framed(block, room, palette, True, has_sides), room))
+        assert len(shown) == room.lines or not has_sides
+        if has_sides:
+            assert {len(line) for line in shown} == {room.width}
+        margin = INSET if has_sides else 0
+        assert [line[margin : margin + within.width].rstrip() for line in shown[1 : len(block.lines)]] == [
+            line.rstrip() for line in texts(block)[1 : room.lines]
+        ] or room.lines < 4
+        assert texts(block)[0] in shown[0]
+
+
+def test_help_has_its_parts_below_each_other_or_in_two_columns() -> None:
+    parts = {name: {f"{name} does {n}": f"{n}" for n in range(5)} for name in ("one", "two", "three")}
+    narrow, wide = (texts(help_page(parts, SHADES, width)) for width in (30, 120))
+    assert [line.strip() for line in narrow if line and line[0].isalpha()] == list(parts)
+    assert (len(narrow), len(wide)) == (20, 13)
+    for name, part in parts.items():
+        for does, key in part.items():
+            assert any(line.strip() == f"{key}  {does}" for line in narrow)
+            assert any(f"{key}  {does}" in line for line in wide), name
+
+
 # --- the large head ---
 
 
 @pytest.mark.parametrize(("tokens", "room"), [(9, Bounds(11, 40)), (24, Bounds(15, 60))])
 def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
     trace, sight = toy(tokens), sight_of(tokens)
-    highest = max(softmax_of(trace, head).max() for head in range(4))
     weights = softmax_of(trace, 2)
     large = drawn_head(sight, (2, tokens - 1, 0), COLOUR, room)
     cell = large.window.cell
@@ -134,9 +160,8 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
             top = None if style is None or glyph == "▄" else style.bgcolor if both else style.color
             expected = {row: top, row + 1: bottom}
         for query, colour in expected.items():
-            if query < tokens and key <= query:  # by the definition of the logarithmic ramp
-                weight = min(max(weights[query, key], highest / 1000), highest)
-                step = min(int(math.log(weight / (highest / 1000)) / math.log(1000) * 256), 255)
+            if query < tokens and key <= query:  # the ramp is of square roots
+                step = min(int(math.sqrt(weights[query, key]) * 256), 255)
                 assert colour in ramp[max(step - 1, 0) : step + 2]
                 read += 1
             elif cell.rows == 2:
@@ -147,8 +172,7 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
 def test_the_ends_of_colours_are_those_of_other_views() -> None:
     for trace in (toy(20), toy(300), odd().trace):
         layer = trace.layers[0]
-        pictures = {head: heatmap_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
-        assert LayerViewCache(trace, layer).scale(None) == scale_of_layer(trace, View(), layer, pictures)
+        assert LayerViewCache(trace, layer).scale(None) == scale_of_layer(trace, View(), layer)
 
 
 def test_numbers_stand_in_cells_that_have_room_for_them() -> None:
@@ -355,6 +379,27 @@ def test_word_pieces_touch_special_tokens_are_dim_and_foreign_text_is_harmless(m
     assert styles["[CLS]"].dim
 
 
+@pytest.mark.parametrize("tier", ["truecolor", "256", "blocks"])
+def test_keys_stand_on_the_colours_of_the_weights_of_the_query(tier: str) -> None:
+    palette, sight, weights = PALETTES[tier], sight_of(9), softmax_of(toy(9), 1)
+    drawn = token_strip(sight.tokens, 5, 2, (None, None), palette, Bounds(2, 90), WeightedRow(sight, 1, "linear"))
+    ramp, line = palette.ramp(1), painted(drawn.block)[0]
+    places = {
+        hit.position: column for column in range(90) if (hit := drawn.at(0, column)) is not None
+    }  # their last ones
+    for key in range(9):
+        glyph, style = ramp[min(int(weights[5, key] * len(ramp)), len(ramp) - 1)]
+        letter, own = line[places[key]]
+        if key > 5:
+            assert own is not None
+            assert (own.bgcolor, own.dim) == (None, True)
+        elif style is not None and own is not None:
+            assert own.bgcolor == style.bgcolor
+        elif key not in (2, 5):  # which have marks
+            assert line[places[key] - len(sight.tokens[1][key].label)][0] == glyph
+        assert letter == sight.tokens[1][key].label[-1]
+
+
 def test_two_sequences_stand_behind_each_other_in_any_room() -> None:
     trace = attncli.inspect("a b c", target="x y")
     drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Bounds(2, 30))
@@ -448,6 +493,17 @@ def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> N
     marked = [index for index, line in enumerate(small[2:]) if re.fullmatch("[~ ]*~[~ ]*", line)]
     assert marked == sorted(sight.alone[0])
     assert "from" in texts(cell_line(sight, CellCursor(1, 4, 3), SHADES, Bounds(1, 200)))[0]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_what_did_not_change_has_no_colour_of_a_change(rows: int) -> None:
+    zeros, scale = np.zeros((4, 4)), Scale.around_zero(1.0)
+    for tier in ("truecolor", "256"):
+        palette, allowed = PALETTES[tier], np.ones((4, 4), bool)
+        cells = palette.cells(zeros, allowed, scale, 2) if rows == 1 else palette.halves(zeros, allowed, scale)
+        shown = {style.bgcolor.get_truecolor() for line in cells for _, style in line if style and style.bgcolor}
+        assert all(max(color) == min(color) for color in shown)  # grey
+        assert bool(shown) == (rows == 2)  # where masked cells are blank
 
 
 def test_texts_without_a_common_token_and_layers_that_are_not_held_have_no_difference() -> None:

@@ -42,11 +42,17 @@ def screen(trace: Trace, palette: Palette, width: int, lines: int, view: View | 
 
 
 def maps_of(shown: str) -> list[list[str]]:
-    """The strips of maps of a screen, each from its ticks on: lines of a row label and of cells."""
-    lines = shown.split("weights of ")[-1].splitlines()
-    starts = [place for place, line in enumerate(lines) if re.fullmatch(r" +0[ 0-9]*", line)]
+    """The strips of maps of a screen, each from its ticks on: lines of a row label and of cells.
+
+    A cell that is high has more lines, below the one with its label.
+    """
+    lines = re.split(r"^(?:weights |.* weights of )", shown, flags=re.MULTILINE)[-1].splitlines()
+    starts = [place for place, line in enumerate(lines) if re.fullmatch(r" +(0[ 0-9]*|(w0|time|a) .*)", line)]
     ends = [next((end for end in range(start, len(lines)) if not lines[end]), len(lines)) for start in starts]
-    return [lines[start:end] for start, end in zip(starts, ends, strict=True)]
+    return [
+        [lines[start], *(line for line in lines[start + 1 : end] if line[:4].strip())]
+        for start, end in zip(starts, ends, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(  # from one of each to a long text and a deep model
@@ -69,12 +75,12 @@ def test_whatever_there_is_fits_whatever_screen(tokens: int, heads: int, layers:
             assert firsts == list(range(0, tokens, step))
             assert step <= 2 * per_row or len(firsts) == 1
             # Every column: as many cells as there are blocks of keys, or two characters for each.
-            assert width - ticks.index("0") >= -(-tokens // per_column)
+            assert width - len(ticks) + len(ticks.strip()) >= -(-tokens // per_column)
         drawn = shown.split("weights of ")[-1]
         assert "·" not in drawn.split("\n", 3)[-1] or "masked" in drawn
         shown_heads = len(re.findall(r"head \d+|H\d+", "\n".join(drawn.splitlines()[1:])))
         if shown_heads and shown_heads < heads * layers:
-            assert f"{shown_heads} of {heads * layers} heads" in note
+            assert f"showing {shown_heads} of {heads * layers} heads" in " ".join(note.split())
             assert "--all shows everything" in note
 
 
@@ -86,8 +92,46 @@ def test_whole_maps_of_some_heads_stand_there_rather_than_blocks_of_all() -> Non
     assert len(trace.key_tokens) == 27
     shown, note = screen(trace, COLOUR, 80, 39)
     assert "largest of" not in shown
-    assert "4 of 12 heads (those that do the most different things)" in note
-    assert "head 2 " in shown  # which attends to the token before, and no other does
+    assert "4 of 12 heads (one of each label first)" in note
+    assert "head 2 previous" in shown
+
+
+def test_the_default_view_names_every_token_beside_the_maps_of_every_head() -> None:
+    trace = attncli.inspect("the cat did not cross the street because it was tired", model=minilm_folder())
+    shown, note = screen(trace, COLOUR, 120, 39)
+    assert "heads" not in note
+    strips = maps_of(shown)
+    for strip in strips:
+        assert [row.split()[1] for row in strip[1:]] == [token.label for token in trace.query_tokens]
+        assert "▀" not in "".join(strip)
+    assert all(re.search(rf"\bhead {head}\b", shown) for head in range(12))
+    assert "head 2 previous" in shown
+
+
+def test_maps_grow_with_the_terminal_and_have_their_numbers_in_them() -> None:
+    trace = attncli.inspect("time flies like an arrow")
+    widths = []
+    for width, lines in ((80, 23), (120, 39), (200, 59)):
+        ((_, first, *_),) = maps_of(screen(trace, COLOUR, width, lines)[0])
+        widths.append(len(first))
+    assert widths[0] < widths[1] < widths[2]
+    assert widths[2] > 180
+    ((ticks, *rows),) = maps_of(screen(trace, COLOUR, 200, 59)[0])
+    assert ticks.split()[:5] == "time flies like an arrow".split()
+    weights = trace.layer(0).head(0).weights
+    for query, row in enumerate(rows):
+        assert row.split()[2 : 3 + query] == [f"{weight:.2f}" for weight in weights[query, : query + 1]]
+
+
+@pytest.mark.parametrize(("width", "lines"), [(80, 23), (120, 39)])
+def test_a_causal_model_has_the_sentence_of_its_last_token_above_the_maps(width: int, lines: int) -> None:
+    trace = attncli.inspect("time flies like an arrow", model="demo", layers="2")
+    shown, _ = screen(trace, COLOUR, width, lines)
+    above = shown.split("weights of every head")[0]
+    assert re.search(r"^7 ##ow attends to\nL2 H3  previous   <s> time flies like an arr▸ow$", above, re.MULTILINE)
+    bert = attncli.inspect("time flies like an arrow", model=minilm_folder())
+    assert "attends to" not in screen(bert, COLOUR, width, lines)[0]
+    assert "attends to" in screen(bert, COLOUR, width, lines, View(queries=("flies",)))[0]
 
 
 # --- two cells in a character ---
@@ -126,7 +170,7 @@ def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
     weights[:, 3, 4] = 0
     vectors = np.zeros((12, 12, 2), np.float32)
     trace = trace_of(layer_of(vectors, vectors, mask=mask, recorded_scores=weights, recorded_weights=weights))
-    shown, _ = screen(trace, COLOUR, 80, 39)
+    shown, _ = screen(trace, COLOUR, 80, 24)
     assert all(words in shown for words in ("▀", "blank masked", "0 exactly zero", "X NaN", "I infinite"))
 
 
@@ -146,20 +190,22 @@ def test_chosen_rows_stand_for_themselves_as_long_as_they_fit() -> None:
         assert re.search(r"largest of 1[×x]\d+", shown)
 
 
-@pytest.mark.parametrize(
-    ("view", "width"), [(View(queries=("250",)), 40), (View(top_keys=9), 80), (View(top_keys=200), 200)]
-)
+@pytest.mark.parametrize(("view", "width"), [(View(top_keys=9), 80), (View(top_keys=200), 200)])
 def test_lists_of_heaviest_keys_fit_too(view: View, width: int) -> None:
     shown, note = screen(subject(300, 32, 2), SHADES, width, 39, view)
     assert "heaviest keys of each query" in shown
     assert "layer 0 · self, one of 2 layers" in note
 
 
-@pytest.mark.parametrize(("width", "most"), [(80, 4), (200, 5)])
-def test_the_keys_of_one_query_stand_beside_each_other(width: int, most: int) -> None:
-    shown, note = screen(subject(27, 12, 1), SHADES, width, 39, View(queries=("20",)))
-    assert shown.count("head query") == 1
-    assert f"the {most} heaviest keys of each head" in note
+@pytest.mark.parametrize(("palette", "width", "heads"), [(COLOUR, 40, 6), (COLOUR, 120, 32), (SHADES, 120, 15)])
+def test_one_query_has_the_sentence_of_as_many_heads_as_fit(palette: Palette, width: int, heads: int) -> None:
+    shown, note = screen(subject(27, 32, 1), palette, width, 39, View(queries=("20",)))
+    names = [line[:6] for line in shown.splitlines() if re.match(r"L0 H\d+ ", line)]
+    assert len(set(names)) == heads
+    assert ("showing" in note) == (heads < 32)
+    assert "20 w20 attends to" in shown
+    few, _ = screen(subject(9, 4, 1), palette, 120, 39, View(queries=("8",)))
+    assert "heaviest keys of each query" in few
 
 
 def test_what_was_asked_for_in_so_many_words_is_printed_whole() -> None:

@@ -1,55 +1,42 @@
-"""What the colours of maps reach to: the largest weight of all heads and cells, whichever are chosen."""
+"""Which colour a weight has: up to 1, whichever cells are shown, and so that the eye finds the largest."""
 
 import numpy as np
 import pytest
 
 import attncli
-from attncli.render.heatmap import Heatmap, heatmap_of, scale_of_layer
-from attncli.render.palette import Scale
-from attncli.trace.trace import Trace
+from attncli.analysis.derive import derive
+from attncli.render.heatmap import scale_of_layer
+from attncli.render.palette import Palette, Scale
 from attncli.trace.view import View
 
-TEXT = "time flies like an arrow they say"
+TEXT = (
+    "alice was beginning to get very tired of sitting by her sister on the bank and of having nothing to do that whole "
+    "long day"
+)
 
 
-@pytest.fixture(scope="module")
-def trace() -> Trace:
-    return attncli.inspect(TEXT, mask="none", init="normal")
+def test_the_scale_of_weights_ends_at_one_and_that_of_norms_at_the_largest() -> None:
+    trace = attncli.inspect("time flies", init="normal")
+    norms = derive(trace, norms=True)
+    for view in (View(), View(queries=(1,), ramp="log")):
+        assert scale_of_layer(trace, view, trace.layers[0]) == Scale.up_to(1.0, view.ramp)
+    largest = max(float(norms.layer(0).head(head).weights.max()) for head in range(4))
+    assert scale_of_layer(norms, View(), norms.layers[0]).high == pytest.approx(largest)
 
 
-def pictures(trace: Trace, view: View) -> dict[int, Heatmap]:
-    (layer,) = trace.layers
-    cells = view.cells(trace, layer)
-    return {head: heatmap_of(layer.head(head, cells.rows), cells.of_columns, (1, 1)) for head in layer.heads}
-
-
-@pytest.mark.parametrize("chosen", [{}, {"queries": (3,), "keys": ("like",)}], ids=["whole", "chosen"])
-def test_the_end_is_of_all_cells_whichever_are_chosen(trace: Trace, chosen: dict[str, tuple[str]]) -> None:
-    view = View(**chosen)
-    largest = max(max(map(max, trace.layer(0).head(head).weights.tolist())) for head in range(4))
-    assert scale_of_layer(trace, view, trace.layers[0], pictures(trace, view)).high == pytest.approx(largest)
-
-
-def test_hidden_special_tokens_set_no_end(minilm: str) -> None:
-    trace = attncli.inspect(TEXT, model=minilm, layer="4")
-    view = View(hide_special=True, queries=("like",))
-    found = scale_of_layer(trace, view, trace.layers[0], pictures(trace, view)).high
-    weights = np.stack([trace.layer(4).head(head).weights for head in range(12)])
-    assert found == weights[:, 1:-1, 1:-1].max() < weights.max()
-
-
-def test_under_a_causal_mask_one_row_tells_the_largest_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty rows of thousands are drawn without the others being derived."""
-    from attncli.trace.layer import HeadTrace
-
-    trace = attncli.inspect(" ".join(f"w{place}" for place in range(3000)))
-    view = View(queries=(2000,))
-    drawn = pictures(trace, view)
-    derived: list[int] = []
-    blocks = HeadTrace.blocks
-    monkeypatch.setattr(HeadTrace, "blocks", lambda head: (derived.append(len(b.queries)) or b for b in blocks(head)))
-    assert scale_of_layer(trace, view, trace.layers[0], drawn).high == 1
-    assert 0 < sum(derived) < 4 * 3000
+def test_a_head_that_looks_at_the_token_before_is_a_bright_line(minilm: str) -> None:
+    """Head 2 of MiniLM's layer 0: every cell of the line is as far from those beside it as half of the ramp."""
+    weights = attncli.inspect(TEXT, model=minilm, layers="0").layer(0).head(2).weights
+    assert len(weights) == 27
+    for tier in ("truecolor", "256", "blocks"):
+        ramp = Palette(tier).ramp(2)
+        steps = (Scale.up_to(1.0).placed(weights) * len(ramp)).astype(int).clip(0, len(ramp) - 1)
+        for query in range(1, 27):
+            neighbours = [key for key in (query - 2, query) if key >= 0]
+            assert all(steps[query, query - 1] - steps[query, key] >= len(ramp) / 2 for key in neighbours)
+        off = ~np.eye(27, k=-1, dtype=bool)
+        off[0] = False  # the first token has none before it
+        assert (steps[off] < len(ramp) / 4).mean() > 0.99
 
 
 # --- where a weight stands ---

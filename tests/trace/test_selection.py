@@ -25,7 +25,7 @@ def test_a_range_that_runs_backwards_says_how_to_write_it(written: str) -> None:
     with pytest.raises(UsageError) as refused:
         chosen(written)
     message = str(refused.value)
-    assert f"--head {written.removeprefix('0,')}: the range runs backwards; write " in message
+    assert f"--head {written.removeprefix('0,')}: the range is backwards; write " in message
     start, stop = map(int, message.rpartition(" ")[2].split("-"))
     assert chosen(f"{start}-{stop}") == tuple(range(start, stop + 1))
 
@@ -63,7 +63,7 @@ def test_heads_of_one_layer_may_be_listed_and_no_other_layer_named() -> None:
 
 
 def test_an_empty_list_is_refused() -> None:
-    with pytest.raises(UsageError, match="no head was chosen; leave it out to have all of them"):
+    with pytest.raises(UsageError, match="no head was chosen; drop --head for all"):
         chosen([])
 
 

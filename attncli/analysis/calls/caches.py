@@ -169,7 +169,7 @@ def _positions_again(positions: InputHint, earlier: EarlierCall) -> Iterator[Fin
         f"the position of the query behind a cache is {int(first[0])} again, although the cache has keys to position "
         f"{int(last[0])}"
     )
-    yield Finding("positions", "error", message, positions.size, advice="positions go on behind the cache")
+    yield Finding("positions", "error", message, positions.size, advice="positions continue after the cache")
 
 
 def without_empty_slots(mask: MaskReading, cache: CacheState) -> MaskReading:

@@ -245,7 +245,7 @@ class Calls(Displayed, Sequence[CallGroup]):
         self.settle()
         if place is not None:
             if not isinstance(expect, str):
-                raise UsageError("place is for one expression; patterns beside several say their places")
+                raise UsageError("place applies to one expression; a mapping of several names their places")
             expect = {place: expect}
         expected = Expectations.parse(expect)
         if lengths is not None:

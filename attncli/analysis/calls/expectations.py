@@ -260,7 +260,7 @@ def _tokens(
 def _findings(call: RecordedCall, expected: Expression | None) -> list[Finding]:
     """Return the errors of a call beside what is expected of it, of which None is that its padding is not known."""
     if call.mask is None:
-        return [Finding("no-mask", "error", f"the mask cannot be held against {expected}: it cannot be read")]
+        return [Finding("no-mask", "error", f"the mask cannot be compared with {expected}: it cannot be read")]
     if expected is None:
         message = "cannot check `pad`: sequence lengths unknown"
         advice = "set nn.Embedding(padding_idx=…), or give `lengths` to check in Python"

@@ -249,7 +249,7 @@ def _nan(call: AttentionCall) -> Iterator[Finding]:
     inputs = (call.q, call.k, call.v) if call.project is None else call.project()
     sources = [name for name, one in zip(("queries", "keys", "values"), inputs, strict=True) if has_nan(one)]
     if sources:
-        yield Finding("nan", "note", f"NaN comes in with its {' and '.join(sources)}, and goes out again")
+        yield Finding("nan", "note", f"NaN enters with its {' and '.join(sources)}, and leaves again")
         return
     module = call.place.module
     where = "" if module is None else f", the first module whose output has it: {module or 'the model itself'}"

@@ -255,7 +255,7 @@ class CallGroup:
 
         by_module = [traces(track.first) for track in self.tracks if track.first is not None]
         if not all(by_module) or not by_module:
-            raise NotExposedError(f"{self.place} shows neither its queries, keys and values nor its weights")
+            raise NotExposedError(f"{self.place} exposes neither queries, keys and values nor weights")
         return tuple(_with_layers(layers, self.module) for layers in zip(*by_module, strict=True))
 
     @property

@@ -31,7 +31,7 @@ def findings_of_keys(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
         yield Finding("heads", "error", message, call.shape[1], advice="repeat_interleave both")
     elif {*orders} == {"tiled"}:
         message = "heads far apart share their keys: they are repeated as a whole, and not one by one"
-        yield Finding("heads", "note", message, call.shape[1], advice="right where the model was trained so")
+        yield Finding("heads", "note", message, call.shape[1], advice="correct if the model was trained this way")
 
 
 def _prompt_taken_for_words(k: Float[Any, "B Hkv K D"], mask: CallMask) -> int:

@@ -66,7 +66,7 @@ def check(
 
     texts = list(islice(as_list(texts), _MOST + 1))
     if len(texts) > _MOST:
-        raise UsageError(f"a check runs its texts in one batch, at most {_MOST}; give it fewer")
+        raise UsageError(f"a check runs at most {_MOST} texts, in one batch; give fewer")
     loading = checked_options(model, options, LoadOptions, "a checkpoint that transformers runs in several ways")
     loading = replace(loading, dtype=loading.dtype or "float32")
     snapshot = resolve(model, loading)
@@ -83,7 +83,7 @@ def check(
     longest = max(len(sentence.tokens) for sentence in sentences)
     room = max(min(_MOST_TOKENS // longest, runner.checkpoint.room_for(longest)), 2)
     if len(sentences) > room:
-        raise InputError(f"{len(sentences)} texts of up to {longest} tokens are too many for a batch; give {room}")
+        raise InputError(f"{len(sentences)} texts of up to {longest} tokens do not fit into one batch; give {room}")
     found = _worst(_layers(runner, sentences))
     compared = tuple(invariances(runner, sentences))
     reported = {(finding.layer, finding.kind) for finding in found}

@@ -92,7 +92,7 @@ def _received(layer: CapturedLayer, own: MaskGrid, grid: Grid) -> Iterator[Findi
     """Yield what is wrong with what was handed to the layer: nothing, or numbers that forbid nothing."""
     needed = layer.implied.expression.allowed(grid).all() and layer.keys == slice(0, layer.trace.num_keys)
     if not layer.has_mask and not needed:
-        yield Finding("no-mask", "error", f"no mask reached the layer, which should be {layer.implied.expression}")
+        yield Finding("no-mask", "error", f"no mask reached the layer; expected {layer.implied.expression}")
     if own.stored is None or own.stored.values.dtype == bool:
         return
     values = own.stored.values

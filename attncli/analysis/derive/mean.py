@@ -30,9 +30,11 @@ def averaged(layers: tuple[LayerTrace, ...], over: Mean) -> tuple[LayerTrace, ..
     kinds = {kind: [layer for layer in layers if layer.kind == kind] for kind in dict.fromkeys(x.kind for x in layers)}
     for kind, found in kinds.items():
         if len(found) < 2:
-            raise UsageError(f"--mean {over} needs several layers of {kind} attention; here is layer {found[0].layer}")
+            raise UsageError(
+                f"--mean {over} needs several layers with {kind} attention; here is layer {found[0].layer}"
+            )
         if over == "layers" and len({layer.heads for layer in found}) > 1:
-            raise UsageError("--mean layers: they do not have the same heads; give --mean all")
+            raise UsageError("--mean layers needs layers with the same heads; give --mean all")
     return tuple(_averaged(found, over) for found in kinds.values())
 
 

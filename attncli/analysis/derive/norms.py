@@ -27,7 +27,7 @@ def with_norms(layer: LayerTrace) -> LayerTrace:
         NotExposedError: the layer does not show its values.
     """
     if layer.v is None or not layer.v.shape[-1]:
-        raise NotExposedError(f"--norms needs the values V, which layer {layer.layer} does not show")
+        raise NotExposedError(f"--norms needs the values V, and layer {layer.layer} does not expose them")
 
     @cache
     def value_norms(head: int) -> Float[np.ndarray, " K"]:

@@ -61,11 +61,9 @@ def rule_of(wanted: tuple[int, ...], kind: str) -> str:
 def _check(layers: tuple[LayerTrace, ...], last: int) -> None:
     kinds = list(dict.fromkeys(layer.kind for layer in layers))
     if len(kinds) > 1:
-        raise UsageError(
-            f"--rollout follows one kind of attention; here are {', '.join(kinds)}; give --kind {kinds[0]}"
-        )
+        raise UsageError(f"--rollout takes one kind of attention, of {', '.join(kinds)}; give --kind {kinds[0]}")
     if kinds[0] == "cross" or layers[0].num_queries != layers[0].num_keys:
-        raise UsageError("--rollout multiplies layer by layer: queries and keys have to be the same tokens")
+        raise UsageError("--rollout multiplies layers, so queries and keys must be the same tokens")
     there = {layer.layer for layer in layers}
     lacking = [str(index) for index in range(last + 1) if index not in there]
     if lacking:

@@ -57,7 +57,7 @@ def sides_of(trace: Trace) -> tuple[Tokens, Tokens, str]:
         UsageError: the tokens have no places in the text, or the model wrote some of them.
     """
     if trace.generated:
-        raise UsageError("--words merges pieces by their places in the text, and what the model wrote has none")
+        raise UsageError("--words needs positions in the text, and generated tokens have none; drop one of them")
     of_queries, of_keys = texts_of(trace.text, trace.pair, trace.target)
     keys, is_own = words_of(trace.key_tokens, *of_keys)
     queries = keys

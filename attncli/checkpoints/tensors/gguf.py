@@ -106,8 +106,8 @@ class GgufFile:
                 return dequantize(blocks, kind).reshape(shape)
         except NotImplementedError:
             raise LoadError(
-                f"the GGUF file {visible(str(self.path))} has tensors of type {kind.name}, which the gguf package does "
-                "not read; give the model in another quantization"
+                f"the GGUF file {visible(str(self.path))} has tensors of type {kind.name}, which the gguf package "
+                "cannot read; give another quantization"
             ) from None
 
     def _blocks(self, name: str) -> _Array:

@@ -109,7 +109,7 @@ class HubStore(Store):
         """Return a tensor, whose bytes may not be here yet."""
         tensors = self._tensors(name)
         if name not in tensors.mapped:
-            raise LoadError(f"tensor {visible(name)} of {self._name} is {tensors.types[name]}, which is not read")
+            raise LoadError(f"tensor {visible(name)} of {self._name} is {tensors.types[name]}, which attn cannot read")
         return tensors.mapped[name]
 
     def _range(self, name: str) -> _Range:
@@ -120,8 +120,8 @@ class HubStore(Store):
         tensors = self._file(file := self._file_of[name]).tensors
         if name not in tensors.types:
             raise LoadError(
-                f"the weights of {self._name} are damaged: {visible(file)} has no {visible(name)}, which the index "
-                "says is in it"
+                f"the weights of {self._name} are damaged: {visible(file)} has no {visible(name)}, although the "
+                "index lists it"
             )
         return tensors
 
@@ -140,7 +140,7 @@ class HubStore(Store):
 
     def _size(self, file: str) -> int:
         if file not in self._remote.sizes:
-            raise LoadError(f"the weights of {self._name} are not complete: there is no {visible(file)}")
+            raise LoadError(f"the weights of {self._name} are incomplete: there is no {visible(file)}")
         return self._remote.sizes[file]
 
     def _whole(self, file: str) -> _File:
@@ -210,8 +210,8 @@ class HubStore(Store):
         """Raise LoadError before bytes are fetched where nothing may be; say how many are, where it takes a while."""
         if self._remote.is_offline:
             raise LoadError(
-                f"the weights of {self._name} are not in the local cache, or not all of them, and offline nothing is "
-                "fetched; `hf download` fetches them"
+                f"the weights of {self._name} are not all in the local cache; run `hf download` first, or drop "
+                "--offline"
             )
         if count > _WORTH_SAYING:
             tell(f"fetching {bytes_shown(count)} of the weights of {self._name} from the hub")
@@ -223,8 +223,7 @@ class HubStore(Store):
             content: bytes = self._file_system.cat_file(path, start=part.begin, end=part.end, cache_type="none")
         if len(content) != part.end - part.begin:
             raise LoadError(
-                f"the server does not send the part of {visible(part.file)} of {self._name} that it was asked for; "
-                "`hf download` downloads it whole"
+                f"the server does not send ranges of {visible(part.file)} of {self._name}; run `hf download` first"
             )
         return np.frombuffer(content, np.uint8)
 

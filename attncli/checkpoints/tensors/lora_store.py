@@ -71,19 +71,20 @@ def check_adapter(name: str, files: CheckpointFolder) -> None:
     if kind != LORA:
         raise LoadError(
             f"{visible(name)} is an adapter of the kind {visible(kind)}, and attn reads LoRA; give the base model "
-            f"alone, or, if it changes weights, {_MERGE}"
+            f"alone, or {_MERGE}"
         )
     for setting, value in sorted(config.items()):
         if setting not in _SETTINGS and value not in (None, False, [], {}, ""):
             raise LoadError(
-                f"{ADAPTER} of {visible(name)} sets {visible(setting)}, which is not read and may change the numbers; "
+                f"{ADAPTER} of {visible(name)} sets {visible(setting)}, which attn ignores although it may change "
+                "the numbers; "
                 f"{_MERGE}"
             )
     init = config.get("init_lora_weights")
     if init not in _INITS:
         raise LoadError(
-            f"the adapter {visible(name)} began with init_lora_weights {visible(repr(init)[:50])}, "
-            "which changes the weights of its base too; save it with path_initial_model_for_weight_conversion"
+            f"the adapter {visible(name)} began with init_lora_weights {visible(repr(init)[:50])}, which also "
+            "changes its base; save it with path_initial_model_for_weight_conversion"
         )
 
 
@@ -97,8 +98,8 @@ def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, Array]:
         return file.mapped
     if ADAPTER_PICKLE not in files:
         raise LoadError(
-            f"{visible(name)} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}; put that file beside "
-            f"it, or take {ADAPTER} away"
+            f"{visible(name)} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}; add that file, or "
+            f"remove {ADAPTER}"
         )
     require(f"the pickle of {visible(name)}", "torch")
     from attncli.checkpoints.tensors.pickles import Pickles
@@ -112,8 +113,8 @@ def _update(name: str, module: str, parts: Mapping[str, Array], config: Mapping[
     rank = config.get("r", 8)
     if a is None or b is None or a.ndim != 2 or b.ndim != 2 or not b.shape[1] == len(a) == rank > 0:
         raise LoadError(
-            f"the adapter {visible(name)} changes {visible(module)} by tensors that are not of the rank that its "
-            f"{ADAPTER} gives; check that the files belong together"
+            f"the adapter {visible(name)} changes {visible(module)} with tensors of another rank than its {ADAPTER} "
+            "gives; check that the files belong together"
         )
     alpha = config.get("lora_alpha", 8)
     if type(alpha) not in (int, float) or not abs(alpha) < 1e30:
@@ -154,7 +155,7 @@ class LoraStore(Store):
                 pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
                 continue
             if re.search(r"\.lora_\w+|token_adapter", tensor):  # a magnitude, a bias of its own, a table of embeddings
-                raise LoadError(f"the adapter {self._adapter} has {visible(tensor)}, which is not read; {_MERGE}")
+                raise LoadError(f"the adapter {self._adapter} has {visible(tensor)}, which attn cannot read; {_MERGE}")
             tensor = tensor.replace(".base_layer.", ".")
             found = self._name_in_base(by_end, tensor, self._own)
             if found and array.shape != (shape := base.stored(found).shape):
@@ -175,8 +176,7 @@ class LoraStore(Store):
 
     def _misfit(self, tensor: str, what: str) -> LoadError:
         return LoadError(
-            f"the adapter {self._adapter} changes {visible(tensor)}, {what}; --base names the model that it was made "
-            "for"
+            f"the adapter {self._adapter} changes {visible(tensor)}, {what}; give its own base with --base"
         )
 
     def _name_in_base(self, by_end: Mapping[str, list[str]], tensor: str, taken: Collection[str]) -> str | None:

@@ -36,7 +36,7 @@ class Pickles(Store):
                 raise
             except Exception:  # torch and pickle raise nearly everything
                 raise LoadError(
-                    f"the pickle {visible(str(path))} holds more than tensors or is damaged; nothing in it was run"
+                    f"the pickle {visible(str(path))} holds more than tensors, or is damaged; none of it was run"
                 ) from None
         self.names = self._tensors.keys()
 

@@ -98,14 +98,13 @@ class QuantizedTensors:
     def misfit(self, what: str) -> LoadError:
         """Return the error for tensors that are not what their form says."""
         return LoadError(
-            f"{self._whose} not what their quantization says: {what}; check that the files belong together"
+            f"{self._whose} not what their quantization needs: {what}; check that the files belong together"
         )
 
     def unread(self, what: str) -> LoadError:
         """Return the error for a variant of a form that is not undone."""
         return LoadError(
-            f"{self._whose} quantized, and attn does not read {visible(what)}; give the checkpoint that it was made "
-            "from"
+            f"{self._whose} quantized, and attn does not read {visible(what)}; give the original checkpoint"
         )
 
 
@@ -499,8 +498,8 @@ def dequantized(store: Store, snapshot: Snapshot, config: Any) -> Store:
         raise unknown_quantization(folder, "MLX" if method is None and "quantization" in snapshot.config else method)
     if snapshot.is_pickled:
         raise LoadError(
-            f"the weights of {visible(folder)} are quantized, and such weights are read from safetensors alone; save "
-            "them as safetensors"
+            f"the weights of {visible(folder)} are quantized, and attn reads those from safetensors only; save them "
+            "as safetensors"
         )
     tensors = QuantizedTensors(store, folder)
     for field, kind in _TYPES.items():

@@ -17,11 +17,7 @@ from attncli.checkpoints.tensors import Store, Stored
 
 
 class Shards(Store):
-    """The tensors of a folder.
-
-    Raises:
-        LoadError: a file is damaged.
-    """
+    """The tensors of a folder; LoadError if a file is damaged."""
 
     def __init__(self, files: CheckpointFolder) -> None:
         self._map = cache(lambda file: map_weights(files.path / file))

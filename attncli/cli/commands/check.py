@@ -16,24 +16,22 @@ def check(
     environment: Environment,
     load: options.Load,
     output: options.DocumentOutput,
-    text: Annotated[
-        list[str] | None, argument("Sentences; - reads them from standard input. Default: built in.", "TEXT")
-    ] = None,
+    text: Annotated[list[str] | None, argument("Sentences; - reads standard input. Default: built in.", "TEXT")] = None,
     file: options.File = None,
     column: options.Column = None,
     target: options.Target = None,
     chat: options.Chat = False,
     model: Annotated[
-        str | None, options.model_option("The checkpoint to check.", "NAME_OR_FOLDER", "-m", setting=None)
+        str | None, options.model_option("Check this checkpoint.", "NAME_OR_FOLDER", "-m", setting=None)
     ] = None,
     layer: options.EveryLayer = None,
     no_special: options.NoSpecial = False,
     fail_on: options.FailOn = None,
 ) -> None:
-    """Say what is wrong with a checkpoint's attention; exit with 1 if something is.
+    """Check the attention of a checkpoint for errors; exit with 1 on findings.
 
-    Without a text it runs on sentences of its own. Where a model does not call the attention function of
-    transformers, its attention is looked for in modules with Attention in the name of their class.
+    Without a text, attn uses sentences of its own. If a model does not call the attention function of transformers,
+    attn traces the modules whose class has Attention in its name.
 
     Examples:
     attn check -m demo
@@ -47,7 +45,7 @@ def check(
     from attncli.render.findings import report_parts
 
     if model is None:
-        raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
+        raise UsageError("give a checkpoint: -m NAME_OR_FOLDER")
     codes, chosen = parse_fail_on(fail_on), output.chosen()
     texts = options.TextOptions(text, file, column, chat=chat)
     sentences = list(texts_of(texts, environment)) if any((text, file, column)) else []

@@ -58,14 +58,16 @@ class _Line(NamedTuple):
 def config(
     context: typer.Context,
     environment: Environment,
-    format_: Annotated[Literal["table", "json"] | None, options.output_option("Default: table.", letter="-F")] = None,
+    format_: Annotated[
+        Literal["table", "json"] | None, options.output_option("Choose the format. Default: table.", letter="-F")
+    ] = None,
 ) -> None:
-    """Say what the options are set to where a run does not name them.
+    """Show current settings and where they come from.
 
-    A flag goes before the environment, that before the table [tool.attncli] of the working directory's pyproject.toml,
-    that before attncli/attncli.toml in $XDG_CONFIG_HOME (else ~/.config), that before the default.
+    A flag overrides the environment. The environment overrides [tool.attncli] in the pyproject.toml of the working
+    directory. That overrides attncli/attncli.toml in $XDG_CONFIG_HOME, which is ~/.config by default.
 
-    -F json has the versions that all machines of a cluster share, for --on.
+    -F json adds the versions that all machines of a cluster must share, for --on.
 
     Examples:
     attn config
@@ -99,7 +101,7 @@ def _lines(inspect: Any) -> tuple[list[_Line], list[_Line]]:
             if one.unsets_offline:
                 ignored.append(_Line(name, value, one.place, "a project cannot switch it off"))
             elif one is not first[name]:
-                ignored.append(_Line(name, value, one.place, f"{first[name].place} goes before it"))
+                ignored.append(_Line(name, value, one.place, f"overridden by {first[name].place}"))
             elif name in left_out:
                 ignored.append(_Line(name, value, one.place, left_out[name]))
             else:
@@ -115,7 +117,7 @@ def _without_option() -> Iterator[_Line]:
     for name in sorted(os.environ.keys() - {*names, "ATTN_DEBUG"}):
         if name.startswith("ATTN_"):
             flag = dashed(name.removeprefix("ATTN_").lower())
-            why = f"it takes a flag, --{flag}, in each run"
+            why = f"a flag only; give --{flag} in each run"
             if flag not in FLAGS_ALONE:
                 why = f"there is no such variable{did_you_mean(name, names)}"
             yield _Line(None, os.environ[name], name, why)

@@ -56,8 +56,8 @@ def diff(
 ) -> None:
     """Show what changed between two sentences, checkpoints or traces.
 
-    The heads that changed most come first, then the cells, then two maps and their difference. Of two checkpoints on
-    several sentences it is the heads alone. It ends with 0 whether or not they differ.
+    It prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
+    Two checkpoints on several sentences are compared by head alone. The exit code is 0 whether or not they differ.
 
     Examples:
     attn diff "time flies like an arrow" "fruit flies like an arrow"

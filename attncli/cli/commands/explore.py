@@ -57,7 +57,7 @@ def explore(
 
     words = request.text or [TEXT]
     if len(words) > 1 and any(" " in word for word in words):
-        raise UsageError(f"{len(words)} sentences, and one is explored at a time; attn diff compares two")
+        raise UsageError(f"{len(words)} sentences; attn explore takes one, attn diff two")
     query = Query(" ".join(words), request.pair, request.target, request.mask)
     state = ViewState(query, ramp=ramp)
     is_toy = any(True for _ in request.toy.explicit_values()) or request.target is not None  # the demo has no encoder

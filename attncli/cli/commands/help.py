@@ -13,9 +13,9 @@ from attncli.cli.groups import argument
 def help(  # noqa: A001
     context: typer.Context,
     environment: Environment,
-    words: Annotated[list[str] | None, argument("A topic or a command. Default: the list of them.", "TOPIC")] = None,
+    words: Annotated[list[str] | None, argument("A topic or a command. Default: a list of them.", "TOPIC")] = None,
 ) -> None:
-    """Show the help of a command, or on a topic.
+    """Show the help of a command or a topic.
 
     Examples:
     attn help

@@ -13,6 +13,7 @@ import typer
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
+from attncli.cli.terminal import is_accessible
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Inspection(Options):
     on: Annotated[
         str | None,
         options.model_option(
-            "Compute the parts of -o FOLDER/ on Ray: here, or on all machines of the cluster that this one is in.",
+            "Compute the parts of -o FOLDER/ on Ray, here or on a cluster.",
             "ray|ray://HOST:PORT",
             rare=True,
         ),
@@ -51,8 +52,9 @@ def inspect(
 ) -> None:
     """Show the attention of a sentence, from its tokens to a heat map per head.
 
-    In html it is a page to look around in, for any browser; --show q,k adds q×k. In pdf and png it is a figure
-    for a paper, its maps alone.
+    -o x.html writes an interactive page, -o x.pdf or x.png a figure of the maps.
+
+    --show takes tokens, shapes, embeddings, q, k, v, scores, mask, weights, heatmap, output, metrics and proof.
 
     Examples:
     attn inspect "time flies like an arrow"
@@ -148,9 +150,9 @@ def _check_outputs(save: Path | None, path: Path | None) -> None:
     if save is None:
         return
     if path is not None and save.absolute() == path.absolute():
-        raise UsageError(f"--save and --output both name {save}; give each a file of its own")
+        raise UsageError(f"--save and --output both name {save}; give two files")
     if (ending := save.suffix).removeprefix(".") in MEANINGS:
-        raise UsageError(f"--save keeps a trace, in a file such as x.safetensors; -o x{ending} writes a {ending} file")
+        raise UsageError(f"--save writes a trace, such as x.safetensors; use -o x{ending} for {ending}")
 
 
 def _derivation(derive: options.Derive, request: options.CommonOptions) -> tuple[Derivation, Indices | None]:
@@ -195,13 +197,13 @@ def _draw(
             height = canvas.height
             if height is not None:  # what was noted above the view takes lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)
-            layout = Layout(trace, view, palette, canvas.width, height, output.all_)
+            layout = Layout(trace, view, palette, canvas.width, height, output.all_, is_accessible())
             canvas.show(layout.renderables(), _title(trace))
             for note in layout.notes():
                 environment.note(note)
             before = environment.noted_lines
         if layout is None:
-            raise InputError("there is nothing to draw: no sentence could be read")
+            raise InputError("nothing to draw: no sentence could be read")
 
 
 def _write_figure(

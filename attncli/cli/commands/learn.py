@@ -36,10 +36,8 @@ def learn(
         list[str] | None, argument("A sentence of up to 8 words. Default: time flies like an arrow.", "TEXT")
     ] = None,
     lesson: Annotated[
-        Literal["one", "several", "causal", "cross"] | None,
-        options.choice_option(
-            "One head, several heads, a causal mask, or cross-attention between two texts. Default: one."
-        ),
+        Literal["one", "multi", "causal", "cross"] | None,
+        options.choice_option("One head, multi-head, a causal mask, or cross-attention of two texts. Default: one."),
     ] = None,
     query: Annotated[
         str | None,
@@ -51,9 +49,9 @@ def learn(
 ) -> None:
     """Walk one query through a layer, step by step, in numbers that you can redo.
 
-    Every number is made of numbers above it. In a terminal each step has a screen: Enter goes on, b goes back, q ends.
-    In a pipe or a file it is one text.
-    Each lesson ends with an exercise.
+    You can redo every number from the numbers above it. In a terminal each step has a screen: Enter shows the next
+    one, b the one before, q ends. A large terminal gets large numbers, for a projector.
+    In a pipe or a file all steps are one text. Each lesson ends with an exercise.
 
     Examples:
     attn learn
@@ -77,7 +75,7 @@ def _steps(walked: Walk, canvas: Terminal | PictureFile) -> list[LessonStep]:
     from attncli.render.bars import TableFormat
     from attncli.render.learn import PRECISION, Steps
 
-    return Steps(walked, TableFormat(canvas.palette("viridis"), canvas.width, PRECISION)).all()
+    return Steps(walked, TableFormat(canvas.palette("viridis"), canvas.width, PRECISION), canvas.height).all()
 
 
 def _in_screens(environment: Environment, walked: Walk, output: options.PictureOutput) -> None:
@@ -98,7 +96,7 @@ def _in_screens(environment: Environment, walked: Walk, output: options.PictureO
                 count = len(steps)
                 canvas.turn()
                 canvas.show(steps[place].parts)
-                prompt = f"\n{place + 1} of {count} · Enter goes on, b goes back, q ends "
+                prompt = f"\n{place + 1} of {count} · Enter: next, b: back, q: quit "
                 canvas.stream.write(canvas.palette("viridis").fit(prompt))
             while (step := _STEPS.get(os.read(descriptor, 32))) is None:
                 pass

@@ -29,11 +29,9 @@ class TokenizeOptions(Options):
     vocab: options.Vocab = None
     model: Annotated[
         str | None,
-        options.model_option(
-            "A checkpoint, for its tokenizer alone; without it, --vocab.", "NAME_OR_FOLDER", "-m", setting=None
-        ),
+        options.model_option("Use a checkpoint's tokenizer. Default: --vocab.", "NAME_OR_FOLDER", "-m", setting=None),
     ] = None
-    truncate: Annotated[bool, options.model_option("Cut to the tokens that the model has positions for.")] = False
+    truncate: Annotated[bool, options.model_option("Cut texts to the most tokens that the model reads.")] = False
     from_: options.From = None
 
 
@@ -41,10 +39,10 @@ def tokens(
     environment: Environment,
     request: TokenizeOptions,
     output: options.OutputOptions,
-    hide_special: Annotated[bool, options.choice_option("Leave the special tokens out of the view.")] = False,
-    words: Annotated[bool, options.choice_option("One line a word, with its pieces.")] = False,
+    hide_special: Annotated[bool, options.choice_option("Hide the special tokens.")] = False,
+    words: Annotated[bool, options.choice_option("Show one word per line, with its pieces.")] = False,
 ) -> None:
-    """Show the tokens of a sentence: ids, places, words, what the vocabulary lacks.
+    """Show the tokens of a sentence: ids, positions, words, unknown pieces.
 
     Examples:
     attn tokens -m demo "time flies like an arrow"
@@ -78,7 +76,7 @@ def tokens(
                 canvas.show(tokens_parts(one, choice, palette, canvas.width), title)
                 is_empty = False
             if is_empty:
-                raise InputError("there is nothing to draw: no sentence could be read")
+                raise InputError("nothing to draw: no sentence could be read")
     if stream.failures:
         raise typer.Exit(ExitCode.INPUT)
 

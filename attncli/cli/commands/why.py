@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from attncli.cli import options
@@ -27,17 +28,17 @@ def why(
     top: Annotated[
         int | None,
         options.view_option(
-            "Dimensions, or keys of a row, in the table; the rest is summed up. Default: 8.", "N", low=1, high=1_000_000
+            "List this many dimensions or keys, and sum the rest. Default: one screen.", "N", low=1, high=1_000_000
         ),
     ] = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
 ) -> None:
-    """Say why a query attends to a key, stage by stage, in numbers that add up.
+    """Explain why a query attends to a key, stage by stage, in numbers that add up.
 
-    One head is taken apart, from q·k as a sum over dimensions to what the weight carries; several heads have a line
-    each. Without --key the whole row is explained, its keys by weight.
+    One head is taken apart, from q·k as a sum over dimensions to the key's contribution; several heads have a line
+    each. Without --key it lists all keys of the query by weight. A word of several pieces is its last piece.
 
     Examples:
     attn why "time flies" --query flies --key time --head 3
@@ -56,6 +57,9 @@ def why(
     chosen = output.chosen()
     (trace,) = traces_of(environment, request, only="attn why explains")
     explained = explain(trace, query[0], key[0] if key else None)
+    pieces = [trace.query_tokens.pieces_note(query[0]), *([trace.key_tokens.pieces_note(key[0])] if key else [])]
+    for note in (notes := [*filter(None, pieces)]):
+        environment.note(note)
     for warning in warnings_of_rows(trace, [one if isinstance(one, AttentionRow) else one.row for one in explained]):
         environment.note(f"warning: {warning}")
     if chosen == "json":
@@ -68,7 +72,9 @@ def why(
 
     with output.view(environment, chosen, "why") as canvas:
         table = TableFormat(canvas.palette(colormap or "viridis"), canvas.width, precision, ramp)
-        page = WhyPage(trace, explained, top or 8, table)
+        page = WhyPage(trace, explained, top, table, canvas.height)
+        if canvas.height is not None:
+            page = replace(page, lines=canvas.height - len(notes) - len(page.notes()))
         canvas.show(page.parts(), trace.text or trace.target or "")
     for note in page.notes():
         environment.note(note)

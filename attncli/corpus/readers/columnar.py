@@ -56,7 +56,7 @@ def _next_row(reader: Iterator[list[str]]) -> list[str] | Failure | None:
     try:
         return next(filter(None, reader), None)
     except csv.Error as error:
-        return Failure(f"it is no row: {error}; a quote within quotes is doubled")
+        return Failure(f"not a row: {error}; double a quote within quotes")
 
 
 def _column_index(header: Sequence[str], name: str, column: str) -> int:
@@ -79,7 +79,7 @@ def read_parquet(file: SentenceFile, column: str, chat: bool = False) -> Iterato
         kind = schema.field(_column_index(schema.names, name, column)).type
         if not (_is_text(kind) or (chat and _is_list(kind))):
             raise InputError(f"column '{visible(column)}' of {name} is {visible(str(kind))}; expected text")
-        null = Failure(f"its '{visible(column)}' is no text")
+        null = Failure(f"its '{visible(column)}' is not text")
         groups = range(table.num_row_groups)
         batches = (batch for group in groups for batch in table.iter_batches(_ROWS, [group], [column], False))
         texts = chain.from_iterable(_values(batch.column(0), name) for batch in batches)

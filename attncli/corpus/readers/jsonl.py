@@ -43,13 +43,13 @@ def no_such_column(name: str, names: Sequence[str]) -> str:
 
 
 def _parse(line: bytes, name: str) -> dict[str, Any] | Failure:
-    why = "it is no JSON object"
+    why = "not a JSON object"
     try:
         record = orjson.loads(line) if len(line) <= MAX_BYTES else None
         if isinstance(record, dict):
             return record
     except orjson.JSONDecodeError as error:
-        why = f"it is no JSON: {visible(str(error))}"
+        why = f"not JSON: {visible(str(error))}"
     text = decode(line, name)  # which may be no text at all
     return text if isinstance(text, Failure) else Failure(why)
 
@@ -60,7 +60,7 @@ def _text(record: dict[str, Any], column: str, chat: bool) -> str | Failure:
     value = record[column]
     if chat and isinstance(value, list):
         return conversation_of(value)
-    return value if isinstance(value, str) else Failure(f"its '{visible(column)}' is no text")
+    return value if isinstance(value, str) else Failure(f"its '{visible(column)}' is not text")
 
 
 def conversation_of(value: Any) -> str | Failure:

@@ -74,4 +74,6 @@ def _refuse_binary(line: bytes, ahead: bytes, name: str) -> None:
     if line.startswith(_MARKS) or b"\0" in line + ahead:
         hint = "; --from reads a saved trace" if name.endswith(".safetensors") else ""
         hint = "; the name of a Parquet file ends in .parquet" if line.startswith(b"PAR1") else hint
-        raise InputError(f"{name} is packed, binary or in another encoding; expected UTF-8, one sentence a line{hint}")
+        raise InputError(
+            f"{name} is compressed, binary or in another encoding; expected UTF-8, one sentence a line{hint}"
+        )

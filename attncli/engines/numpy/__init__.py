@@ -242,7 +242,7 @@ def _parse_mask(mask: str | None) -> Expression | None:
 def _check_target(target: str | None) -> None:
     """Raise UsageError for a target, as no model here has a decoder beside an encoder."""
     if target is not None:
-        raise UsageError("--target needs an encoder-decoder model or the toy layer; here use --pair for a second text")
+        raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
 
 
 def _is_finite(array: np.ndarray[Any, Any]) -> bool:
@@ -278,9 +278,7 @@ def refusal(name: str, reason: UnsupportedError, engine: str, is_gguf: bool) -> 
     shown, why = visible(name), visible(str(reason))
     if is_gguf:
         return NotExposedError(f"{shown} is a GGUF file, and the native engine does not compute it: {why}")
-    return NotExposedError(
-        f"--engine {engine}: the native engine does not compute {shown}: {why}; leave the option out"
-    )
+    return NotExposedError(f"--engine {engine}: the native engine does not compute {shown}: {why}; drop the option")
 
 
 class _OpenFiles(NamedTuple):
@@ -327,8 +325,8 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[NativeTokenize
 def check_options(options: LoadOptions) -> None:
     """Raise UnsupportedError for options that only transformers can fulfil."""
     if options.device != "cpu" or options.device_map is not None:
-        raise UnsupportedError("it runs on the CPU alone")
+        raise UnsupportedError("it runs on the CPU only")
     if options.dtype not in (None, "float32"):
-        raise UnsupportedError("it computes in float32 alone")
+        raise UnsupportedError("it computes in float32 only")
     if options.trust_remote_code:
-        raise UnsupportedError("it runs no code that a checkpoint brings")
+        raise UnsupportedError("it runs no code of a checkpoint")

@@ -39,7 +39,7 @@ def model_spec(fields: ConfigReader) -> ModelSpec:
     """
     family = fields.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES.keys() | TOWERS.keys():
-        raise UnsupportedError(f"the architecture {family} is not among its own")
+        raise UnsupportedError(f"the architecture {family} is not supported")
     try:
         with np.errstate(all="ignore"):  # an extreme number overflows here as it does in torch
             spec = FAMILIES[family](fields) if family in FAMILIES else _tower(fields, TOWERS[family])
@@ -373,7 +373,7 @@ def _ropes_of_gemma3(fields: ConfigReader, width: int, positions: int, _: float)
     long = {**(parameters.get(WHOLE) or {"rope_type": "default"}), **(fields.get("rope_scaling", None) or {})}
     thetas = fields.get("rope_theta", 1_000_000.0), fields.get("rope_local_base_freq", 10_000.0)
     if parameters.keys() - {WHOLE, WINDOWED}:
-        raise UnsupportedError("its rotary parameters are of other kinds of layers")
+        raise UnsupportedError("its rotary parameters name other kinds of layers")
     return {
         WHOLE: rope_of(long, {"rope_theta": thetas[0]}, width, positions),
         WINDOWED: rope_of(parameters.get(WINDOWED) or {}, {"rope_theta": thetas[1]}, width, positions),

@@ -39,7 +39,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     if not isinstance(architecture, str):
         raise file.damaged("it names no architecture")
     if architecture not in ARCHITECTURES:
-        raise UnsupportedError(f"the architecture {architecture} of a GGUF file is not among its own")
+        raise UnsupportedError(f"the architecture {architecture} of a GGUF file is not supported")
     prefix = f"{architecture}."
     fields = ConfigReader(
         {

@@ -33,8 +33,7 @@ def announce_import(what: str, snapshot: Snapshot) -> None:
     """
     if snapshot.gguf is not None:
         raise LoadError(
-            f"{visible(snapshot.name)} is a GGUF file, which the native engine alone reads; this takes a checkpoint's "
-            "folder"
+            f"{visible(snapshot.name)} is a GGUF file, which the native engine alone reads; give a checkpoint's folder"
         )
     check_supported(snapshot.name, snapshot.config)
     require(what, "torch", "transformers")
@@ -101,6 +100,6 @@ def check_supported(name: str, config: Mapping[str, Any]) -> None:
             raise NotExposedError(f"{visible(name)} ({kind}) {_REFUSED[kind]}")
         if chosen := [each for each in classes if each in _GLOBAL_TOKENS] if isinstance(classes, list) else ():
             raise NotExposedError(
-                f"{visible(name)} ({chosen[0]}) lets some tokens see all others, with queries and keys of other "
-                "matrices; attn reads the band alone, of a base model"
+                f"{visible(name)} ({chosen[0]}) has global tokens with matrices of their own; attn reads the band "
+                "of a base model"
             )

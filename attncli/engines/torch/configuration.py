@@ -87,6 +87,6 @@ def start_id(name: str, config: Any, tokenizer: Any) -> int | None:
     if start is None or (type(start) is int and start in tokenizer.get_vocab().values()):
         return start
     raise LoadError(
-        f"the configuration of {visible(name)} says that its decoder begins with {visible(repr(start)[:50])}; expected "
+        f"the configuration of {visible(name)} starts its decoder with {visible(repr(start)[:50])}; expected "
         "decoder_start_token_id to be the id of a token"
     )

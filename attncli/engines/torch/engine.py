@@ -69,7 +69,7 @@ class Checkpoint(OpenModel):
     ) -> None:
         expression = None if mask is None else parse(mask)
         if generate and expression is not None:
-            raise UsageError("--generate lets the model write under its own mask; drop --mask")
+            raise UsageError("--generate uses the model's own mask; drop --mask")
         # All that the configuration tells comes before the weights are read.
         self.snapshot, self.part = snapshot, find_text_model(snapshot, options)
         self.name = model = snapshot.name
@@ -163,9 +163,7 @@ class Checkpoint(OpenModel):
     def check_target(self, target: str | None) -> None:
         """Raise UsageError for a target that the model has no decoder for."""
         if target is not None and not self.is_encoder_decoder:
-            raise UsageError(
-                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
-            )
+            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
 
     def read_for_both(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; a decoder without a target is given the sentence itself."""

@@ -32,7 +32,7 @@ def check_causal(name: str, part: TextModel) -> None:
     is_encoder = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
     if part.tower is not None:
         if not hasattr(part.model_class, "get_output_embeddings") or not part.model_class.can_generate():
-            raise NotExposedError(f"{shown} writes no text as it is loaded; --generate needs a causal model")
+            raise NotExposedError(f"{shown} generates no text as it is loaded; --generate needs a causal model")
         return
     brings_its_own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if is_encoder or not (type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or brings_its_own):
@@ -63,7 +63,7 @@ class Writer:
         if self.limit is not None and length + count > self.limit:
             raise InputError(
                 f"{length} tokens and --generate {count} make {length + count}, {visible(self.name)} reads at most "
-                f"{self.limit}; shorten one of them"
+                f"{self.limit} tokens; shorten one of them"
             )
         room_for(self.base, length + count, 1, is_watched=True)
         inputs = {name: list(ids) for name, ids in sentence.inputs.items()}

@@ -196,8 +196,8 @@ def _check_weights(
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(_AFTER_ATTENTION))
     if missing:
         raise LoadError(
-            f"the weights of {visible(name)} lack {len(missing)} of the model's tensors ({visible(missing[0])}, …), "
-            "which would be random numbers; check that the files belong to this config.json"
+            f"the weights of {visible(name)} lack {len(missing)} of the model's tensors ({visible(missing[0])}, …); "
+            "check that the files belong to this config.json"
         )
     return notes
 

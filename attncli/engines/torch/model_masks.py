@@ -97,11 +97,11 @@ class BlankCheckpoint(Checkpoint):
             raise InputError(f"{len(sentences)} × {longest} tokens do not fit into memory; give fewer sentences")
         name = visible(self.name)
         if len(sentences) > 1 and "attention_mask" not in self.parameters:
-            raise NotExposedError(f"{name} takes no attention mask, so that it sees padding; give one sentence")
+            raise NotExposedError(f"{name} takes no attention mask, so padding would be seen; give one sentence")
         most = selected_keys(self.model.config)
         if most is not None and most < longest:
             raise NotExposedError(
-                f"a query of {name} attends to the {most} keys whose content it ranks first, which depends on the "
+                f"a query of {name} attends to the {most} keys that it ranks first, so its mask depends on the "
                 f"weights; give at most {most} tokens"
             )
 

@@ -173,8 +173,8 @@ class Recorder:
         _, count, queries, keys = call.shape
         if (queries, keys) != (rows, columns):
             raise UnknownPositionsError(
-                f"layer {sublayer[0]} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
-                "positions that are no tokens are not supported in it"
+                f"layer {sublayer[0]} has {queries} queries and {keys} keys where {rows} and {columns} were "
+                "expected; positions without a token are not supported there"
             )
         heads = self.request.heads.resolve(count, f"layer {sublayer[0]}")
         if self.request.audits:
@@ -223,7 +223,7 @@ def joined(sublayer: Sublayer, calls: Sequence[AttentionCall]) -> AttentionCall:
     calls = sorted(calls, key=lambda call: -1 if call.q is None else call.q.shape[-1], reverse=True)
     first, *others = calls
     if not all(_has_same_scores(first, other) for other in others):
-        raise NotExposedError(f"layer {sublayer[0]} makes its weights of {len(calls)} softmax, no single one")
+        raise NotExposedError(f"layer {sublayer[0]} makes its weights of {len(calls)} softmaxes; attn reads one")
     if first.unsupported is not None:
         raise NotExposedError(f"layer {sublayer[0]} {first.unsupported}")
     if not others:

@@ -58,7 +58,7 @@ def run(model: Any, part: Any, batch: PaddedBatch, request: RecordRequest, kinds
             if request.mask is None and not request.is_blank:
                 verify_unmodified(model, recorder, forward)
             return recorder
-        _log.info("the model does not call the attention function that it is given: its own softmax is traced")
+        _log.info("the model does not call transformers' attention function; tracing its softmax")
         set_backend(model, "eager")
     if request.mask is not None:
         raise NotExposedError(f"{architecture} makes its own mask, which --mask cannot replace")

@@ -121,8 +121,8 @@ def find_text_model(snapshot: Snapshot, options: LoadOptions) -> TextModel:
         raise NotExposedError(f"{shown} reads {_READ.get(main_input, main_input)}, not text; give a text model")
     if not is_counted(part.config):
         raise NotExposedError(
-            f"{shown} is no text model with attention layers: its configuration counts no layers or no heads; Mamba, "
-            "RWKV and models of several parts without a language model are not supported"
+            f"{shown} has no attention layers over text: its configuration counts no layers or no heads. Mamba and "
+            "RWKV are not supported"
         )
     _check_count(name, part.config)
     return part
@@ -134,7 +134,7 @@ def _check_types(name: str, config: Any) -> None:
         setting = getattr(config, field_name, None)
         if not isinstance(setting, kind | None):
             raise LoadError(
-                f"the configuration of {visible(name)} says that its {field_name} is {visible(repr(setting)[:50])}; "
+                f"the configuration of {visible(name)} has {field_name} {visible(repr(setting)[:50])}; "
                 f"expected a {kind.__name__}"
             )
 
@@ -148,11 +148,7 @@ def _check_count(name: str, config: Any) -> None:
 
 
 def _tower(name: str, config: Any, inner: Any) -> TextModel:
-    """Find a language model inside of another model.
-
-    Raises:
-        NotExposedError: there is none that reads tokens.
-    """
+    """Find a language model inside of another model; NotExposedError if there is none that reads tokens."""
     if is_counted(inner):
         _check_count(name, inner)  # before it is built
     model_class = _class_of(config)
@@ -172,7 +168,7 @@ def _tower(name: str, config: Any, inner: Any) -> TextModel:
     if isinstance(alone, type):
         return TextModel(inner, config, alone, renamed={_PREFIX: ""})
     raise NotExposedError(
-        f"{visible(name)} ({visible(str(config.model_type))}) has no part that reads tokens alone; give a text model"
+        f"{visible(name)} ({visible(str(config.model_type))}) has no part that reads only tokens; give a text model"
     )
 
 

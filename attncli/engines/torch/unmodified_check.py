@@ -75,7 +75,7 @@ def _unmodified_outputs(recorder: Recorder, forward: Callable[[], None]) -> Outp
             return
         caller, sublayer = next(order, (None, None))
         if caller != id(module) or sublayer is None:
-            raise NotExposedError("without attn, the model runs its attention layers in another order")
+            raise NotExposedError("the unmodified model runs its attention layers in another order")
         if sublayer in recorder.outputs:
             again[sublayer] = output[0] if isinstance(output, list | tuple) else output
         if recorder.is_last(sublayer):

@@ -46,8 +46,8 @@ def blank_model(name: str, part: TextModel, options: LoadOptions) -> Any:
         size = sum(buffer.nbytes for buffer in model.buffers() if buffer.is_meta)
         if size > _MOST_BYTES:
             raise InputError(
-                f"the configuration of {visible(name)} asks for tables of {size} bytes, such as one of all positions, "
-                f"and at most {_MOST_BYTES} can be built"
+                f"the configuration of {visible(name)} asks for tables of {size} bytes; attn builds "
+                f"at most {_MOST_BYTES} bytes"
             )
         for module in model.modules():
             for key, parameter in module._parameters.items():

@@ -6,11 +6,10 @@ Maps of heads have tokens along both axes (`maps.py`); any other view is drawn a
 from __future__ import annotations
 
 import io
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import UsageError
+from attncli.errors import UsageError, require
 from attncli.formats.figures.size import Size
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
@@ -33,12 +32,12 @@ def check_figures(output: Path | None = None, chosen: str = "") -> None:
         chosen: the format, if it is one that is no text.
 
     Raises:
-        UsageError: one of the two is missing.
+        UsageError: there is no file.
+        LoadError: what draws is not installed.
     """
     if chosen and output is None:
-        raise UsageError(f"--format {chosen} writes a file; say where with --output figure.{chosen}")
-    if find_spec("matplotlib") is None:
-        raise UsageError("figures need the matplotlib library: pip install 'attncli[figures]'")
+        raise UsageError(f"--format {chosen} writes a file; give --output figure.{chosen}")
+    require("a figure", "matplotlib")
 
 
 def figure_of(trace: Trace, view: View | None = None, colormap: str = "viridis", size: Size | None = None) -> Figure:

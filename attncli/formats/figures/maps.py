@@ -132,12 +132,10 @@ def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
 
 def _title(trace: Trace, layer: LayerTrace, head: int) -> str:
     label = layer.head_label(head)
-    if len(trace.layers) == 1:
-        return titled("head", label)
     short = (
         f"L{layer.label}{_kind(layer)}" if isinstance(layer.label, int) else titled("layer", layer.label) + _kind(layer)
     )
-    return f"{short} H{label}" if isinstance(label, int) else f"{short} {label}"
+    return f"{short} H{label}" if isinstance(label, int) else " ".join(dict.fromkeys([short, label]))
 
 
 def _kind(layer: LayerTrace) -> str:
@@ -257,7 +255,7 @@ def _add_key(
             found.append((at, text))
     bar.set_ticks([at for at, _ in found], labels=[text for _, text in found])
     first = trace.layers[0]
-    bar.set_label(first.measure + (f", {titled('layer', first.label)}{_kind(first)}" if len(trace.layers) == 1 else ""))
+    bar.set_label(f"{first.measure}, {scale.ramp} scale")
     entries: list[tuple[Artist | tuple[Artist, ...], str]] = []
     if not all(each.picture.allowed.all() for each in maps):
         entries.append((Patch(linewidth=0, **_HATCHED), "masked"))

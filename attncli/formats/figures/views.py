@@ -33,8 +33,8 @@ def draw_view(drawings: Sequence[Drawing]) -> Figure:
     width, height = ((side + 2 * _MARGIN) / INCH for side in (columns * _CELL, len(lines) * _LINE))
     if max(width, height) > _TALLEST:
         raise InputError(
-            f"the view has {len(lines)} lines of {columns} cells, more than a page has room for; show less of it, or "
-            "give svg or html"
+            f"the view has {len(lines)} lines of {columns} cells, more than a page holds; show less, or give svg or "
+            "html"
         )
     figure = Figure(figsize=(width, height), facecolor=THEME.background_color.hex)
     left, low = _MARGIN / width / INCH, _MARGIN / height / INCH

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from attncli.analysis.labels import HeadKey, labels_of_heads, most_telling
 from attncli.errors import InputError, UsageError
 from attncli.formats.json_stream import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
-from attncli.render.heatmap import scale_of_layer
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
 from attncli.render.sections import headline, proof_line
 from attncli.text import visible
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SCHEMA = "attncli.page/1"
 
 # One script: each file uses what the ones before it define.
-_SCRIPTS = ["data", "colors", "heatmap", "lines", "thumbnails", "cell", "link", "saving", "main"]
+_SCRIPTS = ["data", "colors", "heatmap", "sentence", "thumbnails", "cell", "link", "saving", "main"]
 _ALWAYS = frozenset({"tokens", "shapes", "mask", "weights", "heatmap", "proof"})
 _MOST_CELLS = 4096 * 4096  # of one head: a browser's canvas ends at 16384 pixels, and each of them is held as a number
 
@@ -47,11 +47,11 @@ def check_page(show: frozenset[str] | None) -> None:
     parts = (show or frozenset()) - _ALWAYS
     if others := parts - {"q", "k"}:
         raise UsageError(
-            f"--show {','.join(sorted(others))} does not apply to html, whose page holds the weights and the "
-            "mask, and with --show q,k the queries and keys"
+            f"--show {','.join(sorted(others))} does not apply to html; its page shows weights and mask, and q and "
+            "k with --show q,k"
         )
     if len(parts) == 1:
-        raise UsageError("a page of html draws q×k from both; write --show q,k")
+        raise UsageError("q×k needs both; give --show q,k")
 
 
 def write_page(traces: Iterable[tuple[int, Trace]], view: View, colormap: str) -> Iterator[str]:
@@ -71,8 +71,8 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
     for layer, cells in layers:
         if len(cells.rows) * len(cells.columns) > _MOST_CELLS:
             raise InputError(
-                f"layer {layer.layer} has {len(cells.rows)} × {len(cells.columns)} cells a head, more than a browser "
-                "draws (4096 × 4096); choose rows and columns with --query and --key"
+                f"layer {layer.layer} has {len(cells.rows)} × {len(cells.columns)} cells a head; a browser draws at "
+                "most 4096 × 4096. Choose with --query and --key"
             )
     style, script = _asset("style.css"), "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
     opening, closing = _asset("template.html").split("<!-- data -->")
@@ -121,11 +121,20 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
             sequences.append(listed)
         return sequences.index(listed)
 
+    labels = labels_of_heads(trace)
+    heads = {_key(layer, head): (place, head) for place, (layer, _) in enumerate(layers) for head in layer.heads}
+    (start,) = (heads[head] for head in most_telling([*heads], labels, 1))
+    words = [
+        row
+        for row, index in enumerate(layers[start[0]][1].rows)
+        if not trace.sides(layers[start[0]][0])[0][index].special
+    ]
     texts = {"text": trace.text, "pair": trace.pair, "target": trace.target}
     return {
         "schema": SCHEMA,
         "title": headline(trace, Palette()).plain.replace("\n", " · "),
         **{name: None if text is None else visible(text) for name, text in texts.items()},
+        "start": {"place": start[0], "head": start[1], "row": words[-1] if words else 0},
         "ramp": view.ramp or DEFAULT_RAMP,
         "widest": WIDEST,
         "colormap": colormap,
@@ -139,15 +148,25 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
                 "columns": place(cells.column_tokens, cells.columns, {}),
                 "mask": visible(str(layer.mask)),
                 "scale": layer.scale,
-                "top": scale_of_layer(trace, view, layer).high,
                 "has_bias": layer.bias is not None,
                 "softcap": layer.softcap,
-                "proof": proof_line(layer, Palette()).plain,
+                "proof": _proof(trace, layer),
+                "labels": {head: own[0].name for head in layer.heads if (own := labels.get(_key(layer, head)))},
             }
             for layer, cells in layers
         ],
         "sequences": sequences,
     }
+
+
+def _key(layer: LayerTrace, head: int) -> HeadKey:
+    return layer.layer, layer.kind, head
+
+
+def _proof(trace: Trace, layer: LayerTrace) -> str:
+    if layer.proof is None:
+        return "proof: not run" + (" (add --engine verify)" if trace.source.kind == "pretrained" else "")
+    return proof_line(layer, Palette()).plain
 
 
 def _layer(

@@ -22,19 +22,25 @@ function colorsOf(name) {
   });
 }
 
-// How far along the colours a number stands, from 0 to 1: what Scale of render/palette.py says of 0 to the largest one.
-function placed(number, top, ramp) {
-  if (top <= 0) return 0;
-  const share = Math.max(0, Math.min(1, number / top));
+const TOP = 1000;  // thousandths, at the end of the colours: no softmax gives more
+
+// How far along the colours a number of thousandths stands, from 0 to 1: what Scale of render/palette.py says.
+function placed(number, ramp) {
+  const share = Math.max(0, Math.min(1, number / TOP));
   if (ramp === "log") return 1 + Math.log(Math.max(share, 1 / page.widest)) / Math.log(page.widest);
   return ramp === "sqrt" ? Math.sqrt(share) : share;
 }
 
-// A function from a cell to its colour, for one colour map, theme, largest number and ramp.
-function painter(colormap, top, ramp) {
+// The number that stands so far along the colours.
+function numberAt(share, ramp) {
+  return ramp === "log" ? TOP * page.widest ** (share - 1) : ramp === "sqrt" ? TOP * share ** 2 : TOP * share;
+}
+
+// A function from a cell to its colour, for one colour map, theme and ramp.
+function painter(colormap, ramp) {
   const colors = colorsOf(colormap);
   const marks = new Map([...MARKS].map(([code, mark]) => [code, channels(mark.color ?? themed("--masked"))]));
-  return (code) => marks.get(code) ?? colors[Math.min(255, Math.floor(placed(code, top, ramp) * 256))];
+  return (code) => marks.get(code) ?? colors[Math.min(255, Math.floor(placed(code, ramp) * 256))];
 }
 
 // A colour with little of it left.

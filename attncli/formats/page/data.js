@@ -36,7 +36,7 @@ const maskOf = remembered(unpacked, 4);
 const halvesOf = remembered(async (id) => Float64Array.from(new Uint16Array((await unpacked(id)).buffer), half), 8);
 const headOf = remembered(async (id) => readHead(...id.split("-").map(Number)), 8);
 
-// One head: its tokens, its codes row by row, which cells it may attend to, and the end of its colours.
+// One head: its tokens, its codes row by row, and which cells it may attend to.
 async function readHead(place, head) {
   const layer = page.layers[place];
   const block = element(`weights-${place}-${head}`);
@@ -55,7 +55,7 @@ async function readHead(place, head) {
   const blind = new Set(block.dataset.blind.split(" ").filter(Boolean).map(Number));
   const code = (row, column) => codes[row * width + column];
   const seen = (row, column) => (isAllowed(row, column) ? code(row, column) : MASKED);
-  return { place, head, layer, rows, columns, top: 1000 * layer.top, isAllowed, blind, code, seen, key: block.dataset.key };
+  return { place, head, layer, rows, columns, isAllowed, blind, code, seen, key: block.dataset.key };
 }
 
 // A cell in words, to the digits that the page has.

@@ -5,9 +5,10 @@ const geometry = { size: 0, left: 0, top: 0, rows: 0, columns: 0 };
 
 const longest = (view) => Math.max(view.rows.length, view.columns.length);
 
-// The size at which a whole map is as wide as there is room for, and no more than about 600 pixels.
+// The size at which a whole map is as wide as there is room for, and no higher than most of the window.
 function fittingSize(view) {
-  const room = Math.min(600, element("map-scroll").clientWidth - margin(view.rows, `12${LABEL_FONT}`));
+  const most = Math.max(600, window.innerHeight - 320);
+  const room = Math.min(most, element("map-scroll").clientWidth - margin(view.rows, `12${LABEL_FONT}`));
   return Math.max(longest(view) > 2000 ? 1 : 2, Math.min(44, Math.floor(room / longest(view))));
 }
 // The largest one.
@@ -19,7 +20,7 @@ function drawMap(view) {
   const left = margin(view.rows, font), top = margin(view.columns, font);
   Object.assign(geometry, { size, left, top, rows, columns });
   const context = sized(element("map-cells"), left + columns * size, top + rows * size);
-  const color = view.part === "mask" ? maskPainter() : painter(view.colormap, view.top, view.ramp);
+  const color = view.part === "mask" ? maskPainter() : painter(view.colormap, view.ramp);
   const at = view.part === "mask" ? (row, column) => (view.isAllowed(row, column) ? 1 : MASKED) : view.seen;
   const seen = faded(view, (row, column) => color(at(row, column)));
   context.imageSmoothingEnabled = false;
@@ -113,7 +114,7 @@ function drawLegend(view, color, at) {
   if (view.part === "mask") {
     parts.push(swatch(color(1), "", "attends"));
   } else {
-    parts.push(scaleBar(color, view.top, view.ramp), labelled("span", "weights of the layer"));
+    parts.push(scaleBar(color, view.ramp), labelled("span", `weights, ${view.ramp} scale`));
   }
   for (const [code, mark] of MARKS) if (found.has(code)) parts.push(swatch(color(code), mark.glyph, mark.name));
   if (view.blind.size) parts.push(labelled("span", `! fully masked: ${view.blind.size} of ${view.rows.length} queries`));
@@ -124,10 +125,10 @@ function drawLegend(view, color, at) {
 const BAR = 240;  // pixels
 
 // The colours, and under them the weights that they begin with.
-function scaleBar(color, top, ramp) {
+function scaleBar(color, ramp) {
   const bar = document.createElement("canvas");
   const context = sized(bar, BAR, 28);
-  const colors = Array.from(range(BAR), (x) => numberAt(x / (BAR - 1), top || 1, ramp)).map(color);
+  const colors = Array.from(range(BAR), (x) => numberAt(x / (BAR - 1), ramp)).map(color);
   colors.forEach((each, x) => {
     context.fillStyle = `rgb(${each.join(" ")})`;
     context.fillRect(x, 0, 1, 12);
@@ -135,10 +136,10 @@ function scaleBar(color, top, ramp) {
   context.font = `11${LABEL_FONT}`;
   context.fillStyle = themed("--ink");
   const taken = [];
-  for (const number of [0, top, ...roundNumbers(top)]) {
+  for (const number of [0, TOP, ...roundNumbers()]) {
     const isLow = !number && ramp === "log";  // what is less than it has its colour too
-    const text = (isLow ? "≤" : "") + `${Number((number || (isLow ? top / page.widest : 0)).toPrecision(3)) / 1000}`;
-    const width = context.measureText(text).width, middle = placed(number, top, ramp) * BAR;
+    const text = (isLow ? "≤" : "") + `${Number((number || (isLow ? TOP / page.widest : 0)).toPrecision(3)) / 1000}`;
+    const width = context.measureText(text).width, middle = placed(number, ramp) * BAR;
     const left = Math.max(0, Math.min(BAR - width, middle - width / 2)), right = left + width;
     if (taken.some(([from, to]) => left < to + 6 && right > from - 6)) continue;
     taken.push([left, right]);
@@ -150,16 +151,10 @@ function scaleBar(color, top, ramp) {
   return span;
 }
 
-// The number that stands so far along the colours.
-function numberAt(share, top, ramp) {
-  return ramp === "log" ? top * page.widest ** (share - 1) : ramp === "sqrt" ? top * share ** 2 : top * share;
-}
-
-// Powers of ten, then 5, 2 and 3 of them, below a number.
-function roundNumbers(top) {
-  if (!(top > 0)) return [];
-  const powers = Array.from(range(4), (down) => 10 ** (Math.floor(Math.log10(top)) - down));
-  return [1, 5, 2, 3].flatMap((factor) => powers.map((power) => factor * power)).filter((number) => number < top);
+// Powers of ten, then 5, 2 and 3 of them, below the end of the colours.
+function roundNumbers() {
+  const powers = Array.from(range(4), (down) => TOP / 10 ** down);
+  return [1, 5, 2, 3].flatMap((factor) => powers.map((power) => factor * power)).filter((number) => number < TOP);
 }
 
 function swatch(color, glyph, name) {

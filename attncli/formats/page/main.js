@@ -1,6 +1,6 @@
 // The choices of the reader, and what is drawn anew when one of them changes.
 
-const state = { place: 0, head: page.layers[0].heads[0], row: 0, column: 0, sentences: "all",
+const state = { ...page.start, column: null, sentences: "all",
   ramp: page.ramp, colormap: page.colormap, part: "weights", size: 0, theme: "auto" };
 let view = null;  // the head that is shown, with the choices
 let turn = 0;
@@ -25,9 +25,8 @@ async function choose(changes) {
   showControls();
   element("proof").textContent = view.layer.proof;
   drawMap(view);
-  drawLines(view);
   checkThumbnail(state.place, state.head);
-  moveTo(state.row, state.column);
+  moveTo(state.row, state.column ?? heaviest(view, state.row));
   element("map").ariaBusy = "false";
   if (!before || ["ramp", "colormap", "theme"].some((name) => name in changes) || before.layer.kind !== view.layer.kind) {
     drawThumbnails(view);
@@ -46,15 +45,20 @@ function viewed(head) {
 
 // Other tokens than before: their own columns, cell size and cursor.
 function arrange() {
-  buildLines(view);  // first: the map has the room that they leave
+  buildSentence(view);
   state.size = fittingSize(view);
   state.row = Math.min(state.row, view.rows.length - 1);
-  state.column = Math.min(state.column, view.columns.length - 1);
+  if (state.column !== null) state.column = Math.min(state.column, view.columns.length - 1);
 }
+
+// The key that a query gives most weight.
+const heaviest = (view, row) =>
+  [...range(view.columns.length)].reduce((best, key) => (view.seen(row, key) > view.seen(row, best) ? key : best), 0);
 
 function moveTo(row, column, isSpoken = false) {
   Object.assign(state, { row, column });
   markCell(view, row, column);
+  colorSentence(view, row, column);
   showCell(view, row, column);
   showRow(view, row, column);
   showProducts(view, row, column);
@@ -164,7 +168,7 @@ listenToControls();
 listenToTheme();
 listenToMap();
 listenToThumbnails((place, head) => choose({ place, head }));
-listenToLines(() => view, () => drawLines(view), say);
+listenToSentence((row, column, isSpoken) => moveTo(row ?? state.row, column ?? state.column, isSpoken));
 listenToRow(() => showRow(view, state.row, state.column));
 listenToLink(() => showLink(view, state.row, state.column, 0), say);
 listenToSaving(() => view);

@@ -21,7 +21,7 @@ function pool(head) {
       if (rank(code) > rank(codes[at])) codes[at] = code;
     }
   }
-  return { rows, columns, codes, top: head.top };
+  return { rows, columns, codes };
 }
 
 // What is odd must not get lost among numbers, nor a number among masked cells.
@@ -33,7 +33,7 @@ function buildThumbnails(kind) {
   const heads = [...new Set(places.flatMap((place) => page.layers[place].heads))];
   const grid = element("heads");
   grid.style.gridTemplateColumns = `auto repeat(${heads.length}, auto)`;
-  grid.style.setProperty("--thumb", `${heads.length <= 4 ? 96 : heads.length <= 16 ? 44 : 30}px`);
+  grid.style.setProperty("--thumb", `${heads.length <= 4 ? 96 : heads.length <= 16 ? 46 : 30}px`);
   const cells = [labelled("span", ""), ...heads.map((head) => labelled("span", head))];
   for (const place of places) {
     cells.push(labelled("span", page.layers[place].layer));
@@ -47,11 +47,12 @@ function buildThumbnails(kind) {
 function thumbnail(place, head) {
   const button = document.createElement("div");
   button.setAttribute("role", "radio");
-  button.setAttribute("aria-label", `layer ${page.layers[place].layer}, head ${head}`);
+  const label = page.layers[place].labels[head] ?? "";
+  button.setAttribute("aria-label", `layer ${page.layers[place].layer}, head ${head}${label && `, ${label}`}`);
   button.title = button.getAttribute("aria-label");
   button.dataset.place = place;
   button.dataset.head = head;
-  button.append(document.createElement("canvas"));
+  button.append(document.createElement("canvas"), labelled("span", label));
   return button;
 }
 
@@ -72,7 +73,7 @@ async function drawThumbnails(view) {
 }
 
 function drawThumbnail(canvas, small, view) {
-  const color = painter(view.colormap, small.top, view.ramp);
+  const color = painter(view.colormap, view.ramp);
   canvas.width = small.columns;
   canvas.height = small.rows;
   const drawn = picture(small.columns, small.rows, (row, column) => color(small.codes[row * small.columns + column]));

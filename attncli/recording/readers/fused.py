@@ -98,7 +98,7 @@ def wrong_scale(
         return None
     message = f"q·k is multiplied with √{width}, where it is divided by it as a rule"
     if _are_normalised(query, key):
-        return Finding("unscaled", "note", message, advice="right where queries and keys are normalised")
+        return Finding("unscaled", "note", message, advice="correct if queries and keys are normalised")
     return Finding("unscaled", "error", message, advice=f"divide by √{width}")
 
 

@@ -39,7 +39,7 @@ _UNHEEDED = Finding(
     "error",
     "is_causal=True was ignored: it is a hint about attn_mask, and without one the fast path of evaluation hides no "
     "later key",
-    advice="hand over the causal mask itself, as nn.Transformer.generate_square_subsequent_mask makes it",
+    advice="pass the causal mask itself, as nn.Transformer.generate_square_subsequent_mask makes it",
 )
 
 

@@ -264,8 +264,8 @@ def _check_known(handed: _AttentionArguments) -> None:
     """Raise NotExposedError for what a module hands to its attention function and no LayerTrace can say."""
     if unknown := [name for name, each in handed.more.items() if name not in _KNOWN and _holds_tensor(each)]:
         raise UnknownTensorError(
-            f"{type(handed.module).__name__} hands {', '.join(unknown)} to its attention function; what that does is "
-            "not known here, and leaving it out would show wrong numbers"
+            f"{type(handed.module).__name__} hands {', '.join(unknown)} to its attention function; attn does not "
+            "know what it does, and would show wrong numbers without it"
         )
 
 
@@ -276,7 +276,7 @@ def _holds_tensor(value: Any) -> bool:
 def _check_followed(used: _AttentionArguments, weights: torch.Tensor, allowed: torch.Tensor) -> None:
     """Raise NotExposedError if a query attends to a forbidden key although it has allowed ones."""
     if (weights * (~allowed & allowed.any(dim=-1, keepdim=True))).any():
-        raise NotExposedError(f"{type(used.module).__name__} does not follow --mask; its mask cannot be replaced")
+        raise NotExposedError(f"{type(used.module).__name__} does not follow --mask; drop --mask")
 
 
 def _intersect(handed: _AttentionArguments, chosen: torch.Tensor) -> torch.Tensor:

@@ -176,11 +176,11 @@ class LargeHead:
         """How large cells may be drawn, the largest first: with their number in it, if there are few and in colour."""
         free = self.room.width - self._margin(self._longest_label) - bool(self.sight.boundaries[1])
         each, high = free // self.sight.size[1], self._body // self.sight.size[0]
-        lines = max(min(high, each // 2), 1)
+        lines = max(min(high, (each + 1) // 2), 1)
         wide = min(each, max(2 * lines + 2, _WITH_NUMBERS + 1))
         found = [WIDE]
         # A number says more than a colour; without colours a shade has to stand below it.
-        if wide >= _WITH_NUMBERS and (self.palette.has_color or lines > 1):
+        if wide >= _WITH_NUMBERS - (lines > 1) and (self.palette.has_color or lines > 1):
             found.insert(0, GridCell(wide if self.palette.has_color else wide // 2 * 2, 1, lines))
         if not self.palette.has_halves:
             return [*found, NARROW]

@@ -104,7 +104,7 @@ def test_requests_that_say_no_places_or_no_masks() -> None:
         Expectations.parse("encoder.*=casual")
     with pytest.raises(UsageError, match="expected a mask such as causal"):
         Expectations.parse("encoder.*=")
-    with pytest.raises(UsageError, match="patterns beside several say their places"):
+    with pytest.raises(UsageError, match="a mapping of several names their places"):
         taken(*seq2seq()).check({"*": "full"}, place="encoder.*")
     with pytest.raises(UsageError, match="lengths apply to pad without numbers"):
         taken(*seq2seq()).check({"*": "full"}, lengths=LENGTHS)

@@ -136,7 +136,7 @@ def test_nan_is_found_where_it_comes_from() -> None:
     later = AttentionCall(**{**vars(later), "q": later.q * torch.nan})
     (finding,) = found(later)
     assert (finding.code, finding.severity) == ("nan", "note")
-    assert finding.message == "NaN comes in with its queries, and goes out again"
+    assert finding.message == "NaN enters with its queries, and leaves again"
 
 
 def top_left(queries: int, keys: int) -> AttentionCall:

@@ -60,7 +60,7 @@ def test_other_readers_want_what_was_recorded() -> None:
         "diff": lambda: attncli.diff(trace, derived),
         "derive": lambda: attncli.derive(derived, words=True),
     }.items():
-        with pytest.raises(UsageError, match=f"^{name} reads a trace as it was recorded"):
+        with pytest.raises(UsageError, match=f"^{name} needs a recorded trace"):
             read()
     assert derived.recorded is trace
     assert trace.recorded is trace

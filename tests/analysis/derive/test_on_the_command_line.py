@@ -59,7 +59,7 @@ def test_a_row_without_a_key_is_warned_about_whatever_is_made_of_it(
     ("options", "words"),
     [
         (["--rollout", "--head", "1"], "mean over all heads; drop one of them"),
-        (["--rollout", "--mean", "heads"], "already the mean"),
+        (["--rollout", "--mean", "heads"], "already averages"),
         (["--mean", "layers"], "several layers"),
         (["--words", "--show", "q"], "they have tokens, shapes, mask, weights, heatmap, metrics, proof"),
         (["--mean", "rows"], "'rows' is not"),
@@ -79,7 +79,7 @@ def test_a_dump_has_no_words_and_no_values(attn: Run, tmp_path: Path) -> None:
     save_file({name: np.ones((3, 2), np.float32) for name in "qk"}, path)
     ran = attn("inspect", "--from", path, "--words")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert "where each token stands" in ran.err
+    assert "the position of each token" in ran.err
     ran = attn("inspect", "--from", path, "--norms")
     assert (ran.code, "needs the values V" in ran.err) == (4, True)
     assert attn("inspect", "--from", path, "--rollout").code == 0

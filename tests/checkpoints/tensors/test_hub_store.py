@@ -179,7 +179,7 @@ def test_shards_that_nothing_is_read_of_are_not_opened(hub: Hub, attn: Run, tiny
     (snapshot / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
     ran = attn(*ASK, *last)
     assert (ran.code, ran.err.count("\n")) == (3, 1)
-    assert "a.safetensors has no model.layers.1.input_layernorm.weight, which the index says is in it" in ran.err
+    assert "a.safetensors has no model.layers.1.input_layernorm.weight, although the index lists it" in ran.err
 
 
 def test_a_connection_that_is_cut_and_a_server_that_is_busy_are_asked_again(
@@ -225,7 +225,7 @@ def test_a_server_that_knows_no_ranges_is_said_to_know_none(hub: Hub, attn: Run)
     hub.takes_ranges = False
     ran = attn(*ASK)
     assert (ran.code, ran.err.count("\n")) == (3, 1)
-    assert f"the server does not send the part of {WEIGHTS} of {NAME} that it was asked for; `hf download`" in ran.err
+    assert f"the server does not send ranges of {WEIGHTS} of {NAME}; run `hf download`" in ran.err
 
 
 def test_a_damaged_header_is_one_sentence(hub: Hub, attn: Run) -> None:

@@ -12,21 +12,16 @@ from attncli.errors import NotExposedError
 
 @dataclass(frozen=True)
 class Architecture:
-    """What an architecture may do that others do not; the defaults are what all others do.
+    """What an architecture may do that others do not; the defaults are what all others do."""
 
-    Attributes:
-        note: what a model computes beside the weights that are shown.
-        text_class: the class of the part that reads text, where the class for its configuration is of a larger system.
-        prepare: makes a model ready for a text of so many tokens; raises NotExposedError if it cannot be.
-        is_causal: whether a model looks at the past alone, where neither configuration nor modules tell; else None.
-        band: the field that says how many keys the layers of an encoder compute, where they work in a band.
-    """
-
-    note: str = ""
+    note: str = ""  # what a model computes beside the weights that are shown
+    # the class of the part that reads text, where the class for its configuration is of a larger system
     text_class: str | None = None
+    # makes a model ready for a text of so many tokens; raises NotExposedError if it cannot be
     prepare: Callable[[Any, int], None] = lambda model, tokens: None
+    # whether a model looks at the past alone, where neither configuration nor modules tell; else None
     is_causal: Callable[[Any], bool | None] = lambda model: None
-    band: str = ""
+    band: str = ""  # the field that says how many keys the layers of an encoder compute, where they work in a band
 
     def reach(self, config: Any, layer: int) -> int | None:
         """Return how many keys to each side a layer computes, which works in a band; None for all others."""
