@@ -48,8 +48,7 @@ WITH_TORCH = (
 )
 """Commands that run a program, or whose libraries look where the hub's cache is only when they are imported."""
 FORBIDDEN = re.compile(
-    r"\bhands? over|\bgo(?:es)? on with|\bone sees\b|\btheir kin\b|\bnobody reads\b|\bnothing is said|\bits own is\b"
-    r"|\btaken off\b|\bthat which\b|\bwhat it is of\b|\bsays so\b|\bin its place\b",
+    r"\b(?:hand(?:s|ed)? over|go(?:es|ne)? on with|tak(?:es?|en) off|kin|says?|said|that which|nobody|one sees)\b",
     re.IGNORECASE,
 )
 
