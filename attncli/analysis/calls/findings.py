@@ -120,8 +120,8 @@ def _broadcast(one: MaskReading) -> Finding:
     """Return that a mask is the same for every key and differs from query to query."""
     hidden = int(np.count_nonzero(~one.allowed[:, 0, :, 0]))
     message = (
-        f"{one.name} {list(one.shape)} is the same for every key: it says which queries attend, not which keys "
-        f"are attended{f', and hides every key from {hidden} of them' * (hidden > 0)}"
+        f"{one.name} {list(one.shape)} is the same for every key: it masks queries, not "
+        f"keys{f', and hides every key from {hidden} queries' * (hidden > 0)}"
     )
     return Finding("broadcast", "error", message, hidden, advice="a mask of keys has shape [B, 1, 1, K]")
 
@@ -161,7 +161,7 @@ def _ignored(one: MaskReading, mask: CallMask) -> Finding:
     allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], queries, keys))
     count = int(np.count_nonzero((allowed != np.tri(queries, keys, dtype=bool)).any(axis=(0, 1))))
     message = (
-        f"{one.name} is not applied: is_causal says that it is causal, and {plural(count, 'cell')} of it "
+        f"{one.name} is not applied: is_causal makes it causal, and {plural(count, 'cell')} of it "
         f"{'is' if count == 1 else 'are'} not"
     )
     return Finding("backend", "error", message, count, advice="leave is_causal out")
