@@ -32,7 +32,7 @@ FORBIDDEN = re.compile(
     re.IGNORECASE,
 )
 # An option that expects a number names its unit itself.
-WITHOUT_UNIT = re.compile(r"(?<!expected )\b(?:at most|at least|up to|more than|less than|over) \{\}(?=[.,;:)]|$)")
+WITHOUT_UNIT = re.compile(r"(?<!expected )\b(?:at most|at least|up to|more than|less than) \{\}(?=[.,;:)]|$)")
 NOT_IMPERATIVE = ("A ", "An ", "The ", "What ", "Which ", "How ", "Whether ", "With ", "Its ", "Only ", "On ", "One ")
 # Calls whose texts people read, besides the errors that are raised.
 PRINTS = {"note", "print_error", "info", "fail", "Finding", "Failure"}

@@ -277,7 +277,7 @@ class _ValueReader:
             message = "the softmax is over the right factor of the scores, the sum over the left one"
             self.findings.append(Finding("axis", "note", message))
         elif over is not None:
-            message = f"the softmax is over {over}, and not over the keys, as the sum of values is"
+            message = f"the softmax is over {over}, not over the keys"
             self.findings.append(Finding("axis", "error", message, advice="give softmax the axis of the keys"))
         elif self.after and not self.points.origin.dropout:
             self._read_late(weights, final, is_again)

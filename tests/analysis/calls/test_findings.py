@@ -73,7 +73,7 @@ WRONG = {
     "is_causal and one query": (lambda: sdpa(is_causal=True, size=(B, 1, T)), "shape", "the first key alone"),
     "padding along the queries": (lambda: sdpa(mask_argument(REAL[:, None, :, None])), "broadcast", "[3, 1, 8, 1]"),
     "laid out": (lambda: sdpa(mask_argument(REAL[:, None, :, None].repeat(1, 1, 1, T))), "broadcast", "from 9"),
-    "one column": (lambda: sdpa(mask_argument(CAUSAL[:, :1])), "broadcast", "not which keys"),
+    "one column": (lambda: sdpa(mask_argument(CAUSAL[:, :1])), "broadcast", "masks queries, not keys"),
     "0 and 1 added": (lambda: sdpa(mask_argument(CAUSAL.float())), "added-bool", "0 and 1"),
     "0 and -1 added": (lambda: sdpa(mask_argument(CAUSAL.float() - 1)), "added-bool", "0 and -1"),
     "a tiny number added": (lambda: sdpa(mask_argument(numbers(~CAUSAL, 1e-9))), "added-bool", "0 and 1e-09"),
