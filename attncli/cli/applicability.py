@@ -207,7 +207,7 @@ TABLE = (
         lambda line: line.value("on") and re.fullmatch(r"cuda:\d+", line.value("device")),
         "--on, where Ray chooses the GPU; give --device cuda",
     ),
-    Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC or --label"),
+    Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC, which ranks them"),
     Exclusion({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
     Exclusion(
         {"dtype"},

@@ -14,18 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import AttnError, UsageError
-from attncli.masks.expressions import (
-    ATOMS,
-    And,
-    Atom,
-    Expression,
-    File,
-    Not,
-    Or,
-    Pad,
-    atoms_named,
-    conjuncts,
-)
+from attncli.masks.expressions import ATOMS, And, Atom, Expression, File, Not, Or, Pad, atoms_named, conjuncts
 from attncli.masks.notation import ENDINGS, MOST, NOTATION
 from attncli.text import did_you_mean, visible
 
@@ -110,7 +99,7 @@ def _read_file(path: str, reader: Reader | None) -> Expression:
         raise UsageError(
             f"{visible(path)}: {reading.why}; write {shlex.quote(stated)} for the first reading, "
             f"{shlex.quote('~' + stated)} for "
-            "the other (attn mask show --for sdpa draws the one)"
+            "the other (attn mask show --for sdpa draws the first)"
         )
     return Not(File(path, ~reading.allowed)) if reading.convention == "masked" else File(path, reading.allowed)
 
