@@ -192,6 +192,11 @@ class DiffView:
     # --- what the two share ---
 
     def _headline(self, lines: Sequence[Text], sources: Sequence[Provenance]) -> Text:
+        if lines[0] == lines[1] and sources[0].model != sources[1].model:  # paths that end alike
+            lines = [
+                Text.assemble(line, f" · {self.palette.label(one.model or '')}")
+                for line, one in zip(lines, sources, strict=True)
+            ]
         named = (Text.assemble((f"{name}  ", BOLD), line) for name, line in zip(NAMES, lines, strict=True))
         is_one = lines[0] == lines[1] and isinstance(self.difference, Difference)
         return cautioned(lines[0] if is_one else Text("\n").join(named), sources, self.palette)

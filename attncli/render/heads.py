@@ -217,7 +217,7 @@ def _joined(names: Sequence[str], room: int, palette: Palette) -> str:
 def _label_note(report: HeadReport) -> str:
     note = (
         "weight: of the strongest head; uniform: of uniform attention. "
-        f"gain: 0 = uniform, 1 = perfect; a label needs {LEAST:g}."
+        f"gain: 0 = uniform, 1 = perfect. A label needs {LEAST:g}."
     )
     if report.sentences > 1:
         note += f" Means over {_over(report)}."
