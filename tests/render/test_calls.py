@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from live_calls import CAUSAL, B, H, T, mask_argument, sdpa
+from live_calls import CAUSAL, B, T, mask_argument, sdpa
 from rich.cells import cell_len
 from running import plain, printed
 from views import TIERS
