@@ -21,7 +21,6 @@ from attncli.render.sections import headline, proof_line, shapes_line
 
 _NUMBERS_LEFT_OUT = ["numbers left out"]
 _LEAST_LINES = 8  # of a group of maps
-_LEAST_SENTENCE = 3  # lines: the query, what it attends to, and a blank one
 _SENTENCE = 7  # lines that it may take before it leaves half of them to larger maps
 _TOP_KEYS = 5  # of the one query that is shown
 
@@ -165,7 +164,9 @@ class Dashboard:
         is_whole = bool(layouts)
         layouts = layouts or self._layouts(left, above)
         left -= _cost(layouts, above)
-        sentence, tokens, shapes, proof = fit([self._sentences(left), self._tokens, self._shapes, self._proof], left)
+        parts, room = self.components, max(left // 2, min(left, _SENTENCE)) - 1
+        sentences = [parts.sentence(self._alike, room)[0]] if parts.has_sentence(self._alike[0]) else []
+        sentence, tokens, shapes, proof = fit([sentences, self._tokens, self._shapes, self._proof], left)
         words = [*tokens, *shapes, *sentence]
         left -= cost([*words, *proof])
         if is_whole and (grown := self._layouts(left + _cost(layouts, above), above, LARGE)):
@@ -181,12 +182,6 @@ class Dashboard:
         maps = [group.drawn(self.components, one) for group, one in zip(self._groups, layouts, strict=False)]
         needed = max(len(each.lines) - one.lines for each, one in zip(maps, layouts, strict=True))
         return ([*self._head, *words, *digits, *maps, *proof], needed), self._note(facts)
-
-    def _sentences(self, lines: int) -> list[Block]:
-        """Return the sentence of as many heads as so many lines have room for."""
-        if lines < _LEAST_SENTENCE or not self.components.has_sentence(self._alike[0]):
-            return []
-        return [self.components.sentence(self._alike, max(lines // 2, min(lines, _SENTENCE)) - 1)[0]]
 
     def _layouts(self, lines: int, above: int, cells: Sequence[GridCell] | None = None) -> list[GridLayout]:
         """Return how the maps of each group are drawn.
