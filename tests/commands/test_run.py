@@ -321,7 +321,7 @@ def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
     for code in (0, 3):
         ran = run("--save", "traces", "wrong.py", *["x"] * code)
         assert ran.returncode == code
-        assert ran.stderr.count("this is a bug in attn; please report it: ZeroDivisionError: of ours") == 1
+        assert ran.stderr.count("this is a bug in attn, please report it: ZeroDivisionError: of ours") == 1
         assert message in ran.stderr
     judged = run("--save", "traces", "--expect", "full", "wrong.py")
     assert judged.returncode == FINDINGS  # what could not be looked at is not ok

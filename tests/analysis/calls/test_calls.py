@@ -185,7 +185,7 @@ def test_what_goes_wrong_in_us_is_said_and_stops_nobody(
         calls = taken(sdpa(), sdpa())
     assert [(row.mask, row.calls) for row in calls] == [("not read: a bug in attn", 2)]
     (note,) = calls.notes
-    assert "this is a bug in attn; please report it: ZeroDivisionError: of ours; " in note
+    assert "this is a bug in attn, please report it: ZeroDivisionError: of ours; " in note
     faults.clear()
     others = taken(sdpa())
     others.check("full")
