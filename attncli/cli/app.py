@@ -214,7 +214,7 @@ def _failed(error: BaseException) -> ExitCode:
         print_error("out of memory; give fewer tokens, layers or heads")
         return ExitCode.INPUT
     message = ADDRESS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
-    print_error(f"this is a bug in attn, please report it: {message[:300]}; ATTN_DEBUG=1 shows the traceback")
+    print_error(f"this is a bug in attn; please report it: {message[:300]}; ATTN_DEBUG=1 shows the traceback")
     return ExitCode.INPUT
 
 

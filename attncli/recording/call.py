@@ -47,24 +47,13 @@ class CallSite(NamedTuple):
 
 
 class MaskArgument(NamedTuple):
-    """A mask as it was handed to a call.
+    """A mask as it was handed to a call."""
 
-    Attributes:
-        name: what the API calls it (`attn_mask`, `key_padding_mask`), or the operation that laid it on the scores
-            (`masked_fill`, `where`, `added`).
-        values: the program's own tensor, in a shape that broadcasts to `[B, H, Q, K]` (a view of it, no copy).
-        convention: what its values mean to this API.
-        source_tensor: the tensor that the program handed over, of which `values` may be a view made for this call: with
-            its `_version` it says whether a mask is the one that was seen before. None where there is no such tensor.
-        made_at: the line of the program's own code that made it, such as `train.py:40`; None where that is not known,
-            and where it is the line of the call.
-    """
-
-    name: str
-    values: torch.Tensor
-    convention: Convention
-    source_tensor: torch.Tensor | None = None
-    made_at: str | None = None
+    name: str  # what the API calls it, or the operation that laid it on the scores (`masked_fill`, …)
+    values: torch.Tensor  # the program's own, in a shape that broadcasts to `[B, H, Q, K]` (a view, no copy)
+    convention: Convention  # what they mean to this API
+    source_tensor: torch.Tensor | None = None  # that was handed over: with its `_version` it tells a mask
+    made_at: str | None = None  # the program's line that made it, `train.py:40`, if not that of the call
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,6 @@ RIGHT = {
 }
 WRONG = [
     Wrong("sdpa", "forgot_the_mask", "leak", "causal"),
-    Wrong("sdpa", "padding_along_queries", "broadcast"),
-    Wrong("sdpa", "causal_with_a_cache", "shape"),
     Wrong("sdpa", "too_large_for_half", "overflow"),
     Wrong("sdpa", "one_column", "broadcast"),
     Wrong("sdpa", "norm_of_zeros", "nan", severity="note"),
@@ -54,13 +52,7 @@ WRONG = [
     Wrong("mha", "hint_beside_another_mask", "backend"),
     Wrong("mha", "decoder_without_a_mask", "leak", "causal"),
     Wrong("mha", "fast_path_without_padding", "pad", "pad"),
-    Wrong("handwritten", "zeros_and_ones_added", "added-bool"),
     Wrong("handwritten", "minus_one", "added-bool"),
-    Wrong("handwritten", "mask_multiplied_after_the_softmax", "after-softmax"),
-    Wrong("handwritten", "softmax_over_queries", "axis"),
-    Wrong("handwritten", "padding_rows_are_nan", "nan"),
-    Wrong("handwritten", "dropout_in_evaluation", "dropout"),
-    Wrong("handwritten", "tiny_fill", "leak", "causal"),
     Wrong("models", "bert_without_its_attention_mask", "pad", "pad"),
 ]
 

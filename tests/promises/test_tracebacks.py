@@ -30,7 +30,7 @@ def test_a_bug_is_called_one(error: Exception, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("attncli.trace.view.View.check", failing)
     ran = run()
     assert (ran.code, ran.out, ran.err.count("\n")) == (5, "", 1)
-    assert ran.err.startswith("attn: this is a bug in attn, please report it: ")
+    assert ran.err.startswith("attn: this is a bug in attn; please report it: ")
     assert f"{type(error).__name__}: " in ran.err
     assert ran.err.endswith("; ATTN_DEBUG=1 shows the traceback\n")
     assert "\x1b" not in ran.err

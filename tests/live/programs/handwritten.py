@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
-from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, evaluated, evaluation, main, sentences, step, trained
+from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, evaluation, main, sentences, step, trained
 from torch import Tensor, nn
 
 T, HEAD = max(LENGTHS), WIDTH // HEADS
@@ -232,50 +232,10 @@ def checkpointed():
 # --- wrong -------------------------------------------------------------------------------------------------
 
 
-@trained(batch=2)
-def zeros_and_ones_added(q, k, v):
-    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
-    scores = scores + FUTURE.float()
-    return scores.softmax(-1) @ v  # <- not multiplied by -inf
-
-
 @trained()
 def minus_one(q, k, v):
     scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD) - (1.0 - REAL[:, None, None, :].float())
     return scores.softmax(-1) @ v  # <- -1 for -1e9
-
-
-@trained()
-def mask_multiplied_after_the_softmax(q, k, v):
-    weights = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).softmax(dim=-1)
-    return (weights * REAL[:, None, None, :]) @ v  # <- rows do not add up to 1
-
-
-@trained(batch=2)
-def softmax_over_queries(q, k, v):
-    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
-    scores = scores.masked_fill(FUTURE, float("-inf"))
-    return scores.softmax(dim=-2) @ v  # <- dim=-1
-
-
-@trained()
-def padding_rows_are_nan(q, k, v):
-    """pytorch #103749: rows of the padding have nothing to attend to, and the next layer spreads their NaN."""
-    mask = REAL[:, None, :, None] & REAL[:, None, None, :]
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(~mask, float("-inf"))
-    return scores.softmax(dim=-1) @ v  # <- softmax of nothing but -inf
-
-
-@evaluated(batch=2)
-def dropout_in_evaluation(q, k, v):
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(FUTURE, float("-inf"))
-    return F.dropout(scores.softmax(dim=-1), 0.1) @ v  # <- F.dropout is on unless it is told
-
-
-@trained(batch=2)
-def tiny_fill(q, k, v):
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(FUTURE, 1e-9)
-    return scores.softmax(dim=-1) @ v  # <- 1e-9 for -1e9
 
 
 if __name__ == "__main__":
