@@ -14,18 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import AttnError, UsageError
-from attncli.masks.expressions import (
-    ATOMS,
-    And,
-    Atom,
-    Expression,
-    File,
-    Not,
-    Or,
-    Pad,
-    atoms_named,
-    conjuncts,
-)
+from attncli.masks.expressions import ATOMS, And, Atom, Expression, File, Not, Or, Pad, atoms_named, conjuncts
 from attncli.masks.notation import ENDINGS, MOST, NOTATION
 from attncli.text import did_you_mean, visible
 

@@ -85,9 +85,7 @@ def _largest(pairs: Iterable[tuple[States, States]]) -> dict[tuple[int, str], fl
 
 
 def findings_of(
-    runner: ModelRunner,
-    compared: Iterable[Invariance],
-    reported: Collection[tuple[int | None, str | None]],
+    runner: ModelRunner, compared: Iterable[Invariance], reported: Collection[tuple[int | None, str | None]]
 ) -> Iterator[Finding]:
     """Yield a finding for every comparison whose change is more than rounding.
 
