@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import PurePath
 from typing import TypeVar
 
 from attncli.errors import UsageError
@@ -47,6 +48,12 @@ def quoted(text: str) -> str:
     """Return a text of somebody, harmless and short, as a line names it."""
     shown = visible(text)
     return f"'{shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1].rstrip() + '…'}'"
+
+
+def short_name(model: str) -> str:
+    """Return what a line calls a model: its name on the hub, or the last name of its path."""
+    is_path = model.startswith((".", "~", "/")) or model.count("/") > 1 or "\\" in model
+    return (PurePath(model).name if is_path else "") or model
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

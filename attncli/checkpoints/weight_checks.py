@@ -41,7 +41,7 @@ _BUFFERS = re.compile(
     r"|(num_batches_tracked|total_ops|total_params)$"
 )
 
-_ADVICE = "give the checkpoint that it was made from, or what transformers dequantizes and saves"
+_ADVICE = "give the original checkpoint, or save it dequantized with transformers"
 
 
 def check_has_weights(name: str, files: CheckpointFolder) -> None:

@@ -208,7 +208,7 @@ TABLE = (
         "--on, where Ray chooses the GPU; give --device cuda",
     ),
     Exclusion({"expect", "place", "save"}, _uses("prove"), "--prove, which asks whole models; drop one of them"),
-    Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC or --label"),
+    Exclusion({"top"}, lambda line: line.is_unranked, "heads in their places; give --sort METRIC, which ranks them"),
     Exclusion({*_OF_TEXTS, "from_"}, _uses("induction"), "--induction, which draws its tokens; drop one of them"),
     Exclusion(
         {"dtype"},

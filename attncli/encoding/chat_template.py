@@ -96,7 +96,7 @@ def _main() -> None:
         try:
             answer = {"text": _rendered(**json.loads(line))}
         except MemoryError:
-            answer = {"error": "it computes something far too large"}
+            answer = {"error": "it builds something far too large"}
         except RecursionError:
             answer = {"error": "it nests too deeply, or calls itself without end"}
         except Exception as error:  # a template is a program, which may go wrong in any way

@@ -116,18 +116,15 @@ class NativeTokenizer:
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
         """The tokens that are matched before the vocabulary is, by their ids."""
-        added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
-        return added
+        return self._tokenizer.get_added_tokens_decoder()
 
     def get_vocab(self) -> dict[str, int]:
         """Return the id of every piece."""
-        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        return vocabulary
+        return self._tokenizer.get_vocab(with_added_tokens=True)
 
     def convert_ids_to_tokens(self, id_: int) -> str | None:
         """Return the piece of an id."""
-        piece: str | None = self._tokenizer.id_to_token(id_)
-        return piece
+        return self._tokenizer.id_to_token(id_)
 
 
 def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]) -> NativeTokenizer:

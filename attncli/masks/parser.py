@@ -119,7 +119,7 @@ def _read_file(path: str, reader: Reader | None) -> Expression:
         raise UsageError(
             f"{visible(path)}: {reading.why}; write {shlex.quote(stated)} for the first reading, "
             f"{shlex.quote('~' + stated)} for "
-            "the other (attn mask show --for sdpa draws the one)"
+            "the other (attn mask show --for sdpa draws the first)"
         )
     return Not(File(path, ~reading.allowed)) if reading.convention == "masked" else File(path, reading.allowed)
 

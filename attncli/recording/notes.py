@@ -70,7 +70,7 @@ def described(fault: Exception) -> str:
     text = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
     if isinstance(fault, MemoryError) or "OutOfMemory" in text:
         return f"out of memory ({text})"
-    return f"this is a bug in attn; please report it: {text}; ATTN_DEBUG=1 shows the traceback"
+    return f"this is a bug in attn, please report it: {text}; ATTN_DEBUG=1 shows the traceback"
 
 
 def _is_of_a_handler(fault: Exception) -> bool:

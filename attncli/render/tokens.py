@@ -10,7 +10,7 @@ from rich.text import Text
 
 from attncli.render.block import Block, Column, table
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.text import plural
+from attncli.text import plural, short_name
 from attncli.trace.tokenization import Choice, Tokenization
 from attncli.trace.tokens import Token
 
@@ -31,7 +31,7 @@ def tokens_parts(
 def _title(tokenization: Tokenization) -> str:
     if tokenization.vocab == "words":
         return "words of the text"
-    return tokenization.model or tokenization.vocab or "tokens of a saved trace"
+    return short_name(tokenization.model or tokenization.vocab or "tokens of a saved trace")
 
 
 def _facts(tokenization: Tokenization) -> Iterator[str]:

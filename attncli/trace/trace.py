@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attncli.errors import InputError, Metadata, UsageError
-from attncli.text import layers_named, plural, quoted
+from attncli.text import layers_named, plural, quoted, short_name
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
@@ -109,8 +108,7 @@ class Provenance:
         """What the source is called; of a path, its last name, for a line has little room."""
         if self.model is None:
             return {"toy": "toy layer", "file": "tensors from a file"}.get(self.kind, self.kind)
-        is_path = self.model.startswith((".", "~", "/")) or self.model.count("/") > 1 or "\\" in self.model
-        return (PurePath(self.model).name if is_path else "") or self.model
+        return short_name(self.model)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the source as the JSON document spells it."""

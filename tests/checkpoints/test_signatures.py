@@ -45,7 +45,7 @@ SOURCE = {*MAKING, "model", "layer", "head", "kind", "mask", "special", "generat
     (attncli.open_source, SOURCE), (attncli.inspect, {*SOURCE, "text", "pair", "target"}),
     (attncli.heads, {*SOURCE, "texts", "pair", "target", "queries"}),
     (attncli.why, {*SOURCE, "text", "pair", "target", "query", "key"}),
-    (attncli.check, {*names(LoadOptions), "model", "texts", "target", "documents", "layer", "special"}),
+    (attncli.check, {*names(LoadOptions), "model", "texts", "target", "layer", "special"}),
     (attncli.tokenize, {*names(VocabularyOptions, TokenizerOptions), "text", "pair", "model", "special"}),
 ], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
 def test_a_function_lists_all_that_it_takes(function: Any, listed: set[str]) -> None:

@@ -21,12 +21,12 @@ TEXT = "time flies"
 COMMIT = "abc0"
 
 
-def shown(attn: Run, model: Path | str, **environment: str) -> str:
-    """Which checkpoint a view names."""
-    ran = attn("inspect", TEXT, "-m", model, "--show", "tokens", **environment)
+def taken_for(attn: Run, model: Path | str, engine: str = "auto") -> str:
+    """Which checkpoint a document names."""
+    ran = attn("inspect", TEXT, "-m", model, "--engine", engine, "-F", "json", "--show", "tokens")
     assert ran.code == 0, ran.err
-    assert "0 time   1 flies" in ran.out
-    return ran.out.partition(" · ")[0]
+    assert [token["text"] for token in ran.json["key_tokens"]] == ["time", "flies"]
+    return ran.json["source"]["model"]
 
 
 def written(path: Path, content: Any) -> None:
@@ -66,13 +66,10 @@ def test_the_only_checkpoint_in_a_folder_is_taken(
 ) -> None:
     folder = tmp_path / "models--org--name"
     folder.mkdir()
-    taken = layout(tiny_llama, folder)
-    assert shown(attn, folder) == f"{folder}/{taken}"
-    assert shown(attn, f"{folder}/{taken}") == f"{folder}/{taken}"
+    taken = f"{folder}/{layout(tiny_llama, folder)}"
+    assert taken_for(attn, folder) == taken_for(attn, taken) == taken_for(attn, folder, "transformers") == taken
     assert attn("mask", "model", "-m", folder, TEXT).code == 0
-    assert attn("tokens", TEXT, "-m", folder).out.startswith(f"{folder}/{taken} · ")
-    ran = attn("inspect", TEXT, "-m", folder, "--engine", "transformers", "--show", "tokens")
-    assert ran.out.startswith(f"{folder}/{taken} · llama")
+    assert attn("tokens", TEXT, "-m", folder).code == 0
 
 
 def test_of_a_cache_that_does_not_say_which_commit_is_meant_all_are_listed(
@@ -84,22 +81,22 @@ def test_of_a_cache_that_does_not_say_which_commit_is_meant_all_are_listed(
         (folder / "refs" / "main").write_text(commit)
         ran = attn("inspect", TEXT, "-m", folder)
         assert ran.code == 3
-        assert "holds 2 checkpoints: abc0, abc1; give one of them" in ran.err
+        assert "holds 2 checkpoints; give one of them: abc0, abc1" in ran.err
 
 
 def test_several_checkpoints_are_listed_in_their_order(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
     for step in (1000, 500, 1500):
         shutil.copytree(tiny_llama, tmp_path / "out" / f"checkpoint-{step}")
-    listed = "holds 3 checkpoints: checkpoint-500, checkpoint-1000, checkpoint-1500; give one of them"
+    listed = "holds 3 checkpoints; give one of them: checkpoint-500, checkpoint-1000, checkpoint-1500"
     for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"], ["check", "-m"]):
         refused(attn(*line, tmp_path / "out"), 3, listed)
 
 
 @pytest.mark.parametrize(("files", "words"), [
     (["params.json", "consolidated.00.pth"], "has no config.json (there is consolidated.00.pth)"),
-    (["config.json", "tf_model.h5"], "no weights that can be read (there is tf_model.h5): expected model"),
-    (["config.json", "model.fp16.safetensors"], "no weights that can be read (there is model.fp16.safetensors)"),
-    (["config.json"], "no weights that can be read (there is config.json, "),
+    (["config.json", "tf_model.h5"], "but no weights (there is tf_model.h5): expected model"),
+    (["config.json", "model.fp16.safetensors"], "but no weights (there is model.fp16.safetensors)"),
+    (["config.json"], "but no weights (there is config.json, "),
 ])  # fmt: skip
 def test_weights_that_are_not_read_are_refused_with_the_files_that_are_there(
     files: list[str], words: str, tiny_llama: str, tmp_path: Path, attn: Run
@@ -153,7 +150,7 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
 ) -> None:
     org.repositories |= {"some/lora": adapter, "some/base": Path(tiny_llama)}
-    refused(attn("inspect", TEXT, "-m", "some/base", "--base", "some/other"), 2, "some/base is none; drop it")
+    refused(attn("inspect", TEXT, "-m", "some/base", "--base", "some/other"), 2, "some/base is a model; drop --base")
     ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
     first = attn(*ask, "--base", "some/base")
     assert first.code == 0, first.err

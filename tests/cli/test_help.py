@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 from whole_program import forked, whole_program
 
+import attncli
 from attncli.analysis.labels import LABELS, MIXED, WEIGHTS
 from attncli.analysis.metric_names import NAMES
 from attncli.cli.app import app
@@ -147,6 +148,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., An
     (tmp_path / "translate.py").write_text(_TRANSLATE)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_model.py").write_text("def test_model(): import train")
+    attncli.inspect("time flies like an arrow").save("trace.safetensors")
     (tmp_path / "sentences.txt").write_text("time flies like an arrow\nfruit flies like a banana\n")
     reviews = {"text": ["time flies", "fruit flies"], "label": ["good", "bad"]}
     pq.write_table(pa.table(reviews), tmp_path / "reviews.parquet")
@@ -201,7 +203,7 @@ def table(heading: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("name", "number", "heading", "least"),
-    [("exit-codes", 0, "code | meaning", 7), ("metrics", 0, "metric | of a head, over its query rows", 7),
+    [("exit-codes", 0, "exit code | meaning", 7), ("metrics", 0, "metric | of a head, over its query rows", 7),
      ("masks", 0, "atom | query at position i may attend to key j", 7)],
 )  # fmt: skip
 def test_a_topic_says_what_the_docs_say(name: str, number: int, heading: str, least: int) -> None:
@@ -220,7 +222,7 @@ def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> Non
                 numbered = re.sub(r"\b(?!left=|right=)[a-z]+(?=[,)])", "2", form).replace(",…", "")
                 assert str(parse(numbered, allow_bias=True)).startswith(name), form
     assert set(rows("metrics")) == set(NAMES)
-    metric_of = {**WEIGHTS, "local": "distance", "broad": "effective_keys"}
+    metric_of = {**dict(zip(WEIGHTS, WEIGHTS, strict=True)), "local": "distance", "broad": "effective_keys"}
     documented = table("label | its score | the best that there could be")
     assert {name: text.split("`")[1] for name, text in documented.items()} == metric_of
     assert tuple(rows("metrics", 1)) == (*LABELS, MIXED)

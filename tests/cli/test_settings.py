@@ -228,7 +228,7 @@ def test_commands_take_them(places: Places, attn: Run, tiny_llama: str) -> None:
         ("width = 3", "invalid value for 'width' in pyproject.toml: "),
         ("seed = -3", "--seed -3: expected 0 to 2^63 - 1 (--seed -3 comes from 'seed' in pyproject.toml)"),
         ("seed = ", "pyproject.toml is not valid TOML: "),
-        (f"# {'#' * 2**20}", "pyproject.toml is larger than 1 MiB; expected a configuration file there"),
+        (f"# {'#' * 2**20}", "pyproject.toml is larger than 1 MiB; expected a configuration file"),
     ],
 )
 def test_what_a_file_cannot_say_is_one_sentence_and_exit_2(text: str, message: str, places: Places, attn: Run) -> None:

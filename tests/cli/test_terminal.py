@@ -80,7 +80,7 @@ def test_a_terminal_has_one_screen_and_a_pipe_has_all(attn: Callable[..., Ran]) 
     assert code == 0
     assert len(text_shown(shown).splitlines()) <= 49
     assert all(re.search(rf"head {head}\b", text_shown(shown)) for head in range(12))
-    assert "attn: one screen has room for maps in blocks of cells; --all shows everything" in text_shown(shown)
+    assert "attn: showing blocks of cells to fit the screen. --all shows everything" in text_shown(shown)
     piped = attn("inspect", TEXT, *TOY, PAGER="echo paged")
     assert "scores, before the mask" in piped.out
     assert piped.err == ""
@@ -130,7 +130,7 @@ def test_an_error_has_no_colour_where_none_is_wanted() -> None:
 
 
 def test_a_screen_reader_gets_no_blocks(attn: Callable[..., Ran]) -> None:
-    for line in ("mask show causal --size 3", "heads a --grid self", "why a -q a", "diff a b -m demo"):
+    for line in ("mask show causal --size 3", "heads a --metrics self", "why a -q a", "diff a b -m demo"):
         for color in ("never", "always"):
             ran = attn(*line.split(), "--color", color, ACCESSIBLE="1")
             assert (ran.code, set(ran.out) & set("█▓▒░▀▄▌▐")) == (0, set())

@@ -257,7 +257,7 @@ def test_sentences_of_equal_length_have_a_longer_or_shorter_one_beside_them(chec
     report = checked("bert", planted_by("padding attended in one layer").plant, ["w5 w6 w7"] * 7)
     assert "pad" in errors(report)
     assert errors(checked("bert", texts=["w5 w6 w7"] * 8)) == set()
-    with pytest.raises(UsageError, match="at most 8; give it fewer"):
+    with pytest.raises(UsageError, match="at most 8 texts, in one batch; give fewer"):
         checked("bert", texts=["w5 w6 w7"] * 9)
 
 

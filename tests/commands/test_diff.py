@@ -58,7 +58,7 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
     whole = attn("diff", "--file", path, "--whole")
     assert (whole.code, whole.err) == (
         2,
-        "attn: one sentence to compare; give two, or one and two checkpoints: -m A -m B\n",
+        "attn: one sentence to compare; give two, or one with two checkpoints: -m A -m B\n",
     )
     assert attn("diff", "-", stdin="\n".join(FLIES)).out == expected
     assert attn("diff", stdin="\n".join(FLIES)).out == expected
@@ -67,7 +67,7 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["one"], 2, "one sentence to compare; give two, or one and two checkpoints: -m A -m B"),
+        (["one"], 2, "one sentence to compare; give two, or one with two checkpoints: -m A -m B"),
         (["one", "two", "three and four"], 2, "more than two sentences to compare; give two"),
         (["one", "-m", "a", "-m", "b", "-m", "c"], 2, "--model is given 3 times; give it once, or twice"),
         (["--from", "a.safetensors"], 2, "--from is given once; give it twice"),

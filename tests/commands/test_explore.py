@@ -65,7 +65,7 @@ def test_a_terminal_is_told_why_not(environment: dict[str, str], message: str) -
     ("arguments", "code", "message"),
     [
         ("-", 2, "- is standard input"),
-        ("'a b' 'c d'", 2, "2 sentences, and one is explored at a time"),
+        ("'a b' 'c d'", 2, "2 sentences; attn explore takes one"),
         ("-m missing", 3, "missing"),
     ],
 )

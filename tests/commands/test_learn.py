@@ -136,7 +136,7 @@ def test_under_a_causal_mask_the_last_word_sees_all_and_the_first_itself(attn: R
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([f"{MOST} kk"], 5, "a lesson has room for 8 words, and the text has 9; give a shorter one"),
+        ([f"{MOST} kk"], 5, "a lesson takes at most 8 words, and the text has 9; give a shorter one"),
         ([" "], 5, "the sentence is empty"),
         (["time flies", "--query", "fly"], 2, "--query 'fly': no such query token"),
         (["a b a", "--query", "a"], 2, "2 query tokens match, at 0, 2"),
@@ -195,7 +195,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_one_text() -> None:
 def test_the_name_of_a_lesson_is_no_text(attn: Run) -> None:
     ran = attn("learn", "causal")
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err == "attn: 'causal' is a lesson, and was taken as a text; give attn learn --lesson causal\n"
+    assert ran.err == "attn: 'causal' is a lesson, read as a text here; use attn learn --lesson causal\n"
     assert attn("learn", "causal", "--lesson", "one").code == 0
 
 

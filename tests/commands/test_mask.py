@@ -185,7 +185,7 @@ def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks
     assert (stated["convention"], stated["ok"]) == ("attend", False)
     for mask in ("full", "keys.npy"):
         ways = "write 'file(\"keys.npy\")' for the first reading, '~file(\"keys.npy\")' for the other"
-        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: nothing in the cells", ways)
+        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: the cells do not tell", ways)
 
 
 # --- batches -------------------------------------------------------------------------------------------------

@@ -98,11 +98,11 @@ def test_a_cross_attention_takes_each_token_from_its_own_side(attn: Run) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((SENTENCE,), 2, "--query: give the token that attends, its text or its index"),
+        ((SENTENCE,), 2, "give the query that attends: --query TOKEN, its text or its index"),
         ((SENTENCE, "-q", "flees"), 2, "no such query token; did you mean 'flies'?"),
         (("a b a", "-q", "a"), 2, "--query 'a': 2 query tokens match, at 0, 2; give an index"),
-        (("a b", "-q", "a", "-q", "b"), 2, "--query is given 2 times; one cell or one row"),
-        (("a b", "c", "-q", "a"), 2, "attn why explains one trace; give one sentence"),
+        (("a b", "-q", "a", "-q", "b"), 2, "--query is given 2 times; give it once"),
+        (("a b", "c", "-q", "a"), 2, "attn why explains one sentence; run the command"),
         (("a b", "-q", "a", "-o", "why.tsv"), 2, "expected a file ending in .json, .svg"),
     ],
 )

@@ -95,7 +95,7 @@ def test_another_run_and_other_sentences_are_refused(tmp_path: Path) -> None:
     assert files_of(tmp_path / "out") == before
     with pytest.raises(InputError, match=r"part-00000-00001\.parquet holds other sentences; give another folder"):
         write(tmp_path / "out", 71)
-    with pytest.raises(InputError, match=r"part-00000-00001\.parquet is of sentences that are no longer there"):
+    with pytest.raises(InputError, match=r"part-00000-00001\.parquet holds sentences that are no longer in the input"):
         write(tmp_path / "out", 63)
 
 

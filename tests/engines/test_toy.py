@@ -176,6 +176,22 @@ def test_a_layer_is_what_torch_makes_of_the_weights_that_are_drawn(rng: str, nam
     assert trace.source.details["parameters"] == parameters
 
 
+@both_rngs
+def test_the_default_layer_is_torchs_multihead_attention(rng: str) -> None:
+    trace = attncli.inspect(SENTENCE, seed=5, rng=rng)
+    x, stream = embedded(rng, 5, 32, SENTENCE), Stream(rng, 5)
+    drawn = [stream.normal(32, 8) / math.sqrt(32) for _ in range(12)]
+    w_o = stream.normal(32, 32) / math.sqrt(32)
+    module = torch.nn.MultiheadAttention(32, 4, bias=False).eval()
+    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.cat([torch.cat(drawn[part::3], dim=1).T for part in range(3)]))
+        module.out_proj.weight.copy_(w_o.T)
+        output, weights = module(x, x, x, attn_mask=later, average_attn_weights=False)
+    close(heads(trace.layer(0), "weights"), weights)
+    close(trace.layer(0).projected(range(LENGTH)), output)
+
+
 @pytest.mark.parametrize(("expression", "allows"), [
     ("full", lambda query, key: True),
     ("causal & (window(2) | keys(0,1))", lambda query, key: key in (0, query - 1, query)),

@@ -19,7 +19,7 @@ from traces import layer_of, trace_of
 
 import attncli
 from attncli import errors
-from attncli.errors import InputError, UsageError
+from attncli.errors import InputError, LoadError, UsageError
 from attncli.formats.figures import Size, figure_of, figure_of_views, written
 from attncli.formats.pictures import Drawing
 from attncli.render.block import block
@@ -232,7 +232,7 @@ def test_color_never_draws_for_a_printer(attn: Run, tmp_path: Path) -> None:
             ["a b", "--size", "3in"],
             "--size does not apply to table; it is of a figure: give -o figure.pdf, .png or .svg",
         ),
-        (["a b", "c d", "-o", "FIGURE"], "a figure shows one trace; give one sentence"),
+        (["a b", "c d", "-o", "FIGURE"], "a figure shows one sentence; run the command"),
         (["a b", "--top-keys", "1", "-o", "FIGURE"], "--top-keys does not apply to a figure"),
         (["a b", "--show", "q", "-o", "FIGURE"], "--show does not apply to a figure"),
     ],
@@ -252,7 +252,7 @@ def test_without_matplotlib_one_sentence_says_how_to_get_it(
     command = errors.install_command("matplotlib")
     assert (ran.code, ran.err) == (3, f"attn: a figure needs matplotlib, which is not installed: {command}\n")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(UsageError, match="matplotlib"):
+    with pytest.raises(LoadError, match="matplotlib"):
         figure_of(attncli.inspect("a b"))
 
 
@@ -279,5 +279,5 @@ def test_a_drawn_view_has_the_words_and_the_colours_of_its_lines() -> None:
     for row, expected in ((1.2, [red, red, green, blue, white]), (1.8, [red, red, blue, green, white])):
         seen = [cell_color(drawn, axes, row, column + 0.5) for column in range(5)]
         assert [tuple(map(int, color)) for color in seen] == expected
-    with pytest.raises(InputError, match="5000 lines of 1 cells, more than a page has room for"):
+    with pytest.raises(InputError, match="5000 lines of 1 cells, more than a page holds"):
         figure_of_views([Drawing("", block([[Segment("x")]] * 5000))])

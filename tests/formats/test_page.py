@@ -198,7 +198,7 @@ def test_the_policy_allows_the_pages_own_script_and_style_and_no_address(attn: R
         (["-o", "page.html", "--show", "weights,q"], "give --show q,k"),
         (["-o", "page.html", "--rollout"], "--rollout does not apply to html"),
         (["-o", "page.html", "--top-keys", "2"], "--top-keys does not apply to html"),
-        (["fruit flies", "-o", "page.html"], "a page of html shows one trace; give one sentence"),
+        (["fruit flies", "-o", "page.html"], "a page of html shows one sentence; run the command"),
     ],
 )
 def test_what_is_no_page_is_a_usage_error(

@@ -18,7 +18,7 @@ def refused(ran: Any, code: int, *words: str) -> None:
     assert ran.code == code, ran.err
     one_sentence(ran.code, ran.out, ran.err)
     for word in words:
-        assert word in ran.err
+        assert word in ran.err, ran.err
 
 
 def left_in(folder: Path) -> list[str]:

@@ -179,5 +179,5 @@ def test_the_bare_name_of_a_file_states_nothing_and_an_expression_does(tmp_path:
     np.testing.assert_array_equal(allowed(f"~file('{bare}')"), ~padding)
     first, second = open_masks([str(tmp_path / "upper.npy"), "causal"], GridOptions())
     np.testing.assert_array_equal(first.allowed, second.allowed)
-    with pytest.raises(UsageError, match=r"padding\.npy: nothing .*; give --for sdpa or --for mha"):
+    with pytest.raises(UsageError, match=r"padding\.npy: the cells do not tell .*; give --for sdpa or --for mha"):
         open_masks([bare], GridOptions())[0].check_read()

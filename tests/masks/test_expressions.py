@@ -179,7 +179,7 @@ def test_padding_of_rows_needs_lengths_that_fit() -> None:
         materialise(pad, MaskSize(3, 3, 0))
     with pytest.raises(InputError, match="a row of 4 tokens does not fit into 3 keys"):
         materialise(with_lengths(pad, np.array([2, 4])), MaskSize(3, 3, 0))
-    with pytest.raises(InputError, match="a mask of 2 keys, and there are 3"):
+    with pytest.raises(InputError, match="a mask of 2 keys, and the mask has 3"):
         materialise(with_lengths(pad, np.ones((1, 2), bool)), MaskSize(3, 3, 0))
     assert batch_rows(parse("causal & pad(left=1)")) is None
 

@@ -194,10 +194,10 @@ def test_a_base_for_what_is_no_adapter_is_a_usage_error(adapter: str, bases: Cal
 @pytest.mark.parametrize(("settings", "words"), [
     ({"peft_type": "PREFIX_TUNING"}, "of the kind PREFIX_TUNING, and attn reads LoRA; give the base model alone"),
     ({"peft_type": None}, "names no peft_type"),
-    ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "target_parameters, which is not read"),
+    ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "target_parameters, which attn ignores"),
     ({"init_lora_weights": "pissa"}, "began with init_lora_weights 'pissa'"),
-    ({"r": 5}, "by tensors that are not of the rank that its adapter_config.json gives"),
-    ({"use_dora": True}, "sets use_dora, which is not read"), ({"lora_alpha": "much"}, "'much' for alpha"),
+    ({"r": 5}, "with tensors of another rank than its adapter_config.json gives"),
+    ({"use_dora": True}, "sets use_dora, which attn ignores"), ({"lora_alpha": "much"}, "'much' for alpha"),
 ])  # fmt: skip
 def test_an_adapter_that_would_be_misread_is_refused(
     settings: dict[str, Any], words: str, adapter: str, tmp_path: Path, attn: Run

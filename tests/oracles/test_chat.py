@@ -204,6 +204,6 @@ def test_a_template_that_computes_without_end_is_ended() -> None:
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     for template in (loops, "{{ 'x' * 10**10 }}"):
         process = TemplateProcess("{% if messages | length > 1 %}" + template + "{% endif %}x")
-        with pytest.raises(TemplateError, match=r"it computes (without end, or )?something far too large"):
+        with pytest.raises(TemplateError, match="builds something far too large"):
             process.render(messages=[1, 2])
         assert process.render(messages=[1]) == "x"  # it is started anew where it was ended

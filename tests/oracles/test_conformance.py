@@ -6,7 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from architectures import IMAGE_TEXT, architectures, each, tiny_config
-from conformance import NEED_MORE_THAN_TEXT, NOT_REACHED, WITH_TIMM, Row, arrays, blank, conform, conform_whole, opened
+from conformance import (
+    NEED_MORE_THAN_TEXT,
+    NOT_REACHED,
+    WITH_TIMM,
+    ConformanceRow,
+    arrays,
+    blank,
+    conform,
+    conform_whole,
+    opened,
+)
 from readme import pages
 from safetensors import safe_open
 
@@ -56,7 +66,7 @@ def test_an_architecture_is_exact_or_refused_for_a_known_reason(name: str, tmp_p
     check_cut(row, tmp_path)
 
 
-def check_exact(row: Row) -> set[str]:
+def check_exact(row: ConformanceRow) -> set[str]:
     """Check that an architecture is exact and proven; return what its layers were compared with."""
     assert row.is_exact, row
     assert row.capture == "exact"
@@ -69,7 +79,7 @@ def check_exact(row: Row) -> set[str]:
     return {proof.against for proof in proofs}
 
 
-def check_masks(row: Row, folder: Path) -> None:
+def check_masks(row: ConformanceRow, folder: Path) -> None:
     """Check that the masks of a model without weights are those that the model with weights showed."""
     assert row.trace is not None
     trace, checkpoint = row.trace, blank(folder)
@@ -91,7 +101,7 @@ def check_masks(row: Row, folder: Path) -> None:
         assert trace.sides(layer) == (mask.queries, mask.keys)
 
 
-def check_cut(row: Row, folder: Path) -> None:
+def check_cut(row: ConformanceRow, folder: Path) -> None:
     """Check that leaving out the layers above changes no bit, and the fast ones below next to nothing.
 
     Of a model that reads pictures too, what looks at them is not read either.
@@ -152,7 +162,7 @@ def test_a_model_that_reads_pictures_too_is_exact_or_refused_for_a_known_reason(
     check_cut(row, tmp_path)
 
 
-def check_budgets(name: str, row: Row) -> None:
+def check_budgets(name: str, row: ConformanceRow) -> None:
     """Check that the sentence is longer than every window, chunk and choice, so that its last query sees fewer keys."""
     config = tiny_config(name).get_text_config(decoder=True).to_dict()
     limits = [limit for budget in BUDGETS if isinstance(limit := config.get(budget), int)]

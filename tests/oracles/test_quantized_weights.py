@@ -302,7 +302,7 @@ UNREAD = [
     (GPTQ | {"dynamic": {"a": {}}}, "dynamic"),
     (GPTQ | {"checkpoint_format": ["gptq"]}, "checkpoint_format ['gptq']"),
     (GPTQ | {"group_size": 10**30}, "group_size 1000"),
-    ({"quant_method": "mxfp4"}, "'mxfp4'; give the original checkpoint, or what transformers"),
+    ({"quant_method": "mxfp4"}, "'mxfp4'; give the original checkpoint, or save it dequantized"),
     ({"bits": 4}, "attn does not read 'MLX'"),
     (COMPRESSED | {"format": "nvfp4-pack-quantized"}, "nvfp4-pack-quantized"),
     (COMPRESSED | {"config_groups": {"a": {}, "b": {}}}, "forms of their own"),

@@ -84,7 +84,7 @@ def test_a_tower_writes_what_the_whole_writes(name: str, tmp_path: Path) -> None
 
 def test_a_model_that_compares_writes_no_text(tmp_path: Path) -> None:
     save(calmed(tiny_model("clip")), tmp_path)
-    with pytest.raises(NotExposedError, match="writes no text"):
+    with pytest.raises(NotExposedError, match="generates no text"):
         opened(tmp_path, "0", generate=3)
 
 
@@ -96,21 +96,23 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_every_command_takes_a_tower(qwen: str, attn: Run) -> None:
     text = "w5 w7 w9 w6 w11 w23"
-    headline = f"{qwen} · qwen2_5_vl · text tower · 3 layers"
-    for command in (("inspect",), ("heads",), ("why", "-q", "3", "-k", "1"), ("inspect", "--generate", "2")):
+    for command in (
+        ("inspect",),
+        ("heads",),
+        ("why", "-q", "3", "-k", "1"),
+        ("inspect", "--generate", "2"),
+        ("check",),
+    ):
         ran = attn(command[0], text, "-m", qwen, *command[1:])
         assert ran.code == 0, ran.err
-        assert ran.out.startswith(headline)
-    ran = attn("diff", text, "w5 w7 w9 w6 w11 w24", "-m", qwen)
-    assert ran.out.startswith(headline)
-    ran = attn("check", text, "-m", qwen)
-    assert ran.out.startswith(f"{qwen} · qwen2_5_vl · text tower · float32")
+        assert " · qwen2_5_vl · text tower · " in ran.out.splitlines()[0]
+    assert " · qwen2_5_vl · text tower · " in attn("diff", text, "w5 w7 w9 w6 w11 w24", "-m", qwen).out
     document = json.loads(attn("check", text, "-m", qwen, "-F", "json").out)
     assert (document["architecture"], document["tower"]) == ("qwen2_5_vl", "qwen2_5_vl_text")
     document = json.loads(attn("inspect", text, "-m", qwen, "-F", "json").out)
     assert (document["source"]["architecture"], document["source"]["tower"]) == ("qwen2_5_vl", "qwen2_5_vl_text")
     assert "full · layers 0,2 · causal · 6 queries × 6 keys" in attn("mask", "model", "-m", qwen, text).out
-    assert attn("tokens", text, "-m", qwen).out.startswith(f"{qwen} · 6 tokens")
+    assert " · 6 tokens" in attn("tokens", text, "-m", qwen).out.splitlines()[0]
 
 
 def test_the_limit_of_a_towers_positions_is_known_to_all_commands(qwen: str, attn: Run) -> None:

@@ -100,7 +100,7 @@ def test_a_layer_may_have_its_weights_alone(trace: Trace, saved: Path, attn: Cal
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_nothing_left_to_show_is_an_error(form: str, saved: Path, attn: Callable[..., Any]) -> None:
     ran = attn("inspect", "--from", saved, "--show", "q,output", "-F", form)
-    refused(ran, 4, "layer 0 gives its weights alone")
+    refused(ran, 4, "layer 0 has only its weights")
 
 
 def test_a_layer_without_weights_or_what_they_are_made_of_is_refused(weights_only: LayerTrace) -> None:

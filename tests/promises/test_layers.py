@@ -43,7 +43,7 @@ TRANSFORMERS = (
 LIBRARIES = {
     "transformers": TRANSFORMERS,
     "torch": (*TRANSFORMERS, "recording", "checkpoints.tensors.pickles", "masks.files", "engines.toy_init", "files"),
-    "rich": ("render", "formats.pictures", "formats.python", "formats.figures.views", "explore", "cli"),
+    "rich": ("render", "formats.python", "formats.pictures", "formats.figures.views", "explore", "cli"),
     "matplotlib": ("formats.figures", "trace.display"),
     "pandas": ("trace.display",),
     "polars": ("trace.display",),

@@ -28,13 +28,15 @@ def diff(
     output: options.DocumentOutput,
     text: Annotated[
         list[str] | None,
-        argument("Two sentences; one for two checkpoints. - reads them from standard input, one a line.", "TEXT"),
+        argument("Two sentences, or one for two checkpoints; - reads standard input.", "TEXT"),
     ] = None,
-    from_: Annotated[list[str] | None, options.input_option("A saved trace or a dump; give two.", "FILE")] = None,
+    from_: Annotated[
+        list[str] | None, options.input_option("Compare this saved trace with another; give it twice.", "FILE")
+    ] = None,
     model: Annotated[
         list[str] | None,
         options.model_option(
-            "A checkpoint; without it, the toy layer. Give two to compare them on one sentence.",
+            "Use this checkpoint; give two to compare. Default: the toy layer.",
             "NAME_OR_FOLDER",
             "-m",
             setting=None,
@@ -44,17 +46,17 @@ def diff(
     query: Annotated[
         list[str] | None,
         options.choice_option(
-            "Compare this query row: a token of the first, or its index. May be repeated. Default: all shared.",
+            "Compare only this query: a token of the first. Repeatable.",
             "TOKEN",
             "-q",
         ),
     ] = None,
-    top: Annotated[int | None, options.view_option("Heads and cells that are listed. Default: 10.", "N", low=1)] = None,
+    top: Annotated[int | None, options.view_option("List this many heads and cells. Default: 10.", "N", low=1)] = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
 ) -> None:
-    """Show what changed between two sentences, checkpoints or traces.
+    """Compare two sentences, checkpoints or traces.
 
     It prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
     Two checkpoints on several sentences are compared by head alone. The exit code is 0 whether or not they differ.
@@ -136,7 +138,7 @@ def _inputs(
     texts = list(raise_on_failure(((one.number, one.text) for one in first), is_alone=expected == 1))
     if len(texts) != expected:
         found = "one sentence" if len(texts) == 1 else "more than two sentences"
-        raise UsageError(f"{found} to compare; give two, or one and two checkpoints: -m A -m B")
+        raise UsageError(f"{found} to compare; give two, or one with two checkpoints: -m A -m B")
     unread: dict[str, Any] = {"file": None, "column": None, "whole": False}
     request = replace(request, from_=None, texts=replace(request.texts, text=[text for _, text in texts], **unread))
     items = [CorpusItem(number, text) for number, (_, text) in enumerate(texts, start=1)]

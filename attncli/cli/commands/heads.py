@@ -34,7 +34,7 @@ class MetricChoice(Options):
 
     induction: Annotated[
         bool,
-        options.input_option("Run on random tokens of the model, each sequence twice: the test for induction heads."),
+        options.input_option("Test for induction heads, on random tokens repeated twice."),
     ] = False
     metrics: Annotated[
         str | None, options.view_option("Draw these as maps; the columns of tables. Default: all.", "METRICS")
@@ -43,9 +43,7 @@ class MetricChoice(Options):
         str | None,
         options.view_option("List heads by this metric, the highest first; -entropy: the lowest.", "METRIC"),
     ] = None
-    top: Annotated[int | None, options.view_option("With --sort: list this many heads. Default: all.", "N", low=1)] = (
-        None
-    )
+    top: Annotated[int | None, options.view_option("List only N heads, with --sort. Default: all.", "N", low=1)] = None
 
     @property
     def chosen(self) -> list[Metric]:
@@ -83,14 +81,12 @@ def heads(
     layer: options.EveryLayer = None,
     query: Annotated[
         list[str] | None,
-        options.choice_option(
-            "Count this query row alone: a token or its index. May be repeated. Default: all.", "TOKEN", "-q"
-        ),
+        options.choice_option("Count only this query: a token or an index. Repeatable.", "TOKEN", "-q"),
     ] = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
 ) -> None:
-    """Show what every head attends to: the previous token, the first one, earlier copies.
+    """Show what every head attends to: the previous, first or a repeated token.
 
     It draws layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
     Over several sentences they are means, with standard deviations.

@@ -37,17 +37,17 @@ def learn(
     ] = None,
     lesson: Annotated[
         Literal["one", "multi", "causal", "cross"] | None,
-        options.choice_option("One head, multi-head, a causal mask, or cross-attention of two texts. Default: one."),
+        options.choice_option("Choose a lesson: heads, a causal mask, two texts. Default: one."),
     ] = None,
     query: Annotated[
         str | None,
-        options.choice_option("The word that attends, or its index. Default: the one in the middle.", "TOKEN", "-q"),
+        options.choice_option("Follow this word, or its index. Default: the middle one.", "TOKEN", "-q"),
     ] = None,
     seed: Annotated[
-        int | None, options.choice_option("Seed of the embeddings and the weights. Default: 0.", "N", setting=0)
+        int | None, options.choice_option("Set the seed of embeddings and weights. Default: 0.", "N", setting=0)
     ] = None,
 ) -> None:
-    """Walk one query through a layer, step by step, in numbers that you can redo.
+    """Follow one query through a layer, step by step, in numbers that you can redo.
 
     You can redo every number from the numbers above it. In a terminal each step has a screen: Enter shows the next
     one, b the one before, q ends. A large terminal gets large numbers, for a projector.
@@ -60,7 +60,7 @@ def learn(
     from attncli.analysis.learn import LESSONS, TEXT, walk
 
     if lesson is None and text is not None and len(text) == 1 and text[0] in LESSONS:
-        raise UsageError(f"'{text[0]}' is a lesson, and was taken as a text; give attn learn --lesson {text[0]}")
+        raise UsageError(f"'{text[0]}' is a lesson, read as a text here; use attn learn --lesson {text[0]}")
     chosen = output.chosen()
     walked = walk(" ".join(text) if text else TEXT, LESSONS[lesson or "one"], query, seed or 0)
     if chosen == "table" and output.file is None and find_spec("termios") and not environment.lacks_screen():

@@ -38,18 +38,18 @@ class MaskInput(Options):
 
     size: Annotated[
         str | None,
-        options.size_option("Queries, or queries and keys: 3x8. Default: that of the mask, or 8.", "N|QxK"),
+        options.size_option("Set queries, or queries and keys: 3x8. Default: the mask's, or 8.", "N|QxK"),
     ] = None
     past: Annotated[
         int | None,
-        options.size_option("Keys before the first query. Default: keys minus queries.", "N", low=0),
+        options.size_option("Set the keys before the first query. Default: keys minus queries.", "N", low=0),
     ] = None
     for_: Annotated[
         Literal["sdpa", "mha", "additive"] | None,
-        options.input_option("What reads a file: True attends (sdpa), masks (mha), or numbers are added."),
+        options.input_option("Read True as attend (sdpa) or masked (mha), or add numbers."),
     ] = None
     lengths: Annotated[
-        str | None, options.input_option("Tokens of each row of a batch, for pad in an expression: 5,2.", "LENGTHS")
+        str | None, options.input_option("Set the tokens of each batch row, for pad, such as 5,2.", "LENGTHS")
     ] = None
     layer: Annotated[
         str | None, options.choice_option("Layer of a saved trace whose layers have several masks.", "LAYERS", "-l")
@@ -71,8 +71,6 @@ class MaskInput(Options):
         size = MaskSize(None, None if tokens is None else len(tokens), self.past)
         if self.size is not None:
             label = f"--size {visible(self.size)}"
-            if tokens is not None:
-                raise UsageError(f"{label} does not apply to a text, whose {len(tokens)} words are the keys")
             found = _SIZE.fullmatch(self.size)
             if found is None:
                 raise UsageError(f"{label}: expected queries, such as 8, or queries and keys, such as 3x8")
@@ -95,7 +93,7 @@ class MaskInput(Options):
             traces = {name: mask_of_trace(name, self.layer, self.kind) for name in files}
         for option, value in (("--for", self.for_), ("--past", self.past)):
             if traces and value is not None:
-                raise UsageError(f"{option} does not apply to a saved trace, which says what its mask means")
+                raise UsageError(f"{option} does not apply to a saved trace, whose mask is known")
         if not traces and (self.layer, self.kind) != (None, None):
             raise UsageError("--layer and --kind apply to a saved trace, such as trace.safetensors")
         return GridOptions(size, self.for_, lengths, traces)
@@ -106,7 +104,7 @@ def show(
     mask_input: MaskInput,
     output: options.DocumentOutput,
     name: MaskOrNone = None,
-    text: Annotated[str | None, argument("Its words are the keys, and the queries.", "TEXT")] = None,
+    text: Annotated[str | None, argument("A text whose words are the keys and the queries.", "TEXT")] = None,
     from_: From = None,
     colormap: options.Colormap = None,
 ) -> None:
@@ -147,11 +145,11 @@ def check(
     name: MaskOrNone = None,
     from_: From = None,
     expect: Annotated[
-        str | None, options.choice_option("The mask that is right: 'causal & pad(right=2)' or a file.", "EXPR")
+        str | None, options.choice_option("Compare with this mask: 'causal & pad(right=2)' or a file.", "EXPR")
     ] = None,
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
-        options.choice_option("Type that the model computes in, which fills have to fit."),
+        options.choice_option("Check that fill values fit this type of the model."),
     ] = None,
     fail_on: options.FailOn = None,
 ) -> None:
@@ -192,7 +190,7 @@ def check(
 def diff(
     environment: Environment,
     mask: Mask,
-    other: Annotated[str, argument("What it is compared with.", "EXPR|FILE")],
+    other: Annotated[str, argument("The mask to compare with.", "EXPR|FILE")],
     mask_input: MaskInput,
     output: options.PictureOutput,
 ) -> None:
@@ -222,12 +220,12 @@ def convert(
     mask_input: MaskInput,
     to: Annotated[
         Literal["sdpa", "mha", "additive"],
-        options.output_option("sdpa: True = attend; mha (nn.MultiheadAttention): True = masked; additive: 0 and min."),
+        options.output_option("Write for sdpa (True attends), mha (True masks), or 0 and min to add."),
     ],
-    output: Annotated[Path, options.output_option("npy, pt, safetensors or csv.", "FILE", "-o")],
+    output: Annotated[Path, options.output_option("Write to a .npy, .pt, .safetensors or .csv file.", "FILE", "-o")],
     dtype: Annotated[
         Literal["float16", "float32", "float64"] | None,
-        options.output_option("Type of an additive mask. Default: float32."),
+        options.output_option("Set the type of an additive mask. Default: float32."),
     ] = None,
 ) -> None:
     """Write a mask as another API expects it.

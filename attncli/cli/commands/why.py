@@ -15,12 +15,12 @@ def why(
     request: options.CommonOptions,
     output: options.DocumentOutput,
     query: Annotated[
-        list[str] | None, options.choice_option("The token that attends: its text or its index.", "TOKEN", "-q")
+        list[str] | None, options.choice_option("Explain this query: a token or an index.", "TOKEN", "-q")
     ] = None,
     key: Annotated[
         list[str] | None,
         options.choice_option(
-            "The token that is attended to: its text or its index. Default: the whole row, keys by weight.",
+            "Explain this key: a token or an index. Default: all keys, by weight.",
             "TOKEN",
             "-k",
         ),
@@ -28,7 +28,7 @@ def why(
     top: Annotated[
         int | None,
         options.view_option(
-            "List this many dimensions or keys, and sum the rest. Default: one screen.", "N", low=1, high=1_000_000
+            "List N dimensions or keys, and sum the rest. Default: one screen.", "N", low=1, high=1_000_000
         ),
     ] = None,
     precision: options.Precision = None,
@@ -37,8 +37,8 @@ def why(
 ) -> None:
     """Explain why a query attends to a key, stage by stage, in numbers that add up.
 
-    One head is taken apart, from q·k as a sum over dimensions to the key's contribution; several heads have a line
-    each. Without --key it lists all keys of the query by weight. A word of several pieces is its last piece.
+    One head is shown from q·k, a sum over dimensions, to the key's contribution. Several heads have a line each.
+    Without --key attn lists all keys of the query by weight. A word of several pieces is its last piece.
 
     Examples:
     attn why "time flies" --query flies --key time --head 3
@@ -51,9 +51,9 @@ def why(
 
     for name, values in (("query", query or ()), ("key", key or ())):
         if len(values) > 1:
-            raise UsageError(f"--{name} is given {len(values)} times; one cell or one row is explained at a time")
+            raise UsageError(f"--{name} is given {len(values)} times; give it once")
     if not query:
-        raise UsageError("--query: give the token that attends, its text or its index")
+        raise UsageError("give the query that attends: --query TOKEN, its text or its index")
     chosen = output.chosen()
     (trace,) = traces_of(environment, request, only="attn why explains")
     explained = explain(trace, query[0], key[0] if key else None)

@@ -324,5 +324,5 @@ def test_a_row_gives_a_trace_for_each_batch_row_with_a_layer_for_each_module() -
 def test_a_row_without_queries_and_weights_has_no_trace() -> None:
     call = sdpa()
     bare = AttentionCall(**{**vars(call), "q": None, "k": None, "v": None})
-    with pytest.raises(NotExposedError, match=r"model\.py:1 shows neither its queries"):
+    with pytest.raises(NotExposedError, match=r"model\.py:1 exposes neither queries"):
         taken(bare)[0].trace  # noqa: B018

@@ -47,7 +47,7 @@ def test_a_long_text_is_one_screen_of_derived_numbers_too(attn: Run) -> None:
         ran = attn("inspect", "time flies like an arrow " * 40, *options, "--width", str(width))
         lines = ran.out.splitlines()
         assert (ran.code, len(lines) <= 40, max(map(cell_len, lines)) <= width) == (0, True, True)
-        assert "200 tokens: one screen has room for" in ran.err
+        assert "200 tokens: showing blocks of cells" in ran.err
         assert "d_k" not in ran.out  # no shapes: there are no arrays, or no room
 
 

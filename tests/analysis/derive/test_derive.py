@@ -112,7 +112,7 @@ def test_without_words_of_the_tokenizer_pieces_that_touch_are_one(word: int | No
      ("causal / window(2)", "layers")],
 )  # fmt: skip
 def test_a_mean_is_what_a_loop_gives(over: Any, mask: str) -> None:
-    trace = traced([1] * 5, mask, layer=2)
+    trace = traced([1] * 5, mask, layers=2)
     whole = [weights(trace, layer) for layer in range(2)]
     planes = {
         "heads": [[[layer[head] for head in range(HEADS)]] for layer in whole],
@@ -133,7 +133,7 @@ def test_a_mean_is_what_a_loop_gives(over: Any, mask: str) -> None:
 
 
 def test_the_worst_proof_stands_for_all_layers_and_none_where_one_has_none() -> None:
-    trace = traced([1] * 3, layer=3)
+    trace = traced([1] * 3, layers=3)
     assert attncli.derive(trace, mean="layers").layers[0].proof == Proof(0.2, "it")
     toy = attncli.inspect("a b c")
     assert attncli.derive(toy, mean="heads").layers[0].proof is None
@@ -168,7 +168,7 @@ def rolled_by_hand(layers: list[list[list[list[float]]]]) -> list[list[float]]:
     ("mask", "sinks"), [("full", None), ("cells / causal", None), ("causal / window(2)", None), ("cells", [0.5, 3, -1])]
 )
 def test_rollout_is_the_product_of_halves_of_means(mask: str, sinks: list[float] | None) -> None:
-    trace = traced([1] * 5, mask, layer=3, sinks=None if sinks is None else np.array(sinks, np.float32))
+    trace = traced([1] * 5, mask, layers=3, sinks=None if sinks is None else np.array(sinks, np.float32))
     found = attncli.derive(trace, rollout=True, layer="all")
     for layer in range(3):
         expected = rolled_by_hand([weights(trace, below) for below in range(layer + 1)])
@@ -180,7 +180,7 @@ def test_rollout_is_the_product_of_halves_of_means(mask: str, sinks: list[float]
 
 
 def test_a_rollout_needs_every_layer_below_and_one_sequence() -> None:
-    trace = traced([1] * 3, layer=3)
+    trace = traced([1] * 3, layers=3)
     gap = Trace(trace.source, trace.query_tokens, trace.key_tokens, trace.layers[1:], trace.text)
     with pytest.raises(NotExposedError, match="layer 0 is not there"):
         attncli.derive(gap, rollout=True)
@@ -226,7 +226,7 @@ def test_norms_of_values_whose_squares_no_float32_holds_are_numbers() -> None:
 def test_blocks_of_rows_give_what_the_whole_gives(
     steps: dict[str, Any], cells: int, mask: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = traced([1, 3, 2, 1, 1], mask, layer=2)
+    trace = traced([1, 3, 2, 1, 1], mask, layers=2)
     expected = weights(attncli.derive(trace, **steps))
     monkeypatch.setattr(attention, "CELLS", cells)
     found = attncli.derive(trace, **steps).layers[0]

@@ -61,7 +61,10 @@ def test_a_row_without_a_key_is_warned_about_whatever_is_made_of_it(
         (["--rollout", "--head", "1"], "mean over all heads; drop one of them"),
         (["--rollout", "--mean", "heads"], "already averages"),
         (["--mean", "layers"], "several layers"),
-        (["--words", "--show", "q"], "they have tokens, shapes, mask, weights, heatmap, metrics, proof"),
+        (
+            ["--words", "--show", "q"],
+            "have only tokens, shapes, mask, weights, heatmap, metrics, proof",
+        ),
         (["--mean", "rows"], "'rows' is not"),
     ],
 )

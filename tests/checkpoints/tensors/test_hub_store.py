@@ -108,7 +108,7 @@ def test_offline_says_what_is_missing(hub: Hub, attn: Run) -> None:
     hub.requests.clear()
     ran = attn(*ASK, "--offline")
     assert (ran.code, ran.out, hub.requests, ran.err.count("\n")) == (3, "", [], 1)
-    assert "the weights of somebody/tiny are not in the local cache, or not all of them, and offline" in ran.err
+    assert "the weights of somebody/tiny are not all in the local cache; run `hf download`" in ran.err
 
 
 def test_a_file_that_is_small_or_read_for_the_most_part_is_downloaded_whole_into_the_cache_of_the_hub(
