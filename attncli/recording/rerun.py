@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from copy import copy
 from io import StringIO
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ _DEEPEST = 4  # objects in objects that are looked through for tensors, as layer
 
 
 OutputName = tuple[str, int]  # of a module in the model, and the number of its call
+Kept = Mapping[str, bool] | None
 GIVEN = -1  # instead of that number: what the module was given first
 
 
@@ -130,26 +132,19 @@ class Forward:
 
     Args:
         module: which is about to run.
-        args: its arguments.
-        kwargs: those by name.
+        arguments: its arguments, those by position and those by name.
         count: gives how many attention calls there were until now.
         start: the working directory that files are named from.
         kept: the modules whose outputs are kept, by name, and whether the first input is too; None is all outputs.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        count: Callable[[], int],
-        start: str,
-        kept: Mapping[str, bool] | None = None,
+        self, module: nn.Module, arguments: tuple[Any, ...], count: Callable[[], int], start: str, kept: Kept = None
     ) -> None:
         self.module, self._count, self._start, self._kept = module, count, start, kept
         self._begun, self._unread = count(), 0
         self._names = {id(each): name for name, each in module.named_modules()}
-        self.arguments: tuple[Any, ...] = _copied((tuple(args), dict(kwargs)))
+        self.arguments: tuple[Any, ...] = _copied(arguments)
         self._before = _states(module)
         self._random = _random_state()
         self._running: list[tuple[nn.Module, int]] = []
@@ -172,14 +167,11 @@ class Forward:
 
     def enter(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         """Begin with a module inside of it."""
-        calls = self._calls()
+        calls, key = self._calls(), (self._names.get(id(module), ""), GIVEN)
         self._running.append((module, calls))
-        name = self._names.get(id(module), "")
-        key = name, GIVEN
-        if self._kept is not None and self._kept.get(name) and all(one.name != key for one in self._outputs):
-            values = next((one for one in _tensors(arguments) if one.dim() and one.is_floating_point()), None)
-            if values is not None:
-                self._outputs.append(ModuleOutput(key, module, "", (calls, calls), values.detach().clone()))
+        if self._kept and self._kept.get(key[0]) and all(one.name != key for one in self._outputs):
+            vectors = (one.detach().clone() for one in _tensors(arguments) if _is_of_vectors(one))
+            self._outputs += [ModuleOutput(key, module, "", (calls, calls), one) for one in islice(vectors, 1)]
 
     def leave(self, module: nn.Module, args: Sequence[Any], output: Any) -> Any:
         """End with a module, and return what it gives instead of its output; None is its output."""
@@ -307,15 +299,10 @@ def _named(output: ModuleOutput) -> tuple[OutputName, type[nn.Module], str, tupl
 def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor, is_flat: bool) -> OutputChange:
     by_position = _differences(one, other)
     eps = torch.finfo(other.dtype).eps
-    by_row = by_position.max(axis=1)
-    return OutputChange(*_named(output), by_position, by_row, _size(other), eps, is_flat, _relative(one, other))
-
-
-def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Return the largest change of a vector, relative to its length."""
-    lengths = torch.linalg.vector_norm(other.float(), dim=-1)
-    changes = torch.linalg.vector_norm(one.float() - other.float(), dim=-1)
-    return float((changes / lengths.clamp_min(torch.finfo(torch.float32).tiny)).max())
+    precise = torch.promote_types(other.dtype, torch.float32)
+    change, length = (each.to(precise).norm(dim=-1) for each in (one.to(precise) - other, other))
+    relative = float((change / length.clamp_min(torch.finfo(torch.float32).tiny)).max())  # NaN stays
+    return OutputChange(*_named(output), by_position, by_position.max(axis=1), _size(other), eps, is_flat, relative)
 
 
 def _differences(one: torch.Tensor, other: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -481,7 +468,7 @@ def forwards(
     take_labels: Callable[[torch.Tensor, str], None],
     count: Callable[[], int],
     start: str,
-    kept: Mapping[str, bool] | None = None,
+    kept: Kept = None,
 ) -> Iterator[None]:
     """Hand over each forward that runs inside and is wanted, when it has ended; it may be run again then.
 
@@ -498,15 +485,15 @@ def forwards(
     taking: list[bool] = []
 
     def enter(module: nn.Module, args: Any) -> None:
-        if type(module).__name__ in _WRAPPERS and not outer:
+        if current[0] is None if outer else type(module).__name__ in _WRAPPERS:
             return
         arguments = (args, sys._getframe(1).f_locals.get("kwargs", {}))
         if not outer:
             is_wanted = wanted(module, _shapes(arguments))
-            current[:] = [Forward(module, *arguments, count, start, kept) if is_wanted else None]
+            current[:] = [Forward(module, arguments, count, start, kept) if is_wanted else None]
             outer.append(module)
-        if current[0] is not None:
-            current[0].enter(module, arguments)
+        if (forward := current[0]) is not None:
+            forward.enter(module, arguments)
 
     def leave(module: nn.Module, args: Any, output: Any) -> Any:
         if not outer:
@@ -536,14 +523,10 @@ def forwards(
         after.remove()
 
 
-def recorded(
-    module: nn.Module, arguments: Mapping[str, Any], kept: Mapping[str, bool]
-) -> tuple[Any, list[ModuleOutput]]:
+def recorded(module: nn.Module, arguments: Mapping[str, Any], kept: Kept) -> tuple[Any, list[ModuleOutput]]:
     """Run a module, and return its output and those of the modules inside that are kept; see `Forward`."""
     found: list[ModuleOutput] = []
-    with forwards(
-        lambda one, _: one is module, lambda one: found.extend(one.outputs), lambda *_: None, lambda: 0, "", kept
-    ):
+    with forwards(lambda *_: True, lambda one: found.extend(one.outputs), lambda *_: None, lambda: 0, "", kept):
         return module(**arguments), found
 
 
@@ -566,12 +549,11 @@ def changes_in_row(
         own = positions(output.name[0])
         length = own.stop - own.start
         axes = _axes_of_row(output.values.shape, length)
-        if axes is None or len(pieces) != len(steps):
-            continue
-        laid_out = (each.movedim(axes, (0, 1)).flatten(2) for each in (torch.cat(pieces, axes[1]), output.values))
-        one, other = next(laid_out)[row : row + 1, own], next(laid_out)[:, :length]
-        if one.shape == other.shape:
-            yield _change(output, one, other, False)
+        if axes is not None and len(pieces) == len(steps):
+            both = (each.movedim(axes, (0, 1)).flatten(2) for each in (torch.cat(pieces, axes[1]), output.values))
+            one, other = next(both)[row : row + 1, own], next(both)[:, :length]
+            if one.shape == other.shape:
+                yield _change(output, one, other, False)
 
 
 def _axes_of_row(shape: Sequence[int], length: int) -> tuple[int, int] | None:

@@ -43,8 +43,7 @@ def invariances(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Itera
         result = Invariance(name, ways, floor=floor)
         runs_alone = False
         try:
-            alone()
-            runs_alone = True
+            runs_alone = bool(alone())
             changes = _largest(chain.from_iterable(map(runner.changes, alone(), other())))
         except RunFailedError as error:
             # What does not run alone either is said once, of the implementations.
