@@ -24,6 +24,7 @@ from attncli.masks.expressions import (
     Not,
     Or,
     Pad,
+    Unnumbered,
     atoms_named,
     batch_rows,
     conjuncts,
@@ -136,7 +137,7 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
     for part in conjuncts(expression):
         sides = part.sides if isinstance(part, Or) else (part,)
         first = sides[0] if Atom("causal") not in sides else Atom("causal")
-        atom = first.name if isinstance(first, Atom) else "pad" if isinstance(first, Pad) else ""
+        atom = first.name if isinstance(first, Atom | Unnumbered) else "pad" if isinstance(first, Pad) else ""
         code, forbidden = _CODES.get(atom, "leak"), ~part.allowed(grid)
         by_code = {code: forbidden}
         if atom in _ONE_SIDED:

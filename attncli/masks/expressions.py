@@ -195,6 +195,35 @@ class Pad(NamedTuple):
         return "pad" if self.side == "right" else f"pad({self.side})"
 
 
+Numbers = tuple[tuple[int, ...], ...]  # of an atom, in each row of a batch
+
+
+class Unnumbered(NamedTuple):
+    """An atom without its numbers, which the program says: `docs`, which each row of a batch may have of its own.
+
+    Attributes:
+        name: of the atom.
+        rows: its numbers in each row; None where nothing says them yet.
+    """
+
+    name: str
+    rows: Numbers | None = None
+
+    @property
+    def stated(self) -> Numbers:
+        """The numbers, or a UsageError where nothing says them."""
+        if self.rows is None:
+            raise UsageError(f"{self} has no number, and the program says none; write {self}(…)")
+        return self.rows
+
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, "B 1 Q K"]:
+        """See `Expression.allowed`."""
+        return np.stack([ATOMS[self.name](grid, *row) for row in self.stated])[:, None]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 def leaves(*expressions: Expression) -> Iterator[Expression]:
     """Yield the atoms and files of expressions, as they are written from left to right."""
     for expression in expressions:
@@ -248,13 +277,33 @@ def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[n
     return map_leaves(expression, lambda leaf: leaf._replace(lengths=lengths) if isinstance(leaf, Pad) else leaf)
 
 
+def with_numbers(expression: Expression, numbers: Callable[[str], Numbers | None]) -> Expression:
+    """Return the expression with the numbers that it leaves out.
+
+    Args:
+        expression: with or without atoms that have none.
+        numbers: gives those of an atom in each batch row; None where nothing says them.
+
+    Raises:
+        UsageError: nothing says the numbers of an atom.
+    """
+
+    def numbered(leaf: Expression) -> Expression:
+        if not isinstance(leaf, Unnumbered):
+            return leaf
+        rows = leaf._replace(rows=numbers(leaf.name)).stated
+        return leaf._replace(rows=rows) if len(set(rows)) > 1 else Atom(leaf.name, rows[0])
+
+    return map_leaves(expression, numbered)
+
+
 def batch_rows(expression: Expression) -> int | None:
-    """Return how many batch rows have padding of their own in an expression; None is no such padding.
+    """Return how many batch rows have padding or documents of their own in an expression; None is no such thing.
 
     Raises:
         UsageError: it has such padding, and nobody stated how much.
     """
-    return next((len(leaf.stated) for leaf in leaves(expression) if isinstance(leaf, Pad)), None)
+    return next((len(leaf.stated) for leaf in leaves(expression) if isinstance(leaf, Pad | Unnumbered)), None)
 
 
 def files_of(*expressions: Expression) -> list[File]:

@@ -14,7 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import AttnError, UsageError
-from attncli.masks.expressions import ATOMS, And, Atom, Expression, File, Not, Or, Pad, atoms_named, conjuncts
+from attncli.masks.expressions import (
+    ATOMS,
+    And,
+    Atom,
+    Expression,
+    File,
+    Not,
+    Or,
+    Pad,
+    Unnumbered,
+    atoms_named,
+    conjuncts,
+)
 from attncli.masks.notation import ENDINGS, MOST, NOTATION
 from attncli.text import did_you_mean, visible
 
@@ -25,6 +37,7 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
 )
 _ROWS = re.compile(r"\s*\(\s*(?P<side>left|right)\s*\)|(?!\s*\()")  # what follows `pad` of a batch's rows
+_WITHOUT_NUMBERS = {"docs", "window", "chunk", "prefix"}  # what a program may say of its batch or its model
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
 
 
@@ -59,7 +72,13 @@ def mistake_in(text: str) -> Mistake | None:
     return None
 
 
-def parse(text: str, allow_files: bool = True, allow_bias: bool = False, allow_rows: bool = False) -> Expression:
+def parse(
+    text: str,
+    allow_files: bool = True,
+    allow_bias: bool = False,
+    allow_rows: bool = False,
+    allow_unnumbered: bool = False,
+) -> Expression:
     """Parse a mask expression.
 
     In `file("mask.npy")` it is stated that True = attend, and in `~file("mask.npy")` that True = masked. The bare name
@@ -70,6 +89,7 @@ def parse(text: str, allow_files: bool = True, allow_bias: bool = False, allow_r
         allow_files: whether it may name files, which are read at once.
         allow_bias: whether a bias may stand beside the mask, joined by `&`.
         allow_rows: whether `pad` may stand without numbers, for padding that each row of a batch has of its own.
+        allow_unnumbered: whether `docs`, `window`, `chunk` and `prefix` may, for what a program says.
 
     Raises:
         MaskError: it is not one; the message points at the character.
@@ -85,7 +105,7 @@ def parse(text: str, allow_files: bool = True, allow_bias: bool = False, allow_r
         raise UsageError(
             f"cannot read a mask from {visible(text)}; expected a file ending in {', '.join(most)} or {last}"
         )
-    return _Parser(text, allow_files, allow_bias, allow_rows).whole()
+    return _Parser(text, allow_files, allow_bias, allow_rows, allow_unnumbered).whole()
 
 
 def _read_file(path: str, reader: Reader | None) -> Expression:
@@ -107,10 +127,13 @@ def _read_file(path: str, reader: Reader | None) -> Expression:
 class _Parser:
     """Recursive descent over one expression."""
 
-    def __init__(self, text: str, allow_files: bool, allow_bias: bool, allow_rows: bool) -> None:
+    def __init__(
+        self, text: str, allow_files: bool, allow_bias: bool, allow_rows: bool, allow_unnumbered: bool
+    ) -> None:
         self.text = text
         self.allow_files = allow_files
         self.allow_rows = allow_rows
+        self.without_numbers = _WITHOUT_NUMBERS if allow_unnumbered else frozenset[str]()
         self.allow_bias = allow_bias
         self.bias_at: int | None = None
         self.position = 0
@@ -163,6 +186,8 @@ class _Parser:
         if name == "pad" and self.allow_rows and (match := _ROWS.match(self.text, self.position)):
             self.position = match.end()
             return Pad("left" if match["side"] == "left" else "right")
+        if name in self.without_numbers and not self.text[self.position :].lstrip().startswith("("):
+            return Unnumbered(name)
         if name not in ATOMS:
             names = [atom for atom in ATOMS if self.allow_bias or not NOTATION[atom].is_bias]
             names += ["file"] if self.allow_files else []

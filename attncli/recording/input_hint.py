@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Iterable
+
     from jaxtyping import Bool, Int
 
+    from attncli.masks.expressions import Numbers
     from attncli.masks.findings import Finding
     from attncli.recording.call import CallSite
 
@@ -16,10 +20,11 @@ class InputHint(NamedTuple):
     """What an input of a module says of the positions of a batch.
 
     Its kind is `tokens`, or `unpadded` where all of them are, `positions`, `documents`, `encoded`: the tokens of an
-    encoder whose output is attended to, or `prompt`: the tokens of a prompt and what was generated since.
+    encoder whose output is attended to, `prompt`: the tokens of a prompt and what was generated since, or `window` and
+    `chunk`: how far queries look by the model's configuration.
     """
 
-    kind: Literal["tokens", "unpadded", "positions", "documents", "encoded", "prompt"]
+    kind: Literal["tokens", "unpadded", "positions", "documents", "encoded", "prompt", "window", "chunk"]
     # Of tokens, 1 where a position is one; the positions themselves; or the document of each position, −1 in none.
     values: Int[np.ndarray, "B T"]
     size: int  # how many positions a row has; 0 is a first position of any number of them
@@ -27,6 +32,25 @@ class InputHint(NamedTuple):
     # Padding is at one end alone; positions choose from a larger table; what was encoded is keys and values.
     is_sure: bool = True
     source: Literal["embedding", "configuration", "both"] = "embedding"  # which says which tokens are padding
+
+
+def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -> Numbers | None:
+    """Return what hints say of an atom that is written without numbers, in each row; None where none does.
+
+    Args:
+        name: of the atom.
+        hints: of which the first one of its kind counts.
+        batch: how many rows there are.
+        length: how many positions each has.
+    """
+    for kind, values in ((one.kind, one.values) for one in hints):
+        if kind == name:
+            return ((int(values[0, 0]),),) * batch
+        if (kind, name) == ("documents", "docs") and len(values) in (1, batch) and values.shape[1] == length:
+            starts = (np.flatnonzero((row < 0) | (np.diff(row, prepend=-2) != 0)) for row in values)
+            rows = tuple(tuple(np.diff(own, append=length).tolist()) for own in starts)
+            return rows * (batch // len(rows))
+    return None
 
 
 class Hints(Protocol):

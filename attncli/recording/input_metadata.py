@@ -3,8 +3,8 @@
 An `nn.Embedding` with a `padding_idx`, or that of the words of a model whose configuration has a `pad_token_id`, says
 which words of its input are none. An input that is called after positions (`position_ids`, `pos`), or that of an
 `nn.Embedding` that is (`position_embeddings`, `wpe`), says where queries stand; one that counts from 0 again and again
-says that its row holds several documents. And an attention that is called with what an encoder gave attends to its
-words.
+says that its row holds several documents. A model's configuration says how far its queries look back. And an attention
+that is called with what an encoder gave attends to its words.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_TENSORS = 16  # that are recognized when they come again
 _SPARE = 2  # vectors of a table of positions that stand for none of a row
+_OF_CONFIGURATION = {"window": "sliding_window", "chunk": "attention_chunk_size"}
 _ReadHints = Callable[["Int[np.ndarray, 'B T']"], Iterator["InputHint"]]
 
 
@@ -55,7 +56,11 @@ class InputReader:
             frame: what calls it. Torch hands keyword arguments to no hook of this kind; they stand there.
         """
         begun = self._hints.begin_module()
-        module = running[-1]
+        module, config = running[-1], getattr(running[-1], "config", None)
+        if config is not None and all(getattr(each, "config", None) is not config for each in running[:-1]):
+            for kind, name in _OF_CONFIGURATION.items():
+                if isinstance(number := getattr(config, name, None), int):
+                    self._hints.add(_hint(kind, np.array([[number]]))._replace(size=0))
         forward = getattr(type(module), "forward", None)  # one of torch.jit has none
         is_table, positions = forward is Embedding.forward, _positions_of(forward)
         if (is_table or positions is not None) and may_look():

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from copy import copy
 from io import StringIO
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,8 @@ _DEEPEST = 4  # objects in objects that are looked through for tensors, as layer
 
 
 OutputName = tuple[str, int]  # of a module in the model, and the number of its call
+Kept = Mapping[str, bool] | None
+GIVEN = -1  # instead of that number: what the module was given first
 
 
 class VectorChange(NamedTuple):
@@ -109,6 +112,7 @@ class OutputChange(NamedTuple):
         size: the largest number that it gave before.
         eps: the distance from 1 to the next number of its type.
         is_flat: whether rows and positions are one axis.
+        relative: the largest change of a vector, relative to its length; NaN where it is none.
     """
 
     name: OutputName
@@ -120,6 +124,7 @@ class OutputChange(NamedTuple):
     size: float
     eps: float
     is_flat: bool
+    relative: float = np.nan
 
 
 class Forward:
@@ -127,19 +132,19 @@ class Forward:
 
     Args:
         module: which is about to run.
-        args: its arguments.
-        kwargs: those by name.
+        arguments: its arguments, those by position and those by name.
         count: gives how many attention calls there were until now.
         start: the working directory that files are named from.
+        kept: the modules whose outputs are kept, by name, and whether the first input is too; None is all outputs.
     """
 
     def __init__(
-        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], count: Callable[[], int], start: str
+        self, module: nn.Module, arguments: tuple[Any, ...], count: Callable[[], int], start: str, kept: Kept = None
     ) -> None:
-        self.module, self._count, self._start = module, count, start
+        self.module, self._count, self._start, self._kept = module, count, start, kept
         self._begun, self._unread = count(), 0
         self._names = {id(each): name for name, each in module.named_modules()}
-        self.arguments: tuple[Any, ...] = _copied((tuple(args), dict(kwargs)))
+        self.arguments: tuple[Any, ...] = _copied(arguments)
         self._before = _states(module)
         self._random = _random_state()
         self._running: list[tuple[nn.Module, int]] = []
@@ -160,9 +165,13 @@ class Forward:
             named = inspect.signature(self.module.forward).bind_partial(*args, **kwargs).arguments
         return {str(name): value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
-    def enter(self, module: nn.Module) -> None:
+    def enter(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         """Begin with a module inside of it."""
-        self._running.append((module, self._calls()))
+        calls, key = self._calls(), (self._names.get(id(module), ""), GIVEN)
+        self._running.append((module, calls))
+        if self._kept and self._kept.get(key[0]) and all(one.name != key for one in self._outputs):
+            vectors = (one.detach().clone() for one in _tensors(arguments) if _is_of_vectors(one))
+            self._outputs += [ModuleOutput(key, module, "", (calls, calls), one) for one in islice(vectors, 1)]
 
     def leave(self, module: nn.Module, args: Sequence[Any], output: Any) -> Any:
         """End with a module, and return what it gives instead of its output; None is its output."""
@@ -175,10 +184,10 @@ class Forward:
         if self._calls() == calls and _ATTENTION.search(type(module).__name__):
             self._unread += 1
         values = next((one for one in _tensors(output) if one.dim() and one.is_floating_point()), None)
-        if values is None:
-            return None
         name = self._names.get(id(module), type(module).__name__)
-        key = name, sum(one.name[0] == name for one in self._outputs)
+        if values is None or (self._kept is not None and name not in self._kept):
+            return None
+        key = name, sum(one.name[0] == name and one.name[1] != GIVEN for one in self._outputs)
         instead = None
         if self._change is not None and self._change[1] == key:
             instead = values = self._moved(values, self._change[0])
@@ -226,16 +235,7 @@ class Forward:
             return value
 
         outputs = self._run(_mapped(cut, self.arguments), None)
-        own = SequenceLayout(1, last - first, is_time_first)
-        before = {one.name: one for one in self.outputs}
-        changes = []
-        for each in outputs:
-            whole = before.get(each.name)
-            one = own.laid_out(each.values, _is_of_channels(each.module))
-            other = None if whole is None else self.layout.laid_out(whole.values, _is_of_channels(each.module))
-            if one is not None and other is not None and one.shape[2] == other.shape[2]:
-                changes.append(_change(each, one, other[rows, positions], False))
-        return changes
+        return [*changes_in_row(outputs, [self.outputs], row, lambda _: positions)]
 
     def _run(self, arguments: tuple[Any, ...], change: VectorChange | None) -> list[ModuleOutput]:
         args, kwargs = _copied(arguments)
@@ -299,7 +299,10 @@ def _named(output: ModuleOutput) -> tuple[OutputName, type[nn.Module], str, tupl
 def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor, is_flat: bool) -> OutputChange:
     by_position = _differences(one, other)
     eps = torch.finfo(other.dtype).eps
-    return OutputChange(*_named(output), by_position, by_position.max(axis=1), _size(other), eps, is_flat)
+    precise = torch.promote_types(other.dtype, torch.float32)
+    change, length = (each.to(precise).norm(dim=-1) for each in (one.to(precise) - other, other))
+    relative = float((change / length.clamp_min(torch.finfo(torch.float32).tiny)).max())  # NaN stays
+    return OutputChange(*_named(output), by_position, by_position.max(axis=1), _size(other), eps, is_flat, relative)
 
 
 def _differences(one: torch.Tensor, other: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -465,6 +468,7 @@ def forwards(
     take_labels: Callable[[torch.Tensor, str], None],
     count: Callable[[], int],
     start: str,
+    kept: Kept = None,
 ) -> Iterator[None]:
     """Hand over each forward that runs inside and is wanted, when it has ended; it may be run again then.
 
@@ -474,21 +478,22 @@ def forwards(
         take_labels: takes the labels of a cross-entropy of the program's own, and the line that computes it.
         count: gives how many attention calls there were until now.
         start: the working directory that files are named from.
+        kept: see `Forward`.
     """
     current: list[Forward | None] = []  # the forward that runs, or None for one that is not wanted
     outer: list[nn.Module] = []
     taking: list[bool] = []
 
     def enter(module: nn.Module, args: Any) -> None:
-        if type(module).__name__ in _WRAPPERS and not outer:
+        if current[0] is None if outer else type(module).__name__ in _WRAPPERS:
             return
+        arguments = (args, sys._getframe(1).f_locals.get("kwargs", {}))
         if not outer:
-            arguments = (args, sys._getframe(1).f_locals.get("kwargs", {}))
             is_wanted = wanted(module, _shapes(arguments))
-            current[:] = [Forward(module, *arguments, count, start) if is_wanted else None]
+            current[:] = [Forward(module, arguments, count, start, kept) if is_wanted else None]
             outer.append(module)
-        if current[0] is not None:
-            current[0].enter(module)
+        if (forward := current[0]) is not None:
+            forward.enter(module, arguments)
 
     def leave(module: nn.Module, args: Any, output: Any) -> Any:
         if not outer:
@@ -516,3 +521,43 @@ def forwards(
     finally:
         before.remove()
         after.remove()
+
+
+def recorded(module: nn.Module, arguments: Mapping[str, Any], kept: Kept) -> tuple[Any, list[ModuleOutput]]:
+    """Run a module, and return its output and those of the modules inside that are kept; see `Forward`."""
+    found: list[ModuleOutput] = []
+    with forwards(lambda *_: True, lambda one: found.extend(one.outputs), lambda *_: None, lambda: 0, "", kept):
+        return module(**arguments), found
+
+
+def changes_in_row(
+    alone: Sequence[ModuleOutput],
+    steps: Sequence[Sequence[ModuleOutput]],
+    row: int,
+    positions: Callable[[str], slice],
+) -> Iterator[OutputChange]:
+    """Yield how far the outputs for a row of a batch are from those of the row by itself.
+
+    Args:
+        alone: the outputs of a batch of that row, without padding.
+        steps: those of a forward, or of several that follow one another with a cache.
+        row: of the batch.
+        positions: which of its positions are those of the row by itself, by the name of a module.
+    """
+    for output in alone:
+        pieces = [one.values for step in steps for one in step if one.name == output.name]
+        own = positions(output.name[0])
+        length = own.stop - own.start
+        axes = _axes_of_row(output.values.shape, length)
+        if axes is not None and len(pieces) == len(steps):
+            both = (each.movedim(axes, (0, 1)).flatten(2) for each in (torch.cat(pieces, axes[1]), output.values))
+            one, other = next(both)[row : row + 1, own], next(both)[:, :length]
+            if one.shape == other.shape:
+                yield _change(output, one, other, False)
+
+
+def _axes_of_row(shape: Sequence[int], length: int) -> tuple[int, int] | None:
+    """Return which axes are rows and positions of a batch of one row, which a module may have made longer."""
+    likely = {3: [(0, 1), (1, 0), (0, 2)], 4: [(0, 1), (1, 2), (0, 2)]}.get(len(shape), [])  # streams, or heads
+    fits = [axes for axes in likely if shape[axes[0]] == 1 and shape[axes[1]] >= length]
+    return min(fits, key=lambda axes: shape[axes[1]] != length, default=None)

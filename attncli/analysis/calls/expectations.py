@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,12 +17,13 @@ from attncli.errors import AttnError, UsageError
 from attncli.masks.alibi import bias_heads, slopes
 from attncli.masks.audit import audit_allowed, word_queries
 from attncli.masks.comparison import Comparison
-from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
+from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths, with_numbers
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import MaskSize, bind_lengths, materialise
 from attncli.masks.parser import parse
 from attncli.masks.recognition import infer_padding
 from attncli.recording.call import CallSite
+from attncli.recording.input_hint import numbers_of
 from attncli.text import plural, visible
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ class Expectations(NamedTuple):
 
         Args:
             expected: an expression, which may have the pattern of its places before it (`decoder.*=causal & pad`),
-                several of these, or the expressions by their patterns. `pad` may stand without numbers.
+                several of these, or the expressions by their patterns. `pad`, `docs`, `window` and `chunk` may stand
+                without numbers.
 
         Raises:
             UsageError: one is no expression, or has nothing before its `=`.
@@ -116,7 +119,7 @@ class Expectations(NamedTuple):
 def _expectation(pattern: str | None, text: str) -> Expectation:
     if pattern == "":
         raise UsageError(f"'={visible(text)}' has no pattern before the '='")
-    expression = parse(text, allow_bias=True, allow_rows=True)
+    expression = parse(text, allow_bias=True, allow_rows=True, allow_unnumbered=True)
     return Expectation(EVERYWHERE if pattern is None else pattern, text.strip(), expression)
 
 
@@ -194,7 +197,8 @@ def mismatches(calls: Sequence[CallContext], expected: Expectations) -> Iterator
         calls: of one step, with what is known of their batches.
         expected: what their masks should be; the last query stands at the last key. How much `pad` hides is what the
             numbers of the words say, by the `padding_idx` of an embedding, or else the first mask of the step that
-            hides keys at an end of a batch row, unless the expression has it.
+            hides keys at an end of a batch row, unless the expression has it. The numbers that `docs`, `window` and
+            `chunk` leave out are what the position ids and the configuration of the model say.
     """
     for each in calls:
         here = expected.at(each.call.place)
@@ -202,13 +206,26 @@ def mismatches(calls: Sequence[CallContext], expected: Expectations) -> Iterator
             yield []
             continue
         try:
-            own = _with_padding(here.expression, each, calls)
+            numbered = _with_numbers(here.expression, each)
+        except AttnError as error:  # the sentence that names what to write
+            yield [CallMismatch(each.call, Finding("shape", "error", str(error)), None)]
+            continue
+        try:
+            own = _with_padding(numbered, each, calls)
         except AttnError as error:  # pad(left), and the padding is on the right
             yield [
                 CallMismatch(each.call, Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None)
             ]
             continue
         yield [CallMismatch(each.call, one, own) for one in _findings(each.call, own)]
+
+
+def _with_numbers(expected: Expression, context: CallContext) -> Expression:
+    """Return what is expected of a call, with the numbers that it leaves out: of its documents, or of its model."""
+    if context.call.mask is None:
+        return expected
+    batch, _, _, length = context.call.mask.shape
+    return with_numbers(expected, partial(numbers_of, hints=context.hints, batch=batch, length=length))
 
 
 def _with_padding(expected: Expression, context: CallContext, calls: Sequence[CallContext]) -> Expression | None:

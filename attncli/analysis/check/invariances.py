@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.analysis.check.model_runner import ModelRunner, RunFailedError, SentenceRun
 from attncli.analysis.check.report import Invariance
-from attncli.analysis.check.states import RunFailedError
 from attncli.attention import HALF, noise_floor
 from attncli.errors import NotExposedError
 from attncli.masks.findings import Finding
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.analysis.check.model_runner import ModelRunner
-    from attncli.analysis.check.states import States
     from attncli.encoding.encode import EncodedInput
+    from attncli.recording.rerun import OutputChange
 
 # What to do about a change, by its code.
 _ADVICE = {
@@ -36,16 +36,15 @@ def invariances(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Itera
     floor = noise_floor(runner.dtype)
 
     @cache
-    def alone() -> list[States]:
+    def alone() -> list[SentenceRun]:
         return [runner.alone(sentence) for sentence in sentences]
 
-    def compare(name: str, ways: str, other: Callable[[], Iterable[States]]) -> Invariance:
+    def compare(name: str, ways: str, other: Callable[[], Iterable[SentenceRun]]) -> Invariance:
         result = Invariance(name, ways, floor=floor)
         runs_alone = False
         try:
-            states = alone()
-            runs_alone = True
-            changes = _largest(zip(states, other(), strict=True))
+            runs_alone = bool(alone())
+            changes = _largest(chain.from_iterable(map(runner.changes, alone(), other())))
         except RunFailedError as error:
             # What does not run alone either is said once, of the implementations.
             reason, has_failed = (str(error), True) if runs_alone else (f"alone {error}", name == "backend")
@@ -72,15 +71,11 @@ def invariances(runner: ModelRunner, sentences: Sequence[EncodedInput]) -> Itera
     yield compare("packing", "alone, packed by positions", lambda: runner.packed(sentences))
 
 
-def _largest(pairs: Iterable[tuple[States, States]]) -> dict[tuple[int, str], float]:
-    """Return the largest change of a token in each layer, relative to the length of its hidden state."""
+def _largest(changes: Iterable[tuple[tuple[int, str], OutputChange]]) -> dict[tuple[int, str], float]:
+    """Return the largest change of a token in each layer, relative to the length of its vector."""
     found: dict[tuple[int, str], float] = {}
-    for one, other in pairs:
-        for place in one.keys() & other.keys():
-            length = np.linalg.norm(one[place], axis=-1)
-            change = np.linalg.norm(one[place] - other[place], axis=-1)
-            most = float((change / np.maximum(length, np.finfo(np.float32).tiny)).max())
-            found[place] = float(np.maximum(found.get(place, 0.0), most))  # NaN stays
+    for place, change in changes:
+        found[place] = float(np.maximum(found.get(place, 0.0), change.relative))  # NaN stays
     return dict(sorted(found.items(), key=lambda each: (each[0][1] == "decoder", each[0][0])))
 
 

@@ -5,17 +5,19 @@ Everything here runs the model that was loaded, on tokens that its own tokenizer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from attncli.analysis.check.states import states, states_with_cache
 from attncli.encoding.encode import EncodedInput
-from attncli.engines.torch.attention_backend import set_backend
+from attncli.engines.torch.attention_backend import set_backend, translate_model_errors
+from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.engines.torch.batch import padded
 from attncli.engines.torch.expected_masks import ExpectedMask, implied_masks
 from attncli.engines.torch.load import first_position
@@ -25,13 +27,31 @@ from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
 from attncli.recording.readers.transformers import EAGER_MASKS, MASK
+from attncli.recording.rerun import GIVEN, ModuleOutput, OutputChange, changes_in_row, recorded
 from attncli.trace.layer import LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from attncli.analysis.check.states import States
     from attncli.engines.torch.engine import Checkpoint
+
+
+class RunFailedError(NotExposedError):
+    """The model runs, but not in this way."""
+
+
+class SentenceRun(NamedTuple):
+    """How a sentence ran.
+
+    Attributes:
+        steps: what the layers gave, in a forward or in several that follow one another with a cache.
+        row: of the batch.
+        span: where it stands there.
+    """
+
+    steps: Sequence[Sequence[ModuleOutput]]
+    row: int
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -119,24 +139,53 @@ class ModelRunner:
 
     # --- in one way and another ---
 
-    def alone(self, sentence: EncodedInput) -> States:
-        """Return the hidden states of one sentence."""
-        return self._states(self._padded([sentence], "right"))[0]
+    @cached_property
+    def layers(self) -> dict[str, str]:
+        """The kind of each layer, by the layer's name: the outermost modules with a number in a list with attention.
 
-    def alone_in_eager(self, sentence: EncodedInput) -> States:
-        """Return the hidden states of one sentence, computed by the other one of two `backends`."""
+        The model itself, whose name is empty, stands for the last layer: some run their layers not as modules.
+        """
+        own = {"cross": "decoder", "self": self.checkpoint.kinds[0]}
+        attention = find_attention_modules(self.model).by_id.values()
+        lists = {one.layers + ".": own.get(one.kind, one.kind) for one in attention if one.index is not None}
+        found: dict[str, str] = {}
+        for name, module in self.model.named_modules():
+            kind = next((kind for path, kind in lists.items() if name.startswith(path)), None) if lists else own["self"]
+            is_inside = isinstance(module, torch.nn.ModuleList) or any(name.startswith(one + ".") for one in found)
+            if kind is not None and name.rpartition(".")[2].isdigit() and not is_inside:
+                found[name] = kind
+        return found | {"": "decoder" if self.is_beside_encoder else own["self"]}
+
+    def changes(self, alone: SentenceRun, other: SentenceRun) -> Iterator[tuple[tuple[int, str], OutputChange]]:
+        """Yield how far each layer of a sentence is from that of the sentence alone; layer −1 is the embeddings."""
+        (outputs,), count = alone.steps, Counter[str]()
+        places = {}
+        for name in (one.name for one in outputs):
+            kind = self.layers[name[0]]
+            last = max(count[kind], [*self.layers.values()].count(kind) - 1) - 1
+            places[name] = (-1 if name[1] == GIVEN else count[kind] if name[0] else last), kind
+            count[kind] += name[1] != GIVEN
+        for one in changes_in_row(outputs, other.steps, other.row, lambda name: other.span.of(self.layers[name])[0]):
+            yield places[one.name], one
+
+    def alone(self, sentence: EncodedInput) -> SentenceRun:
+        """Run one sentence."""
+        return self._runs(self._padded([sentence], "right"))[0]
+
+    def alone_in_eager(self, sentence: EncodedInput) -> SentenceRun:
+        """Run one sentence in the other one of two `backends`."""
         if len(self.backends) == 1:
             raise NotExposedError(f"it has {self.backends[0]} attention alone")
-        return self._states(self._padded([sentence], "right"), self.backends[1])[0]
+        return self._runs(self._padded([sentence], "right"), backend=self.backends[1])[0]
 
-    def together(self, sentences: Sequence[EncodedInput], side: str) -> list[States]:
-        """Return the hidden states of each sentence of a padded batch."""
+    def together(self, sentences: Sequence[EncodedInput], side: str) -> list[SentenceRun]:
+        """Run a padded batch."""
         if "attention_mask" not in self.checkpoint.parameters:
             raise NotExposedError("it takes no attention mask")
-        return self._states(self._padded(sentences, side))
+        return self._runs(self._padded(sentences, side))
 
-    def with_cache(self, sentence: EncodedInput) -> States:
-        """Return a sentence's hidden states when it runs with a cache: half of it, all but its last token, that token.
+    def with_cache(self, sentence: EncodedInput) -> SentenceRun:
+        """Run a sentence with a cache: half of it, all but its last token, that token.
 
         The second step has several queries and more keys, which a mask that is aligned at the wrong corner shows.
         Recurrent layers beside the attention continue by one token at a time.
@@ -144,10 +193,10 @@ class ModelRunner:
         count = len(sentence.query_tokens)
         half = max(count // 2, 1)
         steps = range(half, count + 1) if self.checkpoint.other_layers else sorted({half, max(count - 1, half), count})
-        return self._in_steps(self._padded([sentence], "right"), list(steps))[0]
+        return self._in_steps(self._padded([sentence], "right"), steps)[0]
 
-    def with_cache_together(self, sentences: Sequence[EncodedInput]) -> list[States]:
-        """Return the hidden states of a padded batch whose last tokens run one by one with a cache, as in generation.
+    def with_cache_together(self, sentences: Sequence[EncodedInput]) -> list[SentenceRun]:
+        """Run a padded batch whose last tokens run one by one with a cache, as in generation.
 
         A decoder alone is padded on its left, so that all sentences end together; beside an encoder it is the
         encoder's text that is padded, or the sound. Recurrent layers go on by one token at a time here too.
@@ -171,31 +220,54 @@ class ModelRunner:
         ahead = Grid(np.zeros((1, 1), int), 2, 0, 1)  # the first of two positions
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
-    def packed(self, sentences: Sequence[EncodedInput]) -> list[States]:
-        """Return the hidden states of documents packed into one sequence."""
-        batch = self._packed(sentences)
-        (found,) = self._states(batch._replace(spans=[batch.whole]))
-        return [{place: state[span.text] for place, state in found.items()} for span in batch.spans]
+    def packed(self, sentences: Sequence[EncodedInput]) -> list[SentenceRun]:
+        """Run documents packed into one sequence."""
+        return [run._replace(row=0) for run in self._runs(self._packed(sentences))]
 
     # --- inputs ---
 
-    def _states(self, batch: PaddedBatch, backend: str | None = None) -> list[States]:
-        set_backend(self.model, backend or self.backends[0])
-        return self._by_kind(states(self.model, batch.inputs, batch.spans))
+    def _runs(self, batch: PaddedBatch, backend: str | None = None, ends: Sequence[int] = ()) -> list[SentenceRun]:
+        """Run a batch at once, or piece by piece with the keys and values of earlier ones kept, as generation does.
 
-    def _in_steps(self, batch: PaddedBatch, steps: list[int]) -> list[States]:
+        Args:
+            batch: of which positions, where given, are those of all tokens.
+            backend: the attention; None is the first of `backends`.
+            ends: where each piece ends; the last one is the length.
+
+        Raises:
+            RunFailedError: the model does not run on it.
+            NotExposedError: it keeps no keys and values.
+        """
+        set_backend(self.model, backend or self.backends[0])
+        inputs = {name: value.to(self.model.device) for name, value in batch.inputs.items()}
+        kinds = [*self.layers.values()]
+        kept = {name: kind not in kinds[:number] for number, (name, kind) in enumerate(self.layers.items())}
+        own, start = "decoder_" if self.is_beside_encoder else "", 0
+        more: dict[str, Any] = {"return_dict": True} | ({"use_cache": True, "past_key_values": None} if ends else {})
+        steps: list[list[ModuleOutput]] = []
+        with translate_model_errors("the texts", "it does not run", RunFailedError):
+            if ends and own:
+                text = {name: value for name, value in inputs.items() if not name.startswith(own)}
+                more["encoder_outputs"] = self.model.get_encoder()(**text, return_dict=True)
+            for end in ends or [batch.whole.target.stop]:
+                piece = dict(inputs)  # masks are of all positions before it too, and an encoder's inputs stay whole
+                for name in (name for name in inputs if ends and name.startswith(own)):
+                    piece[name] = inputs[name][:, None if name.endswith("attention_mask") else start : end]
+                output, outputs = recorded(self.model, piece | more, kept)
+                steps.append(outputs)
+                start, cache = end, output.get("past_key_values")
+                if ends and cache is None:
+                    raise NotExposedError("it keeps no cache")
+                more |= {"past_key_values": cache} if ends else {}
+        return [SentenceRun(steps, row, span) for row, span in enumerate(batch.spans)]
+
+    def _in_steps(self, batch: PaddedBatch, ends: Sequence[int]) -> list[SentenceRun]:
         if not self.looks_back:
             raise NotExposedError("its tokens see those after them")
-        set_backend(self.model, self.backends[0])
         inputs, spans, whole = batch
         if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
             inputs["position_ids"] = torch.arange(whole.text.stop).expand(len(spans), -1)
-        return self._by_kind(states_with_cache(self.model, inputs, spans, steps))
-
-    def _by_kind(self, found: list[States]) -> list[States]:
-        """Return hidden states under the kind of their attention, which is not `self` in a decoder that runs alone."""
-        own = {"self": self.checkpoint.kinds[0]}
-        return [{(layer, own.get(kind, kind)): state for (layer, kind), state in one.items()} for one in found]
+        return self._runs(batch, ends=ends)
 
     def _padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:
         inputs = [sentence.inputs for sentence in sentences]

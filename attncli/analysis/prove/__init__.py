@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attncli.analysis.prove.claim import atoms_of
+from attncli.analysis.prove.claim import parsed
 from attncli.analysis.prove.inputs import CollectedHints
 from attncli.analysis.prove.probed_forward import ProbedForward
 from attncli.analysis.prove.proof import Leak, ModelProof
@@ -80,7 +80,7 @@ class Prover:
     """
 
     def __init__(self, expression: str, lengths: Any = None) -> None:
-        atoms_of(expression)  # or a UsageError
+        parsed(expression)  # or a UsageError
         self.expression, self.lengths = expression, lengths
         self.proofs: list[ModelProof] = []
         self.notes = Notes()
@@ -114,7 +114,6 @@ class Prover:
 
     def _is_proved(self, module: Any, shapes: tuple[Any, ...]) -> bool:
         self._calls.clear()
-        self._hints.all.clear()
         self._labels.clear()
         key = id(module), module.training, shapes
         if key in self._known or len(self.proofs) >= _MOST_FORWARDS or self._only not in (None, module):

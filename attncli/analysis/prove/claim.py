@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.errors import UsageError
-from attncli.masks.expressions import Atom, Expression, Pad, leaves, with_lengths
+from attncli.masks.expressions import Atom, Expression, Numbers, Pad, leaves, with_lengths, with_numbers
 from attncli.masks.mask_grid import MaskSize, materialise
 from attncli.masks.parser import parse
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
-
-_WITHOUT_NUMBER = re.compile(r"\b(docs|window|chunk|prefix)\b(?!\s*\()")
 
 
 class Probe(NamedTuple):
@@ -35,13 +32,13 @@ class Probe(NamedTuple):
     is_padding: bool = False
 
 
-def atoms_of(expression: str) -> list[Expression]:
-    """Return the atoms of an expression, in which `docs`, `window`, `chunk` and `prefix` may stand without numbers.
+def parsed(expression: str) -> Expression:
+    """Return a claim's expression, in which `docs`, `window`, `chunk` and `prefix` may stand without numbers.
 
     Raises:
         UsageError: it is none.
     """
-    return [*leaves(parse(_WITHOUT_NUMBER.sub(r"\1(1)", expression), allow_rows=True))]
+    return parse(expression, allow_rows=True, allow_unnumbered=True)
 
 
 class Claim:
@@ -51,7 +48,7 @@ class Claim:
         expression: which key each query may see in a layer.
         tokens: which positions are no padding, `[B, T]`.
         past: how many keys stand in a cache before the first position.
-        number: gives the arguments of an atom that has none, as `docs` has in a row, in words; None where nothing does.
+        numbers: gives those of an atom that has none, as of `docs`, in a row; None where nothing does.
 
     Raises:
         UsageError: nothing says a number that is left out, or it does not fit so many positions.
@@ -59,29 +56,19 @@ class Claim:
 
     def __init__(
         self,
-        expression: str,
+        expression: Expression,
         tokens: Bool[np.ndarray, "B T"],
         past: int,
-        number: Callable[[str, int], str | None],
+        numbers: Callable[[int, str], Numbers | None],
     ) -> None:
         self.tokens, self.past = tokens, past
-        self._expressions = [self._with_numbers(expression, row, number) for row in range(len(tokens))]
+        self._expressions = [with_numbers(expression, partial(numbers, row)) for row in range(len(tokens))]
         self.direct = np.stack([self._cells(row) for row in range(len(tokens))])
         self._reach: dict[tuple[int, int], Bool[np.ndarray, "T T"]] = {}
 
-    @staticmethod
-    def _with_numbers(expression: str, row: int, number: Callable[[str, int], str | None]) -> str:
-        def written(match: re.Match[str]) -> str:
-            found = number(match[1], row)
-            if found is None:
-                raise UsageError(f"{match[1]} has no number, and the program says none; write {match[1]}(…)")
-            return f"{match[1]}({found})"
-
-        return _WITHOUT_NUMBER.sub(written, expression)
-
     def _cells(self, row: int) -> Bool[np.ndarray, "T T"]:
         """Return which positions each output of a row may read in one layer, its own among them."""
-        expression, length = parse(self._expressions[row], allow_rows=True), self.tokens.shape[1]
+        expression, length = self._expressions[row], self.tokens.shape[1]
         if any(isinstance(leaf, Pad) and leaf.lengths is None for leaf in leaves(expression)):
             keys = np.concatenate([np.ones((1, self.past), bool), self.tokens[row : row + 1]], axis=1)
             expression = with_lengths(expression, keys)
@@ -115,7 +102,7 @@ class Claim:
         words = [np.flatnonzero(row) for row in self.tokens]
         other = min(1, len(words) - 1)
         chosen = [Probe(0, (int(words[0][-1]),)), Probe(other, (int(words[other][len(words[other]) // 2]),))]
-        for leaf in leaves(parse(self._expressions[0], allow_rows=True)):
+        for leaf in leaves(self._expressions[0]):
             if isinstance(leaf, Atom) and leaf.name == "docs":
                 ends = np.cumsum(leaf.arguments)[:-1] - 1
                 chosen += [Probe(0, (int(end),)) for end in ends if self.tokens[0, end]]

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from attncli.recording.input_hint import InputHint
     from attncli.recording.rerun import Forward, OutputName, SequenceLayout
 
-# Where a model's configuration says how far its queries look.
-_OF_CONFIGURATION = {"window": "sliding_window", "chunk": "attention_chunk_size"}
 _NOT_WORDS = re.compile("pos|wpe|type|segment")
 
 
@@ -28,6 +26,7 @@ class CollectedHints:
 
     def __init__(self) -> None:
         self.all: list[InputHint] = []
+        self._depth = 0
 
     def of(self, kind: str, batch: int, length: int) -> Int[np.ndarray, "B T"] | None:
         """Return what was said first of a batch of this shape; None where nothing was."""
@@ -39,11 +38,15 @@ class CollectedHints:
         self.all.append(hint)
 
     def begin_module(self) -> tuple[int, int]:
-        """See `Hints` of `recording.input_hint`."""
-        return 0, 0
+        """See `Hints` of `recording.input_hint`; those of a forward begin with its outermost module."""
+        if self._depth == 0:
+            self.all.clear()
+        self._depth += 1
+        return self._depth - 1, 0
 
     def end_module(self, begun: tuple[int, int]) -> int:
         """See `Hints` of `recording.input_hint`; all that is said of the forward is collected."""
+        self._depth, _ = begun
         return 0
 
     def encoded_tokens(self) -> Bool[np.ndarray, "B T"] | None:
@@ -118,20 +121,6 @@ def tokens_of(forward: Forward, hints: CollectedHints, sequences: Sequences, whi
             if np.isin(values, (0, 1)).all() and values.any(axis=1).all():
                 return values == (0 if "key_padding" in name else 1)
     return np.ones((batch, length), bool)
-
-
-def number_of(forward: Forward, hints: CollectedHints, layout: SequenceLayout) -> Any:
-    """Return what gives the arguments of an atom that stands without: see `Claim`."""
-
-    def number(name: str, row: int) -> str | None:
-        documents = hints.of("documents", layout.batch, layout.length) if name == "docs" else None
-        if documents is not None:
-            starts = np.flatnonzero(np.diff(documents[row], prepend=-2))
-            return ",".join(map(str, np.diff(starts, append=layout.length)))
-        found = getattr(getattr(forward.module, "config", None), _OF_CONFIGURATION.get(name, ""), None)
-        return str(found) if isinstance(found, int) else None
-
-    return number
 
 
 def past_of(calls: Sequence[AttentionCall], length: int) -> int:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.analysis.prove.claim import Claim, Probe, atoms_of, padding_of
-from attncli.analysis.prove.inputs import CollectedHints, number_of, past_of, sequences_of, tokens_of
+from attncli.analysis.prove.claim import Claim, Probe, padding_of, parsed
+from attncli.analysis.prove.inputs import CollectedHints, past_of, sequences_of, tokens_of
 from attncli.analysis.prove.proof import Cause, Leak, ModelProof
 from attncli.attention import noise_floor
 from attncli.errors import InputError
-from attncli.masks.expressions import Pad, leaves
+from attncli.masks.expressions import Numbers, Pad, leaves
 from attncli.masks.findings import Finding
 from attncli.masks.mask_grid import bind_lengths
 from attncli.masks.parser import parse
+from attncli.recording.input_hint import numbers_of
 from attncli.text import plural
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class ProbedForward:
         forward.layout, *forward.others = sequences.layouts
         forward.changed = sequences.names[0]
         self.names = sequences.names
-        self.is_padded = any(isinstance(atom, Pad) for atom in atoms_of(expression))
+        self.is_padded = any(isinstance(atom, Pad) for atom in leaves(parsed(expression)))
         self.tokens = [tokens_of(forward, hints, sequences, which) for which in range(len(sequences.names))]
         if not self.is_padded:
             self.tokens[1:] = [np.ones_like(one) for one in self.tokens[1:]]
@@ -69,7 +70,12 @@ class ProbedForward:
             assert isinstance(pad, Pad)
             self.tokens[0] = np.broadcast_to(pad.tokens(layout.length), self.tokens[0].shape)
         past = past_of(calls, layout.length)
-        self.claim = Claim(expression, self.tokens[0], past, number_of(forward, hints, layout))
+
+        def numbers(row: int, name: str) -> Numbers | None:
+            found = numbers_of(name, hints.all, layout.batch, layout.length)
+            return None if found is None else found[row : row + 1]
+
+        self.claim = Claim(parsed(expression), self.tokens[0], past, numbers)
         self.attends = any(one.calls[1] for one in forward.outputs)
         self.output = self._output()
 
