@@ -213,7 +213,7 @@ class Unnumbered(NamedTuple):
     def stated(self) -> Numbers:
         """The numbers, or a UsageError where nothing says them."""
         if self.rows is None:
-            raise UsageError(f"{self} has no number, and the program says none; write {self}(…)")
+            raise UsageError(f"{self} has no number, and none is known here; write {self}(…)")
         return self.rows
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, "B 1 Q K"]:

@@ -235,7 +235,7 @@ def test_a_program_is_run_and_its_model_is_proved(tmp_path: Path) -> None:
     assert right.stderr.startswith("proved  causal in LanguageModel\n")
     wrong = ran("--prove", "causal", *program, "wrong")
     assert wrong.returncode == 1
-    assert "first in blocks.0.mixer.conv (convolution)" in " ".join(wrong.stderr.split())
+    assert "First in blocks.0.mixer.conv (convolution)" in " ".join(wrong.stderr.split())
     assert "return self.conv(F.pad(x.transpose(1, 2), self.padding)).transpose(1, 2)" in wrong.stderr
     assert ran("--prove", "causal", "--no-fail", *program, "wrong").returncode == 0
     document = json.loads(ran("--prove", "causal", "-F", "json", *program, "wrong").stderr)
@@ -257,7 +257,7 @@ def test_a_program_is_run_and_its_model_is_proved(tmp_path: Path) -> None:
     docs = ran("--prove", "causal & docs", *program, "right")
     assert docs.returncode == 1
     assert docs.stderr == (
-        "attn: LanguageModel is not proved: docs has no number, and the program says none; write docs(…)\n"
+        "attn: LanguageModel is not proved: docs has no number, and none is known here; write docs(…)\n"
     )
 
 

@@ -58,8 +58,8 @@ class Leak:
         if self.row != row or self.position is None:
             at, changed_at = f"row {self.row}" + (at and f", {at}"), f"row {row}, {changed_at}"
         message = (
-            f"{at} moves when {changed_at} changes; first in {self.module or 'the model'} ({self.kind}), "
-            f"by {self.size:.2g} where allowed outputs move by up to {self.allowed_size:.2g}"
+            f"{at} moves by {self.size:.2g} when {changed_at} changes; outputs that may move do so by "
+            f"{self.allowed_size:.2g}. First in {self.module or 'the model'} ({self.kind})"
         )
         return Finding("leak", "error", message, advice=_ADVICE.get(self.kind), made_at=(self.place,))
 

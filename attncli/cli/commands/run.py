@@ -46,7 +46,7 @@ def run(
     ] = None,
     prove: Annotated[
         str | None,
-        options.choice_option("Change positions; outputs must move only as EXPR says.", "EXPR"),
+        options.choice_option("Change positions; find outputs that EXPR forbids to move.", "EXPR"),
     ] = None,
     no_fail: Annotated[
         bool, options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error.")
