@@ -107,13 +107,18 @@ def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
     }
 
 
+def strongest(labels: Mapping[HeadKey, Sequence[Label]], head: HeadKey) -> str:
+    """Return what a head does, in a word; empty where it does nothing in particular."""
+    return next((label.name for label in labels.get(head, ())), "")
+
+
 def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
     """Return so many heads that show most of what the heads do.
 
     Of each label the head with the highest gain comes first. Then come the others of these labels, those without a
     label, and last those whose label says little.
     """
-    names = {head: next((label.name for label in labels.get(head, ())), "") for head in heads}
+    names = {head: strongest(labels, head) for head in heads}
     by_gain = sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0))
     firsts = {name: head for head in reversed(by_gain) if (name := names[head])}
 

@@ -245,7 +245,7 @@ def write_results(
         write_parquet(results, types, check_parquet(path))
         return
     if path is not None and form in STREAMS and not is_stream_path(path):
-        results.bar.hint = f"{path}.part has their results"
+        results.bar.result_hint = f"{path}.part has their results"
     with environment.output(path, is_stream=form in STREAMS) as stream:
         for piece in joined(form, results, types):
             stream.write(piece)

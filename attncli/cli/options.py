@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 input_option = partial(option, panel="Input")
 model_option = partial(option, panel="Model")
 toy_option = partial(option, panel="Toy layer (without --model)")
-choice_option = partial(option, panel="What to look at")
-derived_option = partial(option, panel="Numbers made of weights")
+choice_option = partial(option, panel="Selection")
+derived_option = partial(option, panel="Derived numbers")
 view_option = partial(option, panel="View")
 output_option = partial(option, panel="Output")
 size_option = partial(option, panel="Size")
@@ -242,9 +242,9 @@ class Selection(Options):
     layer: Annotated[str | None, choice_option("Choose layers: 0, 2-4, 0,3,-1 or all. Default: 0.", "LAYERS", "-l")] = (
         None
     )
-    head: Annotated[str | None, choice_option("Choose heads: 0, 2-4, 0,3,-1 or all. Default: all.", "HEADS", "-H")] = (
-        None
-    )
+    head: Annotated[
+        str | None, choice_option("Choose heads: 0, 2-4, 0,3,-1, L3H2 or all. Default: all.", "HEADS", "-H")
+    ] = None
     kind: Annotated[
         Literal["self", "encoder", "decoder", "cross"] | None,
         choice_option("Show one kind of attention alone. Default: every kind that ran.", rare=True),

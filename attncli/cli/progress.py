@@ -50,7 +50,8 @@ class ProgressBar:
     """
 
     def __init__(self, environment: Environment, total: int | None, shares_terminal: bool, hint: str = "") -> None:
-        self._environment, self._total, self.hint = environment, total, hint
+        self._environment, self._total, self._hint = environment, total, hint
+        self.result_hint = ""  # where the results so far are, once there are any
         is_shown = environment.has_live_stderr() and not shares_terminal and total != 1
         self.bar: Progress | None = _bar() if is_shown else None
         self._count = 0
@@ -79,9 +80,9 @@ class ProgressBar:
 
     def _say_stopped(self) -> None:
         self.__exit__()
-        if self._count and self._total != 1:
+        if (self._count or self._hint) and self._total != 1:
             of = "" if self._total is None else f" of {self._total:,}"
-            hint = f"; {self.hint}" if self.hint else ""
+            hint = "".join(f"; {one}" for one in (self._hint, self.result_hint) if one)
             self._environment.note(f"stopped after {self._count:,}{of} sentences{hint}")
 
 

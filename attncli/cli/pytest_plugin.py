@@ -105,7 +105,10 @@ def attention() -> Iterator[Attention]:
     if missing is not None:  # outside of the handler, so that the sentence stands alone
         pytest.fail(missing, pytrace=False)
     from attncli.analysis.calls import watch
+    from attncli.formats import python
+    from attncli.trace.display import register
 
+    register(lambda: python)  # so that a test can print its calls
     with watch() as calls:
         yield Attention(calls)
 

@@ -11,7 +11,7 @@ RETIRED = {
     "fail-fast": "bad sentences are named on stderr, the rest continues, and the exit code is 5",
     "field": "use --column, which names a field of JSON Lines too",
     "heads grid": "use --metrics, which draws layers × heads of each metric",
-    "heads label": "leave it out: the labels are what attn heads draws",
+    "heads label": "leave it out; attn heads draws labels by default",
     "heads on": "use attn inspect -o FOLDER/ --show metrics --on ray",
     "keep": "join the results with the input by the column sentence, its row number",
     "keep-errors": "bad sentences are named on stderr by their number",

@@ -39,7 +39,7 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
             if encoding == "utf-8":
                 why = f"is not valid UTF-8 at character {error.start + 1}; convert it to UTF-8 first"
             else:  # of the locale, in which Python reads arguments
-                why = f"is not {encoding}, which the locale says arguments are; set PYTHONUTF8=1"
+                why = f"is not {encoding}, the encoding of the locale; set PYTHONUTF8=1"
             raise InputError(f"{role} {why}") from None
 
 

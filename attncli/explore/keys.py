@@ -44,9 +44,7 @@ KEYS = (
     _always(_PANES, ("shift+tab",), "turn(-1)", "Shift-Tab", "the pane before"),
     _always(_PANES, ("escape",), "escape", "Esc", "from the text to the maps; closes what is open", "maps"),
     KeyBinding(_PANES, ("i",), "type", "i", "back to the text", "type"),
-    _always(
-        _PANES, ("enter",), "enter", "Enter", "from the text to the maps, and back; takes what is typed below them"
-    ),
+    _always(_PANES, ("enter",), "enter", "Enter", "from text to maps and back; takes what is typed below"),
     KeyBinding(_CURSOR, ("left", "h"), "move(0, -1)", "← h", "the key before; in heads and map the head before"),
     KeyBinding(_CURSOR, ("right", "l"), "move(0, 1)", "→ l", "the next key, or head"),
     _always(_CURSOR, ("up",), "move(-1, 0)", "↑", "the query before; in the map the layer before"),
@@ -86,7 +84,7 @@ KEYS = (
 
 MOUSE = (
     ("click", "put the cursor on a cell or a token; choose a head"),
-    ("wheel", "move through a long text; over the map through the layers"),
+    ("wheel", "move through a long text; over the map, layers"),
     ("Ctrl-wheel", "zoom"),
 )
 

@@ -78,7 +78,7 @@ class PaneRenderer:
         self._palette = palette
         self.answer: ComputedView | None = None
         self._seen: ComputedView | None = None  # the last one with numbers in it
-        self._drawn: dict[Pane, tuple[object, Any]] = {}  # what each pane was drawn of last, and what was drawn
+        self._drawn: dict[str, tuple[object, Any]] = {}  # what each pane was drawn of last, and what was drawn
         self._has_frames = False
         self._numbers: dict[Pane, Callable[[RenderInput, ViewState, LayerViewCache, Bounds], Block]] = {
             "head": self._head,
@@ -199,9 +199,11 @@ class PaneRenderer:
         if is_late and pane in (*self._numbers, "tokens"):
             block = faded(block)
         has_focus = pane == scene.pane or (pane == "tokens" and scene.pane == "text")
-        return framed(block, whole, self._palette, has_focus, has_sides) if is_framed else block
+        if not is_framed:
+            return block
+        return self._once(f"frame of {pane}", framed, block, whole, self._palette, has_focus, has_sides)
 
-    def _once(self, pane: Pane, draw: Callable[..., Any], *inputs: object) -> Any:
+    def _once(self, pane: str, draw: Callable[..., Any], *inputs: object) -> Any:
         """Return what is drawn of something, as long as it is the same without drawing it again."""
         if self._drawn.get(pane, (None, None))[0] != (draw, *inputs):
             self._drawn[pane] = (draw, *inputs), draw(*inputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -34,15 +33,12 @@ def html_of(result: object) -> str | None:
 
 def text_of(result: Calls) -> str:
     """Return calls as `attn run` prints them into a file."""
-    from rich.console import Console
-
+    from attncli.formats.pictures import draw
     from attncli.render.calls import calls_parts
     from attncli.render.palette import Palette
 
-    console = Console(file=io.StringIO(), width=_WIDE, color_system=None, highlight=False)
-    with console.capture() as printed:
-        console.print(*calls_parts(result, Palette(), None), sep="")
-    return "\n".join(line.rstrip() for line in printed.get().splitlines())
+    lines = draw(calls_parts(result, Palette(), None), "", _WIDE).block.lines
+    return "\n".join("".join(segment.text for segment in line) for line in lines)
 
 
 def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:

@@ -23,7 +23,12 @@ def idle_note(expression: Expression, size: MaskSize) -> str | None:
 
     An atom whose effect begins at larger sizes, such as a window longer than the text, has none at this size.
     """
-    idle, rest = _idle_atoms(expression, size)
+    idle, rest = list[str](), expression
+    if len(list(leaves(expression))) > _MOST_ATOMS or (size.queries or 0) * (size.keys or 0) > _MOST_CELLS:
+        return None
+    while found := next((each for each in _without_each(rest) if _is_idle(*each, rest, size)), None):
+        leaf, less = found
+        idle, rest = [*idle, str(leaf)], less or rest
     if not idle:
         return None
     larger = _larger(expression, size)
@@ -38,21 +43,6 @@ def idle_notes(masks: Iterable[Mask]) -> list[str]:
     rules = {mask[1:]: mask for mask in masks if isinstance(mask, RuleMask)}
     notes = (idle_note(rule.expression, MaskSize(rule.queries, rule.keys, rule.past)) for rule in rules.values())
     return list(dict.fromkeys(filter(None, notes)))
-
-
-def _idle_atoms(expression: Expression, size: MaskSize) -> tuple[list[str], Expression]:
-    """Return the atoms that can be dropped, one after the other, and what is left of the expression."""
-    idle: list[str] = []
-    if len(list(leaves(expression))) > _MOST_ATOMS or (size.queries or 0) * (size.keys or 0) > _MOST_CELLS:
-        return idle, expression
-    while True:
-        for leaf, rest in _without_each(expression):
-            if rest is not None and not _is_kept(leaf, rest) and _are_equal(expression, rest, size):
-                idle.append(str(leaf))
-                expression = rest
-                break
-        else:
-            return idle, expression
 
 
 def _without_each(expression: Expression) -> Iterator[tuple[Expression, Expression | None]]:
@@ -70,12 +60,17 @@ def _without_each(expression: Expression) -> Iterator[tuple[Expression, Expressi
         yield expression, None
 
 
-def _is_kept(leaf: Expression, rest: Expression) -> bool:
-    """Return whether an atom without effect is no mistake: a bias, or `causal` beside an atom that looks back."""
-    if not isinstance(leaf, Atom):
+def _is_idle(leaf: Expression, less: Expression | None, whole: Expression, size: MaskSize) -> bool:
+    """Return whether an expression has the same cells without an atom, and a reader loses nothing with it.
+
+    Nobody errs who writes a bias, or `causal` beside an atom that looks back.
+    """
+    if less is None:
         return False
-    names = {atom.name for atom in leaves(rest) if isinstance(atom, Atom)}
-    return NOTATION[leaf.name].is_bias or (leaf.name == "causal" and not names.isdisjoint(_BACKWARD))
+    names = {atom.name for atom in leaves(less) if isinstance(atom, Atom)}
+    is_meant = leaf == Atom("causal") and not names.isdisjoint(_BACKWARD)
+    is_bias = isinstance(leaf, Atom) and NOTATION[leaf.name].is_bias
+    return not (is_meant or is_bias) and _are_equal(whole, less, size)
 
 
 def _are_equal(one: Expression, other: Expression, size: MaskSize) -> bool:

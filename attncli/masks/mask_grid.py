@@ -11,16 +11,7 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError, UsageError
-from attncli.masks.expressions import (
-    Expression,
-    Grid,
-    Pad,
-    atoms_named,
-    batch_rows,
-    files_of,
-    leaves,
-    with_lengths,
-)
+from attncli.masks.expressions import Expression, Grid, Pad, atoms_named, batch_rows, files_of, leaves, with_lengths
 from attncli.masks.notation import ENDINGS, MOST
 from attncli.masks.parser import parse
 from attncli.text import visible

@@ -27,104 +27,55 @@ LOOKED_FOR = (
 
 
 class CallSite(NamedTuple):
-    """Where a program computes attention.
+    """Where a program computes attention."""
 
-    Attributes:
-        file: of the user's code: as seen from the working directory where it is below it.
-        line: in it, counted from 1.
-        function: its qualified name, such as `Block.attend`; `<module>` at a script's top.
-        module: the name of the torch module that ran in the model that the program called, such as `layers.3.attn`;
-            empty for the model itself, None outside of modules.
-    """
-
-    file: str
-    line: int
-    function: str
-    module: str | None
+    file: str  # of the user's code, as seen from the working directory where it is below it
+    line: int  # in it, counted from 1
+    function: str  # its qualified name, such as `Block.attend`; `<module>` at a script's top
+    module: str | None  # that ran, as its model names it (`layers.3.attn`); empty for the model, None outside
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
 
 class MaskArgument(NamedTuple):
-    """A mask as it was handed to a call.
+    """A mask as it was handed to a call."""
 
-    Attributes:
-        name: what the API calls it (`attn_mask`, `key_padding_mask`), or the operation that laid it on the scores
-            (`masked_fill`, `where`, `added`).
-        values: the program's own tensor, in a shape that broadcasts to `[B, H, Q, K]` (a view of it, no copy).
-        convention: what its values mean to this API.
-        source_tensor: the tensor that the program handed over, of which `values` may be a view made for this call: with
-            its `_version` it says whether a mask is the one that was seen before. None where there is no such tensor.
-        made_at: the line of the program's own code that made it, such as `train.py:40`; None where that is not known,
-            and where it is the line of the call.
-    """
-
-    name: str
-    values: torch.Tensor
-    convention: Convention
-    source_tensor: torch.Tensor | None = None
-    made_at: str | None = None
+    name: str  # what the API calls it, or the operation that laid it on the scores (`masked_fill`, …)
+    values: torch.Tensor  # the program's own, in a shape that broadcasts to `[B, H, Q, K]` (a view, no copy)
+    convention: Convention  # what they mean to this API
+    source_tensor: torch.Tensor | None = None  # that was handed over: with its `_version` it tells a mask
+    made_at: str | None = None  # the program's line that made it, `train.py:40`, if not that of the call
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One attention of a running program.
+    """One attention of a running program."""
 
-    Attributes:
-        api: what computed it.
-        place: where.
-        shape: `(B, H, Q, K)`; B is 1 where the program has no batch axis.
-        dtype: of the queries, without `torch.`.
-        device: of the queries.
-        q: queries as the dot product takes them, None where they are not known.
-        k: keys, likewise; grouped heads are not repeated.
-        v: values.
-        project: makes q, k and v where they are None, because the API projects them inside (`mha`) or because they
-            are nested tensors; it computes, so it is called for what is kept alone, and while the program waits.
-        masks: those that apply, in the order in which they apply.
-        ignored_masks: masks that were handed over and that the API does not apply, such as the attn_mask that
-            `nn.MultiheadAttention` takes for causal at the word of `is_causal`.
-        is_causal: whether the API itself hides later keys; it aligns them top-left: query i sees keys up to i.
-        scale: what multiplies q·k; None where it is not known.
-        softcap: c in c·tanh(scores/c); None without.
-        sinks: a logit beside the scores of a query, which takes weight and gives no value; None without.
-        dropout: the probability with which weights are dropped in this call.
-        is_training: whether the module that ran is in training mode; None outside of modules.
-        scores: what the softmax received, with the masks in it, where the program made it; None in fused functions.
-        weights: what the softmax gave; likewise.
-        weight_sums: of the weights of each query, where a reader adds them up.
-        output: weights·V, or what the API made of it; None where it is not known yet.
-        output_of: what gave that output, for the proof that is made of it.
-        findings: what only the reader of the call could see, such as a mask after the softmax.
-        unsupported: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
-        is_mask_read: whether all that hides keys is read nevertheless.
-        windows: how many windows of a picture follow one another in the batch; None where that is not known.
-    """
-
-    api: Api
+    api: Api  # what computed it
     place: CallSite
-    shape: tuple[int, int, int, int]
-    dtype: str
-    device: str
-    q: Float[torch.Tensor, "B H Q D"] | None = None
-    k: Float[torch.Tensor, "B Hkv K D"] | None = None
+    shape: tuple[int, int, int, int]  # `(B, H, Q, K)`; B is 1 where the program has no batch axis
+    dtype: str  # of the queries, without `torch.`
+    device: str  # of the queries
+    q: Float[torch.Tensor, "B H Q D"] | None = None  # as the dot product takes it
+    k: Float[torch.Tensor, "B Hkv K D"] | None = None  # likewise; grouped heads are not repeated
     v: Float[torch.Tensor, "B Hkv K Dv"] | None = None
+    # Makes q, k and v where the API projects them inside, or they are nested; called for what is kept alone.
     project: Callable[[], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
-    masks: tuple[MaskArgument, ...] = ()
-    ignored_masks: tuple[MaskArgument, ...] = ()
-    is_causal: bool = False
-    scale: float | None = None
-    softcap: float | None = None
-    sinks: Float[torch.Tensor, "#B #H #Q 1"] | None = None
-    dropout: float = 0.0
-    is_training: bool | None = None
-    scores: Float[torch.Tensor, "B H Q K"] | None = None
-    weights: Float[torch.Tensor, "B H Q K"] | None = None
-    weight_sums: Float[torch.Tensor, "B H Q"] | None = None
-    output: torch.Tensor | None = None
-    output_of: str = "what the program's call returned"
-    findings: tuple[Finding, ...] = ()
-    unsupported: str | None = None
-    is_mask_read: bool = False
-    windows: int | None = None
+    masks: tuple[MaskArgument, ...] = ()  # in the order in which they apply
+    ignored_masks: tuple[MaskArgument, ...] = ()  # that were handed over and that the API does not apply
+    is_causal: bool = False  # whether the API hides later keys, aligned top-left: query i sees keys up to i
+    scale: float | None = None  # what multiplies q·k; None where it is not known
+    softcap: float | None = None  # c in c·tanh(scores/c)
+    sinks: Float[torch.Tensor, "#B #H #Q 1"] | None = None  # which take weight and give no value
+    dropout: float = 0.0  # the probability with which weights are dropped
+    is_training: bool | None = None  # of the module that ran; None outside of modules
+    scores: Float[torch.Tensor, "B H Q K"] | None = None  # what a softmax of the program received, masked
+    weights: Float[torch.Tensor, "B H Q K"] | None = None  # what it gave
+    weight_sums: Float[torch.Tensor, "B H Q"] | None = None  # where a reader adds them up
+    output: torch.Tensor | None = None  # weights·V, or what the API made of it
+    output_of: str = "what the program's call returned"  # for the proof
+    findings: tuple[Finding, ...] = ()  # what only its reader sees
+    unsupported: str | None = None  # what of the call cannot be read, in words, such as `the score_mod`
+    is_mask_read: bool = False  # whether all that hides keys is read nevertheless
+    windows: int | None = None  # of a picture that follow one another in the batch, where that is known

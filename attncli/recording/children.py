@@ -42,7 +42,7 @@ class Children:
         are = "process that the program started is" if self.number == 1 else "processes that the program started are"
         line = f"{self.number} {are} not watched"
         is_launcher = "torch.distributed.elastic" in sys.modules
-        notes.add(f"{line}; start attn in each: torchrun --no-python attn run SCRIPT" if is_launcher else line)
+        notes.add(f"{line}. Start attn in each: torchrun --no-python attn run SCRIPT" if is_launcher else line)
 
 
 _ACTIVE: list[Children] = []

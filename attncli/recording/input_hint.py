@@ -19,26 +19,19 @@ if TYPE_CHECKING:
 class InputHint(NamedTuple):
     """What an input of a module says of the positions of a batch.
 
-    Attributes:
-        kind: `tokens`, or `unpadded` where all of them are, `positions`, `documents`, `encoded`: the tokens of an
-            encoder whose output is attended to, `prompt`: the tokens of a prompt and what was generated since, or
-            `window` and `chunk`: how far queries look by the model's configuration.
-        values: of tokens, 1 where a position is one and 0 where it is padding; of positions, themselves; of documents,
-            the number of the document of each position, −1 where it is in none.
-        size: how many positions a row has; 0 is a first position of any number of them.
-        digest: what tells it from others.
-        is_sure: of tokens, whether padding stands at one end of the rows alone, as only padding does; of positions,
-            whether they choose learned vectors from a table that has more of them; of what was encoded, whether it was
-            handed over as keys and as values.
-        source: of tokens, what says which ones are padding: the embedding, the configuration of a model, or both.
+    Its kind is `tokens`, or `unpadded` where all of them are, `positions`, `documents`, `encoded`: the tokens of an
+    encoder whose output is attended to, `prompt`: the tokens of a prompt and what was generated since, or `window` and
+    `chunk`: how far queries look by the model's configuration.
     """
 
     kind: Literal["tokens", "unpadded", "positions", "documents", "encoded", "prompt", "window", "chunk"]
+    # Of tokens, 1 where a position is one; the positions themselves; or the document of each position, −1 in none.
     values: Int[np.ndarray, "B T"]
-    size: int
-    digest: int
+    size: int  # how many positions a row has; 0 is a first position of any number of them
+    digest: int  # what tells it from others
+    # Padding is at one end alone; positions choose from a larger table; what was encoded is keys and values.
     is_sure: bool = True
-    source: Literal["embedding", "configuration", "both"] = "embedding"
+    source: Literal["embedding", "configuration", "both"] = "embedding"  # which says which tokens are padding
 
 
 def numbers_of(name: str, hints: Iterable[InputHint], batch: int, length: int) -> Numbers | None:

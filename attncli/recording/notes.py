@@ -9,7 +9,7 @@ import traceback
 
 from attncli.text import plural
 
-_TOO_DEEP = "an attention that the program calls close to its limit of recursion was not looked at"
+_TOO_DEEP = "attn skipped an attention that the program calls close to its recursion limit"
 _MOST_PLACES = 3  # of softmaxes that are not followed, named
 
 

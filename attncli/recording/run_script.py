@@ -241,7 +241,7 @@ def reporting_at_sudden_ends(report: Callable[[], object], notes: Notes) -> Iter
             try:
                 if os.getpid() == own_process:
                     if name != "_exit":
-                        notes.add("the program became another one by os.exec, which is not watched")
+                        notes.add("the program called os.exec. attn does not watch what came after")
                     report()
                     sys.stderr.flush()
             finally:

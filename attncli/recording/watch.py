@@ -38,10 +38,10 @@ from attncli.recording.readers.softmax import Softmax
 from attncli.recording.replaced import BUILTIN, as_torch_runs
 
 _EAGERLY = (
-    "what torch.compile compiles ran eagerly while it was watched; without, its numbers may differ in their last digits"
+    "under attn, compiled regions ran eagerly. Compiled by torch.compile, numbers may differ in their last digits"
 )
-_SCRIPTED = "what torch.jit compiled is not seen"
-_TRANSFORMED = "attention inside of torch.func and torch.vmap is not read"
+_SCRIPTED = "attn does not see attention that torch.jit compiled"
+_TRANSFORMED = "attn does not read attention inside torch.func and torch.vmap"
 
 # Modes in which tensors have shapes and no numbers, as while a program is exported.
 _WITHOUT_NUMBERS = (

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 
 from attncli.render.block import Block, cell
@@ -86,15 +86,6 @@ class Axis:
         texts = range(self.boundary), range(self.boundary, len(self))
         return self.taken([text[start : start + 2] for text in texts for start in range(0, len(text), 2)])
 
-    def first(self, count: int) -> Axis:
-        """Return the axis of the first places."""
-        return self.taken([range(place, place + 1) for place in range(min(count, len(self)))])
-
-    def shortened(self, longest: int, palette: Palette) -> Axis:
-        """Return the axis with labels of so many cells at the most."""
-        labels = (palette.shortened(label, longest) if longest else "" for label in self.labels)
-        return replace(self, labels=tuple(labels))
-
     @cached_property
     def digits(self) -> int:
         """How many digits the longest index has."""
@@ -117,14 +108,19 @@ class Axis:
             if place == self.boundary > 0:
                 lines.append([Segment(palette.fit("─") * width, DIM)])
             name = cell(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left")
-            lines += [[name, cell(MARK if place in self.marked else "", margin, BOLD)], *[blank] * (height - 1)]
+            above = (height - 1) // 2  # where the numbers of cells stand
+            lines += [blank] * above
+            lines += [[name, cell(MARK if place in self.marked else "", margin, BOLD)], *[blank] * (height - 1 - above)]
         return Block([blank] * header_lines + lines, width)
 
     def header(self, cell_width: int, palette: Palette) -> list[Segment]:
-        """Return the header of columns: what each is called where that has room, or else as many indices as have."""
-        if cell_width <= 2 or self.boundary or not any(self.labels) or max(map(cell_len, self.labels)) >= cell_width:
+        """Return the header of columns: what each is called, or its index; of narrow ones as many as have room."""
+        if cell_width <= 2 or self.boundary:
             return self.ticks(cell_width, palette)
-        return [cell(label, cell_width, DIM) for label in self.labels]
+        has_room = any(self.labels) and max(map(cell_len, self.labels)) < cell_width
+        texts = self.labels if has_room else map(str, self.indices)
+        placed = (" " * ((cell_width - cell_len(text)) // 2) + text for text in texts)
+        return [Segment(set_cell_size(text, cell_width), DIM) for text in placed]
 
     def ticks(self, cell_width: int, palette: Palette, marked: int | None = None) -> list[Segment]:
         """Return the header of narrow columns: as many of their indices as have room.

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.expectations import CallMismatch, UnexpectedError
     from attncli.analysis.calls.groups import CallGroup
 
+    _Command = Callable[[CallGroup], str]
+
 _ALIGN = {"calls": ">", "heads": ">", "queries×keys": ">"}
 _DROPPED = ("heads", "kind", "calls", "queries×keys", "module")  # the first goes first where a line is too short
 _SHORTENED = {"place": True, "module": True, "mask": False}  # and whether their end says more than their beginning
@@ -104,11 +106,7 @@ def _result(row: CallGroup) -> Cell:
 
 
 def _at_a_line(
-    calls: Calls,
-    rows: Sequence[CallGroup],
-    palette: Palette,
-    width: int | None,
-    command: Callable[[CallGroup], str] | None,
+    calls: Calls, rows: Sequence[CallGroup], palette: Palette, width: int | None, command: _Command | None
 ) -> tuple[bool, list[RenderableType]] | None:
     """Return what is wrong at a line of code, after whether that is no error; None where nothing is."""
     found: dict[tuple[str, str], list[tuple[CallGroup, Finding]]] = {}
@@ -142,15 +140,19 @@ def _source(
     calls: Calls, place: str, findings: Sequence[Finding], palette: Palette, width: int | None
 ) -> Iterator[Text]:
     """Yield the lines that made the masks of findings, and the line that uses them, as they are written."""
-    makers = {line: "  <-- mask made here" for finding in findings for line in finding.made_at}
-    notes = {**dict(sorted(makers.items())), place: ""}
-    sources = {line: text for line in notes if (text := calls.source(line))}
-    codes = dedent("\n".join(sources.values())).splitlines()
-    margin = max((len(line.rpartition(":")[2]) for line in sources), default=0) + 2
+    notes = {}
+    for line in sorted(line for finding in findings for line in finding.made_at):
+        is_same_file = line.rpartition(":")[0] == place.rpartition(":")[0]
+        notes[line] = f"  <-- mask made {'here' if is_same_file else f'at {line}'}"
+    notes[place] = ""
+    sources = {line: calls.source(line) for line in notes}
+    codes = dedent("\n".join(sources.values())).split("\n")
+    margin = max(len(line.rpartition(":")[2]) for line in sources) + 2
     for line, code in zip(sources, codes, strict=True):
-        room = max((width or _WIDE) - margin - 3 - len(notes[line]), _LEAST)
-        parts = (f"{line.rpartition(':')[2]:>{margin}} | ", DIM), palette.shortened(code, room), (notes[line], DIM)
-        yield Text.assemble(*parts)
+        if code or notes[line]:
+            room = max((width or _WIDE) - margin - 3 - len(notes[line]), _LEAST)
+            parts = (f"{line.rpartition(':')[2]:>{margin}} | ", DIM), palette.shortened(code, room), (notes[line], DIM)
+            yield Text.assemble(*parts)
 
 
 def wrong_parts(error: UnexpectedError, palette: Palette, room: int) -> Iterator[RenderableType]:

@@ -13,13 +13,13 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.analysis.labels import HeadKey, Label, labels_of_heads
+from attncli.analysis.labels import HeadKey, Label, labels_of_heads, strongest
 from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
 from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, hstack, in_words, stack, table
-from attncli.render.cell_grid import HALF, NARROW, GridCell
+from attncli.render.cell_grid import HALF, GridCell
 from attncli.render.fit import LONG
-from attncli.render.heatmap import Extent, Heatmap, cell_of, heatmap_of, heatmaps, scale_of_layer
+from attncli.render.heatmap import Extent, Heatmap, heatmaps, scale_of_layer
 from attncli.render.legend import legend, ramp_line
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -95,7 +95,7 @@ class Components:
 
     @property
     def has_one_row(self) -> bool:
-        """Whether a single query is shown, whose numbers are printed of all heads."""
+        """Whether a single query is shown."""
         return all(len(frame.rows) == 1 for frame in self.frames)
 
     def _frame(self, layer: LayerTrace) -> MatrixFrame:
@@ -115,28 +115,21 @@ class Components:
 
         Of a long text the last queries are taken.
         """
-        layer, cells = frame.layer, frame.cells
+        layer, axis, precision = frame.layer, frame.columns, self.view.precision
         names = [
-            name if frame.columns.labels.count(name) == 1 else f"{name} {index}"
-            for index, name in zip(frame.columns.indices, frame.columns.labels, strict=True)
+            name if axis.labels.count(name) == 1 else f"{name} {index}"
+            for index, name in zip(axis.indices, axis.labels, strict=True)
         ]
-        digits = 2 if self.view.precision is None else self.view.precision
-        rows = cells.rows[-READ_ALOUD:] if len(cells.rows) > LONG else cells.rows
+        rows = range(len(frame.rows))[-READ_ALOUD if len(frame.rows) > LONG else None :]
         for head in layer.heads:
-            label = self.label(layer, head)
             kind = "" if self.trace.target is None else f" {layer.kind}"
             place = f"{titled('layer', layer.label)}{kind} {titled('head', layer.head_label(head))}"
-            lines = [f"{place}, {label}" if label else place]
-            found = top_keys(layer.head(head, rows), cells.of_columns, self.view.top_keys or _SPOKEN_KEYS)
-            for row, (keys, weights) in zip(rows, found, strict=True):
-                heaviest = zip(weights.tolist(), (names[key] for key in keys), strict=True)
-                listed = ", ".join(f"{number_text(weight, digits)} {name}" for weight, name in heaviest)
-                lines.append(f"query {row} {frame.rows.labels[cells.rows.index(row)]}: {listed or 'no key'}")
+            lines = [", ".join(filter(None, (place, strongest(self.labels, (layer.layer, layer.kind, head)))))]
+            for row, keys, weights in _heaviest(frame, head, rows, self.view.top_keys or _SPOKEN_KEYS):
+                numbers = [number_text(weight, 2 if precision is None else precision) for weight in weights]
+                listed = ", ".join(f"{number} {names[key]}" for key, number in zip(keys, numbers, strict=True))
+                lines.append(f"query {frame.rows.indices[row]} {frame.rows.labels[row]}: {listed or 'no key'}")
             yield Text(self.palette.fit("\n".join(lines)))
-
-    def label(self, layer: LayerTrace, head: int) -> str:
-        """Return what a head does, in a word; empty where it does nothing in particular."""
-        return next((label.name for label in self.labels.get((layer.layer, layer.kind, head), ())), "")
 
     def tokens(self, has_ids: bool = True, most: int | None = None) -> Block:
         """Return the tokens of the text, or those of the rows and keys that are shown.
@@ -152,33 +145,29 @@ class Components:
         rows, columns = self._places
         lists = {"queries": (trace.query_tokens, rows), "keys": (trace.key_tokens, columns)}
         lists = {"tokens": (found.pop(), rows | columns)} if len(found) == 1 else lists
-        chosen = {title: [tokens[place] for place in sorted(places)] for title, (tokens, places) in lists.items()}
-        listed = {title: tokens for title, tokens in chosen.items() if tokens}
         return stack(
-            token_list(tokens, title, self.palette, self.width, has_ids, most) for title, tokens in listed.items()
+            token_list([tokens[place] for place in sorted(places)], title, self.palette, self.width, has_ids, most)
+            for title, (tokens, places) in lists.items()
+            if places
         )
 
     @cached_property
     def _places(self) -> tuple[set[int], set[int]]:
-        """The rows that are shown, and the keys, or the heaviest of them where only these are."""
+        """The rows that are shown, and the keys, or of chosen rows the heaviest ones where only these are."""
         trace, view = self.trace, self.view
-        if not (view.queries or view.keys or view.hide_special):
-            return set(range(len(trace.query_tokens))), set(range(len(trace.key_tokens)))
-        if view.top_keys is None:
-            return set(view.rows(trace)), set(view.columns(trace))
-        keys = set[int]()
-        for layer in trace.layers:
-            cells = view.cells(trace, layer)
-            for head in layer.heads:
-                found = top_keys(layer.head(head, cells.rows), cells.of_columns, view.top_keys)
-                keys |= {cells.columns[place] for places, _ in found for place in places.tolist()}
-        return set(view.rows(trace)), keys
+        rows, columns = set(view.rows(trace)), set(view.columns(trace))
+        if view.top_keys is None or not view.queries:
+            return rows, columns
+        heads = [(frame, head) for frame in self.frames for head in frame.layer.heads]
+        found = [_heaviest(frame, head, range(len(frame.rows)), view.top_keys) for frame, head in heads]
+        listed = zip(heads, found, strict=True)
+        return rows, {frame.cells.columns[key] for (frame, _), own in listed for _, keys, _ in own for key in keys}
 
     def has_sentence(self, frame: MatrixFrame) -> bool:
         """Whether the last query that is shown is one to look at: of a causal model, or a chosen one."""
         return (frame.is_causal or bool(self.view.queries)) and len(frame.columns) > 1
 
-    def sentence(self, frames: Sequence[MatrixFrame], lines: int | None, has_legend: bool = False) -> tuple[Block, int]:
+    def sentence(self, frames: Sequence[MatrixFrame], lines: int, has_legend: bool = False) -> tuple[Block, int]:
         """Return what the last query attends to, on the colours of the weights, and how many heads are shown.
 
         As many heads are shown as so many lines have room for, those first that say most. Of a long sentence rather
@@ -201,8 +190,6 @@ class Components:
         def drawn(count: int, most: int | None) -> Block:
             return sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)
 
-        if lines is None:
-            return stack([header, drawn(len(heads), None)]), len(heads)
         above, each = (0, 1) if palette.has_color else (1, 2)  # the sentence itself, or colours
         left = max(lines - len(header.lines), 1)
         whole = len(drawn(1, None).lines) // each
@@ -248,20 +235,17 @@ class Components:
         names = {head: str(frame.layer.head_label(head)) for head in frame.layer.heads}
         rows, sums, entries = list[str](), list[str](), list[list[str]]()
         for head, name in names.items():
-            shown = frame.rows if count is None else frame.rows.first(count - len(rows))
-            axis = shown.marking(frame.blind_in(head)[:, : len(shown)])
-            found = top_keys(frame.layer.head(head, axis.indices), frame.cells.of_columns, most)
-            for place, (keys, weights) in enumerate(found):
+            axis = frame.rows.marking(frame.blind_in(head))
+            shown = range(len(axis))[: None if count is None else count - len(rows)]
+            for place, keys, weights in _heaviest(frame, head, shown, most):
                 mark = f" {MARK}" if place in axis.marked else ""
                 query = f"{axis.indices[place]:>{axis.digits}} {axis.labels[place]}{mark}"
                 rows.append(f"{name:>{max(map(len, names.values()))}}  {query}")
-                sums.append(number_text(float(weights.sum()), precision) if len(keys) else "")
+                sums.append(number_text(float(np.sum(weights, dtype=np.float32)), precision) if keys else "")
                 entries.append([
                     f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, precision)}"
-                    for key, weight in zip(keys, weights.tolist(), strict=True)
+                    for key, weight in zip(keys, weights, strict=True)
                 ])  # fmt: skip
-            if len(rows) == count:
-                break
         ranks = [
             Column(str(rank + 1), [(*listed, *[""] * places)[rank] for listed in entries]) for rank in range(places)
         ]
@@ -280,9 +264,8 @@ class Components:
         heads = f" of {layer.num_heads}" if layer.head_label(head) == head else ""
         if layer.num_groups < layer.num_heads:
             heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
-        others = [one for one in layer.heads if one != head]
-        if others and not self._has_all_heads:
-            heads += f" (numbers of another head: --head {others[0]})"
+        if self._digit_heads(layer) != layer.heads:
+            heads += f" (numbers of another head: --head {layer.heads[1]})"
         facts = [heads]
         facts += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
         facts += [mark for mark in [mark_note(frame.blind_in(head))] if mark]
@@ -304,36 +287,20 @@ class Components:
         drawn = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self.room, scale, cell)
         return stack([*header, drawn] if is_narrow else [hstack(header, 3), drawn])
 
-    @property
-    def _has_all_heads(self) -> bool:
-        """Whether all heads are printed in digits: where parts or a single row were asked for."""
-        return self.view.show is not None or self.has_one_row
+    def _digit_heads(self, layer: LayerTrace) -> Sequence[int]:
+        return layer.heads if self.view.show is not None or self.has_one_row else layer.heads[:1]
 
     def cells(self, frame: MatrixFrame, wanted: frozenset[str]) -> Iterator[Block]:
-        """Yield the matrices of the heads that are printed in digits, which are all or the first one, and the maps."""
+        """Yield the matrices of the heads that are printed in digits, which are all or the first one."""
         layer, cells = frame.layer, frame.cells
         if "embeddings" in wanted and layer.inputs is not None:
             unmarked = replace(frame.rows, marked=frozenset())  # an embedding attends to nothing yet
             yield self._drawn([_vectors("embeddings", layer.inputs[cells.rows], unmarked)])
-        for head in layer.heads if self._has_all_heads else layer.heads[:1]:
+        for head in self._digit_heads(layer):
             if (digits := self.digits(frame, head, wanted)) is not None:
                 yield digits
         if "output" in wanted and (projected := layer.projected(cells.rows)) is not None:
             yield self._drawn([_vectors("projected: concatenated heads·W_o", projected, frame.rows)])
-        if "heatmap" in wanted:
-            across = self.room - frame.rows.width - 2
-            rows = 1 if self.view.chooses_rows(self.trace) else -(-len(frame.rows) // across)
-            pool = rows, -(-len(frame.columns) // across)
-            shown = [
-                heatmap_of(layer.head(head, cells.rows), cells.of_columns, pool)._replace(label=self.label(layer, head))
-                for head in layer.heads
-            ]
-            cell = cell_of(
-                shown, frame.rows, frame.columns, pool, self.room, HALF if self.palette.has_halves else NARROW
-            )
-            title = layer.measure + " of every head" * (len(shown) == layer.num_heads > 1)
-            title += f", largest of {pool[0]}×{pool[1]}" * (pool != (1, 1))
-            yield self.maps(title, frame, shown, pool, cell)
 
     def _drawn(self, matrices: Sequence[Matrix]) -> Block:
         return side_by_side(matrices, self.palette, self.width, self.view.precision)
@@ -342,6 +309,16 @@ class Components:
 def layer_title(layer: LayerTrace) -> str:
     """Return what a layer is called, and what attends to what in it."""
     return f"{titled('layer', layer.label)} · {layer.kind}"
+
+
+def _heaviest(frame: MatrixFrame, head: int, rows: range, most: int) -> Iterator[tuple[int, list[int], list[float]]]:
+    """Yield the heaviest keys of some rows of a head: the place of each row, and its keys and their weights."""
+    if not rows:
+        return
+    chosen = [frame.cells.rows[row] for row in rows]
+    found = top_keys(frame.layer.head(head, chosen), frame.cells.of_columns, most)
+    for row, (keys, weights) in zip(rows, found, strict=True):
+        yield row, keys.tolist(), weights.tolist()
 
 
 def wrap_block(title: str, facts: str, width: int | None, style: Style | None = DIM) -> Block:

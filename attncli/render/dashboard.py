@@ -11,32 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
-from typing import NamedTuple
 
-import numpy as np
-from rich.segment import Segment
-
-from attncli.render.block import Block, block, stack
+from attncli.render.block import Block, stack
 from attncli.render.cell_grid import NARROW, WIDE, GridCell
 from attncli.render.components import Components, MatrixFrame, layer_title, wrap_block
 from attncli.render.fit import LONG, Bounds, cost, fit, fit_with_note
 from attncli.render.layer_group import LARGE, GridLayout, LayerGroup
-from attncli.render.palette import BOLD
 from attncli.render.sections import headline, proof_line, shapes_line
 
+_NUMBERS_LEFT_OUT = ["numbers left out"]
 _LEAST_LINES = 8  # of a group of maps
-_LEAST_SENTENCE = 3  # lines: the query, what it attends to, and a blank one
 _SENTENCE = 7  # lines that it may take before it leaves half of them to larger maps
 _TOP_KEYS = 5  # of the one query that is shown
-
-
-class _Plan(NamedTuple):
-    """What stands on the screen: how the maps of each group are drawn, words above them, and what is below."""
-
-    layouts: list[GridLayout]
-    words: list[Block]
-    digits: list[Block]
-    proof: list[Block]
 
 
 @dataclass(frozen=True)
@@ -97,10 +83,11 @@ class Dashboard:
         return [wrap_block("", line, self.components.width) for line in lines]
 
     def _note(self, facts: Sequence[str]) -> str:
-        """Return a line that says what the screen has room for, and what shows the rest; empty where all is shown."""
+        """Return a line that says what is shown, and what shows the rest; empty where that is everything."""
         begin = f"{self.components.longest} tokens: " if self.components.longest > LONG else ""
         choose = "--head, --layer or --query narrows it" if self._has_several else "--head or --query narrows it"
-        return f"{begin}{' and '.join(facts)} to fit the screen. --all shows everything; {choose}." if facts else ""
+        shown = facts[0] if facts == _NUMBERS_LEFT_OUT else f"showing {' and '.join(facts)}"
+        return f"{begin}{shown} to fit the screen. --all shows everything; {choose}." if facts else ""
 
     def _lines_of(self, note: str) -> int:
         """Return how many lines of the screen a note takes, as stderr says it."""
@@ -112,50 +99,39 @@ class Dashboard:
     # --- queries without maps ---
 
     def _of_query(self, lines: int) -> tuple[list[Block], str]:
-        """Return the sentence of as many heads as fit, and the heaviest keys of these where they fit too."""
+        """Return the sentence of as many heads as fit, and the heaviest keys of the first layer's where they fit."""
         parts, frames = self.components, self._alike
-        left = lines + 1 - cost(self._head)
-        every = sum(len(frame.layer.heads) for frame in self.components.frames)
-        sentence, heads = parts.sentence(frames, left - 1, has_legend=True)
-        left -= cost([sentence])
-        tables = [] if self._has_several else [parts.ranked(frames[0], _TOP_KEYS)]
-        tokens, ranked, shapes, proof = fit([self._tokens, tables, self._shapes, self._proof], left)
-        facts = [f"showing {heads} of {every} heads (those with most to say)"] * (heads < every)
-        return [*self._head, *tokens, *shapes, sentence, *ranked, *proof], self._note(facts)
+        every = sum(len(frame.layer.heads) for frame in parts.frames)
+        sentence, heads = parts.sentence(frames, lines - cost(self._head), has_legend=True)
+        facts = [f"{heads} of {every} heads (those with most to say)"] * (heads < every)
+        keys = [] if self._has_several else [parts.ranked(frames[0], _TOP_KEYS)]
+        return self._with_words([sentence], keys, lines), self._note(facts)
 
     def _listed(self, lines: int) -> tuple[list[Block], str]:
         """Return the heaviest keys of as many queries, of as many heads of the first layer as fit."""
-        parts, frame = self.components, self.components.frames[0]
-        name = layer_title(frame.layer)
-        title = [block([[Segment(parts.palette.fit(name), BOLD)]])] if self._has_several else []
-        every = len(frame.layer.heads) * len(frame.rows)
-        left = lines + 1 - cost([*self._head, *title])
-        count = min(every, max(left - 3, 1))
-        most = parts.view.top_keys or 1
+        parts, frame, name = self.components, self.components.frames[0], layer_title(self.components.frames[0].layer)
+        title = [wrap_block(parts.palette.fit(name), "", None)] if self._has_several else []
+        every, keys = len(frame.layer.heads) * len(frame.rows), min(parts.view.top_keys or 1, len(frame.columns))
+        count, most = min(every, max(lines - 2 - cost([*self._head, *title]), 1)), keys
         while len((listed := parts.ranked(frame, most, count)).lines) > count + 2 and most > 1:
             most -= 1  # of keys that stand beside each other
-        tokens, shapes, proof = fit([self._tokens, self._shapes, self._proof], left - cost([listed]))
-        facts = [f"{most} keys"] * (most < min(parts.view.top_keys or 1, len(frame.columns)))
-        facts += [f"{count} of {every} rows"] * (count < every)
-        facts += [f"{name}, one of {len(self.components.frames)} layers,"] * self._has_several
-        facts = [f"showing {facts[0]}", *facts[1:]] if facts else []
-        return [*self._head, *tokens, *shapes, *title, listed, *proof], self._note(facts)
+        facts = [f"{most} of {keys} keys"] * (most < keys) + [f"{count} of {every} rows"] * (count < every)
+        facts += [f"{name}, one of {len(parts.frames)} layers,"] * self._has_several
+        return self._with_words([*title, listed], [], lines), self._note(facts)
+
+    def _with_words(self, body: Sequence[Block], more: Sequence[Block], lines: int) -> list[Block]:
+        ranked = [self._tokens, more, self._shapes, self._proof]
+        tokens, below, shapes, proof = fit(ranked, lines + 1 - cost([*self._head, *body]))
+        return [*self._head, *tokens, *shapes, *body, *below, *proof]
 
     # --- maps ---
 
-    @cached_property
+    @property
     def _alike(self) -> list[MatrixFrame]:
-        """The layers of the first kind in which a query that is shown sees no key behind it; else those of the first.
-
-        Their sentence is drawn.
-        """
-        frames = next((list(own) for kind, own in self._by_kind if own[0].is_causal), self._by_kind[0][1])
-        return list(frames)
-
-    @cached_property
-    def _by_kind(self) -> list[tuple[str, list[MatrixFrame]]]:
-        kinds = dict.fromkeys(frame.layer.kind for frame in self.components.frames)
-        return [(kind, [frame for frame in self.components.frames if frame.layer.kind == kind]) for kind in kinds]
+        """The layers whose sentence is drawn: those of the first kind that is causal, or else of the first."""
+        frames = self.components.frames
+        kind = next((frame.layer.kind for frame in frames if frame.is_causal), frames[0].layer.kind)
+        return [frame for frame in frames if frame.layer.kind == kind]
 
     @cached_property
     def _groups(self) -> list[LayerGroup]:
@@ -163,33 +139,37 @@ class Dashboard:
             return frame.layer.kind, frame.rows.labels, frame.rows.indices, frame.columns.labels, frame.columns.indices
 
         parts = self.components
-        groups = [list(own) for _, frames in self._by_kind for _, own in groupby(frames, axes)]
+        kinds = list(dict.fromkeys(frame.layer.kind for frame in parts.frames))
+        groups = groupby(sorted(parts.frames, key=lambda frame: kinds.index(frame.layer.kind)), axes)
         keeps_rows, labels = parts.view.chooses_rows(parts.trace), parts.labels
-        return [LayerGroup(frames, labels, self._has_several, keeps_rows, parts.palette) for frames in groups]
+        return [LayerGroup(list(own), labels, self._has_several, keeps_rows, parts.palette) for _, own in groups]
 
     def _mapped(self) -> tuple[list[Block], str]:
         # What stands above the maps is known when they are drawn, and those of long texts take long to draw twice.
-        room = self.components.room
-        above, needed = 0, 1 + (self.components.longest > LONG) * ((room < 100) + (room < 60))
+        room, longest = self.components.room, self.components.longest
+        above, needed = 0, 1 + (longest > LONG) * ((room < 100) + (room < 60))
         while above < needed:
             above = needed
-            plan, note = fit_with_note(partial(self._plan, above), self.lines, self._lines_of)
-            maps = self._drawn(plan.layouts)
-            needed = max(len(each.lines) - one.lines for each, one in zip(maps, plan.layouts, strict=True))
-        return [*self._head, *plan.words, *plan.digits, *maps, *plan.proof], note
+            (shown, needed), note = fit_with_note(partial(self._plan, above), self.lines, self._lines_of)
+        return shown, note
 
-    def _plan(self, above: int, lines: int) -> tuple[_Plan, str]:
-        """Return what stands on so many lines, where some of them stand above the maps of each group, and the note."""
+    def _plan(self, above: int, lines: int) -> tuple[tuple[list[Block], int], str]:
+        """Return what stands on so many lines, where some of them stand above the maps of each group, and the note.
+
+        How many lines do stand there is the second number.
+        """
         left = lines + 1 - cost(self._head)  # no blank line below the last part
         least = ((WIDE,), (NARROW,), (self._groups[0].small,))
-        layouts = next((found for cells in least if (found := self._whole(left, above, cells))), None)
-        is_whole = layouts is not None
-        layouts = layouts or self._best(left, above)
+        layouts = next((found for cells in least if (found := self._layouts(left, above, cells))), [])
+        is_whole = bool(layouts)
+        layouts = layouts or self._layouts(left, above)
         left -= _cost(layouts, above)
-        sentence, tokens, shapes, proof = fit([self._sentences(left), self._tokens, self._shapes, self._proof], left)
+        parts, room = self.components, max(left // 2, min(left, _SENTENCE)) - 1
+        sentences = [parts.sentence(self._alike, room)[0]] if parts.has_sentence(self._alike[0]) else []
+        sentence, tokens, shapes, proof = fit([sentences, self._tokens, self._shapes, self._proof], left)
         words = [*tokens, *shapes, *sentence]
         left -= cost([*words, *proof])
-        if is_whole and (grown := self._whole(left + _cost(layouts, above), above, LARGE)):
+        if is_whole and (grown := self._layouts(left + _cost(layouts, above), above, LARGE)):
             left += _cost(layouts, above) - _cost(grown, above)
             layouts = grown
         (digits,) = fit([self._digits if is_whole else []], left)
@@ -198,45 +178,28 @@ class Dashboard:
         facts += [f"{len(layouts)} of {len(self._groups)} kinds of attention"] * (len(layouts) < len(self._groups))
         facts += ["blocks of cells"] * any(one.pool != (1, 1) for one in layouts)
         is_cut = (tokens, shapes, len(digits)) != (self._tokens[:1], self._shapes, not self._has_several)
-        facts = [f"showing {facts[0]}", *facts[1:]] if facts else ["numbers left out"] * is_cut
-        return _Plan(layouts, words, digits, proof), self._note(facts)
+        facts = facts or _NUMBERS_LEFT_OUT * is_cut
+        maps = [group.drawn(self.components, one) for group, one in zip(self._groups, layouts, strict=False)]
+        needed = max(len(each.lines) - one.lines for each, one in zip(maps, layouts, strict=True))
+        return ([*self._head, *words, *digits, *maps, *proof], needed), self._note(facts)
 
-    def _sentences(self, lines: int) -> list[Block]:
-        """Return the sentence of as many heads as so many lines have room for."""
-        if lines < _LEAST_SENTENCE or not self.components.has_sentence(self._alike[0]):
-            return []
-        return [self.components.sentence(self._alike, max(lines // 2, min(lines, _SENTENCE)) - 1)[0]]
+    def _layouts(self, lines: int, above: int, cells: Sequence[GridCell] | None = None) -> list[GridLayout]:
+        """Return how the maps of each group are drawn.
 
-    def _best(self, lines: int, above: int) -> list[GridLayout]:
-        """Return how as much of each group is drawn as fits, of as many groups as there is room for."""
+        With `cells` it is every head with every cell of its map, or nothing where they do not fit; without, as much of
+        as many groups as there is room for.
+        """
         found: list[GridLayout] = []
-        groups = self._groups[: max(lines // (_LEAST_LINES + above), 1)]
+        groups = self._groups if cells else self._groups[: max(lines // (_LEAST_LINES + above), 1)]
         for group in groups:
-            share = lines // (len(groups) - len(found))
-            found.append(group.best(Bounds(max(share - above - 1, 1), self.components.room)))
-            lines -= found[-1].lines + above + 1
-        return found
-
-    def _whole(self, lines: int, above: int, cells: Iterable[GridCell]) -> list[GridLayout]:
-        """Return how all heads of all groups are drawn, every cell of them; nothing where they do not fit."""
-        found: list[GridLayout] = []
-        for group in self._groups:
-            layout = group.whole(Bounds(lines - above - 1, self.components.room), cells)
+            share = lines if cells else lines // (len(groups) - len(found))
+            bounds = Bounds(max(share - above - 1, 1), self.components.room)
+            layout = group.whole(bounds, cells) if cells else group.best(bounds)
             if layout is None:
                 return []
             found.append(layout)
             lines -= layout.lines + above + 1
         return found
-
-    def _drawn(self, layouts: Sequence[GridLayout]) -> list[Block]:
-        """Return the maps of each group."""
-        blocks = []
-        for group, layout in zip(self._groups, layouts, strict=False):
-            blind = np.concatenate([frame.blind for frame in group.frames])
-            frame = group.frames[0]._replace(rows=layout.rows, blind=blind)
-            pictures = group.heatmaps(layout)
-            blocks.append(self.components.maps(group.title(layout), frame, pictures, layout.pool, layout.cell))
-        return blocks
 
     @cached_property
     def _digits(self) -> list[Block]:

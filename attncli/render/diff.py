@@ -48,7 +48,6 @@ _TALLEST = 64  # rows of a map that is drawn whole
 _LARGE = (GridCell(7, 1, 3), GridCell(6, 1, 2), GridCell(5, 1, 1))  # cells of maps that have the room, with numbers
 _AROUND = 5  # lines around the rows of maps: two legends, a title, ticks, a gap
 _SCREEN = 24  # rows of the maps of a longer text, those one above the other together
-_FEWEST_COLUMNS = 20  # of a map that stands beside another one
 _FEW = 3  # query rows that are named
 _LISTED = 12  # tokens that are not shared, of a long sequence
 
@@ -71,12 +70,15 @@ def maps_of(
         (Axis.of_tokens(queries, rows, palette).marking(own), Axis.of_tokens(keys, columns, palette))
         for (queries, rows, keys, columns), own in zip(sides, marked, strict=True)
     ]
-    share = _share(axes, room)
-    in_a_line = max((room + _BETWEEN) // (share + _BETWEEN), 1)
+    high = (lines or _SCREEN) - _AROUND
+    cell = next((each for each in _LARGE if _fits(each, axes, room, high)), None)
+    widest = max(rows.width + 2 + len(columns) for rows, columns in axes)
+    count = next((count for count in (3, 2) if widest <= (room + _BETWEEN) // count - _BETWEEN), 1)
+    share = room if cell else (room + _BETWEEN) // count - _BETWEEN
     pools = []
     for rows, columns in axes:  # a map of a long text is so low that all three fit a screen
         pool = pooling(rows, columns, share)
-        low = pool[0] if len(rows) <= _TALLEST else -(-len(rows) // (_SCREEN // -(-len(axes) // in_a_line)))
+        low = -(-len(rows) // (_SCREEN * count // 3)) if len(rows) > _TALLEST else 1
         pools.append((max(pool[0], low), pool[1]))
     pictures = [
         heatmap_of(layer.head(head, rows), slice(None), pool)._replace(title=name)
@@ -89,9 +91,6 @@ def maps_of(
         whole = replace(pair, chosen=pair.rows.pairs)
         reach = _change(whole, head, pools[2]).extent.highest
     weights, signed = Scale.up_to(1.0, ramp), Scale.around_zero(reach, ramp)
-    high = (lines or _SCREEN) - _AROUND
-    cell = next((each for each in _LARGE if _fits(each, axes, room, high)), None)
-    share = room if cell else share
     drawn = [
         heatmaps([picture], *axis, pool, palette, share, scale, cell)
         for picture, axis, pool, scale in zip([*pictures, change], axes, pools, [weights, weights, signed], strict=True)
@@ -120,21 +119,6 @@ def _fits(cell: GridCell, axes: Sequence[Axes], room: int, lines: int) -> bool:
     """Return whether the maps stand side by side in cells of this size."""
     widths = [rows.width + GAP + cell.columns * len(columns) + _BETWEEN for rows, columns in axes]
     return sum(widths) <= room + _BETWEEN and all(cell.lines * len(rows) <= lines for rows, _ in axes)
-
-
-def _share(axes: Sequence[Axes], room: int) -> int:
-    """Return the width of one map with which the most of them stand side by side, if need be pooled.
-
-    Wide cells come before narrow ones, and narrow ones before pooled ones.
-    """
-    shares = [(room - _BETWEEN * (count - 1)) // count for count in (3, 2, 1)]
-    labels = max(rows.width for rows, _ in axes) + 2
-    widest = max(len(columns) for _, columns in axes)
-    for needed in (2 * widest, widest):
-        fitting = [share for share in shares[:2] if labels + needed <= share]
-        if fitting:
-            return fitting[0]
-    return next((share for share in shares if labels + _FEWEST_COLUMNS <= share), shares[-1])
 
 
 def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Heatmap:
@@ -208,6 +192,11 @@ class DiffView:
     # --- what the two share ---
 
     def _headline(self, lines: Sequence[Text], sources: Sequence[Provenance]) -> Text:
+        if lines[0] == lines[1] and sources[0].model != sources[1].model:  # paths that end alike
+            lines = [
+                Text.assemble(line, f" · {self.palette.label(one.model or '')}")
+                for line, one in zip(lines, sources, strict=True)
+            ]
         named = (Text.assemble((f"{name}  ", BOLD), line) for name, line in zip(NAMES, lines, strict=True))
         is_one = lines[0] == lines[1] and isinstance(self.difference, Difference)
         return cautioned(lines[0] if is_one else Text("\n").join(named), sources, self.palette)

@@ -70,16 +70,6 @@ def fit_with_note(
     return shown, note
 
 
-def fit_rows(draw: Callable[[int], _Shown], rows: int, lines: int, lines_of: Callable[[_Shown], int]) -> _Shown:
-    """Return what is drawn of as many rows as there is room for, which is one at least."""
-    while True:
-        shown = draw(rows)
-        excess = lines_of(shown) - lines
-        if excess <= 0 or rows == 1:
-            return shown
-        rows = max(rows - excess, 1)
-
-
 def crop(lines: Iterable[Sequence[Segment]], bounds: Bounds) -> Block:
     """Return as much of some lines as there is room for."""
     shown = [list(line) for line, _ in zip(lines, range(bounds.lines), strict=False)]
@@ -121,8 +111,7 @@ def most_heads(layouts: Iterable[_Layout], heads: int) -> _Layout | None:
     """Return the first layout in which all heads stand, or else the first of those in which most do."""
     best: _Layout | None = None
     for layout in layouts:
-        if best is None or layout.heads > best.heads:
-            best = layout
+        best = layout if best is None or layout.heads > best.heads else best
         if best.heads >= heads:
             break
     return best if best is not None and best.heads else None

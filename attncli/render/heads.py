@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -45,7 +44,6 @@ _MAPS: tuple[Metric, ...] = ("previous", "induction", "sink", "self", "duplicate
 _UNITS = {"entropy": "nats", "effective_keys": "keys", "distance": "positions", "max_score": "score"}
 _LABEL_UNITS = {"local": " positions", "broad": " keys"}
 _STRONGEST, _NARROWEST = 9, 34  # cells of the names of heads, and of all of a table of labels
-_NAMED = 3  # heads at both ends of a metric
 _GAP = 3
 # What tells heads apart comes first; the last ones are the first to go.
 _BY_USE = (
@@ -67,10 +65,10 @@ def head_parts(
     headline = _headline(report, palette)
     room -= lines_of([headline], columns)
     if metrics:
-        ends = _ends(report, metrics, palette, width, precision)
+        meanings = block([Segment(palette.fit(f"{name}: {MEANINGS[name]}"), DIM)] for name in metrics)
         legend = _legend(report, metrics, palette, width)
-        maps = _maps(report, metrics, palette, columns, room - len(ends.lines) - len(legend.lines) - 2, precision)
-        return [headline, *[legend] * bool(legend.lines), stack(maps, gap=1), ends]
+        maps = _maps(report, metrics, palette, columns, room - len(meanings.lines) - len(legend.lines) - 2, precision)
+        return [headline, *[legend] * bool(legend.lines), stack(maps, gap=1), meanings]
     note = block([Segment(line, DIM)] for line in in_words(palette.fit(_label_note(report)), columns))
     room -= len(note.lines) + 1
     labels = _labels(report, palette, columns, room)
@@ -219,7 +217,7 @@ def _joined(names: Sequence[str], room: int, palette: Palette) -> str:
 def _label_note(report: HeadReport) -> str:
     note = (
         "weight: of the strongest head; uniform: of uniform attention. "
-        f"gain: 0 = uniform, 1 = perfect; a label needs {LEAST:g}."
+        f"gain: 0 = uniform, 1 = perfect. A label needs {LEAST:g}."
     )
     if report.sentences > 1:
         note += f" Means over {_over(report)}."
@@ -275,32 +273,6 @@ def _legend(report: HeadReport, names: Sequence[Metric], palette: Palette, width
     marks = {f"{UNDEFINED} not defined": None in values, "0 exactly zero": 0 in values, "I infinite": np.inf in values}
     parts += [[Segment(palette.fit(mark), DIM)] for mark, is_there in marks.items() if is_there]
     return flowing(parts, width)
-
-
-def _ends(
-    report: HeadReport, names: Sequence[Metric], palette: Palette, width: int | None, precision: int | None
-) -> Block:
-    """Return the heads at both ends of each metric, and what it measures."""
-    digits = DIGITS if precision is None else precision
-    columns: list[list[str]] = []
-    for reverse in (False, True):
-        listed = []
-        for name in names:
-            defined = replace(report, heads=tuple(head for head in report.heads if head.metrics[name] is not None))
-            heads = defined.ranked(name, reverse=reverse, top=_NAMED).heads
-            shown = (f"{_name(head, report)} {_number(head, name, report.sentences > 1, digits)}" for head in heads)
-            listed.append(palette.fit("  ".join(shown)))
-        columns.append(listed)
-    ends = [Column(title, texts, None, "<") for title, texts in zip(("highest", "lowest"), columns, strict=True)]
-    metric, meaning = (
-        Column("metric", names, BOLD, "<"),
-        Column("is", [*map(palette.fit, map(MEANINGS.__getitem__, names))], DIM, "<"),
-    )
-    room = width or 10**6
-    for some in ([metric, *ends, meaning], [metric, *ends]):
-        if width_of(some) - 2 <= room:
-            return table(some, room)
-    return table([metric, ends[0]], room)
 
 
 def _over(report: HeadReport) -> str:
@@ -393,13 +365,5 @@ def _notes(report: HeadReport, names: Sequence[Metric], titles: Sequence[str], s
     if is_one:
         is_undefined = any(head.metrics[name] is None for head in report.heads for name in names if name in titles)
         return [*notes, *[f"{UNDEFINED} not defined for this sentence"] * is_undefined]
-    notes.append(f"mean ± standard deviation over {_over(report)}")
-    fewer: dict[str, list[str]] = {}
-    for name in names:
-        counts = [head.counts[name] for head in report.heads]
-        if min(counts) < report.sentences:
-            fewer.setdefault(span(min(counts), max(counts)), []).append(name)
-    for count, found in fewer.items():
-        where = "none of them" if count == "0" else f"the {count} in which it is defined"
-        notes.append(f"{', '.join(found)} over {where}")
+    notes.append(f"mean ± standard deviation over {_over(report)}, of those in which it is defined")
     return notes

@@ -137,18 +137,6 @@ def size_of(cell: GridCell, titles: int, rows: Axis, columns: Axis) -> tuple[int
     return high, max(len(columns) * cell.columns + bool(columns.boundary), titles)
 
 
-def cell_of(
-    pictures: Sequence[Heatmap], rows: Axis, columns: Axis, pool: tuple[int, int], width: int, small: GridCell = NARROW
-) -> GridCell:
-    """Return how large a cell of the pictures is drawn: wide, or small where one map would be too wide."""
-    _, panel_width = size_of(WIDE, _titles(pictures), rows.pooled(pool[0]), columns.pooled(pool[1]))
-    return small if panel_width > _room(rows, columns, width) else WIDE
-
-
-def _titles(pictures: Sequence[Heatmap]) -> int:
-    return max(cell_len(f"{picture.title} {picture.label}".rstrip()) for picture in pictures)
-
-
 def heatmaps(
     pictures: Sequence[Heatmap],
     rows: Axis,
@@ -161,12 +149,14 @@ def heatmaps(
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
-    All are of one shape, which `pool` made of the axes. A `cell` of None is as `cell_of` says.
+    All are of one shape, which `pool` made of the axes. A `cell` of None is wide, or narrow where a map would not fit.
     """
     row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
+    titles = max(cell_len(f"{picture.title} {picture.label}".rstrip()) for picture in pictures)
+    _, panel_width = size_of(cell or WIDE, titles, row_axis, column_axis)
     if cell is None:
-        cell = cell_of(pictures, rows, columns, pool, width)
-    _, panel_width = size_of(cell, _titles(pictures), row_axis, column_axis)
+        cell = WIDE if panel_width <= _room(rows, columns, width) else NARROW
+        _, panel_width = size_of(cell, titles, row_axis, column_axis)
     per_strip = max((width - rows.width) // (panel_width + GAP), 1)
     lattice = CellGrid(row_axis, column_axis, cell)
     ticks = column_axis.header(cell.columns, palette)

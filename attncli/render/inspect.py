@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.render.components import READ_ALOUD, WALK, Components, MatrixFrame, layer_title
-from attncli.render.fit import LINES, LONG
+from attncli.render.cell_grid import NARROW, WIDE
+from attncli.render.components import READ_ALOUD, WALK, Components, layer_title
+from attncli.render.dashboard import Dashboard
+from attncli.render.fit import LINES, LONG, Bounds
 from attncli.render.heatmap import pooling
+from attncli.render.layer_group import LayerGroup
 from attncli.render.palette import BOLD, Palette
 from attncli.render.sections import headline, metrics_table, proof_line, shapes_line
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
-if TYPE_CHECKING:
-    from attncli.render.dashboard import Dashboard
+_ENDLESS = 10**6  # lines
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Layout:
             longest = max(len(frame.rows) for frame in self._parts.frames)
             note = f"{longest} queries: the last {READ_ALOUD} are printed. --query chooses others."
             return [note] if longest > LONG else []
-        found = map(self._mask_pool, self._parts.frames if "mask" in (self.view.show or ()) else ())
+        frames = self._parts.frames if "mask" in (self.view.show or ()) else []
+        found = [pooling(frame.rows, frame.columns, self._parts.room) for frame in frames]
         pools = dict.fromkeys(f"{rows}×{keys}" for rows, keys in found if rows * keys > 1)
         note = f"each cell drawn of the mask stands for {' or '.join(pools)}; --query or -F json has all of them"
         return [note] if pools else []
@@ -76,8 +78,6 @@ class Layout:
         height = self.height or (LINES if self._is_long else None)
         if self.is_all or self.is_read_aloud or self.view.show is not None or is_listed or height is None:
             return None
-        from attncli.render.dashboard import Dashboard  # which a pipe does not need
-
         return Dashboard(replace(self._parts, width=self._parts.room), height)
 
     @cached_property
@@ -119,16 +119,20 @@ class Layout:
             if "shapes" in wanted:
                 yield shapes_line(trace, layer, palette, parts.room)
             if "mask" in wanted:
-                yield from parts.mask(frame, self._mask_pool(frame))
+                yield from parts.mask(frame, pooling(frame.rows, frame.columns, parts.room))
             if self.view.top_keys is not None:
                 yield parts.ranked(frame, self.view.top_keys)
             if has_sentence and parts.has_sentence(frame):
-                yield parts.sentence([frame], None)[0]
+                yield parts.sentence([frame], _ENDLESS)[0]
             yield from parts.cells(frame, wanted - layer.missing)
+            if "heatmap" in wanted - layer.missing:
+                keeps_rows = self.view.chooses_rows(trace)
+                group, bounds = (
+                    LayerGroup([frame], parts.labels, False, keeps_rows, palette),
+                    Bounds(_ENDLESS, parts.room),
+                )
+                yield group.drawn(parts, group.whole(bounds, (WIDE, NARROW)) or group.best(bounds))
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.width, self.view.precision)
             if "proof" in wanted:
                 yield proof_line(layer, palette)
-
-    def _mask_pool(self, frame: MatrixFrame) -> tuple[int, int]:
-        return pooling(frame.rows, frame.columns, self._parts.room)

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.analysis.labels import HeadKey, Label, most_telling
+from attncli.analysis.labels import HeadKey, Label, most_telling, strongest
 from attncli.render.axes import Axis, titled
+from attncli.render.block import Block
 from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell
-from attncli.render.components import MatrixFrame, layer_title
+from attncli.render.components import Components, MatrixFrame, layer_title
 from attncli.render.fit import Bounds, most_heads
 from attncli.render.heatmap import GAP, Heatmap, heatmap_of, size_of
 from attncli.render.palette import Palette
@@ -29,7 +29,6 @@ LARGE = tuple(GridCell(columns, 1, columns // 2) for columns in range(10, 3, -1)
 _PLAIN = 18  # cells each way with which a pattern is still plain: a head that looks at the token before is no diagonal
 _LEAST = 8  # with which heads can be told apart at all
 _FEW = 4  # heads, rather than larger maps of fewer
-_LABELS = (None, 6, 0)  # cells of the longest word beside a row; None leaves it as it is
 
 
 class GridLayout(NamedTuple):
@@ -39,7 +38,6 @@ class GridLayout(NamedTuple):
         heads: how many are drawn.
         cell: how large a cell is.
         pool: how many rows and columns it stands for.
-        rows: the query axis, with labels as long as there is room for.
         titles: which of the forms of titles, the longest of which is the first.
         lines: what it takes.
     """
@@ -47,7 +45,6 @@ class GridLayout(NamedTuple):
     heads: int
     cell: GridCell
     pool: tuple[int, int]
-    rows: Axis
     titles: int
     lines: int
 
@@ -79,8 +76,7 @@ class LayerGroup:
             short = [f"{layer}.{head}" for layer, head in names]
         else:
             long, short = [titled("head", head) for _, head in names], [_short("head", head) for _, head in names]
-        keys = [(frame.layer.layer, frame.layer.kind, head) for frame, head in self.heads]
-        labels = [next((label.name for label in self.labels.get(key, ())), "") for key in keys]
+        labels = [strongest(self.labels, key) for key in self._keys]
         forms = [(long, labels), (short, labels)] if any(labels) else []
         return [
             list(zip(*form, strict=True)) for form in (*forms, (long, [""] * len(long)), (short, [""] * len(short)))
@@ -101,15 +97,21 @@ class LayerGroup:
         """Each head, with where its layer is drawn."""
         return [(frame, head) for frame in self.frames for head in frame.layer.heads]
 
-    def heatmaps(self, layout: GridLayout) -> list[Heatmap]:
+    def drawn(self, parts: Components, layout: GridLayout) -> Block:
         """Return the maps of all heads, or of as many that show most of what the heads do."""
-        places = [(frame.layer.layer, frame.layer.kind, head) for frame, head in self.heads]
-        chosen = most_telling(places, self.labels, layout.heads)
-        return [
-            self._heatmap(places.index(place), layout.pool)._replace(title=title, label=label)
-            for place, (title, label) in zip(places, self.titles[layout.titles], strict=True)
-            if place in chosen
+        chosen = most_telling(self._keys, self.labels, layout.heads)
+        pictures = [
+            self._heatmap(place, layout.pool)._replace(title=title, label=label)
+            for place, (title, label) in enumerate(self.titles[layout.titles])
+            if self._keys[place] in chosen
         ]
+        blind = np.concatenate([frame.blind for frame in self.frames])
+        frame = self.frames[0]._replace(rows=self.rows, blind=blind)
+        return parts.maps(self._title(layout), frame, pictures, layout.pool, layout.cell)
+
+    @property
+    def _keys(self) -> list[HeadKey]:
+        return [(frame.layer.layer, frame.layer.kind, head) for frame, head in self.heads]
 
     @cached_property
     def _heatmap(self) -> Callable[[int, tuple[int, int]], Heatmap]:
@@ -121,14 +123,13 @@ class LayerGroup:
 
         return cache(made)
 
-    def title(self, layout: GridLayout) -> str:
-        """Return what the maps are."""
-        heads = len(self.heads)
+    def _title(self, layout: GridLayout) -> str:
+        heads = sum(frame.layer.num_heads for frame in self.frames)
         counted = f"{layout.heads} of {heads} heads" if layout.heads < heads else "every head"
         layers = [frame.layer for frame in self.frames]
         several = f"{layers_named([each.layer for each in layers])} · {layers[0].kind}"
         title = (layer_title(layers[0]) if len(layers) == 1 else several) + " · " if self.has_others else ""
-        title += self.frames[0].layer.measure + f" of {counted}" * (heads > 1)
+        title += self.frames[0].layer.measure + f" of {counted}" * (len(self.heads) > 1)
         title += f", largest of {layout.pool[0]}×{layout.pool[1]}" * (layout.pool != (1, 1))
         return title + ", each under its layer.head" * (layout.titles % 2 == 1 and self.has_others)
 
@@ -144,19 +145,15 @@ class LayerGroup:
 
     def best(self, bounds: Bounds) -> GridLayout:
         """Return how as much is drawn as fits: all heads in small blocks, few heads whole, or a few in larger ones."""
-        pooled = [layout for pool in self._pools(bounds) if (layout := self._layout(bounds, self.small, pool)).heads]
-        every = most_heads(filter(self._is_plain, pooled), len(self.heads))
-        if every is not None and every.heads == len(self.heads):
-            return every
-        for few, cell in product((_FEW, 2), (WIDE, NARROW, self.small)):
-            some = self._layout(bounds, cell, (1, 1))
-            if some.heads >= min(few, len(self.heads)):
-                return some
+        whole = [self._layout(bounds, cell, (1, 1)) for cell in (WIDE, NARROW, self.small)]
+        pooled = [self._layout(bounds, self.small, pool) for pool in self._pools(bounds)]
         with_all_rows = [layout for layout in pooled if layout.pool[0] == 1]
-        for layouts in (with_all_rows, pooled):
-            for few in range(min(_FEW, len(self.heads)), 0, -1):
-                if found := [layout for layout in layouts if layout.heads >= few]:
-                    return found[0]
+        ways = [(len(self.heads), filter(self._is_plain, pooled)), (_FEW, whole), (2, whole)]
+        ways += [(few, layouts) for layouts in (with_all_rows, pooled) for few in range(_FEW, 0, -1)]
+        for least, layouts in ways:
+            for layout in layouts:
+                if layout.heads >= min(least, len(self.heads)):
+                    return layout
         return self.best(Bounds(bounds.lines + 1, bounds.width + 1))  # the words alone fill the screen
 
     def _is_plain(self, layout: GridLayout) -> bool:
@@ -174,30 +171,19 @@ class LayerGroup:
                 yield 1, size
             yield size, size
 
-    @cached_property
-    def _labelled(self) -> list[Axis]:
-        """The query axis with ever shorter labels."""
-        return [self.rows if longest is None else self.rows.shortened(longest, self.palette) for longest in _LABELS]
-
-    @cached_property
-    def _axes(self) -> Callable[[tuple[int, int]], tuple[Axis, Axis]]:
-        return cache(lambda pool: (self.rows.pooled(pool[0]), self.columns.pooled(pool[1])))
-
     def _layout(self, bounds: Bounds, cell: GridCell, pool: tuple[int, int]) -> GridLayout:
-        """Return how most heads are drawn with such cells, with the longest labels that let as many stand there."""
-        rows, columns = self._axes(pool)
+        """Return how most heads are drawn with such cells, with the longest titles that let as many stand there."""
+        rows, columns = self.rows.pooled(pool[0]), self.columns.pooled(pool[1])
 
         def layouts() -> Iterator[GridLayout]:
             for form, titles in enumerate(self.titles):
                 widest = max(cell_len(f"{name} {label}".rstrip()) for name, label in titles)
                 high, wide = size_of(cell, widest, rows, columns)
-                for labels in self._labelled:
-                    per_strip = (bounds.width - labels.width) // (wide + GAP)
-                    heads = min(per_strip * ((bounds.lines + 1) // (high + 1)), len(self.heads))
-                    lines = -(-heads // per_strip) * (high + 1) - 1 if per_strip > 0 else 0
-                    yield GridLayout(max(heads, 0), cell, pool, labels, form, lines)
+                per_strip = max((bounds.width - self.rows.width) // (wide + GAP), 0)
+                heads = min(per_strip * ((bounds.lines + 1) // (high + 1)), len(self.heads))
+                yield GridLayout(heads, cell, pool, form, -(-heads // max(per_strip, 1)) * (high + 1) - 1)
 
-        return most_heads(layouts(), len(self.heads)) or GridLayout(0, cell, pool, self.rows, 0, 0)
+        return most_heads(layouts(), len(self.heads)) or GridLayout(0, cell, pool, 0, 0)
 
 
 def _short(what: str, label: int | str) -> str:

@@ -29,7 +29,8 @@ PRECISION = 3  # digits after the point: what a reader types into a calculator
 _GAP = 3  # cells between two matrices
 _LINE = 80  # cells that prose takes at most
 _LONGEST = 7  # cells of a word beside its numbers, so that what is multiplied and the product stand in one line of 80
-_LARGE = (150, 45)  # cells and lines of a terminal that a projector shows
+_PADDING, _FEW = 6, 5  # blanks on either side of a large number; words whose rows are five lines high
+_LARGE = (190, 50)  # cells and lines of a terminal that a projector shows
 _HERE = Style(color="#000000", bgcolor="#f0e442", bold=True)
 _FOLLOWED = "▸"  # before the word that the steps follow
 # A node stands between blanks, which become brackets where the reader is.
@@ -380,8 +381,10 @@ class Steps:
         names = names if has_names else [""] * len(values)
         labels, columns = max(map(cell_len, names)), [values[:, place] for place in range(values.shape[1])]
         texts = [self.sheet.column(column, range(len(column))) for column in columns]
-        width = max(len(text) for column in texts for text in column) + (1 if not self._is_large else 7)
-        header = [Segment(" " * labels), *(cell(str(place), width, DIM) for place in range(len(columns)))]
+        pad = " " * _PADDING * self._is_large
+        texts = [[text + pad for text in column] for column in texts]
+        width = max(len(text) for column in texts for text in column) + 1 + len(pad)
+        header = [Segment(" " * labels), *(cell(str(place) + pad, width, DIM) for place in range(len(columns)))]
         lines = [[Segment(f"{' ' * labels} {self.sheet.palette.fit(title)}", BOLD)], header]
         styles = self._styles(values)
         for row, name in enumerate(names):
@@ -398,15 +401,18 @@ class Steps:
         return [[style for _, style in row] for row in cells]
 
     def _tall(self, drawn: Block, header: int) -> Block:
-        """Return a block whose rows are three lines high where the numbers are large."""
+        """Return a block whose rows are three or five lines high where the numbers are large."""
         if not self._is_large:
             return drawn
 
         def padding(line: Sequence[Segment]) -> list[Segment]:
             return trimmed([Segment(" " * segment_width(one), one.style) for one in line])
 
-        rows = (each for line in drawn.lines[header:] for each in (padding(line), line, padding(line)))
-        return Block([*drawn.lines[:header], *rows], drawn.width)
+        around = 1 if len(self.walk.trace.key_tokens) > _FEW else 2
+        lines = [*drawn.lines[:header]]
+        for line in drawn.lines[header:]:
+            lines += [*[padding(line)] * around, line, *[padding(line)] * around]
+        return Block(lines, drawn.width)
 
     def _marked(self, token: Token) -> str:
         """Return a word beside its numbers; the one that the steps follow has a mark."""
@@ -419,7 +425,7 @@ class Steps:
 
     def _column(self, title: str, values: Any, below: str | None = None) -> Column:
         texts = self.sheet.column(values, range(len(values)))
-        pad = "   " * self._is_large
+        pad = " " * _PADDING * self._is_large
         texts = [f"{pad}{self.sheet.palette.fit(text)}{pad}" for text in texts]
         styles = [style for (style,) in self._styles(np.asarray(values)[:, None])]
         more = [] if below is None else [f"{self.sheet.palette.fit(below)}{pad}"]

@@ -5,16 +5,17 @@ Without colours the sentence stands there once, with the weights of each head as
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.analysis.labels import SAY_LITTLE, HeadKey, Label
+from attncli.analysis.labels import SAY_LITTLE, HeadKey, Label, strongest
 from attncli.render.block import Block, block, cell, trimmed
 from attncli.render.cell_grid import short_number
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -29,9 +30,6 @@ QUERY = "▸"  # before the token that attends
 _LONGEST = 24  # cells of a token
 _NUMBER = 3  # cells of a weight without colours
 _LEAST = 0.005  # of a weight that two digits show
-
-
-_Item = TypeVar("_Item")
 
 
 class SentenceLine(NamedTuple):
@@ -50,10 +48,10 @@ class SentenceLine(NamedTuple):
     label: str = ""
 
 
-class TokenText(NamedTuple):
-    """A token in a line: the gap or mark before it, and its text; a `place` of None stands for what is left out."""
+class _TokenText(NamedTuple):
+    """A token in a line: the gap or mark before it, and its text; a `place` of -1 stands for what is left out."""
 
-    place: int | None
+    place: int
     gap: str
     text: str
 
@@ -76,7 +74,7 @@ def head_lines(
     for layer in layers:
         for head in layer.heads:
             row = layer.head(head, [query])
-            label = next((one.name for one in (labels or {}).get((layer.layer, layer.kind, head), ())), "")
+            label = strongest(labels or {}, (layer.layer, layer.kind, head))
             names = (layer.label, layer.head_label(head))
             name = " ".join(
                 f"{what}{each}" if isinstance(each, int) else each for what, each in zip("LH", names, strict=True)
@@ -126,37 +124,33 @@ def sentence(
     drawn: list[list[Segment]] = []
     if palette.has_color:
         for line in lines:
-            styles = _styles(line, palette, scale)
+            (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
+            styles = [*(palette.swatch(glyph.strip()) or style for glyph, style in cells), DIM]
             for number, pieces in enumerate(shown):
-                colored = [(Segment(gap, BOLD), Segment(text, _at(styles, place, DIM))) for place, gap, text in pieces]
+                colored = [(Segment(gap, BOLD), Segment(text, styles[place])) for place, gap, text in pieces]
                 drawn.append([*(blank if number else name_of(line)), *chain.from_iterable(colored)])
         return block(map(trimmed, drawn))
-    below = [(name_of(line), _numbers(line, palette, scale)) for line in lines]
+    below = [(name_of(line), [*_numbers(line, palette, scale), ("", None)]) for line in lines]
     for pieces in shown:
         drawn.append([*blank, *(Segment(gap + text, BOLD if place in marks else None) for place, gap, text in pieces)])
         for name, numbers in below:
-            listed = [(gap + text, *_at(numbers, place, ("", None))) for place, gap, text in pieces]
+            listed = [(gap + text, *numbers[place]) for place, gap, text in pieces]
             drawn.append([*name, *(cell(number, cell_len(text), style) for text, number, style in listed)])
     return block(map(trimmed, drawn))
 
 
-def wrap_tokens(
-    tokens: Sequence[Token],
-    shown: Sequence[int],
-    palette: Palette,
-    width: int,
-    marks: Mapping[int, str] | None = None,
-) -> list[list[TokenText]]:
+def _wrapped(
+    tokens: Sequence[Token], shown: Sequence[int], palette: Palette, width: int, marks: Mapping[int, str]
+) -> list[list[_TokenText]]:
     """Return the tokens at some places in lines, with an ellipsis where others are left out.
 
     With colours, pieces of a word follow each other without a gap, as they do in the text. Without, each token is as
     wide as its weight.
     """
-    marks = marks or {}
-    pieces: list[TokenText] = []
+    pieces: list[_TokenText] = []
     for before, index in pairwise((-1, *shown, len(tokens))):
         if index > before + 1:
-            pieces.append(TokenText(None, " ", palette.fit("…")))
+            pieces.append(_TokenText(-1, " ", palette.fit("…")))
         if index == len(tokens):
             break
         token, previous = tokens[index], tokens[index - 1] if index else None
@@ -168,8 +162,8 @@ def wrap_tokens(
         gap = palette.fit(marks.get(index, "" if is_piece else " "))
         if not palette.has_color:
             text += " " * (_NUMBER - cell_len(text))
-        pieces.append(TokenText(index, bar + gap, text))
-    lines: list[list[TokenText]] = [[]]
+        pieces.append(_TokenText(index, bar + gap, text))
+    lines: list[list[_TokenText]] = [[]]
     used = 0
     for piece in pieces:
         own = cell_len(piece.gap + piece.text)
@@ -195,26 +189,19 @@ def _shown(
     width: int,
     marks: Mapping[int, str],
     most: int | None,
-) -> list[list[TokenText]]:
+) -> list[list[_TokenText]]:
     """Return the tokens in lines: all, or as many of the heaviest ones as so many lines have room for."""
-    wrapped = wrap_tokens(tokens, range(len(tokens)), palette, width, marks)
-    if most is None or len(wrapped) <= most:
-        return wrapped
     heaviest = np.max([np.where(line.allowed, line.weights, -1) for line in lines], axis=0)
     heaviest[list(marks)] = np.inf
     ranked = np.argsort(-heaviest, kind="stable").tolist()
-    low, high = 1, len(tokens)
-    while high - low > 1:
-        count = (low + high) // 2
-        fits = len(wrap_tokens(tokens, sorted(ranked[:count]), palette, width, marks)) <= most
-        low, high = (count, high) if fits else (low, count)
-    return wrap_tokens(tokens, sorted(ranked[:low]), palette, width, marks)
 
+    def wrapped(count: int) -> list[list[_TokenText]]:
+        return _wrapped(tokens, sorted(ranked[:count]), palette, width, marks)
 
-def _styles(line: SentenceLine, palette: Palette, scale: Scale) -> list[Style | None]:
-    """Return what each token stands on; what is odd has the colour that it has in the half of a character."""
-    (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
-    return [palette.swatch(glyph.strip()) or style for glyph, style in cells]
+    every = len(tokens)
+    if most is None or len(wrapped(every)) <= most:
+        return wrapped(every)
+    return wrapped(bisect_left(range(2, every), True, key=lambda count: len(wrapped(count)) > most) + 1)
 
 
 def _numbers(line: SentenceLine, palette: Palette, scale: Scale) -> list[tuple[str, Style | None]]:
@@ -225,7 +212,3 @@ def _numbers(line: SentenceLine, palette: Palette, scale: Scale) -> list[tuple[s
         mark = next((mark for mark, where in marks.items() if where[index]), "") if is_allowed else palette.fit("·")
         numbers.append((mark or short_number(weight, 2, _NUMBER), DIM if abs(weight) < _LEAST else None))
     return numbers
-
-
-def _at(items: Sequence[_Item], place: int | None, otherwise: _Item) -> _Item:
-    return otherwise if place is None else items[place]

@@ -31,7 +31,8 @@ def tokens_parts(
 def _title(tokenization: Tokenization) -> str:
     if tokenization.vocab == "words":
         return "words of the text"
-    return short_name(tokenization.model or tokenization.vocab or "tokens of a saved trace")
+    model = tokenization.model and short_name(tokenization.model)
+    return model or tokenization.vocab or "tokens of a saved trace"
 
 
 def _facts(tokenization: Tokenization) -> Iterator[str]:

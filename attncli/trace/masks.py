@@ -40,7 +40,8 @@ def mask_of_trace(name: str, layers: str | None, kind: str | None) -> MaskGrid:
         masks = "; ".join(layers_named((one.layer for one in alike), alike[0].kind) for alike in found.values())
         raise UsageError(f"{visible(name)} has several masks: {masks}. Choose one with --layer or --kind")
     (layer, *_) = next(iter(found.values()))
-    queries, keys = ([token.label for token in side] for side in trace.sides(layer))
+    # Tokens of which only their places are known need no name beside these.
+    queries, keys = (["" if one.label == str(one.index) else one.label for one in side] for side in trace.sides(layer))
     return MaskGrid(name, _cells(layer), layer.mask.past, tokens=(queries, keys))
 
 

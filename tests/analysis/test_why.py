@@ -143,7 +143,7 @@ def test_recorded_weights_that_are_not_the_softmax_of_their_scores_are_warned_ab
 @pytest.mark.parametrize(("width", "height"), [(80, 21), (120, 37), (200, 57)])
 @pytest.mark.parametrize(("key", "heads"), [("flies", "1"), (None, "1"), ("flies", "all"), (None, "all")])
 def test_a_page_fits_its_screen_under_its_headline(width: int, height: int, key: str | None, heads: str) -> None:
-    trace = attncli.inspect(SENTENCE, model="demo", layers="all" if heads == "all" else 1, heads=heads)
+    trace = attncli.inspect(SENTENCE, model="demo", layer="all" if heads == "all" else 1, head=heads)
     palette = Palette("truecolor")
     page = WhyPage(trace, explain(trace, "arrow", key), None, TableFormat(palette, width), height)
     parts = page.parts()
@@ -154,10 +154,10 @@ def test_a_page_fits_its_screen_under_its_headline(width: int, height: int, key:
 
 
 def test_small_weights_of_a_table_have_its_digits() -> None:
-    trace = attncli.inspect(SENTENCE, model="demo", layers=3)
+    trace = attncli.inspect(SENTENCE, model="demo", layer=3)
     for palette in (Palette(), Palette("truecolor")):
         assert not re.search(r"\de-\d", drawn(trace, "arrow", palette=palette, width=120))
-        head = attncli.inspect(SENTENCE, model="demo", layers=3, heads=3)
+        head = attncli.inspect(SENTENCE, model="demo", layer=3, head=3)
         assert not re.search(r"\de-\d", drawn(head, "arrow", top=2, palette=palette, width=120))
 
 

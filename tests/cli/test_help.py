@@ -33,7 +33,7 @@ from attncli.masks.parser import parse
 ROOT: Any = get_command(app)
 CONTEXT: Any = typer.Context(ROOT, info_name="attn")
 PANELS = [
-    "Commands", "Arguments", "Input", "Model", "Toy layer", "Size", "What to look at", "Numbers", "View", "Output",
+    "Commands", "Arguments", "Input", "Model", "Toy layer", "Size", "Selection", "Derived numbers", "View", "Output",
     "Options",
 ]  # fmt: skip
 

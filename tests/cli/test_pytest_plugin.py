@@ -193,7 +193,7 @@ def test_a_failure_says_where_what_and_draws_the_wrong_cells(failures: dict[str,
 
 def test_without_attention_it_says_what_was_looked_for(failures: dict[str, str]) -> None:
     text_shown = "\n".join(message(failures["test_nothing_runs"]))
-    assert "no attention ran; looked for scaled_dot_product_attention" in text_shown
+    assert "no attention ran. attn looks for scaled_dot_product_attention" in text_shown
 
 
 def test_what_it_cannot_use_is_one_sentence(failures: dict[str, str]) -> None:

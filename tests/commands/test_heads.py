@@ -57,10 +57,6 @@ def test_what_is_undefined_is_null_empty_or_a_dash_and_sorts_last(attn: Run) -> 
     assert "duplicate – not defined" in grid
 
 
-def test_the_table_says_over_how_many_sentences_a_metric_is_defined(attn: Run) -> None:
-    assert "duplicate, induction over the 1 in which it is defined" in attn("heads", *TWO, "--all").out
-
-
 def test_sorted_the_best_heads_come_first(attn: Run) -> None:
     whole = rows_of(attn("heads", *TOY, "-F", "tsv").out)
     by_value = sorted(whole, key=lambda row: float(row["induction"]))

@@ -177,7 +177,7 @@ def test_steps_end_the_program(train: Path) -> None:
 def test_place(train: Path) -> None:
     ran = run("--place", "layers.1", "train.py")
     assert table(ran) == [["model.py:15", "layers.1", "4", "sdpa", "2", "8×8", "causal", "ok"]]
-    assert "no attention ran at the places that --place names; 16 calls ran elsewhere" in run(
+    assert "no attention ran at the places of --place. 16 calls ran elsewhere" in run(
         "--place", "nowhere", "train.py"
     ).stderr  # fmt: skip
 
@@ -266,7 +266,7 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
     ran = run("none.py")
     assert (ran.returncode, ran.stdout) == (0, "hello\n")
     note, headline = ran.stderr.splitlines()
-    assert note.startswith("attn: no attention was seen; looked for scaled_dot_product_attention, nn.Multihead")
+    assert note.startswith("attn: no attention was seen. attn looks for scaled_dot_product_attention, nn.Multihead")
     assert headline.startswith("0 places, 0 calls, ")
     assert run("--expect", "causal", "none.py").returncode == FINDINGS
     (quiet,) = run("--quiet", "none.py").stderr.splitlines()
@@ -330,7 +330,7 @@ def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
 def test_a_pattern_of_expect_at_which_nothing_ran_ends_with_1(train: Path) -> None:
     ran = run("--expect", "causal", "--expect", "pooler.*=pad", "--expect", "poler.attn=full", "train.py")
     assert ran.returncode == FINDINGS
-    assert ran.stderr.splitlines()[0] == "attn: no attention ran at poler.attn; 16 calls ran elsewhere"
+    assert ran.stderr.splitlines()[0] == "attn: no attention ran at poler.attn. 16 calls ran elsewhere"
 
 
 def test_a_script_that_is_not_there_leaves_no_folder(folder: Path) -> None:

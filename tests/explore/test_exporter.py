@@ -45,7 +45,7 @@ def test_a_file_that_is_there_takes_its_name_twice(folder: Path) -> None:
     path.write_text("mine")
     for other in (path, Path("b.tsv"), path):  # what is written between asks again
         if other.exists():
-            with pytest.raises(InputError, match=r"a\.tsv is there already; saved under the same name again"):
+            with pytest.raises(InputError, match=r"a\.tsv exists; save again under this name"):
                 save(ViewSnapshot(ViewState(Query("time"))), other)
         else:
             save(ViewSnapshot(ViewState(Query("time"))), other)
@@ -61,7 +61,7 @@ def test_a_file_that_is_there_takes_its_name_twice(folder: Path) -> None:
         ("missing/a.svg", "time", "missing"),
         ("a.svg", "", "the text is empty|is empty"),
         ("/dev/full", "time", "No space left on device"),
-        ("~nobody-here/a.svg", "time", "~nobody-here/a.svg names no folder"),
+        ("~nobody-here/a.svg", "time", "~nobody-here/a.svg is in no folder"),
         ("a.svg", "a" * 200_000, "Argument list too long"),
     ],
 )

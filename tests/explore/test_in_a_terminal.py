@@ -24,7 +24,7 @@ class Explored:
         command = f"clear; stty -g > before; {ATTN} explore -m demo '{TEXT}' {' '.join(options)}"
         self.terminal.type(command)
         self.terminal.press("Enter")
-        self.sees("F1 help", "demo · ", f"{TEXT}\n.*mat\n")
+        self.sees("F1 help", "demo · ", f"{TEXT}\n.*mat\n", "head 3 · previous")
 
     def sees(self, *patterns: str) -> str:
         """Wait until all of these are seen; what begins with ! until it is not. Return the screen."""
@@ -64,14 +64,14 @@ def explored(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 # The keys that a terminal sends in ways of its own, by their names in tmux, and what is seen then and was not before.
 # A text is typed; what a key without a pattern does is seen by what the next one does.
 WALK = [
-    ("Escape", r"\? help"),
-    ("Right", "▾ 1 the ·"), ("Left", "▾ 0 <s> ·"), ("Down", "▸ 1 the →"), ("Up", "▸ 0 <s> →"),
-    ("End", "▸ 6 mat →"), ("Home", "▸ 0 <s> →"), ("NPage", "layer 1"), ("PPage", "layer 0"),
+    ("Escape", r"\? help"), ("Home", "query 0 <s> →"), ("Down", "query 1 the →"), ("Up", "query 0 <s> →"),
+    *[("Left", "")] * 7, ("Right", "key 1 the ·"), ("Left", "key 0 <s> ·"), ("End", "query 6 mat →"),
+    ("NPage", "layer 3"), ("PPage", "layer 2"),
     ("m", "mask:"), ("window(2) & cuasal", r"\^ unknown mask 'cuasal'"), ("Escape", "!mask:"),
     ("m", "mask:"), ("window(2)", r"mask: window\(2\)"), ("Enter", "!mask:"),
     ("s", "save: attention.svg"), ("Enter", "saved: attn"),
-    ("Tab", ""), ("Right", "head 1 ·"), ("Left", "head 0 ·"),  # in the small heads
-    ("BTab", ""), ("Right", "▾ 1 the ·"), ("Left", "▾ 0 <s> ·"),  # in the large one again
+    ("Tab", ""), ("Left", "head 2 ·"), ("Right", "head 3 ·"),  # in the small heads
+    ("BTab", ""), ("Right", "key 1 the ·"), ("Left", "key 0 <s> ·"),  # in the large one again
     ("F1", "Shift-Tab"), ("F1", "!Shift-Tab"), ("i", "F1 help"), ("Escape", r"\? help"),
 ]  # fmt: skip
 
@@ -96,18 +96,18 @@ def test_a_walk(explored: Explored, tmp_path: Path) -> None:
     terminal.press("Enter")
     explored.sees("leave", f"{TEXT}\n")
     terminal.press("q")
-    assert explored.left(tmp_path) == f"attn inspect '{TEXT}' -m demo --mask 'window(2)' --head 0"
+    assert explored.left(tmp_path) == f"attn inspect '{TEXT}' -m demo --mask 'window(2)' --layer 2 --head 3"
 
 
 def typed_at_once(explored: Explored) -> None:
     terminal = explored.terminal
     terminal.type(" and")
-    explored.sees(f"{TEXT} and\n.*mat and\n")
+    explored.sees(f"{TEXT} and\n.*mat.and\n")
     terminal.press(*["BSpace"] * 4)
     explored.sees(f"{TEXT}\n.*mat\n")
     terminal.press("C-u")
     terminal.paste("word " * 400)
-    explored.sees("the sentence has 401 tokens, demo reads at most 256")
+    explored.sees("the sentence has 401 tokens")
     terminal.press(*["BSpace"] * 1000)
     explored.sees("largest of")
     terminal.press("Escape")
@@ -124,7 +124,7 @@ def clicked(explored: Explored) -> None:
     line = explored.sees("cat").splitlines()[1]
     column = line.index("cat") + 1
     terminal.type(f"\x1b[<0;{column};2M\x1b[<0;{column};2m")
-    explored.sees("▸ 2 cat →")
+    explored.sees("query 2 cat →")
 
 
 def resized(explored: Explored) -> None:
@@ -154,6 +154,6 @@ def test_any_terminal_and_any_way_to_leave(explored: Explored, how: str, is_colo
     explored.start()
     assert ("\x1b[48;5;" in terminal.shown(colored=True)) is is_coloured
     terminal.type("!")
-    explored.sees(f"{TEXT}!\n.*mat !\n")
+    explored.sees(f"{TEXT}!\n.*mat.!\n")
     terminal.press(how)
-    assert explored.left(tmp_path) == f"attn inspect '{TEXT}!' -m demo --head 0"
+    assert explored.left(tmp_path) == f"attn inspect '{TEXT}!' -m demo --layer 2 --head 3"

@@ -96,7 +96,7 @@ def explored(
 ) -> None:
     """Run the explorer as a command line says, and walk through it."""
     arguments = iter(shlex.split(command)[2:])
-    model, text, tier = None, "", "truecolor"
+    model, text, tier = "demo", "", "truecolor"
     for argument in arguments:
         if argument == "-m":
             model = next(arguments)

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from attncli import watch  # noqa: F401  # as users take it, so that results can be printed
 from attncli.recording.call import AttentionCall, CallSite, MaskArgument
 
 B, H, T, D = 3, 2, 8, 4

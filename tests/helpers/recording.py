@@ -22,8 +22,8 @@ from rich.style import Style
 from attncli.formats.pictures import FAINT, FONTS, THEME, boxed_runs
 
 PATH = "docs/explore.svg"
-COMMAND = 'attn explore -m demo "the cat sat on the mat"'
-COLUMNS, LINES = 100, 28
+COMMAND = 'attn explore "the cat sat on the mat and the dog sat"'
+COLUMNS, LINES = 100, 30
 TITLE = "attn explore: a text that is typed, and its attention"
 CELL, LINE, MARGIN = 12, 24.4, 24
 STILL = 0.6  # how far into the recording the frame is that stands still
@@ -38,11 +38,10 @@ class Step(NamedTuple):
 
 
 STEPS = (
-    Step(" and the dog sat on the", 0.12, 1.0),
+    Step(" on the", 0.25, 1.2),
     Step(["Esc"], 0.6),
-    Step(["PgDn", "PgDn", "PgDn"], 0.4),  # to layer 3
-    Step([".", ".", "."], 0.4, 0.5),  # whose head 3 looks for what followed before
-    Step(["End", *["→"] * 6], 0.2, 0.8),
+    Step(["PgDn"], 0.9),  # to layer 3, whose head 3 looks for what followed before
+    Step(["←"] * 3, 0.3, 0.8),
     Step(["w"], 2.2),
     Step(["w"], 0.3),
     Step(["m"], 0.4),
@@ -151,7 +150,7 @@ class _DrawnFrame:
             if text in ("▀", "▄"):
                 parts.append((ink, ".5h{}v.5h-{}" if text == "▄" else "0h{}v.5h-{}"))
             for color, form in parts:
-                paths.setdefault(self._style(f"fill:{color}"), []).append(f"M{column} {form.format(width, width)}z")
+                paths.setdefault(self._style(f"fill:{color}"), []).append(f"M{column} {form.format(width, width)}")
         return (f'<path class="{name}" d="{"".join(parts)}"/>' for name, parts in paths.items())
 
     def _texts(self, cells: Sequence[Segment]) -> Iterator[str]:

@@ -81,7 +81,7 @@ def test_alibi_is_named_and_not_accused(run: Callable[[], list[Tensor]], mask: s
     assert not [one for one in calls.findings if one.severity == "error"]
     assert wrong(calls, f"{mask} & alibi(4)") == ""
     assert wrong(calls, mask) == ""  # a bias need not be expected
-    assert "alibi(8) is a bias of 8 heads, and there are 4 here" in wrong(calls, f"{mask} & alibi(8)")
+    assert "alibi(8) has 8 heads, and the call has 4" in wrong(calls, f"{mask} & alibi(8)")
 
 
 @pytest.mark.parametrize(("run", "message"), WRONG.values(), ids=WRONG)

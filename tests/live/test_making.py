@@ -147,7 +147,7 @@ def test_every_form_names_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     )
     monkeypatch.chdir(tmp_path)
     table = run("run", "train.py")
-    assert "; mask made at masks.py:5; right in a language model" in table.stderr
+    assert "return torch.ones(n, n).bool().triu()  <-- mask made at masks.py:5" in table.stderr
     finished = run("run", "-F", "json", "-o", "calls.json", "train.py")
     assert finished.returncode == 0, finished.stderr
     assert '"made_at": ["masks.py:5"]' in (tmp_path / "calls.json").read_text()

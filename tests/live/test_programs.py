@@ -17,51 +17,32 @@ FOLDER = Path(__file__).parent / "programs"
 
 
 class Wrong(NamedTuple):
-    """A program that is wrong.
+    """A program that is wrong."""
 
-    Attributes:
-        module: the file of it.
-        name: its function.
-        code: of the finding; its place is the line with the comment `# <-` in the function or a class that it names.
-        expect: what each of its calls is held against; None is nothing.
-        severity: of the finding.
-    """
-
-    module: str
-    name: str
-    code: str
-    expect: str | None = None
-    severity: str = "error"
+    module: str  # the file of it
+    name: str  # of its function
+    code: str  # of the finding, at the line with the comment `# <-` in what the function names
+    expect: str | None = None  # what each of its calls is held against
+    severity: str = "error"  # of the finding
 
 
 RIGHT = {
     "sdpa": "nanogpt causal_booleans causal_and_padding grouped_heads in_a_thread autocast compiled scripted",
     "mha": "in_training in_evaluation causal_hint encoder_in_evaluation nested_encoder transformer",
     "handwritten": """
-        mingpt rotary rotary_in_half cross_attention t5 annotated_transformer batched_products
+        mingpt rotary rotary_in_half cross_attention t5 batched_products
         multiplied_and_added renormalized linear_attention pooling experts checkpointed
     """,
     "models": "bert_eager gpt2_sdpa llama_left_padded t5_eager",
 }
 WRONG = [
-    Wrong("sdpa", "forgot_the_mask", "leak", "causal"),
-    Wrong("sdpa", "padding_along_queries", "broadcast"),
-    Wrong("sdpa", "causal_with_a_cache", "shape"),
     Wrong("sdpa", "too_large_for_half", "overflow"),
     Wrong("sdpa", "one_column", "broadcast"),
     Wrong("sdpa", "norm_of_zeros", "nan", severity="note"),
-    Wrong("mha", "mask_of_sdpa", "leak"),
     Wrong("mha", "hint_beside_another_mask", "backend"),
     Wrong("mha", "decoder_without_a_mask", "leak", "causal"),
     Wrong("mha", "fast_path_without_padding", "pad", "pad"),
-    Wrong("handwritten", "zeros_and_ones_added", "added-bool"),
     Wrong("handwritten", "minus_one", "added-bool"),
-    Wrong("handwritten", "mask_multiplied_after_the_softmax", "after-softmax"),
-    Wrong("handwritten", "softmax_over_queries", "axis"),
-    Wrong("handwritten", "padding_rows_are_nan", "nan"),
-    Wrong("handwritten", "dropout_in_evaluation", "dropout"),
-    Wrong("handwritten", "tiny_fill", "leak", "causal"),
-    Wrong("models", "bert_without_its_attention_mask", "pad", "pad"),
 ]
 
 NOTHING_TO_SEE = {"linear_attention", "pooling", "experts"}

@@ -12,39 +12,23 @@ FOLDER = Path(__file__).parent / "programs"
 
 
 class Bug(NamedTuple):
-    """A bug, what its calls are held against, and which error is found in its wrong twin.
+    """A bug, what its calls are held against, and which error is found in its wrong twin."""
 
-    Attributes:
-        name: of the function.
-        expect: an expression; None where none says what is right.
-        alone: the code of an error without `expect`; empty where none is found.
-        held: the code of an error with it.
-        place: a pattern of the places that are held against it; None is all.
-        is_harmful: whether it is wrong wherever it stands; some models leave the scale out on purpose.
-    """
-
-    name: str
-    expect: str | None
-    alone: str
-    held: str
-    place: str | None = None
-    is_harmful: bool = True
+    name: str  # of the function
+    expect: str | None  # what its calls are held against; None where none says what is right
+    alone: str  # the code of an error without `expect`; empty where none is found
+    held: str  # the code of an error with it
+    place: str | None = None  # a pattern of the places that are held against it
+    is_harmful: bool = True  # wherever it stands; some models leave the scale out on purpose
 
 
 class Design(NamedTuple):
-    """A design, what its calls are held against, and what is wrongly said of it.
+    """A design, what its calls are held against, and what is wrongly said of it."""
 
-    Attributes:
-        name: of the function.
-        expect: an expression; None where none says what it is.
-        alone: the code of an error that is found without `expect` although it is right.
-        held: with it.
-    """
-
-    name: str
-    expect: str | None
-    alone: str = ""
-    held: str = ""
+    name: str  # of the function
+    expect: str | None  # what its calls are held against; None where none says what it is
+    alone: str = ""  # the code of an error that is found without it although it is right
+    held: str = ""  # with it
 
 
 BUGS = [

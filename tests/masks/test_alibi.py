@@ -19,12 +19,7 @@ def causal(queries: int, keys: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("heads", "queries", "keys", "dtype"),
-    [
-        (1, 2, 2, torch.float32),
-        (6, 7, 7, torch.float16),
-        (32, 3, 40, torch.bfloat16),
-        (6, 300, 300, torch.bfloat16),
-    ],
+    [(1, 2, 2, torch.float32), (6, 7, 7, torch.float16), (32, 3, 40, torch.bfloat16), (6, 300, 300, torch.bfloat16)],
 )
 def test_slopes_are_found_in_the_types_that_models_compute_in(
     heads: int, queries: int, keys: int, dtype: torch.dtype

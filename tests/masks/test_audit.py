@@ -108,7 +108,7 @@ PLANTED: dict[str, tuple[Any, str, dict[str, int], str]] = {
         swapped(additive(mask("causal"), -65504, "float16"), -65504, -np.inf, 1), "causal",
         {"double-fill": 4}, "added twice",
     ),
-    "a column for keys": (np.ones((6, 1), bool), "full", {"shape": 6}, "which queries attend"),
+    "a column for keys": (np.ones((6, 1), bool), "full", {"shape": 6}, "so it masks queries"),
 }  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def test_a_finding_says_where(tmp_path: Path, cells: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("shape", "size", "words"),
     [
-        ((6, 4), MaskSize(4, 6), "the mask is [6, 4], expected [queries, keys] = [4, 6]; it is transposed"),
+        ((6, 4), MaskSize(4, 6), "the mask is [6, 4], expected [queries, keys] = [4, 6]. It is transposed"),
         ((6, 4), MaskSize(9, 4), "expected [queries, keys] = [9, 4]"),
         ((2, 1, 1, 6), MaskSize(6, 6), "every query gets the same keys"),
     ],

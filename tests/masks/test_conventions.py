@@ -101,14 +101,6 @@ def test_a_mask_is_read_as_it_is_or_called_ambiguous(allowed: np.ndarray, way: t
         assert reading.is_ambiguous != is_causal(~allowed)  # what nobody has, and a causal one in the other convention
 
 
-@given(allowed=st.one_of(batches, batches.map(lambda one: one[:, None, None])), way=untyped)
-@settings(max_examples=200)
-def test_padding_is_never_taken_for_something_else(allowed: np.ndarray, way: tuple[Any, str]) -> None:
-    values = written(allowed, way)
-    reading = read_convention(values, "m")
-    assert reading.is_ambiguous or is_zero_in_floats(values) or (reading.allowed == allowed).all()
-
-
 # --- what was stated ---------------------------------------------------------------------------------------------
 
 

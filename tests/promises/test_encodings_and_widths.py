@@ -88,7 +88,7 @@ def test_a_locale_of_ascii_alone_reads_utf_8_from_a_pipe_and_writes_files_of_any
     assert "\\u6642\\u9593" in ran.stdout
     ran = program("inspect", TEXT, env=environment)
     assert (ran.returncode, ran.stdout) == (5, "")
-    assert ran.stderr == "attn: the sentence is not ascii, which the locale says arguments are; set PYTHONUTF8=1\n"
+    assert ran.stderr == "attn: the sentence is not ascii, the encoding of the locale; set PYTHONUTF8=1\n"
     assert program("inspect", "time flies", "-o", tmp_path / "été.json", env=environment).returncode == 0
     assert [file.name for file in tmp_path.iterdir()] == ["été.json"]
 

@@ -115,7 +115,7 @@ def test_a_sentence_passes_few_modules() -> None:
     sources = {name: path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
                for name, path in files.items()}  # fmt: skip
     with_code = [name for name, path in sources.items() if len(ast.parse(path.read_text("utf-8")).body) > 1]
-    assert len(with_code) <= 56, sorted(with_code)
+    assert len(with_code) <= 58, sorted(with_code)
 
 
 def test_help_and_version_need_no_arrays() -> None:

@@ -32,10 +32,11 @@ FORBIDDEN = re.compile(
     re.IGNORECASE,
 )
 # An option that expects a number names its unit itself.
-WITHOUT_UNIT = re.compile(r"(?<!expected )\b(?:at most|at least|up to|more than|less than|over) \{\}(?=[.,;:)]|$)")
+WITHOUT_UNIT = re.compile(r"(?<!expected )\b(?:at most|at least|up to|more than|less than) \{\}(?=[.,;:)]|$)")
 NOT_IMPERATIVE = ("A ", "An ", "The ", "What ", "Which ", "How ", "Whether ", "With ", "Its ", "Only ", "On ", "One ")
 # Calls whose texts people read, besides the errors that are raised.
 PRINTS = {"note", "print_error", "info", "fail", "Finding", "Failure"}
+HOLDS = {"message", "advice", "hint", "why", "reason", "note"}  # variables that hold a text until it is printed
 
 
 def text_of(node: ast.expr | None) -> str:
@@ -52,13 +53,16 @@ def text_of(node: ast.expr | None) -> str:
 def messages(source: str) -> Iterator[tuple[int, str]]:
     """Yield the texts of a module's errors, notes and findings, with their lines."""
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in PRINTS or name.endswith("Error") or name == "BadParameter":
-            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-                if " " in (text := text_of(argument)):
-                    yield argument.lineno, text
+        found: list[Any] = []
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in PRINTS or name.endswith("Error") or name == "BadParameter":
+                found = [*node.args, *(keyword.value for keyword in node.keywords)]
+        elif (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in HOLDS) or isinstance(node, ast.Yield):
+            found = [node.value]
+        for argument in found:
+            if " " in (text := text_of(argument)):
+                yield argument.lineno, text
 
 
 MESSAGES = {

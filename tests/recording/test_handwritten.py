@@ -471,28 +471,19 @@ def test_no_attention() -> None:
 
 
 def test_two_attentions_of_one_product() -> None:
-    """Co-attention: each side attends to the other by the same scores; and the maps are multiplied."""
+    """Co-attention: each side attends to the other by the same scores."""
     x, y = torch.randn(B, Q, D), torch.randn(B, K, D)
     made: list[Any] = []
-
-    def program() -> None:
-        scores = x @ y.mT
-        made.extend((scores.softmax(2), scores.softmax(1)))
-        made[0] @ y
-        made[0] @ made[1].mT @ x
-
-    (call,) = seen(program)
-    exact(call, made[0][:, None], y[:, None])
 
     def both() -> None:
         scores = x @ y.mT
         made.extend((scores.softmax(2), scores.softmax(1)))
-        made[2] @ y
-        made[3].mT @ x
+        made[0] @ y
+        made[1].mT @ x
 
     first, second = seen(both)
-    exact(first, made[2][:, None], y[:, None])
-    exact(second, made[3].mT[:, None], x[:, None])
+    exact(first, made[0][:, None], y[:, None])
+    exact(second, made[1].mT[:, None], x[:, None])
 
 
 # What is promised to the program.

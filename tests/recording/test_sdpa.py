@@ -116,4 +116,4 @@ def test_what_runs_under_vmap_is_said_and_not_read() -> None:
         output = attend(x, mask)
     assert torch.equal(output, attend(x, mask))
     assert not calls
-    assert calls.notes == ["attention inside of torch.func and torch.vmap is not read"]
+    assert calls.notes == ["attn does not read attention inside torch.func and torch.vmap"]

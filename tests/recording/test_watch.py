@@ -330,7 +330,7 @@ def test_a_program_close_to_its_limit_of_recursion_goes_on_and_a_note_says_what_
     with watching(take, notes=notes):
         assert torch.equal(attend_below(sys.getrecursionlimit() - depth() - 30), expected)
         assert torch.equal(attend_below(0), expected)
-    assert notes == ["an attention that the program calls close to its limit of recursion was not looked at"]
+    assert notes == ["attn skipped an attention that the program calls close to its recursion limit"]
     assert seen[-1].output is not None
 
 

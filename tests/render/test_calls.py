@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from live_calls import CAUSAL, B, H, T, mask_argument, sdpa
+from live_calls import CAUSAL, B, T, mask_argument, sdpa
 from rich.cells import cell_len
 from running import plain, printed
 from views import TIERS
@@ -46,15 +46,6 @@ def test_each_place_has_one_line_that_keeps_its_number_at_every_width(width: int
         assert line.endswith(" causal  ok")
     assert ("module" in table[0]) == (width > 40)
     assert ("heads" in table[0]) == (width > 80)
-
-
-def test_twelve_layers_are_a_line() -> None:
-    calls = Calls()
-    for layer in range(12):
-        calls.take(sdpa(mask_argument(CAUSAL), at=CallSite("gpt2.py", 6, "<module>", f"h.{layer}.attn")))
-    titles = "place module calls kind heads queriesxkeys mask result"
-    shown = [" ".join(line.split()) for line in lines_of(calls, PLAIN, 80)[1:]]
-    assert shown == [titles, f"gpt2.py:6 h.0-11.attn 12 sdpa {H} 8x8 causal ok"]
 
 
 SOURCE = """\

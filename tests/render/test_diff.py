@@ -42,9 +42,9 @@ def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
         "weights  0  ░░░ .062 ░▒▒▒ .25 ▒▓▓▓ .56 ▓███ 1\n"
         "B − A    −.1667 -█-▓-▒-░  +░+▒+▓+█ +.1667   − more in A   + more in B\n"
         "    A                    B                           B − A\n"
-        "          a      b             b      c      d             b\n"
-        "1 b    0.50   0.50   0 b    0.33   0.33   0.33   1 b   -0.17\n"
+        "       a      b             b      c      d             b\n"
         "    ▓▓▓▓▓▓ ▓▓▓▓▓▓        ▒▓▒▓▒▓ ▒▓▒▓▒▓ ▒▓▒▓▒▓        -█-█-█\n"
+        "1 b   0.50   0.50    0 b   0.33   0.33   0.33    1 b  -0.17\n"
         "    ▓▓▓▓▓▓ ▓▓▓▓▓▓        ▒▓▒▓▒▓ ▒▓▒▓▒▓ ▒▓▒▓▒▓        -█-█-█\n"
     )
 
@@ -67,7 +67,7 @@ def test_where_nothing_changed_it_says_so_and_lists_no_zeros() -> None:
     assert "L0H" not in text
     # What stands before the changed word is the same under a causal mask, up to rounding.
     texts = "time flies like an arrow", "time flies up"
-    before = [attncli.inspect(text, model="demo", layers="all") for text in texts]
+    before = [attncli.inspect(text, model="demo", layer="all") for text in texts]
     text = drawn(attncli.diff(*before))
     assert re.search(r"No head of 16 changed: at most \d[.]\de-\d\d bits \(L\dH\d\), which is rounding\n", text)
     assert not re.search(r"^L\dH\d", text, re.MULTILINE)
@@ -93,7 +93,7 @@ def test_what_a_bit_is_worth_is_so() -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 39), (200, 59)])
 def test_it_fits_a_screen(width: int, height: int) -> None:
     texts = "time flies like an arrow", "fruit flies like a banana"
-    difference = attncli.diff(*(attncli.inspect(text, model="demo", layers="all") for text in texts))
+    difference = attncli.diff(*(attncli.inspect(text, model="demo", layer="all") for text in texts))
     view = DiffView(difference, Palette("truecolor"), width, height=height)
     parts = view.renderables()
     lines = plain(printed(parts, view.palette, width)).splitlines()

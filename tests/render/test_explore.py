@@ -395,8 +395,9 @@ def test_keys_stand_on_the_colours_of_the_weights_of_the_query(tier: str) -> Non
             assert (own.bgcolor, own.dim) == (None, True)
         elif style is not None and own is not None:
             assert own.bgcolor == style.bgcolor
-        elif key not in (2, 5):  # which have marks
-            assert line[places[key] - len(sight.tokens[1][key].label)][0] == glyph
+        else:
+            before = line[places[key] - len(sight.tokens[1][key].label)][0]
+            assert before == (("▾" if key == 2 else "▸" if key == 5 else " ") if glyph == ramp[0][0] else glyph)
         assert letter == sight.tokens[1][key].label[-1]
 
 

@@ -112,8 +112,8 @@ def test_maps_grow_with_the_terminal_and_have_their_numbers_in_them() -> None:
     trace = attncli.inspect("time flies like an arrow")
     widths = []
     for width, lines in ((80, 23), (120, 39), (200, 59)):
-        ((_, first, *_),) = maps_of(screen(trace, COLOUR, width, lines)[0])
-        widths.append(len(first))
+        ((*_, last),) = maps_of(screen(trace, COLOUR, width, lines)[0])
+        widths.append(len(last))
     assert widths[0] < widths[1] < widths[2]
     assert widths[2] > 180
     ((ticks, *rows),) = maps_of(screen(trace, COLOUR, 200, 59)[0])
@@ -125,7 +125,7 @@ def test_maps_grow_with_the_terminal_and_have_their_numbers_in_them() -> None:
 
 @pytest.mark.parametrize(("width", "lines"), [(80, 23), (120, 39)])
 def test_a_causal_model_has_the_sentence_of_its_last_token_above_the_maps(width: int, lines: int) -> None:
-    trace = attncli.inspect("time flies like an arrow", model="demo", layers="2")
+    trace = attncli.inspect("time flies like an arrow", model="demo", layer="2")
     shown, _ = screen(trace, COLOUR, width, lines)
     above = shown.split("weights of every head")[0]
     assert re.search(r"^7 ##ow attends to\nL2 H3  previous   <s> time flies like an arr▸ow$", above, re.MULTILINE)
@@ -170,7 +170,7 @@ def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
     weights[:, 3, 4] = 0
     vectors = np.zeros((12, 12, 2), np.float32)
     trace = trace_of(layer_of(vectors, vectors, mask=mask, recorded_scores=weights, recorded_weights=weights))
-    shown, _ = screen(trace, COLOUR, 80, 24)
+    shown, _ = screen(trace, COLOUR, 80, 34)
     assert all(words in shown for words in ("▀", "blank masked", "0 exactly zero", "X NaN", "I infinite"))
 
 

@@ -26,7 +26,7 @@ def test_the_scale_of_weights_ends_at_one_and_that_of_norms_at_the_largest() -> 
 
 def test_a_head_that_looks_at_the_token_before_is_a_bright_line(minilm: str) -> None:
     """Head 2 of MiniLM's layer 0: every cell of the line is as far from those beside it as half of the ramp."""
-    weights = attncli.inspect(TEXT, model=minilm, layers="0").layer(0).head(2).weights
+    weights = attncli.inspect(TEXT, model=minilm, layer="0").layer(0).head(2).weights
     assert len(weights) == 27
     for tier in ("truecolor", "256", "blocks"):
         ramp = Palette(tier).ramp(2)

@@ -29,40 +29,6 @@ def drawn(trace: Trace, view: View = DEFAULT, palette: Palette = PLAIN, width: i
     return printed(Layout(trace, view, palette, width).renderables(), palette, width)
 
 
-def test_the_picture_of_a_small_layer_is_exactly_this() -> None:
-    trace = attncli.inspect("a b c", d_model=4, num_heads=2, init="zeros", project="qk")
-    assert drawn(trace, width=80) == (
-        "toy layer · 2 heads · mask causal · zeros weights, seed 0 (numpy) · 64 \n"
-        "parameters\n"
-        "random embeddings: shapes and arithmetic are real, patterns mean nothing\n"
-        "tokens   0 a   1 b   2 c\n"
-        "ids        0     1     2\n"
-        "Q [head 2, query 3, d_k 2] X·W_q   K [head 2, key 3, d_k 2] X·W_k\n"
-        "V [head 2, key 3, d_v 4] the embeddings\n"
-        "scores [head 2, query 3, key 3] Q·Kᵀ × 0.7071\n"
-        "weights [head 2, query 3, key 3] softmax of the masked scores\n"
-        "output [head 2, query 3, d_v 4] weights·V\n"
-        "projected [query 3, d_model 4] concatenated heads·W_o\n"
-        "2 c attends to\n"
-        "               a   b  ▸c\n"
-        "L0 H0  broad   .33 .33 .33\n"
-        "L0 H1  broad   .33 .33 .33\n"
-        "head 0 of 2 (numbers of another head: --head 1) · rows are queries, columns\n"
-        "keys\n"
-        "    scores, before the mask    weights\n"
-        "    a b c                           a      b      c\n"
-        "0 a 0 0 0                      1.0000      ·      ·\n"
-        "1 b 0 0 0                      0.5000 0.5000      ·\n"
-        "2 c 0 0 0                      0.3333 0.3333 0.3333\n"
-        "weights of every head   0  ░░░ .062 ░▒▒▒ .25 ▒▓▓▓ .56 ▓███ 1   · masked\n"
-        "    head 0 broad head 1 broad\n"
-        "    0 1 2        0 1 2\n"
-        "0 a ██ · ·       ██ · ·\n"
-        "1 b ▓▓▓▓ ·       ▓▓▓▓ ·\n"
-        "2 c ▒▓▒▓▒▓       ▒▓▒▓▒▓\n"
-    )
-
-
 @pytest.mark.parametrize("width", [40, 200])
 def test_numbers_are_never_split_and_columns_that_do_not_fit_go_on_below(width: int) -> None:
     words = " ".join(f"word{index}" for index in range(12))

@@ -9,7 +9,7 @@ from rich.segment import Segment
 from traces import layer_of, tokens_of
 
 import attncli
-from attncli.analysis.labels import labels_of_heads
+from attncli.analysis.labels import SAY_LITTLE, labels_of_heads
 from attncli.render.palette import DIM, Palette, Scale
 from attncli.render.sentence import QUERY, SentenceLine, head_lines, sentence
 
@@ -69,7 +69,7 @@ def test_heads_that_say_most_come_first(minilm: str) -> None:
     assert len(found) == 72
     assert (found[0].name, found[0].label) == ("L0 H2", "previous")
     labels = [one.label for one in found]
-    quiet = [label in {"self", "first", "separator", "broad"} for label in labels]
+    quiet = [label in SAY_LITTLE for label in labels]
     assert quiet == sorted(quiet)  # they come last
     without = [bool(label) for label, is_quiet in zip(labels, quiet, strict=True) if not is_quiet]
     assert without == sorted(without, reverse=True)  # and those without a label in the middle
@@ -79,5 +79,5 @@ def test_among_heads_without_a_label_the_least_uniform_comes_first() -> None:
     vectors = np.zeros((3, 4, 2), np.float32)
     weights = np.full((3, 4, 4), 0.25, np.float32)
     weights[1, 3], weights[2, 3] = [0.1, 0.7, 0.1, 0.1], [0, 0, 1, 0]
-    layer = layer_of(vectors, vectors, weights=weights, scores=weights)
+    layer = layer_of(vectors, vectors, recorded_weights=weights, recorded_scores=weights)
     assert [one.name for one in head_lines([layer], 3)] == ["L0 H2", "L0 H1", "L0 H0"]

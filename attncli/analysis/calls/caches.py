@@ -24,32 +24,19 @@ if TYPE_CHECKING:
 
 
 class EarlierCall(NamedTuple):
-    """The call before at the same place.
+    """The call before at the same place."""
 
-    Attributes:
-        keys: how many it had.
-        is_static: whether its keys were those of a static cache.
-        last: the position of the last query of each batch row; None where that is not known.
-    """
-
-    keys: int
-    is_static: bool
-    last: Int[np.ndarray, "#B"] | None
+    keys: int  # how many it had
+    is_static: bool  # whether its keys were those of a static cache
+    last: Int[np.ndarray, "#B"] | None  # the position of the last query of each batch row, where that is known
 
 
 class CacheState(NamedTuple):
-    """What stands before the queries of a call.
+    """What stands before the queries of a call."""
 
-    Attributes:
-        is_grown: whether the keys are those of the call before, and one more for each query.
-        written: how many slots of a static cache hold keys; None where the keys are of no static cache.
-        rows: how many of these each batch row has, where they differ; empty where they do not.
-        findings: what is wrong with it.
-    """
-
-    is_grown: bool = False
-    written: int | None = None
-    rows: tuple[int, ...] = ()
+    is_grown: bool = False  # the keys are those of the call before, and one more for each query
+    written: int | None = None  # slots of a static cache that hold keys; None where there is none
+    rows: tuple[int, ...] = ()  # how many of these each batch row has, where they differ
     findings: tuple[Finding, ...] = ()
 
 
@@ -141,8 +128,8 @@ def _empty_slots(
 
 def _unwritten(empty: int) -> Iterator[Finding]:
     if empty:
-        message = f"attends to {plural(empty, 'slot')} of a static cache to which nothing was written yet"
-        advice = "a mask hides them: torch.arange(slots) <= positions[:, None]"
+        message = f"attends to {plural(empty, 'unwritten slot')} of a static cache"
+        advice = "mask them: torch.arange(slots) <= positions[:, None]"
         yield Finding("cache", "error", message, empty, advice=advice)
 
 
@@ -166,10 +153,10 @@ def _positions_again(positions: InputHint, earlier: EarlierCall) -> Iterator[Fin
     if last is None or 1 < queries == earlier.keys or len({len(first), len(last)} - {1}) > 1 or (first > last).any():
         return
     message = (
-        f"the position of the query behind a cache is {int(first[0])} again, although the cache has keys to position "
+        f"the query behind a cache has position {int(first[0])}, and the cache already has keys up to position "
         f"{int(last[0])}"
     )
-    yield Finding("positions", "error", message, positions.size, advice="positions continue after the cache")
+    yield Finding("positions", "error", message, positions.size, advice="continue positions after the cache")
 
 
 def without_empty_slots(mask: MaskReading, cache: CacheState) -> MaskReading:

@@ -41,7 +41,7 @@ from attncli.text import plural, visible
 from attncli.trace.display import Displayed, presentation
 
 _MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
-_FULL = f"{_MOST_BYTES >> 20} MiB of masks are kept for check, and later ones are not held against anything"
+_FULL = f"attn keeps {_MOST_BYTES >> 20} MiB of masks for check. Later masks are not checked"
 _MOST_DRAWN = 3  # lines of the program whose wrong cells are drawn
 _MOST_STEPS = 64  # whose findings are known when they come again
 
@@ -262,7 +262,7 @@ class Calls(Displayed, Sequence[CallGroup]):
     def _unchecked(self, expected: Expectations) -> list[str]:
         """Return what was not held against anything though it is expected to be, a sentence each."""
         if not self.calls:
-            return [f"no attention ran; looked for {LOOKED_FOR}"]
+            return [f"no attention ran. attn looks for {LOOKED_FOR}"]
         places = [context.call.place for step in self._to_check for context in step.calls]
         unused = self._unused(expected)
         if not unused and (expected.idle(places) or not any(map(expected.at, places))):
@@ -276,7 +276,7 @@ class Calls(Displayed, Sequence[CallGroup]):
                 sentences.append(f"{visible(str(one))} is not used: a later pattern matches the same places")
             else:
                 ran = f"{plural(self.calls, 'call')} ran elsewhere"
-                sentences.append(f"no attention ran at {visible(one.pattern)}; {ran}")
+                sentences.append(f"no attention ran at {visible(one.pattern)}. {ran}")
         return sentences
 
     @overload

@@ -58,16 +58,10 @@ def split_pattern(text: str) -> tuple[str | None, str]:
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """What the masks of some places should be.
+    """What the masks of some places should be."""
 
-    Attributes:
-        pattern: of the places, as of file names.
-        text: the expression as it was written.
-        expression: the mask.
-    """
-
-    pattern: str
-    text: str
+    pattern: str  # of the places, as of file names
+    text: str  # the expression as it was written
     expression: Expression
 
     def __str__(self) -> str:
@@ -134,17 +128,11 @@ _MOST_SLOPES = 4  # that are shown
 
 
 class CallMismatch(NamedTuple):
-    """A call that is not as expected, and how.
-
-    Attributes:
-        call: it.
-        finding: what differs.
-        expected: what it was held against, with the padding of its batch; None where that is not known.
-    """
+    """A call that is not as expected, and how."""
 
     call: RecordedCall
-    finding: Finding
-    expected: Expression | None
+    finding: Finding  # what differs
+    expected: Expression | None  # with the padding of its batch; None where that is not known
 
     @property
     def comparison(self) -> Comparison | None:
@@ -277,7 +265,7 @@ def _tokens(
 def _findings(call: RecordedCall, expected: Expression | None) -> list[Finding]:
     """Return the errors of a call beside what is expected of it, of which None is that its padding is not known."""
     if call.mask is None:
-        return [Finding("no-mask", "error", f"the mask cannot be compared with {expected}: it cannot be read")]
+        return [Finding("no-mask", "error", f"cannot check {expected}: the mask cannot be read")]
     if expected is None:
         message = "cannot check `pad`: sequence lengths unknown"
         advice = "set nn.Embedding(padding_idx=…), or give `lengths` to check in Python"
@@ -298,7 +286,7 @@ def _wrong_bias(mask: CallMask, expected: int | None) -> Iterator[Finding]:
     name, right = f"alibi({expected})", (*slopes(expected),)
     found = mask.slopes if mask.has_bias else mask.slopes_of(np.zeros((1, 1, 1, 1), np.float32))
     if expected != heads:
-        message = f"{name} is a bias of {plural(expected, 'head')}, and there are {heads} here"
+        message = f"{name} has {plural(expected, 'head')}, and the call has {heads}"
     elif found in (right, ()):
         return
     elif not mask.has_bias:
@@ -306,5 +294,5 @@ def _wrong_bias(mask: CallMask, expected: int | None) -> Iterator[Finding]:
     else:
         own, others = (", ".join(f"{one:.4g}" for one in each[:_MOST_SLOPES]) for each in (found or (), right))
         are = f"its slopes are {own}, not {others}" if found else "it is not −slope·distance in each head"
-        message = f"the bias that is added to the scores is not {name}: {are}"
+        message = f"the added bias is not {name}: {are}"
     yield Finding("bias", "error", message, heads)

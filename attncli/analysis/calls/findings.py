@@ -81,8 +81,8 @@ def _on_heads(mask: CallMask) -> Iterator[Finding]:
         bool(lengths.all()) and (lengths < keys).sum() > 1 and any((rows[:, ::i] == real).all() for i in (1, -1))
     )
     if is_padding and np.array_equal(seen, np.tile(rows, (heads, 1))):
-        message = f"heads have the padding of batch rows: head {heads - 1} of row 0 that of row {(heads - 1) % batch}"
-        advice = "a mask of keys has shape [B, 1, 1, K]; for [B·H, Q, K] repeat it by repeat_interleave(heads, 0)"
+        message = f"head {heads - 1} of row 0 has the padding of batch row {(heads - 1) % batch}"
+        advice = "use the shape [B, 1, 1, K], or repeat_interleave(heads, 0) for [B·H, Q, K]"
         yield Finding("batch", "error", message, batch * heads, advice=advice)
 
 
@@ -94,7 +94,7 @@ def _of_windows(windows: int, mask: CallMask) -> Iterator[Finding]:
     pictures = len(rows) // windows
     is_right, is_other = ((allowed == allowed[each]).all() for each in (rows % windows, rows // pictures * pictures))
     if is_other and not is_right:
-        message = f"{windows} windows of a picture follow one another in the batch, and their masks do not"
+        message = f"masks are not in the order of the batch, {windows} windows of one picture after another"
         yield Finding("batch", "error", message, len(rows), advice="repeat the masks as a whole for each picture")
 
 
@@ -102,7 +102,7 @@ def _alignment(mask: CallMask) -> Iterator[Finding]:
     _, _, queries, keys = mask.shape
     if mask.is_causal and queries < keys:
         sizes = f"{queries} {'query' if queries == 1 else 'queries'} and {keys} keys"
-        sees = "it sees the first key alone" if queries == 1 else "query i sees keys up to i, and not those before it"
+        sees = "it sees only the first key" if queries == 1 else "query i sees only the keys up to i"
         advice = "torch.nn.attention.bias.causal_lower_right aligns the last query with the last key"
         message = f"is_causal aligns {sizes} top-left: {sees}"
         yield Finding("shape", "error", message, queries, advice=advice)
@@ -120,8 +120,8 @@ def _broadcast(one: MaskReading) -> Finding:
     """Return that a mask is the same for every key and differs from query to query."""
     hidden = int(np.count_nonzero(~one.allowed[:, 0, :, 0]))
     message = (
-        f"{one.name} {list(one.shape)} is the same for every key: it says which queries attend, not which keys "
-        f"are attended{f', and hides every key from {hidden} of them' * (hidden > 0)}"
+        f"{one.name} {list(one.shape)} is the same for every key, so it masks queries, not keys"
+        f"{f'. {hidden} of them see no key' * (hidden > 0)}"
     )
     return Finding("broadcast", "error", message, hidden, advice="a mask of keys has shape [B, 1, 1, K]")
 
@@ -143,7 +143,7 @@ def _added_up(masks: Sequence[MaskReading], dtype: str) -> Iterator[Finding]:
         both = ~one.allowed & ~other.allowed
         sums = [first + second for first in one.fills for second in other.fills]
         if both.any() and any(total < LEAST.get(dtype, -math.inf) for total in sums if math.isfinite(total)):
-            message = "two masks are added whose numbers come to -inf where both hide a key"
+            message = "two added masks sum to -inf where both mask a key"
             advice = "combine masks before they become numbers"
             yield Finding("double-fill", "error", message, int(np.count_nonzero(both)), advice=advice)
 
@@ -152,7 +152,7 @@ def _rising(mask: CallMask) -> Iterator[Finding]:
     """Yield a bias like ALiBi's whose sign is wrong: with slopes of their own, all heads prefer what is far away."""
     slopes = mask.slopes or ()
     if mask.shape[2] > 1 and len({*slopes}) > 1 and max(slopes) < 0:
-        message = "the bias that is added to the scores rises with the distance in every head, by a slope of its own"
+        message = "the added bias rises with the distance in every head, by a slope of its own"
         yield Finding("bias", "error", message, len(slopes), advice="ALiBi subtracts slope·distance")
 
 
@@ -161,8 +161,8 @@ def _ignored(one: MaskReading, mask: CallMask) -> Finding:
     allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], queries, keys))
     count = int(np.count_nonzero((allowed != np.tri(queries, keys, dtype=bool)).any(axis=(0, 1))))
     message = (
-        f"{one.name} is not applied: is_causal says that it is causal, and {plural(count, 'cell')} of it "
-        f"{'is' if count == 1 else 'are'} not"
+        f"{one.name} is not applied, as is_causal takes its place. {plural(count, 'cell')} of it "
+        f"{'differs' if count == 1 else 'differ'}"
     )
     return Finding("backend", "error", message, count, advice="leave is_causal out")
 
@@ -213,8 +213,8 @@ def _becomes(call: AttentionCall, row: int, head: int, query: int) -> str:
         return "they became NaN"
     zero = is_zero(call, row, head, query)
     if zero is None:
-        return "what they give is no attention"
-    return "their output is 0" if zero else "the fill is finite, so they attend to hidden keys all the same"
+        return "their output is not attention"
+    return "their output is 0" if zero else "the fill is finite, so they attend to masked keys"
 
 
 def _sees_itself_alone(call: AttentionCall, dead: Int[np.ndarray, "N 3"]) -> bool:
@@ -252,5 +252,5 @@ def _nan(call: AttentionCall) -> Iterator[Finding]:
         yield Finding("nan", "note", f"NaN enters with its {' and '.join(sources)}, and leaves again")
         return
     module = call.place.module
-    where = "" if module is None else f", the first module whose output has it: {module or 'the model itself'}"
-    yield Finding("nan", "error", f"NaN comes out of this attention{where}")
+    where = "" if module is None else f", in {module or 'the model itself'}"
+    yield Finding("nan", "error", f"NaN comes out of this attention first{where}")

@@ -47,37 +47,21 @@ class FindingCount:
 
 @dataclass(eq=False)
 class ModuleCalls:
-    """The calls of one module at one place that are of one kind.
-
-    Attributes:
-        api: what computed them.
-        place: where.
-        dtype: of the queries.
-        shape: of the first of them, `(B, H, Q, K)`.
-        expected: what they are held against, as it was written, or `NOTHING_EXPECTED`; None where nothing is anywhere.
-        calls: how many there were.
-        sizes: batch, heads, queries and keys, the least and the most of each.
-        rules: how many calls followed which rule.
-        masks: what the masks were, in words; two at most, as more than one is not shown.
-        counts: what was found, by its code and severity.
-        first: copies of the first call, where they are kept.
-        irregular: the last mask that follows no rule.
-        changes: how often that was another one than before, the first one counted.
-    """
+    """The calls of one module at one place that are of one kind."""
 
     api: Api
     place: CallSite
-    dtype: str
-    shape: tuple[int, int, int, int]
-    expected: str | None = None
+    dtype: str  # of the queries
+    shape: tuple[int, int, int, int]  # of the first of them, `(B, H, Q, K)`
+    expected: str | None = None  # as it was written, or `NOTHING_EXPECTED`; None where nothing is anywhere
     calls: int = 0
     sizes: tuple[StepRange, StepRange, StepRange, StepRange] = (StepRange(0, 0),) * 4
-    rules: Counter[str] = field(default_factory=Counter)
-    masks: set[str] = field(default_factory=set)
-    counts: dict[tuple[str, str], FindingCount] = field(default_factory=dict)
-    first: AttentionCall | None = None
-    irregular: CallMask | None = None
-    changes: int = 0
+    rules: Counter[str] = field(default_factory=Counter)  # how many calls followed which
+    masks: set[str] = field(default_factory=set)  # in words; two at most, as more are not shown
+    counts: dict[tuple[str, str], FindingCount] = field(default_factory=dict)  # by code and severity
+    first: AttentionCall | None = None  # copies of the first call, where they are kept
+    irregular: CallMask | None = None  # the last mask that follows no rule
+    changes: int = 0  # how often that was another one than before, the first one counted
 
     def count(self, call: AttentionCall, mask: CallMask | None, unread: str | None) -> None:
         """Take in a call."""

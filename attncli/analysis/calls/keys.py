@@ -23,14 +23,14 @@ def findings_of_keys(call: AttentionCall, mask: CallMask) -> Iterator[Finding]:
     k = call.k if call.project is None else call.project()[1]
     if k is not None and (prompt := _prompt_taken_for_words(k, mask)):
         keys = "key is" if prompt == 1 else f"{prompt} keys are"
-        message = f"hides keys as if words began at key 0, where the first {keys} the same in every row, as a prompt is"
-        yield Finding("padding-side", "error", message, prompt, advice="put the ones of the prompt before the mask")
+        message = f"the mask takes key 0 for the first word, but the first {keys} a prompt, alike in every row"
+        yield Finding("padding-side", "error", message, prompt, advice="prepend ones for the prompt to the mask")
     orders = [_order_of_heads(call.k), _order_of_heads(call.v)]
     if {*orders} == {"tiled", "side by side"}:
-        message = "heads that share keys do not share their values: one of the two is repeated in another order"
+        message = "keys and values are repeated for the heads in different orders"
         yield Finding("heads", "error", message, call.shape[1], advice="repeat_interleave both")
     elif {*orders} == {"tiled"}:
-        message = "heads far apart share their keys: they are repeated as a whole, and not one by one"
+        message = "keys are repeated as a whole, so that heads far apart share them"
         yield Finding("heads", "note", message, call.shape[1], advice="correct if the model was trained this way")
 
 

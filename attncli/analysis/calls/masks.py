@@ -30,31 +30,18 @@ UNKNOWN = "irregular mask"  # which follows no simple rule
 
 
 class MaskReading(NamedTuple):
-    """A mask that was handed to a call, understood.
+    """A mask that was handed to a call, understood."""
 
-    Attributes:
-        name: what the API calls it.
-        shape: of its values, four axes, those along which they only repeat being 1.
-        dtype: of its values.
-        convention: what they mean to this API.
-        allowed: True = attend.
-        digest: what tells its values from others.
-        fills: the numbers with which it forbids, where it is added.
-        has_bias: whether it adds other numbers to the scores of keys that it allows.
-        findings: what is wrong with the values themselves.
-        made_at: the line of the program that made it; None where that is not known.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    convention: Convention
-    allowed: Bool[np.ndarray, "#B #H #Q #K"]
-    digest: int
-    fills: tuple[float, ...] = ()
-    has_bias: bool = False
-    findings: tuple[Finding, ...] = ()
-    made_at: str | None = None
+    name: str  # what the API calls it
+    shape: tuple[int, ...]  # of its values, four axes, those along which they only repeat being 1
+    dtype: str  # of its values
+    convention: Convention  # what they mean to this API
+    allowed: Bool[np.ndarray, "#B #H #Q #K"]  # True = attend
+    digest: int  # what tells its values from others
+    fills: tuple[float, ...] = ()  # the numbers with which it forbids, where it is added
+    has_bias: bool = False  # whether it adds other numbers to the scores of keys that it allows
+    findings: tuple[Finding, ...] = ()  # what is wrong with the values
+    made_at: str | None = None  # the line of the program that made it, where that is known
 
 
 def read_mask(argument: MaskArgument, dtype: str) -> MaskReading:
@@ -83,39 +70,29 @@ def _numbers(own: MaskReading, values: np.ndarray[Any, Any], reading: Reading, d
     other = most if least == 0 else least
     # The same number everywhere is a bias that has not learned yet.
     if 0 in (least, most) and other and bool(((values == 0) | (values == other)).all()):
-        count, numbers = int(np.count_nonzero(values)), f"{own.name} is {own.dtype} of 0 and {other:g}"
+        count, numbers = int(np.count_nonzero(values)), f"{own.name} adds 0 and {other:g} ({own.dtype}) to the scores"
         # Also 1e-9, for −1e9. Of −1 it takes a third key, where a bias that grows with the distance has another number.
         if 0 < other <= 1 or (other == -1 and values.shape[-1] > 2):
-            message = f"{numbers}, which are added to the scores and hide nothing"
-            yield Finding("added-bool", "error", message, count, advice="give it as booleans, or as 0 and -inf")
+            message = f"{numbers}, which masks nothing"
+            yield Finding("added-bool", "error", message, count, advice="pass booleans, or 0 and -inf")
             return
         if other >= -FORBIDDEN_BELOW:
-            message = f"{numbers}, which is added: all weight goes to what it should hide"
-            yield Finding("leak", "error", message, count, advice=f"-{other:g} hides")
+            message = f"{numbers}: all weight goes to the keys that it should mask"
+            yield Finding("leak", "error", message, count, advice=f"use -{other:g}")
             return
     subject = MaskGrid(own.name, reading.allowed[0], 0, None, StoredMask(values, own.dtype), reading)
     yield from audit_fills(subject, dtype if dtype in LEAST else None)
 
 
 class CallMask(NamedTuple):
-    """The mask of a call, all that hides keys taken together.
+    """The mask of a call, all that hides keys taken together."""
 
-    Attributes:
-        planes: the masks that were handed to it, True = attend.
-        is_causal: whether the API hides later keys, aligned top-left.
-        shape: `(B, H, Q, K)`.
-        rule: what they follow together.
-        has_bias: whether a mask adds other numbers to the scores besides.
-        slopes: of each head, where they are −slope · distance, as ALiBi's are; None where they are not, none where no
-            query sees two keys at different distances.
-    """
-
-    planes: tuple[Bool[np.ndarray, "#B #H #Q #K"], ...]
-    is_causal: bool
-    shape: tuple[int, int, int, int]
-    rule: Rule
-    has_bias: bool = False
-    slopes: tuple[float, ...] | None = None
+    planes: tuple[Bool[np.ndarray, "#B #H #Q #K"], ...]  # the masks that were handed to it, True = attend
+    is_causal: bool  # whether the API hides later keys, aligned top-left
+    shape: tuple[int, int, int, int]  # `(B, H, Q, K)`
+    rule: Rule  # what they follow together
+    has_bias: bool = False  # whether a mask adds other numbers to the scores
+    slopes: tuple[float, ...] | None = None  # of heads whose bias is like ALiBi's; none where nothing shows them
 
     @property
     def size(self) -> int:

@@ -19,20 +19,16 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 _LAID_WRONGLY = ("batch", "padding-side")
+_PADDING_IDX, _PAD_TOKEN = "the embedding's padding_idx marks", "the configuration's pad_token_id marks"
+_MARKED = {"embedding": _PADDING_IDX, "configuration": _PAD_TOKEN, "both": _PADDING_IDX}
 
 
 class BatchPadding(NamedTuple):
-    """Which keys of each batch row are tokens, and what says so.
+    """Which keys of each batch row are tokens, and what says so."""
 
-    Attributes:
-        tokens: True = token.
-        place: whose mask says it; None where it is no mask.
-        hint: of an input of a module; None where a mask says it.
-    """
-
-    tokens: Bool[np.ndarray, "B K"]
-    place: CallSite | None
-    hint: InputHint | None = None
+    tokens: Bool[np.ndarray, "B K"]  # True = token
+    place: CallSite | None  # whose mask says it; None where it is no mask
+    hint: InputHint | None = None  # of an input of a module; None where a mask says it
 
     @property
     def is_encoded(self) -> bool:
@@ -81,18 +77,18 @@ def _padding(calls: Sequence[CallContext], context: CallContext, mask: CallMask)
     padding = found[0]
     if padding.place is not None:
         is_line = padding.place.module and padding.place[:3] == place[:3]
-        source = f"{padding.place.module if is_line else padding.place} hides"
+        source = f"{padding.place.module if is_line else padding.place} masks"
     else:
-        source = "the encoder hides whose output it is given" if padding.is_encoded else "the words have"
+        source = "its encoder masks" if padding.is_encoded else _MARKED[padding.hint.source if padding.hint else "both"]
     is_reversed = np.array_equal(own, padding.tokens[:, ::-1])
     if mask.rule.padded and (is_reversed or sorted(own.tolist()) == sorted(padding.tokens.tolist())):
         if padding.place is None and is_reversed:
-            message = f"hides the padding that {source} at one end of the rows at their other end"
+            message = f"masks the other end of the rows than the padding that {source}"
             yield Finding("padding-side", "error", message, len(mask.rule.padded))
         elif padding.place is None:
-            message = f"hides the padding that {source}, in another batch order"
+            message = f"masks the padding that {source}, but in another batch order"
             count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
-            yield Finding("batch", "error", message, count, advice="sort the mask with the words")
+            yield Finding("batch", "error", message, count, advice="sort the mask as the batch is sorted")
         return
     is_sure = _is_sure(calls, mask, place, padding) and not context.hints_of("unpadded")  # of another sequence
     if not is_sure and padding.place is not None:
@@ -170,7 +166,7 @@ def _documents(mask: CallMask, hints: Sequence[InputHint]) -> Iterator[Finding]:
         if crossing.any():
             rows = np.flatnonzero(crossing.any(axis=(1, 2))).tolist()
             where = in_batch(rows) if batch > 1 and len(crossing) > 1 else ""
-            message = f"attends to other documents, although positions begin again at each{where}"
+            message = f"attends to other documents, where positions begin again{where}"
             yield _of_cells("document", message, mask, crossing)
             return
 

@@ -31,23 +31,14 @@ _OF_MASKS = (
 
 
 class RecordedCall(NamedTuple):
-    """A call as it is remembered.
-
-    Attributes:
-        place: where it was.
-        mask: what its masks hide together; None where that cannot be read.
-        masks: these masks.
-        findings: what is wrong with it by itself.
-        unread: what of it cannot be read, in words.
-        unused: masks that the API does not apply.
-    """
+    """A call as it is remembered."""
 
     place: CallSite
-    mask: CallMask | None
+    mask: CallMask | None  # what its masks hide together; None where that cannot be read
     masks: tuple[MaskReading, ...]
-    findings: tuple[Finding, ...]
-    unread: str | None = None
-    unused: tuple[MaskReading, ...] = ()
+    findings: tuple[Finding, ...]  # what is wrong with it by itself
+    unread: str | None = None  # what of it cannot be read, in words
+    unused: tuple[MaskReading, ...] = ()  # masks that the API does not apply
 
     @property
     def size(self) -> int:
@@ -113,25 +104,16 @@ class _PendingHint(NamedTuple):
 
 @dataclass(eq=False)
 class ThreadState:
-    """What a thread is in the middle of: the step of which calls are still to come; see `Hints`.
+    """What a thread is in the middle of: the step of which calls are still to come; see `Hints`."""
 
-    Attributes:
-        tracks: of its calls.
-        calls: with what was said of their batches.
-        calls_made: how many calls the thread has made.
-        hints_made: how many hints there were.
-        pending: the hints about the calls to come.
-        prompts: which keys of the last call of a function without a cache were tokens, by its own mask.
-        prompt: the hint of the last call with a cache.
-    """
-
-    tracks: list[ModuleCalls] = field(default_factory=list)
+    tracks: list[ModuleCalls] = field(default_factory=list)  # of its calls
     calls: list[CallContext] = field(default_factory=list)
-    calls_made: int = 0
+    calls_made: int = 0  # by the thread
     hints_made: int = 0
-    pending: list[_PendingHint] = field(default_factory=list)
+    pending: list[_PendingHint] = field(default_factory=list)  # about the calls to come
+    # Which keys were tokens at the last call without a cache.
     prompts: dict[CallSite, Bool[np.ndarray, "B K"]] = field(default_factory=dict)
-    prompt: InputHint | None = None
+    prompt: InputHint | None = None  # of the last call with a cache
 
     def add_call(self, track: ModuleCalls, call: RecordedCall) -> None:
         """Take in a call."""

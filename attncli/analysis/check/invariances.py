@@ -80,9 +80,7 @@ def _largest(changes: Iterable[tuple[tuple[int, str], OutputChange]]) -> dict[tu
 
 
 def findings_of(
-    runner: ModelRunner,
-    compared: Iterable[Invariance],
-    reported: Collection[tuple[int | None, str | None]],
+    runner: ModelRunner, compared: Iterable[Invariance], reported: Collection[tuple[int | None, str | None]]
 ) -> Iterator[Finding]:
     """Yield a finding for every comparison whose change is more than rounding.
 

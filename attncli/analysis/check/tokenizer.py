@@ -24,10 +24,7 @@ def tokenizer_findings(reader: InputEncoder, tokens: Tokens, known_padding: int 
     tokenizer, padding = reader.tokenizer, reader.padding_id
     pad, bos = tokenizer.pad_token, tokenizer.bos_token
     notes = [
-        (
-            pad is None,
-            f"no pad token. This check pads with id {padding}, so only the attention mask marks padding",
-        ),
+        (pad is None, f"no pad token. This check pads with id {padding}, so only the attention mask marks padding"),
         (
             pad is not None and pad == tokenizer.eos_token,
             f"the pad token is also the end token {visible(str(pad))}, so a mask made from ids hides the end of a "

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from attncli.render.masks import MaskView
 
 
-Mask = Annotated[str, argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE")]
-MaskOrNone = Annotated[str | None, argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE")]
+_MASK = argument("'causal & window(4)', mask.npy or a saved trace.", "EXPR|FILE")
+Mask = Annotated[str, _MASK]
+MaskOrNone = Annotated[str | None, _MASK]
 From = Annotated[Path | None, options.input_option("Read the mask of a saved trace.", "FILE")]
 _SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
 
@@ -52,11 +53,11 @@ class MaskInput(Options):
         str | None, options.input_option("Set the tokens of each batch row, for pad, such as 5,2.", "LENGTHS")
     ] = None
     layer: Annotated[
-        str | None, options.choice_option("Layer of a saved trace whose layers have several masks.", "LAYERS", "-l")
+        str | None, options.choice_option("Choose the layer of a saved trace, where its masks differ.", "LAYERS", "-l")
     ] = None
     kind: Annotated[
         Literal["self", "encoder", "decoder", "cross"] | None,
-        options.choice_option("Kind of attention in a saved trace that has several.", rare=True),
+        options.choice_option("Choose the kind of attention of a saved trace.", rare=True),
     ] = None
 
     def grid_options(self, *masks: str, tokens: Sequence[str] | None = None, trace: Path | None = None) -> GridOptions:

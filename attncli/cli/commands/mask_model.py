@@ -28,20 +28,19 @@ def model(
     output: options.DocumentOutput,
     model: Annotated[
         str | None,
-        options.model_option("Checkpoint whose masks are shown, or demo.", "NAME_OR_FOLDER", "-m", setting=None),
+        options.model_option("Choose the checkpoint; demo is built in.", "NAME_OR_FOLDER", "-m", setting=None),
     ] = None,
     chat: options.Chat = False,
     pair: options.Pair = None,
     target: Annotated[
-        str | None,
-        options.input_option("Text of an encoder-decoder's decoder. Default: the sentence itself.", "TEXT"),
+        str | None, options.input_option("Set the decoder's text. Default: the sentence itself.", "TEXT")
     ] = None,
     no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
 ) -> None:
     """Show the masks that a checkpoint's own code builds, one for each kind of layer.
 
-    Its configuration and its tokenizer are enough; the weights are not read.
+    attn reads its configuration and its tokenizer, and no weights.
 
     Examples:
     attn mask model -m demo "time flies like an arrow"
@@ -120,9 +119,8 @@ def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, An
 
 def _named(mask: LayerMask) -> MaskGrid:
     """Return a mask with its tokens under a name that says which layers have it."""
+    from attncli.masks.mask_grid import MaskGrid
     from attncli.text import layers_named
 
-    grid = _grid(mask)
-    parts = [mask.kind, layers_named(mask.layers), grid.name]
     queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
-    return grid._replace(name=" · ".join(filter(None, parts)), tokens=(queries, keys))
+    return MaskGrid(f"{mask.kind} · {layers_named(mask.layers)}", mask.allowed, 0, tokens=(queries, keys))

@@ -15,12 +15,14 @@ from attncli.cli import options
 from attncli.cli.environment import Environment, print_error
 from attncli.cli.groups import argument
 from attncli.errors import AttnError, ExitCode, InputError, UsageError
-from attncli.text import visible
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.groups import CallGroup
     from attncli.analysis.prove import Prover
+
+    _Command = Callable[[CallGroup], str]  # which shows more of a row
 
 
 def run(
@@ -145,19 +147,13 @@ def _left_out(calls: Calls) -> list[str]:
     if calls.calls:
         return []
     if calls.left_out:
-        return [f"no attention ran at the places that --place names; {calls.left_out} calls ran elsewhere"]
+        return [f"no attention ran at the places of --place. {plural(calls.left_out, 'call')} ran elsewhere"]
     from attncli.recording.call import LOOKED_FOR
 
-    return [f"no attention was seen; looked for {LOOKED_FOR}"]
+    return [f"no attention was seen. attn looks for {LOOKED_FOR}"]
 
 
-def _write(
-    calls: Calls,
-    output: options.StderrOutput,
-    chosen: str,
-    stderr: Environment,
-    command: Callable[[CallGroup], str],
-) -> None:
+def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Environment, command: _Command) -> None:
     if chosen != "table":
         from attncli.formats.columns import call_table
         from attncli.formats.documents import write_calls

@@ -15,7 +15,7 @@ from attncli.recording.readers.origins import AttentionOutput, splits_positions
 from attncli.recording.readers.reader import ThreadContext
 
 SPLIT = Finding(
-    "heads", "error", "heads are split by a view alone, so that each head is a part of the positions, whole",
+    "heads", "error", "a view alone splits the heads, so that each head is a part of the positions",
     advice="view(B, T, H, D).transpose(1, 2)",
 )  # fmt: skip
 
@@ -81,22 +81,22 @@ def wrong_scale(
     if heads > 1 and is_of_model and not math.isclose(scale, 1 / width, rel_tol=1e-3):  # 1/D is muP's
         return Finding(
             "unscaled", "error",
-            f"q·k is divided by √{heads * width}, of the width of all {heads} heads; each head has {width} numbers",
+            f"q·k is divided by √{heads * width}, the width of all {heads} heads. Each head has width {width}",
             advice=f"divide by √{width}",
         )  # fmt: skip
     if width < _LEAST_WIDTH:
         return None
     if all(each == 1 for each in factors):
-        message = f"q·k is not scaled; without 1/√{width} it grows with the width of a head"
-        return Finding("unscaled", "note", message, advice="right where the model is made so, as T5 is")
+        message = f"q·k is not scaled by 1/√{width}"
+        return Finding("unscaled", "note", message, advice="correct if the model is made this way, as T5 is")
     if sum(_is_root(each, width) for each in sides) > 1 and scale < 1.01 / width:
         message = f"q·k is divided by √{width} twice, before the "
         if is_written:
             return Finding("unscaled", "error", f"{message}product and after it", advice="divide once")
-        return Finding("unscaled", "note", f"{message}call and in it", advice="right where 1/D is meant, as in muP")
+        return Finding("unscaled", "note", f"{message}call and in it", advice="correct if 1/D is meant, as in muP")
     if not math.isclose(scale, width**0.5, rel_tol=1e-3):
         return None
-    message = f"q·k is multiplied with √{width}, where it is divided by it as a rule"
+    message = f"q·k is multiplied by √{width}, not divided"
     if _are_normalised(query, key):
         return Finding("unscaled", "note", message, advice="correct if queries and keys are normalised")
     return Finding("unscaled", "error", message, advice=f"divide by √{width}")

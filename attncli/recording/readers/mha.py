@@ -37,9 +37,8 @@ _MODULE, _LAYER = signature(nn.MultiheadAttention.forward), signature(nn.Transfo
 _UNHEEDED = Finding(
     "no-mask",
     "error",
-    "is_causal=True was ignored: it is a hint about attn_mask, and without one the fast path of evaluation hides no "
-    "later key",
-    advice="pass the causal mask itself, as nn.Transformer.generate_square_subsequent_mask makes it",
+    "is_causal=True was ignored: without attn_mask, the fast path of evaluation masks nothing",
+    advice="pass nn.Transformer.generate_square_subsequent_mask(T)",
 )
 
 

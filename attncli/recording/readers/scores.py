@@ -277,7 +277,7 @@ class _ValueReader:
             message = "the softmax is over the right factor of the scores, the sum over the left one"
             self.findings.append(Finding("axis", "note", message))
         elif over is not None:
-            message = f"the softmax is over {over}, and not over the keys, which the values are summed over"
+            message = f"the softmax is over {over}, not over the keys"
             self.findings.append(Finding("axis", "error", message, advice="give softmax the axis of the keys"))
         elif self.after and not self.points.origin.dropout:
             self._read_late(weights, final, is_again)
@@ -290,10 +290,8 @@ class _ValueReader:
         is_same = not bool(((factor - 1).abs() > 0.02).any())
         is_late = bool(lost.any()) and _is_structured(lost, ~live | zero.all(-1, keepdim=True))
         if is_late and is_same and not is_again:
-            message = (
-                "the mask is laid on after the softmax: masked keys have taken part in it, and rows do not sum to 1"
-            )
-            advice = "lay the mask on the scores, before the softmax"
+            message = "the mask is applied after the softmax, so rows do not sum to 1"
+            advice = "mask the scores before the softmax"
             self.findings.append(Finding("after-softmax", "error", message, advice=advice))
         elif is_late:
             self.unread.append(_AFTERWARDS)

@@ -37,8 +37,8 @@ from attncli.recording.readers.scores import WrittenAttention
 
 SECONDS = 30.0  # that following may take before it is compared with the program
 _TOO_MUCH = (
-    "hand-written attention was followed for a part of the run, as it took longer than the program itself: what it "
-    "computed later is not in the table; calls of torch's own attention functions are"
+    "attn followed hand-written attention for a part of the run only, as it took longer than the program itself. "
+    "Later calls of torch's own attention functions are in the table"
 )
 _SOFTMAX = ("softmax", "special_softmax")
 _NAMES = {

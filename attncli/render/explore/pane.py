@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.render.block import Block, cell
-from attncli.render.fit import Bounds, crop
+from attncli.render.fit import Bounds
 from attncli.render.palette import DIM, Palette
 
 Place = TypeVar("Place")
@@ -52,6 +52,7 @@ def inside(room: Bounds, has_sides: bool) -> Bounds:
 def framed(block: Block, room: Bounds, palette: Palette, has_focus: bool, has_sides: bool) -> Block:
     """Return a block under its first line, the title, which a rule goes on with; with sides it is in a box.
 
+    The block is no larger than there is room `inside`.
     The frame that keys are for is in colour, or where there is none, its title is reversed.
     """
     rule, side = palette.fit("─"), palette.fit("│")
@@ -62,15 +63,17 @@ def framed(block: Block, room: Bounds, palette: Palette, has_focus: bool, has_si
     used = Segment.get_line_length(title)
     if not has_sides:
         rest = f" {rule * (room.width - used - 1)}" if used < room.width else ""
-        return crop([[*title, Segment(rest, style)], *block.lines[1:]], room)
+        return Block([[*title, Segment(rest, style)], *block.lines[1 : room.lines]], room.width)
     width = room.width - 2 * INSET
     corners = palette.fit("╭╮╰╯")
     gap = " " if title else rule
     top = [Segment(f"{corners[0]}{gap}", style), *title, Segment(gap + rule * (width - used) + corners[1], style)]
     edges = Segment(f"{side} ", style), Segment(f" {side}", style)
     lines = [*block.lines[1:], *[[]] * room.lines][: room.lines - 2]
-    body = [[edges[0], *Segment.adjust_line_length(list(line), width), edges[1]] for line in lines]
-    return crop([top, *body, [Segment(corners[2] + rule * (room.width - 2) + corners[3], style)]], room)
+    blanks = (Segment(" " * (width - Segment.get_line_length(list(line)))) for line in lines)
+    body = [[edges[0], *line, blank, edges[1]] for line, blank in zip(lines, blanks, strict=True)]
+    bottom = Segment(corners[2] + rule * (room.width - 2) + corners[3], style)
+    return Block([top, *body, [bottom]], room.width)
 
 
 def faded(block: Block) -> Block:

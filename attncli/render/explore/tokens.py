@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -30,11 +31,12 @@ class WeightedRow(NamedTuple):
     ramp: Ramp | None
 
     def cells(self, query: int, palette: Palette) -> list[tuple[str, Style | None]]:
-        """Return the glyph and the style of each key: the colour of its weight, or a shade; none is masked."""
+        """Return the glyph and the style of each key: the colour of its weight, or a shade but for the lightest."""
         (values,), (allowed,) = self.sight.cells(self.head, range(query, query + 1))[1:3]
         found = palette.cells(values[None], allowed[None], self.sight.scale(self.ramp), 1)[0]
+        lightest = palette.ramp(1)[0][0]
         return [
-            ("", DIM) if not is_seen else ("", style) if style is not None else (glyph, None)
+            ("", DIM) if not is_seen else ("", style) if style is not None else (glyph.replace(lightest, ""), None)
             for (glyph, style), is_seen in zip(found, allowed.tolist(), strict=True)
         ]
 
@@ -173,11 +175,16 @@ class _Strip:
             lines[-1].append(cell)
         return lines
 
-    def _cell(self, place: int) -> TokenCell:
+    @cached_property
+    def _cell(self) -> Callable[[int], TokenCell]:
+        """Returns the cell of a place, which is made once while the room for it is looked for."""
+        return cache(self._made)
+
+    def _made(self, place: int) -> TokenCell:
         hit, token, previous, mark, glyph, style = self.items[place]
         opens = previous is not None and token.segment == 1 and previous.segment == 0
         bar = " ‖" if place and previous is None else " │" if opens else ""
-        gap = mark or glyph.strip() or ("" if self.items[place].continues else " ")
+        gap = mark + glyph.strip() or ("" if self.items[place].continues else " ")
         label = self.palette.shortened(token.label, max(min(_LONGEST, self.room.width - 6), 1))
         style = style or (DIM if token.special else Style.null())
         return TokenCell(self.palette.fit(bar + gap), label, style + BOLD if mark else style, hit)

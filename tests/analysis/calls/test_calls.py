@@ -232,7 +232,7 @@ def test_check_says_that_it_has_not_seen_all(monkeypatch: pytest.MonkeyPatch) ->
     for mask in masks:  # a step each
         calls.take(sdpa(mask))
         calls.settle()
-    with pytest.warns(UserWarning, match="later ones are not held against anything"):
+    with pytest.warns(UserWarning, match="Later masks are not checked"):
         calls.check("causal")
 
 
@@ -261,12 +261,15 @@ def test_the_table_as_text() -> None:
     _, (finding,) = (row.findings for row in calls)
     assert str(calls).splitlines() == [
         "2 places, 2 calls, 1.9 s",
+        "",
         "place        module    calls  kind  heads  queries×keys  mask                      result",
         "model.py:41  layers.0      1  sdpa      2           8×8  pad (rows 1-2 of 3)       ok",
         "model.py:88  pool          1  sdpa      2           2×9  causal, aligned top-left  1 error",
+        "",
         f"error  shape  {finding.message}",
         f"              {finding.advice}",
         "  --> model.py:88 in Block.forward (pool)",
+        "",
         "1 error",
     ]
 

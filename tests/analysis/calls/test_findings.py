@@ -70,10 +70,10 @@ def half(fill: float) -> AttentionCall:
 
 WRONG = {
     "is_causal with a cache": (lambda: sdpa(is_causal=True, size=(B, 2, T)), "shape", "top-left"),
-    "is_causal and one query": (lambda: sdpa(is_causal=True, size=(B, 1, T)), "shape", "the first key alone"),
+    "is_causal and one query": (lambda: sdpa(is_causal=True, size=(B, 1, T)), "shape", "only the first key"),
     "padding along the queries": (lambda: sdpa(mask_argument(REAL[:, None, :, None])), "broadcast", "[3, 1, 8, 1]"),
-    "laid out": (lambda: sdpa(mask_argument(REAL[:, None, :, None].repeat(1, 1, 1, T))), "broadcast", "from 9"),
-    "one column": (lambda: sdpa(mask_argument(CAUSAL[:, :1])), "broadcast", "not which keys"),
+    "laid out": (lambda: sdpa(mask_argument(REAL[:, None, :, None].repeat(1, 1, 1, T))), "broadcast", "9 of them see"),
+    "one column": (lambda: sdpa(mask_argument(CAUSAL[:, :1])), "broadcast", "masks queries, not keys"),
     "0 and 1 added": (lambda: sdpa(mask_argument(CAUSAL.float())), "added-bool", "0 and 1"),
     "0 and -1 added": (lambda: sdpa(mask_argument(CAUSAL.float() - 1)), "added-bool", "0 and -1"),
     "a tiny number added": (lambda: sdpa(mask_argument(numbers(~CAUSAL, 1e-9))), "added-bool", "0 and 1e-09"),
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_found_by_its_name(call: Callable[[], AttentionCall], c
 
 def test_a_language_model_may_read_backwards() -> None:
     (only,) = found(sdpa(mask_argument(CAUSAL.T.contiguous())))
-    assert (only.code, only.severity, "queries and keys are swapped" in only.message) == ("leak", "note", True)
+    assert (only.code, only.severity, "queries and keys swapped" in only.message) == ("leak", "note", True)
 
 
 def test_numbers_added_twice() -> None:
@@ -130,7 +130,7 @@ def test_nan_is_found_where_it_comes_from() -> None:
     own = sdpa(mask, output=nan, at=place(module="layers.0.attn"))
     findings = {one.code: one for one in found(own)}
     assert findings["nan"].severity == "error"
-    assert "first module whose output has it: layers.0.attn" in findings["nan"].message
+    assert "first, in layers.0.attn" in findings["nan"].message
     assert findings["dead-row"].message.endswith("they became NaN")
     later = sdpa(at=place(2), output=nan)
     later = AttentionCall(**{**vars(later), "q": later.q * torch.nan})
@@ -183,7 +183,7 @@ def test_padding_that_another_layer_hides() -> None:
     (finding,) = found(sdpa(padding(), at=place(1, "layers.0")), sdpa(at=place(1, "layers.1")))
     assert (finding.code, finding.severity) == ("pad", "error")
     assert finding.count == sum(length * (T - length) for length in LENGTHS)  # what words see of padding
-    assert finding.message == "attends to padding that layers.0 hides, in batch rows 1-2"
+    assert finding.message == "attends to padding that layers.0 masks, in batch rows 1-2"
     # Other rows, another end, or another place: it may be another sequence.
     other = torch.arange(T) < torch.tensor([3, 8, 8])[:, None]
     for bare in (padding(REAL.flip(0)), padding(REAL.flip(1))):

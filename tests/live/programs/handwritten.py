@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
-from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, evaluated, evaluation, main, sentences, step, trained
+from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, evaluation, sentences, step, trained
 from torch import Tensor, nn
 
 T, HEAD = max(LENGTHS), WIDTH // HEADS
@@ -132,19 +132,6 @@ def t5():
     return step(T5Attention(), sentences(), REAL)
 
 
-def annotated_transformer():
-    """A function of its own, a mask of zeros and ones, and −1e9."""
-    dropout, mask = nn.Dropout(0.1), REAL[:, None, None, :].long()
-
-    def attention(query, key, value):
-        scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.size(-1))
-        scores = scores.masked_fill(mask == 0, -1e9)
-        p_attn = scores.softmax(dim=-1)
-        return torch.matmul(dropout(p_attn), value)
-
-    return step(SelfAttention(attention), sentences())
-
-
 @trained(batch=2)
 def batched_products(q, k, v):
     """`baddbmm` with the scale in it, and an addition in place, as GPT-2's and BLOOM's older code."""
@@ -232,52 +219,7 @@ def checkpointed():
 # --- wrong -------------------------------------------------------------------------------------------------
 
 
-@trained(batch=2)
-def zeros_and_ones_added(q, k, v):
-    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
-    scores = scores + FUTURE.float()
-    return scores.softmax(-1) @ v  # <- not multiplied by -inf
-
-
 @trained()
 def minus_one(q, k, v):
     scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD) - (1.0 - REAL[:, None, None, :].float())
     return scores.softmax(-1) @ v  # <- -1 for -1e9
-
-
-@trained()
-def mask_multiplied_after_the_softmax(q, k, v):
-    weights = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).softmax(dim=-1)
-    return (weights * REAL[:, None, None, :]) @ v  # <- rows do not add up to 1
-
-
-@trained(batch=2)
-def softmax_over_queries(q, k, v):
-    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
-    scores = scores.masked_fill(FUTURE, float("-inf"))
-    return scores.softmax(dim=-2) @ v  # <- dim=-1
-
-
-@trained()
-def padding_rows_are_nan(q, k, v):
-    """pytorch #103749: rows of the padding have nothing to attend to, and the next layer spreads their NaN."""
-    mask = REAL[:, None, :, None] & REAL[:, None, None, :]
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(~mask, float("-inf"))
-    return scores.softmax(dim=-1) @ v  # <- softmax of nothing but -inf
-
-
-@evaluated(batch=2)
-def dropout_in_evaluation(q, k, v):
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(FUTURE, float("-inf"))
-    return F.dropout(scores.softmax(dim=-1), 0.1) @ v  # <- F.dropout is on unless it is told
-
-
-@trained(batch=2)
-def tiny_fill(q, k, v):
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(FUTURE, 1e-9)
-    return scores.softmax(dim=-1) @ v  # <- 1e-9 for -1e9
-
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    main(globals())

@@ -3,7 +3,7 @@
 import warnings
 
 import torch
-from step import HEADS, LENGTHS, REAL, WIDTH, evaluation, main, sentences, step
+from step import HEADS, LENGTHS, REAL, WIDTH, evaluation, sentences, step
 from torch import Tensor, nn
 
 T = max(LENGTHS)
@@ -61,11 +61,6 @@ def transformer():
 # --- wrong -------------------------------------------------------------------------------------------------
 
 
-def mask_of_sdpa():
-    """The mask of `scaled_dot_product_attention`, in which True allows."""
-    return step(Pooler(), sentences(batch=2), attn_mask=~FUTURE)
-
-
 def hint_beside_another_mask():
     """`is_causal` is believed, and the window of the mask is dropped without a word."""
     band = FUTURE | torch.ones(T, T, dtype=torch.bool).tril(-3)
@@ -91,8 +86,3 @@ def decoder_without_a_mask():
 def fast_path_without_padding():
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True)
     return evaluation(Around(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)), sentences())
-
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    main(globals())

@@ -2,7 +2,7 @@
 
 import torch
 import transformers
-from step import LENGTHS, REAL, main
+from step import LENGTHS, REAL
 from torch import Tensor
 
 T = max(LENGTHS)
@@ -74,12 +74,3 @@ def t5_eager():
 
 
 # --- wrong -------------------------------------------------------------------------------------------------
-
-
-def bert_without_its_attention_mask():
-    return trained(bert("sdpa"), input_ids=words()["input_ids"])
-
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    main(globals())

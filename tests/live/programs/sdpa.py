@@ -11,7 +11,6 @@ from step import (
     WIDTH,
     SelfAttention,
     evaluation,
-    main,
     sentences,
     step,
     trained,
@@ -96,23 +95,6 @@ def compiled():
 # --- wrong -------------------------------------------------------------------------------------------------
 
 
-@trained(batch=2)
-def forgot_the_mask(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v)  # <- every word sees the words that it should predict
-
-
-@trained()
-def padding_along_queries(q, k, v):
-    mask = REAL.unsqueeze(1).unsqueeze(3)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- [B, 1, T, 1] for [B, 1, 1, T]
-
-
-def causal_with_a_cache():
-    """pytorch #103082: `is_causal` counts from the first key, so that the new words see the oldest."""
-    q, k, v = torch.randn(1, HEADS, 2, 8), torch.randn(1, HEADS, 8, 8), torch.randn(1, HEADS, 8, 8)
-    return [F.scaled_dot_product_attention(q, k, v, is_causal=True)]  # <- aligned top-left
-
-
 def too_large_for_half():
     q, k, v = torch.randn(3, len(LENGTHS), HEADS, T, 8, dtype=torch.float16)
     mask = (1.0 - REAL[:, None, None, :].float()) * -1e9
@@ -149,8 +131,3 @@ class Normalized(nn.Module):
 def norm_of_zeros():
     model, ids = Normalized(), words()
     return evaluation(model, ids) + evaluation(model, ids)
-
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    main(globals())

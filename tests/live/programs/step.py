@@ -1,6 +1,5 @@
 """What every program here has in common: a batch of three sentences, and one training step or one evaluation."""
 
-import sys
 from collections.abc import Callable
 from functools import wraps
 
@@ -66,9 +65,3 @@ def trained(length: int = max(LENGTHS), batch: int = len(LENGTHS)) -> Callable[.
 def evaluated(length: int = max(LENGTHS), batch: int = len(LENGTHS)) -> Callable[..., Program]:
     """Make a program of it that evaluates."""
     return lambda attend: wraps(attend)(lambda: evaluation(SelfAttention(attend), sentences(length, batch)))
-
-
-def main(programs: dict[str, Program]) -> None:
-    """Run the program that the command line names."""
-    output, *_ = programs[sys.argv[1]]()
-    print(*output.shape)
