@@ -199,21 +199,16 @@ Numbers = tuple[tuple[int, ...], ...]  # of an atom, in each row of a batch
 
 
 class Unnumbered(NamedTuple):
-    """An atom without its numbers, which the program says: `docs`, which each row of a batch may have of its own.
-
-    Attributes:
-        name: of the atom.
-        rows: its numbers in each row; None where nothing says them yet.
-    """
+    """An atom without its numbers, which the program says, and for each row of a batch, as of `docs`."""
 
     name: str
-    rows: Numbers | None = None
+    rows: Numbers | None = None  # None where nothing says them
 
     @property
     def stated(self) -> Numbers:
         """The numbers, or a UsageError where nothing says them."""
         if self.rows is None:
-            raise UsageError(f"{self} has no number, and none is known here; write {self}(…)")
+            raise UsageError(f"{self} has no number, and the program states none; write {self}(…)")
         return self.rows
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, "B 1 Q K"]:

@@ -257,7 +257,7 @@ def test_a_program_is_run_and_its_model_is_proved(tmp_path: Path) -> None:
     docs = ran("--prove", "causal & docs", *program, "right")
     assert docs.returncode == 1
     assert docs.stderr == (
-        "attn: LanguageModel is not proved: docs has no number, and none is known here; write docs(…)\n"
+        "attn: LanguageModel is not proved: docs has no number, and the program states none; write docs(…)\n"
     )
 
 

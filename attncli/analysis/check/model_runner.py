@@ -41,17 +41,11 @@ class RunFailedError(NotExposedError):
 
 
 class SentenceRun(NamedTuple):
-    """How a sentence ran.
+    """How a sentence ran."""
 
-    Attributes:
-        steps: what the layers gave, in a forward or in several that follow one another with a cache.
-        row: of the batch.
-        span: where it stands there.
-    """
-
-    steps: Sequence[Sequence[ModuleOutput]]
-    row: int
-    span: Span
+    steps: Sequence[Sequence[ModuleOutput]]  # what the layers gave, in a forward or in several with a cache
+    row: int  # of the batch
+    span: Span  # where it stands there
 
 
 @dataclass(frozen=True)
@@ -232,7 +226,7 @@ class ModelRunner:
         Args:
             batch: of which positions, where given, are those of all tokens.
             backend: the attention; None is the first of `backends`.
-            ends: where each piece ends; the last one is the length.
+            ends: where each piece ends; the last one is the length. None are a batch at once.
 
         Raises:
             RunFailedError: the model does not run on it.

@@ -146,7 +146,9 @@ def test_docs_and_window_take_their_numbers_from_positions_and_the_configuration
     with pytest.raises(UnexpectedError, match="misses an allowed key"):
         ran(3).check("window & docs(7)")
     for name in ("chunk", "prefix"):
-        with pytest.raises(UnexpectedError, match=rf"{name} has no number, and none is known here; write {name}\("):
+        with pytest.raises(
+            UnexpectedError, match=rf"{name} has no number, and the program states none; write {name}\("
+        ):
             ran(3).check(f"causal & {name}")
     with pytest.raises(MaskError, match="window is written"):
         parse("window")
