@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ROOM = 100  # characters in a line, which a notebook has beside its margin; what cannot be less wide scrolls
 _WIDE = 1000  # of text, whose lines are as long as they are
 _LINES = 60  # of a view of a trace: more of it than a screen has, and less than a notebook would be lost in
-_MORE = "; .layer(0).head(1) shows one head, .to_dataframe() has all numbers"  # in the place of the command's options
+_MORE = ". .layer(0).head(1) shows one head, .to_dataframe() has all numbers"  # in the place of the command's options
 _INCH = 100  # pixels of a figure, as matplotlib's own have in a notebook
 
 
@@ -57,7 +57,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
             if (part := _part(result)) is None:
                 return None
             layout = Layout(*part, palette, _ROOM, _LINES)
-            return chain(layout.renderables(), (note.partition("; --")[0] + _MORE for note in layout.notes()))
+            return chain(layout.renderables(), (note.partition(". --")[0] + _MORE for note in layout.notes()))
         case HeadReport():
             from attncli.render.heads import head_parts
 

@@ -16,7 +16,7 @@ COMMANDS = {
     "tsv": ["inspect", TEXT, "-F", "tsv"],
     "mask show": ["mask", "show", "causal & window(2)", TEXT],
     "mask check": ["mask", "check", "window(2)", "--expect", "causal", "--size", "4"],
-    "heads": ["heads", TEXT],
+    "heads": ["heads", TEXT, "--num-heads", "4"],
     "why": ["why", TEXT, "--query", "2", "--key", "0"],
     "diff": ["diff", TEXT, "時間 like café 🙂"],
     "help": ["inspect", "--help"],
@@ -26,7 +26,7 @@ ENCODINGS = ["ascii", "cp1252"]
 # What is written for a glyph of ours where there is none; a word of somebody else's becomes an escape instead.
 # Blocks have eight shades and ASCII ten: a legend has other numbers between them.
 _BOUND = re.compile(r"(?<=[░▒▓█:=*#%@] )[\d.e-]+(?= +[░▒▓█:=*#%@])")
-_INSTEAD = {"ᵀ": " T", "×": "x", "·": " ", "−": "-", ".": " ", "^": " "}
+_INSTEAD = {"ᵀ": " T", "×": "x", "·": " ", "−": "-", "–": "-", ".": " ", "^": " "}
 
 
 @cache
@@ -58,6 +58,11 @@ def test_every_word_and_number_is_there_in_every_encoding(command: str, encoding
     cut = set(re.findall(r"\S*(?:…|\.\.)(?=\s)", encoded.out))  # headers of narrow columns
     assert len(cut) <= 2
     heads = {label for label in ("時間", "🙂") if cut}
+    if command == "diff":  # whose maps have numbers in cells that are as wide as their tokens
+        listed = [[word for word in words(one.out) if re.search(r",\d{4}$", word)] for one in (encoded, expected)]
+        assert listed[0] == listed[1] != []
+        assert {*TEXT.split()} <= set(words(encoded.out))
+        return
     assert [word for word in words(encoded.out) if word not in heads] == [
         word for word in words(expected.out) if word not in heads
     ]
@@ -108,10 +113,10 @@ SGR = re.compile(r"\x1b\[[0-9;]*m")
     ids=str,
 )
 def test_colour_takes_no_number_away(environment: dict[str, str]) -> None:
-    for command in ("inspect", "heads"):
+    for command in ("inspect", "why"):
         with whole_program() as attn:
             done = attn(*COMMANDS[command], **environment)
-        assert (done.code, done.err) == (0, "")
+        assert (done.code, SGR.sub("", done.err)) == (0, ran(command).err)
         plain = SGR.sub("", done.out)
         assert "\x1b" not in plain
         assert (plain != done.out) == ("FORCE_COLOR" in environment and "NO_COLOR" not in environment)

@@ -145,14 +145,14 @@ def test_a_row_of_a_batch_with_masks_of_its_own(batch_first: bool, training: boo
             np.testing.assert_allclose(layer.head(head).weights, expected[row, head].numpy(), atol=1e-5)
         assert layer.proof is not None
         assert layer.proof.max_abs_error < 1e-4
-    with pytest.raises(InputError, match="query holds 2 sequences; row=0 to row=1 says which is meant"):
+    with pytest.raises(InputError, match="query holds 2 sequences; choose one with row=0 to row=1"):
         attncli.from_multihead_attention(module, query, key)
 
 
 @pytest.mark.parametrize(
     ("query", "arguments", "message"),
     [
-        (torch.ones(3, 5), {}, "refuses what it is given: was expecting embedding dimension of 12, but got 5"),
+        (torch.ones(3, 5), {}, "refuses its arguments: was expecting embedding dimension of 12, but got 5"),
         (torch.ones(3, 12, dtype=torch.float64), {}, "must have the same dtype"),
         (torch.ones(12), {}, r"query has shape \[12\]; expected"),
         (None, {"attn_mask": torch.ones(3, 3, dtype=torch.int64)}, "only bool and floating types of attn_mask"),

@@ -79,7 +79,7 @@ def test_a_long_text_is_one_screen_that_says_what_it_leaves_out() -> None:
     assert len(html.encode()) < 200_000
     text = text_of(html)
     assert text.count("\n") < 70
-    assert " ".join(text.split()).endswith("; .layer(0).head(1) shows one head, .to_dataframe() has all numbers")
+    assert " ".join(text.split()).endswith(". .layer(0).head(1) shows one head, .to_dataframe() has all numbers")
     assert "--" not in text
 
 
@@ -134,7 +134,7 @@ def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace, tmp_path: Path) -> 
     picture, size = figure._repr_png_()
     assert (picture[:4], size["width"]) == (b"\x89PNG", 330), "a notebook shows it"
     titles = [axes.get_title(loc) for axes in figure.axes for loc in ("left", "center") if axes.get_title(loc)]
-    assert titles == ["head 1"]
+    assert titles == ["L0 H1"]
     rows = trace.layer(0).plot(queries=["flies", "an"], ramp="log", colormap="gray")
     assert len(rows.axes[0].get_yticklabels()) == 2
 
