@@ -10,7 +10,7 @@ from pathlib import Path
 
 ATTN = [sys.executable, "-m", "attncli"]
 # of several
-STOPPED = re.compile(r"attn: stopped after \d+( of \d+)? sentences?(; .*/out\.jsonl\.part has their results)?\n")
+STOPPED = re.compile(r"attn: stopped after \d+( of \d+)? sentences?(; .*\.part has their results)?\n")
 
 
 def ended(arguments: list[str], number: signal.Signals, delay: float) -> tuple[int, bytes, float]:
