@@ -133,6 +133,7 @@ REFUSED = {
     "inspect x -m demo -o out/ --on ray --device-map auto": "--device-map does not apply to --on, where each process",
     "inspect x -m demo -o out/ --on ray --device cuda:1": "--device does not apply to --on, where Ray chooses the GPU",
     "heads x --top 3": "--top does not apply to heads in their places; give --sort METRIC, which ranks them",
+    "run --prove causal --expect causal x.py": "--expect does not apply to --prove, which asks whole models",
     "heads x -m demo --induction": "TEXT does not apply to --induction, which draws its tokens",
     "mask convert causal --size 2 --to mha -o x.npy --dtype float16": "--dtype does not apply to --to mha",
 }  # fmt: skip

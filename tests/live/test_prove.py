@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +18,12 @@ import torch.nn.functional as F  # noqa: N812
 from attncli.analysis.prove import ModelProof, Prover, prove
 from attncli.errors import AttnError
 
-sys.path.insert(0, str(Path(__file__).parent / "programs"))
-import proofs as programs
+# By a name of its own: tests that watch a program import it anew.
+_SPEC = spec_from_file_location("programs_that_leak", Path(__file__).parent / "programs" / "proofs.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+programs: Any = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(programs)
 
 PACKED = f"causal & docs({','.join(map(str, programs.DOCUMENTS))})"
 REAL = torch.ones(2, 12, dtype=torch.long)

@@ -70,7 +70,6 @@ def run(
     attn run train.py --epochs 1
     attn run -m pytest tests/test_model.py
     attn run --expect "causal & pad" --steps 1 train.py
-    attn run --prove "causal & pad" --steps 1 train.py
     attn run --expect pad --expect "decoder.*self*=causal & pad" translate.py
     """
     from attncli.analysis.calls import watching_all
