@@ -48,6 +48,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     from attncli.analysis.diff import TOP, Difference
     from attncli.analysis.heads import HeadReport
     from attncli.analysis.mask import LabelledMask
+    from attncli.analysis.prove.proof import ModelProof
     from attncli.trace.tokenization import Choice, Tokenization
 
     match result:
@@ -82,6 +83,10 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
             from attncli.render.calls import calls_parts
 
             return calls_parts(result, palette, _ROOM)
+        case ModelProof():
+            from attncli.render.proofs import proof_parts
+
+            return proof_parts(result, palette, _ROOM)
     return None
 
 

@@ -87,6 +87,7 @@ def test_a_leak_is_named_with_its_module_and_its_kind(name: str) -> None:
     assert re.fullmatch(case.module, first.module), proof
     assert first.place.startswith("tests/live/programs/proofs.py:")
     assert first.size > 0
+    assert f"; {first.place}" in str(proof)
     if name in ("inverted mask", "diagonal", "convolution", "norm", "recurrence", "shift"):
         assert first.position < first.changed[1]
 

@@ -64,7 +64,7 @@ class Leak:
         return Finding("leak", "error", message, advice=_ADVICE.get(self.kind), made_at=(self.place,))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelProof(Displayed):
     """What was proved of a forward of a model.
 
@@ -139,6 +139,10 @@ class ModelProof(Displayed):
 
     def __str__(self) -> str:
         """Return the verdict, what was asked, and what was found, a line each."""
-        lines = [f"{self.verdict}: {self.expression} in {self.model} ({self.scope})"]
-        lines += [f"{one.severity}: {one.message}{one.maker}; {one.advice or ''}".rstrip("; ") for one in self.findings]
+        found = [filter(None, (f"{one.severity}: {one.message}", *one.made_at, one.advice)) for one in self.findings]
+        lines = [f"{self.verdict}: {self.expression} in {self.model} ({self.scope})", *map("; ".join, found)]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        """Return the verdict, in a line."""
+        return f"ModelProof({self.verdict}: {self.expression} in {self.model})"
