@@ -111,7 +111,7 @@ def heads(
     chosen = output.chosen()
     is_toy = any(True for _ in request.toy.explicit_values()) or request.texts.target is not None
     if request.model is None and request.from_ is None and not is_toy:
-        is_bare = request.texts == options.TextAndTarget() and not choice.induction and not is_piped_in()
+        is_bare = not (any(request.texts.explicit_values()) or choice.induction or is_piped_in())
         texts = replace(request.texts, text=[_EXAMPLE]) if is_bare else request.texts
         request = replace(request, model="demo", texts=texts)
     measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()))
