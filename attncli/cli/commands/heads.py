@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +28,6 @@ _AROUND = 8  # lines of a screen around the rows of a table
 _METRICS: dict[str, Metric] = {name: name for name in NAMES}
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class MetricChoice(Options):
     """What is shown of the heads, and in which order."""
 
@@ -112,8 +111,8 @@ def heads(
     is_toy = any(True for _ in request.toy.explicit_values()) or request.texts.target is not None
     if request.model is None and request.from_ is None and not is_toy:
         is_bare = not (any(request.texts.explicit_values()) or choice.induction or is_piped_in())
-        texts = replace(request.texts, text=[_EXAMPLE]) if is_bare else request.texts
-        request = replace(request, model="demo", texts=texts)
+        texts = request.texts.changed(text=[_EXAMPLE]) if is_bare else request.texts
+        request = request.changed(model="demo", texts=texts)
     measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()))
     report = choice.applied(measured, chosen in DRAWN)
     if chosen in DRAWN:
