@@ -193,7 +193,7 @@ class HeadStats:
         other, details = metrics.source.details, self._source.details
         shared = {name: value for name, value in details.items() if other.get(name) == value}
         if len(shared) < len(details):  # each sentence has a toy vocabulary of its own
-            self._source = replace(self._source, details=shared)
+            self._source = self._source._replace(details=shared)
         self._sentences += 1
         self._lengths = min(self._lengths[0], metrics.length), max(self._lengths[1], metrics.length)
         self._masks |= dict.fromkeys(metrics.masks)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from attncli.corpus.protocol import Batch, BatchFn, Result, Value
 from attncli.encoding.encode import check_texts
@@ -74,8 +74,7 @@ def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> 
     return SentenceMetrics.of(trace, view), warnings
 
 
-@dataclass(frozen=True)
-class TraceJob(Generic[Value]):
+class TraceJob(NamedTuple, Generic[Value]):
     """A source, and what is made of each of its traces; see `Job`."""
 
     task: TraceTask[Value]  # what is made of them
@@ -113,8 +112,7 @@ class TraceJob(Generic[Value]):
         return Result(number, value, tuple(warnings), trace.source.notes)
 
 
-@dataclass(frozen=True)
-class DiffJob:
+class DiffJob(NamedTuple):
     """Two models, and how far they are apart on each sentence; see `Job`."""
 
     first: TraceJob[Trace]  # makes the traces of A
@@ -142,13 +140,12 @@ class DiffJob:
         return Result(number, SentenceDifference.of(difference), tuple(warnings_of_both(difference)))
 
 
-@dataclass(frozen=True)
-class TokenizeJob:
+class TokenizeJob(NamedTuple):
     """A tokenizer, and what `attn tokens` shows or writes of each tokenization; see `Job`."""
 
     choice: Choice  # what of the tokens is shown
     form: str | None  # the machine format that they are encoded in; None leaves them as they are, to be drawn
-    options: Mapping[str, Any] = field(default_factory=dict)  # of `open_tokenizer`
+    options: Mapping[str, Any] = {}  # of `open_tokenizer`
     pair: str | None = None  # a second text in the same sequence as each sentence
 
     def open(self) -> BatchFn[Any]:

@@ -69,7 +69,7 @@ class MatrixFrame(NamedTuple):
         return self.blind[[self.layer.heads.index(head)]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Components:
     """The parts of a trace's view."""
 

@@ -25,7 +25,7 @@ _SENTENCE = 7  # lines that it may take before it leaves half of them to larger 
 _TOP_KEYS = 5  # of the one query that is shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dashboard:
     """As much of a trace as one screen has room for."""
 

@@ -27,7 +27,7 @@ from attncli.trace.view import View
 _ENDLESS = 10**6  # lines
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Layout:
     """A trace laid out for one output.
 

@@ -49,7 +49,7 @@ class GridLayout(NamedTuple):
     lines: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerGroup:
     """Layers whose maps have the same rows and columns.
 
