@@ -98,8 +98,6 @@ def heads(
     attn heads -m gpt2 --file sentences.txt -F tsv
     """
     from attncli.formats import DRAWN
-    from attncli.formats.columns import head_table
-    from attncli.formats.documents import write_heads
 
     _ = choice.order, choice.chosen  # a misspelt metric is refused before anything is loaded
     if output.folder is not None:
@@ -129,12 +127,16 @@ def heads(
                 parts = head_parts(report, choice.chosen, palette, canvas.width, canvas.height, precision)
             canvas.show(parts, report.source.title)
     elif chosen == "parquet":
+        from attncli.formats.columns import head_table
         from attncli.formats.parquet import check_parquet, write_table
 
         write_table(head_table(report), check_parquet(output.file))
     elif chosen == "json":
+        from attncli.formats.documents import write_heads
+
         environment.write([write_heads(report, precision)], output.file)
     else:
+        from attncli.formats.columns import head_table
         from attncli.formats.rows import table_rows
 
         environment.write(table_rows(head_table(report), chosen, precision), output.file)
@@ -153,11 +155,14 @@ def _measured(
     from attncli.analysis.heads import HeadStats
     from attncli.cli.loop import ResultStream, results_of, trace_job
     from attncli.corpus.jobs import measure
-    from attncli.encoding.induction_probe import repeated_sequences
-    from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
-    texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)] if is_induction else None
+    texts = None
+    if is_induction:
+        from attncli.encoding.induction_probe import repeated_sequences
+        from attncli.engines.source import CorpusItem
+
+        texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)]
     job = trace_job(request, partial(measure, view=View(queries=queries), is_test=is_induction), "all")
     stream = ResultStream(
         environment,
