@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli import attention
+from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.engines.numpy import parallel
-from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, Residual
-from attncli.engines.numpy.ops import linear, rotated
+from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, Residual, Unembedding
+from attncli.engines.numpy.ops import layer_norm, linear, rotated
 from attncli.engines.numpy.ragged_batch import GroupHeads, RaggedBatch, TokenIds
 from attncli.engines.numpy.weights import ModelWeights
 from attncli.masks.expressions import Atom, Expression, RuleMask
@@ -108,6 +109,44 @@ class Model:
         bias = (self.weights.vector(name + ".bias", width),) if norm.has_bias else ()
         return norm.function(x, weight, *bias, norm.eps)
 
+    def logits(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
+        """Return the logit of each next token, or of some, from hidden states that left the last layer.
+
+        Raises:
+            UnsupportedError: the model predicts no next token, or has not the weights for it.
+        """
+        how, table = self.unembedding, self.spec.embedding.tokens
+        shape = table.rows, self.spec.width
+        if not how.is_tied:
+            matrix = self.weights.head(how.matrix, shape, tokens)
+        elif tokens is None:
+            matrix = self.weights.matrix(table.name + ".weight", *shape)
+        else:
+            matrix = self.weights.rows(table.name + ".weight", tokens, *shape)
+        logits = linear(self.normalize(how.norm, x), matrix, None)
+        return logits if how.softcap is None else np.float32(how.softcap) * np.tanh(logits / np.float32(how.softcap))
+
+    @property
+    def unembedding(self) -> Unembedding:
+        """How the next token is predicted; UnsupportedError if it is not."""
+        if self.spec.unembedding is None:
+            raise UnsupportedError("it is no causal language model, and predicts no next token")
+        return self.spec.unembedding
+
+    def normalize_parts(self, name: str, x: Hidden, parts: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "... E"]:
+        """Return terms of hidden states after a normalization whose scale is held: what each of them adds.
+
+        Args:
+            name: of the normalization.
+            x: the hidden states, `[T, E]`.
+            parts: what they are a sum of, `[T, E]`, or several such; only the bias of the norm is left out.
+        """
+        norm, width = self.spec.norm, x.shape[-1]
+        weight = self.weights.vector(name + ".weight", width) + np.float32(norm.offset)
+        if norm.function is layer_norm:
+            x, parts = (each - each.mean(axis=-1, keepdims=True) for each in (x, parts))
+        return parts / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + np.float32(norm.eps)) * weight
+
     def project(
         self, name: str, x: Hidden, width: int, has_bias: bool, is_transposed: bool = False
     ) -> Float[np.ndarray, "T F"]:
@@ -178,10 +217,20 @@ class Layer:
             projected: queries, keys and values of all rows.
             past: that row; others than 0 are for a sentence that is alone.
         """
-        spec, how = self._spec, self._spec.projections
-        heads = np.empty((len(x), spec.heads.count, spec.heads.width), np.float32)
+        return self.finish(x, self.head_outputs(projected, past))
+
+    def head_outputs(self, projected: Sequence[GroupHeads], past: int = 0) -> Float[np.ndarray, "T H D"]:
+        """Return weights·V of every head, before the output projection; see `forward`."""
+        heads = self._spec.heads
+        rows = projected[-1].group.without_prefix(past).rows.stop
+        outputs = np.empty((rows, heads.count, heads.width), np.float32)
         for group, q, k, v in projected:
-            group.without_prefix(past).merge_heads(attention_output(self._trace(q, k, v, ()), past), heads)
+            group.without_prefix(past).merge_heads(attention_output(self._trace(q, k, v, ()), past), outputs)
+        return outputs
+
+    def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"]) -> Hidden:
+        """Return the hidden states that leave the layer, from those that entered it and what its heads give."""
+        spec, how = self._spec, self._spec.projections
         attention = self._project(how.output, heads.reshape(len(x), -1), spec.width, how.output_has_bias)
         if spec.is_parallel:
             attention += x
