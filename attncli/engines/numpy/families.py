@@ -282,7 +282,9 @@ class Decoder(NamedTuple):
         ropes = self.ropes(fields, width, positions, self.theta)
         inputs, output, feed_forward = self.biases(fields)
         activation, divisor, softcap = _of_gemma(fields, self.gemma)
-        logit_softcap = fields.get("final_logit_softcapping", 30.0 if self.gemma == 2 else None) if self.gemma else None
+        logit_softcap = None
+        if self.gemma > 1:
+            logit_softcap = fields.get("final_logit_softcapping", 30.0 if self.gemma == 2 else None)
         scale = (divisor or width) ** -0.5
         return ModelSpec(
             prefix="model.",
