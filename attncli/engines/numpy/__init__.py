@@ -112,7 +112,7 @@ class NativeCheckpoint(OpenModel):
         self.encoder = encoder.with_chat(options)
         weights.prepare(spec.read_whole(last))
         self._prefix_cache: PrefixCache | None = None
-        self._source = Provenance(
+        self.source = Provenance(
             "pretrained",
             model=model,
             architecture=family,
@@ -225,7 +225,7 @@ class NativeCheckpoint(OpenModel):
                 continue
             by_index = {each.layer: each for each in layers}
             recorded, own = tuple(by_index[index] for index in self.layers), sentence.tokens
-            yield Trace(self._source, own, own, recorded, sentence.text, sentence.pair, notes=sentence.notes)
+            yield Trace(self.source, own, own, recorded, sentence.text, sentence.pair, notes=sentence.notes)
 
 
 # What most runs have no use for is imported where it is used: they start sooner.

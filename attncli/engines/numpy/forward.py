@@ -22,7 +22,7 @@ from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.trace.layer import LayerTrace, stages_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float, Int, Shaped
 
     Hidden = Float[np.ndarray, "T E"]
 
@@ -115,16 +115,25 @@ class Model:
         Raises:
             UnsupportedError: the model predicts no next token, or has not the weights for it.
         """
+        return self.unembed(self.normalize(self.unembedding.norm, x), tokens)
+
+    def unembed(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
+        """Return the logits that follow from hidden states after the final normalization; see `logits`."""
+        how, logits = self.unembedding, linear(x, self._vectors(tokens), None)
+        return logits if how.softcap is None else np.float32(how.softcap) * np.tanh(logits / np.float32(how.softcap))
+
+    def check_predicts(self) -> None:
+        """Raise UnsupportedError unless the model predicts next tokens, and has the weights for it."""
+        self._vectors([0])
+
+    def _vectors(self, tokens: Sequence[int] | None) -> Shaped[np.ndarray, "V E"]:
+        """Return the row of the unembedding of every token, or of some."""
         how, table = self.unembedding, self.spec.embedding.tokens
         shape = table.rows, self.spec.width
         if not how.is_tied:
-            matrix = self.weights.head(how.matrix, shape, tokens)
-        elif tokens is None:
-            matrix = self.weights.matrix(table.name + ".weight", *shape)
-        else:
-            matrix = self.weights.rows(table.name + ".weight", tokens, *shape)
-        logits = linear(self.normalize(how.norm, x), matrix, None)
-        return logits if how.softcap is None else np.float32(how.softcap) * np.tanh(logits / np.float32(how.softcap))
+            return self.weights.head(how.matrix, shape, tokens)
+        name = table.name + ".weight"
+        return self.weights.matrix(name, *shape) if tokens is None else self.weights.rows(name, tokens, *shape)
 
     @property
     def unembedding(self) -> Unembedding:
@@ -227,6 +236,24 @@ class Layer:
         for group, q, k, v in projected:
             group.without_prefix(past).merge_heads(attention_output(self._trace(q, k, v, ()), past), outputs)
         return outputs
+
+    def added(
+        self, parts: Float[np.ndarray, "... T H D"], heads: Float[np.ndarray, "T H D"]
+    ) -> Float[np.ndarray, "... T E"]:
+        """Return what parts of the heads' outputs add to the hidden states; the scale of a norm behind them is held.
+
+        Args:
+            parts: of the outputs.
+            heads: all of the outputs, which say what the scale is.
+        """
+        how, residual = self._spec.projections, self._spec.attention_residual
+        width = self._spec.width
+        rows = parts.reshape(-1, parts.shape[-2] * parts.shape[-1])
+        added = self._project(how.output, rows, width, has_bias=False).reshape(*parts.shape[:-2], width)
+        if residual.after is None:
+            return added
+        whole = self._project(how.output, heads.reshape(len(heads), -1), width, how.output_has_bias)
+        return self.model.normalize_parts(self._name(residual.after), whole, added)
 
     def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"]) -> Hidden:
         """Return the hidden states that leave the layer, from those that entered it and what its heads give."""

@@ -1,9 +1,13 @@
-"""The tensors of a model by the names of its spec: nothing of them is kept, for reading one again costs little."""
+"""The tensors of a model by the names of its spec: nothing of them is kept, for reading one again costs little.
+
+Where it is read very often, `held` keeps it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +41,7 @@ class ModelWeights:
     def __init__(self, model: str, store: Store, prefixes: Sequence[str], first: str) -> None:
         self._model = model
         self._store = store
+        self._held: dict[str, np.ndarray[Any, Any]] | None = None  # what was read, where it is read again
         found = [each for each in prefixes if each + first in store.names]
         if len(found) != 1:
             raise UnsupportedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
@@ -77,11 +82,11 @@ class ModelWeights:
             UnsupportedError: there are none of that name, or of a type that is not read.
             LoadError: they have another shape.
         """
-        return to_float32(self._store.read(self._expected(name, (length,))))
+        return self._read(self._expected(name, (length,)), to_float32)
 
     def matrix(self, name: str, *shape: int) -> Shaped[np.ndarray, "F E"]:
         """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `ops.linear`."""
-        return self._store.read(self._expected(name, shape))
+        return self._read(self._expected(name, shape))
 
     def head(
         self, names: Sequence[str], shape: tuple[int, int], indices: Sequence[int] | None = None
@@ -101,7 +106,23 @@ class ModelWeights:
         if len(found) != 1:
             raise UnsupportedError(f"its weights have no {names[0]}, which predicts the next token")
         name = self._checked(found[0], shape)
-        return self._store.read(name) if indices is None else self._store.rows(name, indices)
+        return self._read(name) if indices is None else self._store.rows(name, indices)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold in float32 what is read within, which is read again and again: of a layer, or the head."""
+        self._held = {}
+        try:
+            yield
+        finally:
+            self._held = None
+
+    def _read(self, name: str, convert: Callable[[Any], np.ndarray[Any, Any]] = np.asarray) -> np.ndarray[Any, Any]:
+        if self._held is None:
+            return convert(self._store.read(name))
+        if name not in self._held:
+            self._held[name] = to_float32(self._store.read(name))
+        return self._held[name]
 
     def prepare(self, names: Iterable[str]) -> None:
         """Get tensors that are about to be read; see `Store.prepare`."""
