@@ -18,6 +18,7 @@ from attncli.trace.top_keys import top_keys
 if TYPE_CHECKING:
     from jaxtyping import Int
 
+    from attncli.analysis.ablation import Ablation
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.heads import HeadReport
     from attncli.trace.layer import HeadTrace
@@ -38,6 +39,10 @@ TOKENS = {
     "special": "bool_", "segment": "int32", "word": "int32", "unknown": "bool_",
 }  # fmt: skip
 WORDS = {name: kind for name, kind in TOKENS.items() if name not in ("id", "word")} | {"pieces": "string"}
+ABLATIONS = {
+    "sentence": "int64", "layer": "int32", "head": "int32", "outcome": "string", "next": "string", "against": "string",
+    **dict.fromkeys(("before", "after", "change", "direct"), "float64"),
+}  # fmt: skip
 CALLS = ("place", "function", "module", "api", "calls", "heads", "queries", "keys", "dtype", "mask", "findings")
 
 Block = Mapping[str, Any]
@@ -63,8 +68,10 @@ class Table(NamedTuple):
     blocks: Iterator[Block]
 
 
-def types_of(result: View | Choice) -> dict[str, str]:
-    """Return the columns of what a view shows of traces, or a choice of tokens, where there is no row."""
+def types_of(result: View | Choice | None) -> dict[str, str]:
+    """Return the columns of a view of traces, of a choice of tokens, or of cuts, where there is no row."""
+    if result is None:
+        return ABLATIONS
     if isinstance(result, Choice):
         return WORDS if result.words else TOKENS
     return METRICS if result.is_of_metrics else CELLS
@@ -76,8 +83,12 @@ def with_metadata(types: Mapping[str, str], metadata: Metadata) -> dict[str, str
     return {first: kind, **dict.fromkeys(metadata, "string"), **dict(others)}
 
 
-def table_of(number: int, result: Trace | Tokenization, shown: View | Choice) -> Table:
-    """Return the columns of a sentence: of its cells, of the metrics of its heads, or of its tokens."""
+def table_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -> Table:
+    """Return the columns of a sentence: of its cells, of the metrics of its heads, of its tokens, or of cuts."""
+    from attncli.analysis.ablation import Ablation
+
+    if isinstance(result, Ablation):
+        return Table(with_metadata(ABLATIONS, result.metadata), iter([_cuts(number, result)]))
     if isinstance(result, Tokenization):
         assert isinstance(shown, Choice)
         return Table(with_metadata(types_of(shown), result.metadata), iter([_tokens(number, result, shown)]))
@@ -156,6 +167,26 @@ def _tokens(number: int, tokenization: Tokenization, choice: Choice) -> Block:
     if choice.words:
         columns["pieces"] = [" ".join(map(str, pieces)) for pieces in columns["pieces"]]
     return {"sentence": number, **tokenization.metadata, **columns}
+
+
+def _cuts(number: int, ablation: Ablation) -> Block:
+    """Return a row for each head that was cut alone, or one for all that were cut together, which names none."""
+    rows: list[tuple[Any, ...]] = [tuple(head) for head in ablation.heads]
+    if ablation.after is not None:
+        rows = [(None, None, ablation.after, ablation.change, ablation.direct)]
+    layer, head, after, change, direct = (list(column) for column in zip(*rows, strict=True))
+    return {
+        "sentence": number,
+        **ablation.metadata,
+        "layer": layer,
+        "head": head,
+        "outcome": ablation.kind,
+        **{name: None if token is None else token.text for name, token in ablation.measured.items()},
+        "before": [ablation.before] * len(rows),
+        "after": after,
+        "change": change,
+        "direct": direct,
+    }
 
 
 def head_table(report: HeadReport) -> Table:

@@ -43,6 +43,7 @@ def text_of(result: Calls) -> str:
 
 def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     """Return a result as its command draws it."""
+    from attncli.analysis.ablation import Ablation
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.check.report import Report
     from attncli.analysis.diff import TOP, Difference
@@ -59,6 +60,10 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
                 return None
             layout = Layout(*part, palette, _ROOM, _LINES)
             return chain(layout.renderables(), (note.partition(". --")[0] + _MORE for note in layout.notes()))
+        case Ablation():
+            from attncli.render.ablation import ablation_parts
+
+            return ablation_parts(result, palette, _ROOM)
         case HeadReport():
             from attncli.render.heads import head_parts
 
@@ -113,6 +118,7 @@ def _part_of(result: object) -> tuple[Trace, View]:
 
 def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any:
     """Return the rows of a result as a data frame; see `attncli.trace.display.Tabular`."""
+    from attncli.analysis.ablation import Ablation
     from attncli.analysis.heads import HeadReport
     from attncli.formats.columns import Table, head_table, table_of
     from attncli.formats.frames import frame_of_table, library_of
@@ -120,7 +126,7 @@ def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any
     chosen = library_of(library)
     if isinstance(result, HeadReport):
         return frame_of_table(head_table(result), chosen)
-    types, blocks = table_of(0, *_part_of(result))
+    types, blocks = table_of(0, result, None) if isinstance(result, Ablation) else table_of(0, *_part_of(result))
     return frame_of_table(Table({name: kind for name, kind in types.items() if name != "sentence"}, blocks), chosen)
 
 
