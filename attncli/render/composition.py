@@ -35,18 +35,18 @@ def writer_name(term: Term) -> str:
 
 
 def sentences_of(composition: Composition) -> str:
-    """Return what the key is found through, and what the query finds it with."""
+    """Return what the key is found through, what the query finds it with, and what a margin is; a line each."""
     key, query, margin = composition.cell.key.index, composition.cell.row.query.index, composition.margin
     others = plural(composition.others, "other key")
     if margin <= 0:
         return (
-            f"Key {key} scores {-margin:.2f} below the mean of {others}. "
+            f"Key {key} scores {-margin:.2f} below the mean of {others}.\n"
             "The margin of a writer is its value at this key less its mean over those."
         )
     (found, by_key), (sought, by_query) = (_largest(composition, side) for side in ("key", "query"))
     return (
-        f"Key {key} is found mostly through {found}, which wrote {by_key / margin:.0%} of its margin. "
-        f"Query {query} looks for it mostly through {sought}, {by_query / margin:.0%}. "
+        f"Key {key} is found mostly through {found}, which wrote {by_key / margin:.0%} of its margin.\n"
+        f"Query {query} looks for it mostly through {sought}, {by_query / margin:.0%}.\n"
         f"A margin is the value at this key less its mean over {others}."
     ).replace("%", " %")
 

@@ -1,7 +1,7 @@
 """What each writer adds to a score, by transformers' own modules in float64: with hooks and torch's gradients.
 
-Each norm keeps the scale that it has in the forward pass, and nothing is followed through what a writer computes. Then a
-score is linear in what was written, and a term is the gradient times that.
+Each norm keeps the scale that it has in the forward pass, and nothing is followed through what a writer computes. Then
+a score is linear in what was written, and a term is the gradient times that.
 """
 
 from __future__ import annotations

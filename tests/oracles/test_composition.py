@@ -66,4 +66,6 @@ def test_each_term_is_what_transformers_computes(family: str, saved: Saved) -> N
         assert {*found} <= {*expected}  # a model without biases has no such term
         for place, values in expected.items():
             margin = values[0] - np.mean(values[1:])
-            np.testing.assert_allclose(found.get(place, np.zeros(2)), [values[0], margin], atol=1e-4, err_msg=str(place))
+            np.testing.assert_allclose(
+                found.get(place, np.zeros(2)), [values[0], margin], atol=1e-4, err_msg=str(place)
+            )
