@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from attncli.analysis.ablation import Ablation
     from attncli.analysis.calls.calls import Calls
+    from attncli.analysis.composition import Composition
     from attncli.analysis.heads import HeadReport
     from attncli.trace.layer import HeadTrace
     from attncli.trace.trace import Trace
@@ -212,6 +213,15 @@ def head_table(report: HeadReport) -> Table:
     return Table(
         {name: types.get(name, "int64" if name.endswith("_count") else "float64") for name in columns}, iter([columns])
     )
+
+
+def term_table(composition: Composition) -> Table:
+    """Return a row for each term of a score; a writer that is of no layer, or no head, has none."""
+    types = {
+        "side": "string", "writer": "string", "layer": "int32", "head": "int32", "value": "float64",
+        "margin": "float64",
+    }  # fmt: skip
+    return Table(types, iter([{name: [getattr(term, name) for term in composition.terms] for name in types}]))
 
 
 def call_table(calls: Calls) -> Table:

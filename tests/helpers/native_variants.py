@@ -158,13 +158,14 @@ def save(config: Changes, folder: Path) -> Any:
     return model
 
 
-def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> None:
+def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> Any:
     """Save a tiny checkpoint with a tokenizer that needs no help, which gives the model these inputs too."""
-    save(config_of(family, changes), folder)
+    model = save(config_of(family, changes), folder)
     PreTrainedTokenizerFast(
         tokenizer_file=f"{folder}/tokenizer.json", unk_token="<unk>", pad_token="<pad>",
         model_input_names=["input_ids", "attention_mask", *input_names],
     ).save_pretrained(folder)  # fmt: skip
+    return model
 
 
 @dataclass(frozen=True)
