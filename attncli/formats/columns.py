@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.metric_names import NAMES
+from attncli.analysis.pairs import NUMBERS
 from attncli.errors import Metadata
 from attncli.trace.tokenization import Choice, Tokenization
 from attncli.trace.top_keys import top_keys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.heads import HeadReport
+    from attncli.analysis.pairs import PairReport
     from attncli.trace.layer import HeadTrace
     from attncli.trace.trace import Trace
     from attncli.trace.view import Cells, View
@@ -181,6 +183,13 @@ def head_table(report: HeadReport) -> Table:
     return Table(
         {name: types.get(name, "int64" if name.endswith("_count") else "float64") for name in columns}, iter([columns])
     )
+
+
+def pair_table(report: PairReport) -> Table:
+    """Return a row for each head, how it does on pairs."""
+    types = {"layer": "int32", "kind": "string", "head": "int32", **dict.fromkeys(NUMBERS, "float64")}
+    columns = {name: [getattr(head, name) for head in report.heads] for name in types}
+    return Table(types, iter([columns]))
 
 
 def call_table(calls: Calls) -> Table:

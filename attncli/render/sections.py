@@ -11,6 +11,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis.metrics import head_metrics
+from attncli.analysis.summary import RunSummary
 from attncli.render.block import Block, Column, block, cell, flowing, hstack, in_lines, stack, table
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
@@ -62,6 +63,15 @@ def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Te
         drawn = "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
         cautions[f"random {drawn}: shapes and arithmetic are real, patterns mean nothing"] = None
     return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in cautions)])
+
+
+def run_line(report: RunSummary, heads: str, more: Sequence[str], palette: Palette) -> Text:
+    """Return what a report of heads is over: the model, its heads, the masks and the sentences, and more."""
+    source = report.source
+    facts = [*architecture_of(source)]
+    facts += [plural(source.layers, "layer")] if source.layers > 1 else []
+    facts += [heads, f"mask {' and '.join(report.masks)}", *numbers_of(source), *more]
+    return cautioned(joined(source.title, facts, palette), [source], palette)
 
 
 def architecture_of(source: Provenance) -> list[str]:
