@@ -313,11 +313,14 @@ def heads(
 
 def _paired(texts: Sequence[PairedText], model: str | None, layer: Choice, options: Mapping[str, Any]) -> PairReport:
     from attncli.engines.source import trace_stream
-    from attncli.errors import raise_on_failure
+    from attncli.errors import Failure, InputMismatchError, raise_on_failure
 
     source = open_source(model, layer=layer, **{"kind": kind_of(texts), **options})
     by_number = {text.number: text for text in texts}
     stats = PairStats()
     for number, trace in raise_on_failure(trace_stream(source, paired_items(texts), None, None)):
-        stats.add(PairScores.of(trace, by_number[number]))
+        try:
+            stats.add(PairScores.of(trace, by_number[number]))
+        except InputMismatchError as error:
+            raise InputMismatchError(Failure(str(error)).of(number)) from None
     return stats.report()
