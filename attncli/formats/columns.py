@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.metric_names import NAMES
-from attncli.analysis.pairs import NUMBERS
 from attncli.errors import Metadata
 from attncli.trace.tokenization import Choice, Tokenization
 from attncli.trace.top_keys import top_keys
@@ -187,6 +186,8 @@ def head_table(report: HeadReport) -> Table:
 
 def pair_table(report: PairReport) -> Table:
     """Return a row for each head, how it does on pairs."""
+    from attncli.analysis.pairs import NUMBERS
+
     types = {"layer": "int32", "kind": "string", "head": "int32", **dict.fromkeys(NUMBERS, "float64")}
     columns = {name: [getattr(head, name) for head in report.heads] for name in types}
     return Table(types, iter([columns]))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis.metrics import head_metrics
-from attncli.analysis.summary import RunSummary
 from attncli.render.block import Block, Column, block, cell, flowing, hstack, in_lines, stack, table
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
@@ -19,6 +19,9 @@ from attncli.text import plural
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token
 from attncli.trace.trace import Provenance, Trace
+
+if TYPE_CHECKING:
+    from attncli.analysis.summary import RunSummary
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
 _AXES = {
