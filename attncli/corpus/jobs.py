@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attncli.analysis.ablation import AblationChoice
     from attncli.analysis.diff import SentenceDifference
     from attncli.analysis.heads import SentenceMetrics
+    from attncli.analysis.pairs import PairedText, PairScores
     from attncli.engines.predictor import Predictor
     from attncli.engines.source import Source
     from attncli.engines.tokenize import Tokenizer
@@ -74,6 +75,15 @@ def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> 
 
     warnings = [*warnings_of(trace, view), *(warnings_of_test(trace) if is_test else ())]
     return SentenceMetrics.of(trace, view), warnings
+
+
+def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -> tuple[PairScores, Iterable[str]]:
+    """Return how all heads do on the pairs of a text, of those that are there by their numbers; see `TraceTask`."""
+    from attncli.analysis.pairs import PairScores
+    from attncli.analysis.warnings import warnings_of
+    from attncli.trace.view import View
+
+    return PairScores.of(trace, texts[number]), warnings_of(trace, View())
 
 
 @dataclass(frozen=True)
@@ -205,7 +215,7 @@ class TokenizeJob:
         return partial(self._results, tokenizer)
 
     def _results(self, tokenizer: Tokenizer, batch: Batch) -> Iterator[Result[Any]]:
-        for number, text, metadata in batch.sentences:
+        for number, text, metadata, _ in batch.sentences:
             if isinstance(text, Failure):
                 yield Result(number, text)
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from attncli.analysis.composition import Composition
     from attncli.analysis.diff import CellDifference, Difference, Differences
     from attncli.analysis.heads import HeadReport, HeadSummary
+    from attncli.analysis.pairs import PairReport
     from attncli.analysis.prove import ModelProof
     from attncli.analysis.why import Explained
     from attncli.masks.findings import Finding
@@ -202,6 +204,17 @@ def _head(report: HeadReport, head: HeadSummary) -> dict[str, Any]:
         for label in head.labels
     ]
     return entry | {"label": labels[0]["label"] if labels else None, "labels": labels}
+
+
+def write_pairs(report: PairReport, precision: int | None) -> str:
+    """Return the document of how heads do on pairs."""
+    return dumped({
+        "schema": "attncli.pairs/1",
+        "source": report.source.as_dict(),
+        "texts": report.sentences,
+        "pairs": report.pairs,
+        "heads": [plain(asdict(head), precision) for head in report.heads],
+    }) + "\n"  # fmt: skip
 
 
 # --- why ---

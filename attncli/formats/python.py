@@ -51,6 +51,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     from attncli.analysis.diff import TOP, Difference
     from attncli.analysis.heads import HeadReport
     from attncli.analysis.mask import LabelledMask
+    from attncli.analysis.pairs import PairReport
     from attncli.analysis.prove.proof import ModelProof
     from attncli.render.bars import TableFormat
     from attncli.trace.tokenization import Choice, Tokenization
@@ -75,6 +76,10 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
             from attncli.render.heads import head_parts
 
             return head_parts(result, (), palette, _ROOM)
+        case PairReport():
+            from attncli.render.pairs import pair_parts
+
+            return pair_parts(result, palette, _ROOM)
         case Difference():
             from attncli.render.diff import DiffView
 
@@ -128,12 +133,15 @@ def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any
     from attncli.analysis.ablation import Ablation
     from attncli.analysis.composition import Composition
     from attncli.analysis.heads import HeadReport
-    from attncli.formats.columns import Table, head_table, table_of, term_table
+    from attncli.analysis.pairs import PairReport
+    from attncli.formats.columns import Table, head_table, pair_table, table_of, term_table
     from attncli.formats.frames import frame_of_table, library_of
 
     chosen = library_of(library)
     if isinstance(result, HeadReport):
         return frame_of_table(head_table(result), chosen)
+    if isinstance(result, PairReport):
+        return frame_of_table(pair_table(result), chosen)
     if isinstance(result, Composition):
         return frame_of_table(term_table(result), chosen)
     types, blocks = table_of(0, result, None) if isinstance(result, Ablation) else table_of(0, *_part_of(result))
