@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,7 +131,7 @@ def _names(*groups: type[Options]) -> set[str]:
     return {name for group in groups for name, _, _ in options_of(group)}
 
 
-_OF_TOY, _OF_CHECKPOINTS = ({field.name for field in fields(one)} for one in (ToyOptions, EngineOptions))
+_OF_TOY, _OF_CHECKPOINTS = (set(one.names()) for one in (ToyOptions, EngineOptions))
 _OF_TOY, _OF_CHECKPOINTS = _OF_TOY - _OF_CHECKPOINTS, _OF_CHECKPOINTS - _OF_TOY
 _OF_SOURCE = _names(options.CommonOptions, options.Parallel) - _names(options.Selection) - {"from_"}
 _OF_TEXTS = _names(options.TextAndTarget) - {"no_special"}

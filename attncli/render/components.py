@@ -24,7 +24,7 @@ from attncli.render.legend import legend, ramp_line
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import token_list
-from attncli.render.sentence import QUERY, head_lines, sentence
+from attncli.render.sentence import QUERY, head_lines, height, sentence
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.top_keys import drawn_cells, top_keys
 from attncli.trace.trace import Trace, sequences
@@ -69,7 +69,7 @@ class MatrixFrame(NamedTuple):
         return self.blind[[self.layer.heads.index(head)]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Components:
     """The parts of a trace's view."""
 
@@ -86,24 +86,32 @@ class Components:
     @cached_property
     def frames(self) -> list[MatrixFrame]:
         """Where each layer is drawn."""
-        return [self._frame(layer) for layer in self.trace.layers]
+        axes = {kind: self._axes(cells) for kind, cells in self._cells.items()}
+        return [self._frame(layer, self._cells[layer.kind], *axes[layer.kind]) for layer in self.trace.layers]
+
+    @cached_property
+    def _cells(self) -> dict[str, Cells]:
+        """Which cells of each kind of layer are shown."""
+        layers = {layer.kind: layer for layer in self.trace.layers}
+        return {kind: self.view.cells(self.trace, layer) for kind, layer in layers.items()}
 
     @cached_property
     def longest(self) -> int:
         """How many rows or columns the largest matrix has."""
-        return max(max(len(frame.rows), len(frame.columns)) for frame in self.frames)
+        return max(max(len(cells.rows), len(cells.columns)) for cells in self._cells.values())
 
     @property
     def has_one_row(self) -> bool:
         """Whether a single query is shown."""
         return all(len(frame.rows) == 1 for frame in self.frames)
 
-    def _frame(self, layer: LayerTrace) -> MatrixFrame:
-        cells = self.view.cells(self.trace, layer)
+    def _axes(self, cells: Cells) -> tuple[Axis, Axis]:
+        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, self.trace.predicted)
+        return rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
+
+    def _frame(self, layer: LayerTrace, cells: Cells, rows: Axis, columns: Axis) -> MatrixFrame:
         blind = layer.fully_masked(cells.rows)
-        predicted = self.trace.predicted
-        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, predicted).marking(blind)
-        return MatrixFrame(layer, cells, blind, rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette))
+        return MatrixFrame(layer, cells, blind, rows.marking(blind), columns)
 
     @cached_property
     def labels(self) -> dict[HeadKey, tuple[Label, ...]]:
@@ -187,15 +195,12 @@ class Components:
         ramp = [ramp_line(self.scale, palette, self.width, 1)] if has_legend and palette.has_color else []
         header = flowing([title, *ramp], self.room)
 
-        def drawn(count: int, most: int | None) -> Block:
-            return sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)
-
-        above, each = (0, 1) if palette.has_color else (1, 2)  # the sentence itself, or colours
+        above = 0 if palette.has_color else 1  # the sentence itself
         left = max(lines - len(header.lines), 1)
-        whole = len(drawn(1, None).lines) // each
+        whole = height(tokens, heads[0], palette, self.room, marks)
         most = max(min(whole, left // (min(len(heads), _FEW_HEADS) + above)), 1)
         count = min(max(left // most - above, 1), len(heads))
-        return stack([header, drawn(count, most)]), count
+        return stack([header, sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)]), count
 
     @cached_property
     def scale(self) -> Scale:

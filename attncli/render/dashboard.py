@@ -25,7 +25,7 @@ _SENTENCE = 7  # lines that it may take before it leaves half of them to larger 
 _TOP_KEYS = 5  # of the one query that is shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dashboard:
     """As much of a trace as one screen has room for."""
 
@@ -150,13 +150,15 @@ class Dashboard:
         above, needed = 0, 1 + (longest > LONG) * ((room < 100) + (room < 60))
         while above < needed:
             above = needed
-            (shown, needed), note = fit_with_note(partial(self._plan, above), self.lines, self._lines_of)
-        return shown, note
+            (words, layouts, proof), note = fit_with_note(partial(self._plan, above), self.lines, self._lines_of)
+            maps = [group.drawn(self.components, one) for group, one in zip(self._groups, layouts, strict=False)]
+            needed = max(len(each.lines) - one.lines for each, one in zip(maps, layouts, strict=True))
+        return [*words, *maps, *proof], note
 
-    def _plan(self, above: int, lines: int) -> tuple[tuple[list[Block], int], str]:
-        """Return what stands on so many lines, where some of them stand above the maps of each group, and the note.
+    def _plan(self, above: int, lines: int) -> tuple[tuple[list[Block], list[GridLayout], list[Block]], str]:
+        """Return what stands before the maps, how they are laid out, what stands below them, and the note.
 
-        How many lines do stand there is the second number.
+        Together they take so many lines, where some of them stand above the maps of each group.
         """
         left = lines + 1 - cost(self._head)  # no blank line below the last part
         least = ((WIDE,), (NARROW,), (self._groups[0].small,))
@@ -179,9 +181,7 @@ class Dashboard:
         facts += ["blocks of cells"] * any(one.pool != (1, 1) for one in layouts)
         is_cut = (tokens, shapes, len(digits)) != (self._tokens[:1], self._shapes, not self._has_several)
         facts = facts or _NUMBERS_LEFT_OUT * is_cut
-        maps = [group.drawn(self.components, one) for group, one in zip(self._groups, layouts, strict=False)]
-        needed = max(len(each.lines) - one.lines for each, one in zip(maps, layouts, strict=True))
-        return ([*self._head, *words, *digits, *maps, *proof], needed), self._note(facts)
+        return ([*self._head, *words, *digits], layouts, proof), self._note(facts)
 
     def _layouts(self, lines: int, above: int, cells: Sequence[GridCell] | None = None) -> list[GridLayout]:
         """Return how the maps of each group are drawn.

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -11,7 +10,7 @@ import typer
 from refusals import USAGE, refused
 
 from attncli.analysis.learn import LESSONS
-from attncli.checkpoints.options import EngineOptions, LoadOptions, TokenizerOptions, ToyOptions
+from attncli.checkpoints.options import EngineOptions, LoadOptions, OptionValues, TokenizerOptions, ToyOptions
 from attncli.checkpoints.signatures import SourceKeywords
 from attncli.cli import options
 from attncli.cli.applicability import TABLE
@@ -36,13 +35,13 @@ def texts_of(kind: Any) -> set[str]:
 
 
 def test_the_groups_are_the_options_of_the_sources() -> None:
-    expected = {
+    expected: dict[type[OptionValues], set[str]] = {
         LoadOptions: names(options.Load) | {"chat"},
         EngineOptions: names(options.Engine) | {"chat"},
         ToyOptions: names(options.Toy) | {"offline"},
         TokenizerOptions: names(options.HubOptions) | {"chat", "truncate"},
     }
-    assert {kind: {field.name for field in fields(kind)} for kind in expected} == expected  # type: ignore[arg-type]
+    assert {kind: set(kind.names()) for kind in expected} == expected
 
 
 def test_the_command_line_and_python_have_the_same_options_and_choices() -> None:

@@ -251,7 +251,7 @@ class CallGroup:
 def _with_layers(traces: Sequence[Trace], module: str | None) -> Trace:
     """Return one Trace of several that have the same positions, numbering their layers."""
     layers = tuple(replace(layer, layer=index) for index, trace in enumerate(traces) for layer in trace.layers)
-    source = replace(traces[0].source, model=module or None, layers=len(layers))
+    source = traces[0].source._replace(model=module or None, layers=len(layers))
     return replace(traces[0], source=source, layers=layers)
 
 

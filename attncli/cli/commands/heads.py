@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +34,6 @@ _AROUND = 8  # lines of a screen around the rows of a table
 _METRICS: dict[str, Metric] = {name: name for name in NAMES}
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class MetricChoice(Options):
     """What is shown of the heads, and in which order."""
 
@@ -125,9 +124,9 @@ def heads(
     is_toy = any(True for _ in request.toy.explicit_values()) or request.texts.target is not None
     if request.model is None and request.from_ is None and not is_toy:
         has_own = choice.induction or choice.pairs is not None
-        is_bare = request.texts == options.TextAndTarget() and not has_own and not is_piped_in()
-        texts = replace(request.texts, text=[_EXAMPLE]) if is_bare else request.texts
-        request = replace(request, model="demo", texts=texts)
+        is_bare = not (any(request.texts.explicit_values()) or has_own or is_piped_in())
+        texts = request.texts.changed(text=[_EXAMPLE]) if is_bare else request.texts
+        request = request.changed(model="demo", texts=texts)
     if choice.pairs is not None:
         _pairs(environment, request, parallel.workers, choice, output, precision, colormap)
         return
@@ -187,7 +186,7 @@ def _pairs(
     assert choice.pairs is not None
     texts = read_pairs(choice.pairs)
     kind = request.selection.kind or kind_of(texts)
-    request = replace(request, selection=replace(request.selection, kind=kind))
+    request = request.changed(selection=request.selection.changed(kind=kind))
     task = partial(score_pairs, texts={text.number: text for text in texts})
     stats = PairStats()
     stream = _stream(environment, request, task, workers, [*paired_items(texts)])

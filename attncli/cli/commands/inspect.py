@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from attncli.trace.view import View
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class Inspection(Options):
     """What a model writes on, and where the parts of a folder are computed."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -33,7 +32,6 @@ From = Annotated[Path | None, options.input_option("Read the mask of a saved tra
 _SIZE = re.compile(r"([1-9][0-9]{0,8})(?:x([1-9][0-9]{0,8}))?")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
 class MaskInput(Options):
     """How large a mask is, and what its values say."""
 

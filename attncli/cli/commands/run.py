@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,7 +122,7 @@ def run(
         return ExitCode.FINDINGS if is_failed and not no_fail else ExitCode.OK
 
     # The program may go to another folder.
-    output = replace(output, output=None if output.file is None else str(output.file.absolute()))
+    output = output.changed(output=None if output.file is None else str(output.file.absolute()))
     if save is not None:
         try:
             save.mkdir(parents=True, exist_ok=True)
