@@ -24,7 +24,7 @@ from attncli.render.legend import legend, ramp_line
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import token_list
-from attncli.render.sentence import QUERY, head_lines, sentence
+from attncli.render.sentence import QUERY, distant_keys, head_lines, sentence
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.top_keys import drawn_cells, top_keys
 from attncli.trace.trace import Trace, sequences
@@ -170,22 +170,28 @@ class Components:
     def sentence(self, frames: Sequence[MatrixFrame], lines: int, has_legend: bool = False) -> tuple[Block, int]:
         """Return what the last query attends to, on the colours of the weights, and how many heads are shown.
 
-        As many heads are shown as so many lines have room for, those first that say most. Of a long sentence rather
-        the heaviest tokens for four heads than all of them for one.
+        As many heads are shown as so many lines have room for, those first with most weight on one key that was
+        chosen, or is distant. Of a long sentence rather the heaviest tokens for four heads than all of them for one.
         """
         frame, palette = frames[0], self.palette
         query, columns = frame.cells.rows[-1], frame.cells.of_columns
         tokens = [frame.cells.column_tokens[place] for place in frame.cells.columns]
         is_one = frame.cells.row_tokens == frame.cells.column_tokens
         marks = {place: QUERY for place, token in enumerate(tokens) if is_one and token.index == query}
+        place = query if is_one else None
+        keys = list(frame.cells.columns) if self.view.keys else distant_keys(frame.cells.column_tokens, place)
         heads = [
             line._replace(weights=line.weights[columns], allowed=line.allowed[columns])
-            for line in head_lines([one.layer for one in frames], query, self.labels)
+            for line in head_lines([one.layer for one in frames], query, keys, self.labels)
         ]
         verb = "attends to" if frame.layer.measure == "weights" else f"has {frame.layer.measure} from"
         title = [Segment(f"{frame.rows.indices[-1]} {frame.rows.labels[-1]}", BOLD), Segment(f" {verb}", DIM)]
-        ramp = [ramp_line(self.scale, palette, self.width, 1)] if has_legend and palette.has_color else []
-        header = flowing([title, *ramp], self.room)
+        more = [ramp_line(self.scale, palette, self.width, 1)] if has_legend and palette.has_color else []
+        if has_legend and len(heads) > 1:
+            which = "these keys" if len(tokens) > 1 else f"key {tokens[0].label}"
+            order = f"largest {frame.layer.measure} on {which if self.view.keys else 'a distant token'} first"
+            more.append([Segment(palette.label(order), DIM)])
+        header = flowing([title, *more], self.room)
 
         def drawn(count: int, most: int | None) -> Block:
             return sentence(tokens, heads[:count], palette, self.scale, self.room, marks, most)

@@ -85,7 +85,8 @@ class Dashboard:
     def _note(self, facts: Sequence[str]) -> str:
         """Return a line that says what is shown, and what shows the rest; empty where that is everything."""
         begin = f"{self.components.longest} tokens: " if self.components.longest > LONG else ""
-        choose = "--head, --layer or --query narrows it" if self._has_several else "--head or --query narrows it"
+        ways = ["--head", *["--layer"] * self._has_several, *["--query"] * (not self.components.has_one_row)]
+        choose = f"{' or '.join(filter(None, (', '.join(ways[:-1]), ways[-1])))} narrows it"
         shown = facts[0] if facts == _NUMBERS_LEFT_OUT else f"showing {' and '.join(facts)}"
         return f"{begin}{shown} to fit the screen. --all shows everything; {choose}." if facts else ""
 
@@ -103,7 +104,7 @@ class Dashboard:
         parts, frames = self.components, self._alike
         every = sum(len(frame.layer.heads) for frame in parts.frames)
         sentence, heads = parts.sentence(frames, lines - cost(self._head), has_legend=True)
-        facts = [f"{heads} of {every} heads (those with most to say)"] * (heads < every)
+        facts = [f"{heads} of {every} heads"] * (heads < every)
         keys = [] if self._has_several else [parts.ranked(frames[0], _TOP_KEYS)]
         return self._with_words([sentence], keys, lines), self._note(facts)
 

@@ -41,7 +41,7 @@ def test_without_a_head_every_head_has_a_line_and_stderr_says_how_to_see_one(att
     ran, documents = attn(*CELL), attn(*CELL, "-F", "json").json
     assert [document["head"] for document in documents] == [0, 1, 2, 3]
     best = max(documents, key=lambda document: document["weight"])["head"]
-    assert ran.err == f"attn: --head {best} takes the head with the largest weight apart\n"
+    assert ran.err == f"attn: --head {best} explains the strongest head\n"
     lines = [line.split() for line in ran.out.splitlines()[6:]]
     assert [line[0] for line in lines] == ["0", "1", "2", "3"]
     assert [line[3] for line in lines] == [f"{document['weight']:.4f}" for document in documents]

@@ -111,7 +111,7 @@ def inspect(
         elif is_figure:
             _write_figure(environment, stream.values(), view, output, chosen, colormap, size)
         elif form is None:
-            _draw(environment, stream.values(), view, output, chosen, colormap, request.mask is not None)
+            _draw(environment, stream.values(), view, output, chosen, colormap, request)
         else:
             write_results(environment, stream, view, form, output.file)
         failures = stream.failures
@@ -181,15 +181,20 @@ def _draw(
     output: options.TraceOutput,
     chosen: str,
     colormap: str,
-    has_mask: bool,
+    request: options.CommonOptions,
 ) -> None:
     from attncli.render.inspect import Layout
+    from attncli.trace.selection import layer_and_heads
+
+    has_layer = request.from_ is not None or layer_and_heads(request.selection.layer, request.selection.head)[0]
 
     with output.view(environment, chosen, "inspect") as canvas:
         palette = canvas.palette(colormap)
         layout, before = None, 0
         for _, trace in traces:
-            if has_mask:
+            if view.queries and not has_layer and len(trace.layers) == 1 < trace.source.layers:
+                environment.note(f"layer 0 of {trace.source.layers}; --layer all looks in every layer")
+            if request.mask is not None:
                 from attncli.masks.effects import idle_notes
 
                 for note in idle_notes(layer.mask for layer in trace.layers):
