@@ -188,8 +188,8 @@ class Components:
         title = [Segment(f"{frame.rows.indices[-1]} {frame.rows.labels[-1]}", BOLD), Segment(f" {verb}", DIM)]
         more = [ramp_line(self.scale, palette, self.width, 1)] if has_legend and palette.has_color else []
         if has_legend and len(heads) > 1:
-            which = "these keys" if len(tokens) > 1 else f"key {tokens[0].label}"
-            order = f"largest {frame.layer.measure} on {which if self.view.keys else 'a distant token'} first"
+            which = "a distant token" if not self.view.keys else "one key" if len(tokens) > 1 else tokens[0].label
+            order = f"largest {frame.layer.measure.removesuffix('s')} on {which} first"
             more.append([Segment(palette.label(order), DIM)])
         header = flowing([title, *more], self.room)
 
