@@ -10,8 +10,9 @@ import typer
 
 from attncli.analysis.metric_names import NAMES, Metric
 from attncli.cli import options
-from attncli.cli.environment import Environment, is_piped_in
+from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
+from attncli.cli.sentences import MissingSentenceError, sentences
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, visible
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attncli.analysis.heads import HeadReport
+    from attncli.engines.source import CorpusItem
 
 _OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate")  # what a table of it has
 _EXAMPLE = "one two three four five one two three four five"  # which induction heads show themselves on
@@ -109,25 +111,31 @@ def heads(
             "metrics of each sentence"
         )
     chosen = output.chosen()
+    texts: Iterable[CorpusItem] | None = None
     is_toy = any(True for _ in request.toy.explicit_values()) or request.texts.target is not None
     if request.model is None and request.from_ is None and not is_toy:
-        is_bare = request.texts == options.TextAndTarget() and not choice.induction and not is_piped_in()
-        texts = replace(request.texts, text=[_EXAMPLE]) if is_bare else request.texts
-        request = replace(request, model="demo", texts=texts)
-    measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()))
+        request = replace(request, model="demo")
+    if request.model == "demo" and request.texts == options.TextAndTarget() and not choice.induction:
+        try:
+            texts = sentences(request.texts, environment)
+        except MissingSentenceError:
+            request = replace(request, texts=replace(request.texts, text=[_EXAMPLE]))
+            environment.note('a built-in sentence; attn heads "time flies like an arrow" measures yours')
+    measured, failures = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()), texts)
     report = choice.applied(measured, chosen in DRAWN)
     if chosen in DRAWN:
         from attncli.render.heads import head_parts, table_parts
 
         with output.view(environment, chosen, "heads") as canvas:
             palette = canvas.palette(colormap or "viridis")
+            height = canvas.height and canvas.height - environment.noted_lines
             parts: Iterable[RenderableType]
             if choice.sort or choice.top or output.all_:
-                if canvas.height is not None and choice.top is None:
-                    report = replace(report, heads=report.heads[: max(canvas.height - _AROUND, 1)])
+                if height is not None and choice.top is None:
+                    report = replace(report, heads=report.heads[: max(height - _AROUND, 1)])
                 parts = table_parts(report, choice.order, palette, canvas.table_width, precision)
             else:
-                parts = head_parts(report, choice.chosen, palette, canvas.width, canvas.height, precision)
+                parts = head_parts(report, choice.chosen, palette, canvas.width, height, precision)
             canvas.show(parts, report.source.title)
     elif chosen == "parquet":
         from attncli.formats.parquet import check_parquet, write_table
@@ -149,8 +157,12 @@ def _measured(
     workers: int | None,
     is_induction: bool,
     queries: tuple[str, ...],
+    texts: Iterable[CorpusItem] | None,
 ) -> tuple[HeadReport, int]:
-    """Return what is known of the heads after all sentences, and how many of these are bad."""
+    """Return what is known of the heads after all sentences, and how many of these are bad.
+
+    `texts` are in the place of the sentences that the options name.
+    """
     from attncli.analysis.heads import HeadStats
     from attncli.cli.loop import ResultStream, results_of, trace_job
     from attncli.corpus.jobs import measure
@@ -158,12 +170,15 @@ def _measured(
     from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
-    texts = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)] if is_induction else None
+    total = request.texts.last_number
+    if is_induction:
+        texts = repeated = [CorpusItem(*one) for one in enumerate(repeated_sequences(request.model), 1)]
+        total = len(repeated)
     job = trace_job(request, partial(measure, view=View(queries=queries), is_test=is_induction), "all")
     stream = ResultStream(
         environment,
         results_of(environment, request, job, texts=texts, workers=workers),
-        total=request.texts.last_number if texts is None else len(texts),
+        total=total,
         is_alone=request.is_alone,
         raises=is_induction,
         warns_once=True,
