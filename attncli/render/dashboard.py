@@ -21,6 +21,7 @@ from attncli.render.sections import headline, proof_line, shapes_line
 
 _NUMBERS_LEFT_OUT = ["numbers left out"]
 _LEAST_LINES = 8  # of a group of maps
+_LEAST_SENTENCE = 6  # lines with a blank one, of which narrower cells make room for it
 _SENTENCE = 7  # lines that it may take before it leaves half of them to larger maps
 _TOP_KEYS = 5  # of the one query that is shown
 
@@ -160,13 +161,15 @@ class Dashboard:
         How many lines do stand there is the second number.
         """
         left = lines + 1 - cost(self._head)  # no blank line below the last part
-        least = ((WIDE,), (NARROW,), (self._groups[0].small,))
-        layouts = next((found for cells in least if (found := self._layouts(left, above, cells))), [])
+        has_sentence = self.components.has_sentence(self._alike[0])
+        ways = [(left - _LEAST_SENTENCE, cell) for cell in (WIDE, NARROW) if has_sentence]
+        ways += [(left, cell) for cell in (WIDE, NARROW, self._groups[0].small)]
+        layouts = next((found for lines, cell in ways if (found := self._layouts(lines, above, (cell,)))), [])
         is_whole = bool(layouts)
         layouts = layouts or self._layouts(left, above)
         left -= _cost(layouts, above)
         parts, room = self.components, max(left // 2, min(left, _SENTENCE)) - 1
-        sentences = [parts.sentence(self._alike, room)[0]] if parts.has_sentence(self._alike[0]) else []
+        sentences = [parts.sentence(self._alike, room)[0]] if has_sentence else []
         sentence, tokens, shapes, proof = fit([sentences, self._tokens, self._shapes, self._proof], left)
         words = [*tokens, *shapes, *sentence]
         left -= cost([*words, *proof])
