@@ -144,7 +144,7 @@ def sentence(
     if palette.has_color:
         for line in lines:
             (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
-            styles = [*(palette.swatch(glyph.strip()) or style for glyph, style in cells), DIM]
+            styles = [*(palette.swatch(glyph.strip(), scale.is_signed) or style for glyph, style in cells), DIM]
             for number, pieces in enumerate(shown):
                 colored = [(Segment(gap, BOLD), Segment(text, styles[place])) for place, gap, text in pieces]
                 figures = [Segment(f" {number_text(line.weights[0], DIGITS)}")] if len(tokens) == 1 else []

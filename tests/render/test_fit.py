@@ -176,6 +176,19 @@ def test_the_legend_says_each_mark_of_the_halves_that_there_is() -> None:
     assert all(words in shown for words in ("▀", "blank masked", "0 exactly zero", "X NaN", "I infinite"))
 
 
+def test_weights_beyond_the_colours_have_a_mark_that_the_legend_explains() -> None:
+    weights = np.full((1, 3, 3), 0.4, np.float32)
+    vectors = np.zeros((1, 3, 2), np.float32)
+    notes = "+ more than 1", "- less than 0", "0 exactly zero"
+    for place, value in enumerate((1.5, -0.2, 0.0)):
+        weights[0, 2, :] = 0.4
+        weights[0, 2, place] = value
+        trace = trace_of(layer_of(vectors, vectors, recorded_scores=weights, recorded_weights=weights))
+        for palette, view in ((COLOUR, View()), (SHADES, View()), (COLOUR, View(queries=("2",)))):
+            shown, _ = screen(trace, palette, 100, 34, view)
+            assert [note in shown for note in notes] == [note == notes[place] for note in notes]
+
+
 def test_a_pair_of_texts_is_parted_between_characters_and_not_within_one() -> None:
     trace = attncli.inspect("a b c", pair="d e f g", num_heads=32, d_model=64, mask="none")
     (strip, *_) = maps_of(screen(trace, COLOUR, 80, 39)[0])
