@@ -269,23 +269,25 @@ class WhyPage:
     def _of_heads(self, names: str, room: int) -> tuple[list[Block], bool]:
         """Return the sentence and a table of all heads where both fit, else one of them for as many heads as fit.
 
-        Whether anything is left out is the second part.
+        Those with the largest weight come first. Whether anything is left out is the second part.
         """
-        every = len(self.explained)
-        cells = sorted((one for one in self.explained if isinstance(one, AttentionCell)), key=_prominence, reverse=True)
-        listed = self._cells_of_heads() if cells else self._rows_of_heads()
-        coloured, count = self._sentence(names, f" · {every} heads", room)
-        if lines_of([coloured, listed], self.sheet.room) <= room + 1 or not (count or cells):
+        cells = [one for one in self.explained if isinstance(one, AttentionCell)]
+        by_weight: Explained = tuple(sorted(self._rows, key=_prominence, reverse=True))
+        if is_cell := bool(cells):
+            by_weight = tuple(sorted(cells, key=_prominence, reverse=True))
+        ranked, every = replace(self, explained=by_weight), len(self.explained)
+        order = f"heads, largest weight {'' if is_cell else 'on a distant token '}first"
+        coloured, count = ranked._sentence(names, f" · {every} {order}", room)
+        listed = ranked._cells_of_heads() if is_cell else ranked._rows_of_heads()
+        if lines_of([coloured, listed], self.sheet.room) <= room + 1 or not (count or is_cell):
             return [coloured, listed], False
-        if not cells:
-            order = "heads, largest weight on a distant token first"
-            _, count = self._sentence(names, f" · {every} of {every} {order}", room)
+        if not is_cell:
             shown = f"{count} of " * (count < every)
-            return [self._sentence(names, f" · {shown}{every} {order}", room)[0]], True
+            return [ranked._sentence(names, f" · {shown}{every} {order}", room)[0]], True
         count = min(max(room - 3, _FEWEST), every)  # a line has their title, one is blank, one has the columns'
-        facts = f" · {f'{count} of ' * (count < every)}{every} heads, largest weight first"
+        facts = f" · {f'{count} of ' * (count < every)}{every} {order}"
         header = wrap_block(self.sheet.palette.fit(names), self.sheet.palette.fit(facts), self.sheet.width, None)
-        return [header, replace(self, explained=tuple(cells[:count]))._cells_of_heads()], count < every
+        return [header, replace(ranked, explained=ranked.explained[:count])._cells_of_heads()], count < every
 
     @cached_property
     def _facts(self) -> dict[str, list[str]]:

@@ -183,17 +183,15 @@ def _draw(
     colormap: str,
     request: options.CommonOptions,
 ) -> None:
+    from attncli.cli.loop import first_layer_note
     from attncli.render.inspect import Layout
-    from attncli.trace.selection import layer_and_heads
-
-    has_layer = request.from_ is not None or layer_and_heads(request.selection.layer, request.selection.head)[0]
 
     with output.view(environment, chosen, "inspect") as canvas:
         palette = canvas.palette(colormap)
         layout, before = None, 0
         for _, trace in traces:
-            if view.queries and not has_layer and len(trace.layers) == 1 < trace.source.layers:
-                environment.note(f"layer 0 of {trace.source.layers}; --layer all looks in every layer")
+            if view.queries and (note := first_layer_note(request, trace)):
+                environment.note(note)
             if request.mask is not None:
                 from attncli.masks.effects import idle_notes
 

@@ -37,17 +37,19 @@ def why(
 ) -> None:
     """Explain why a query attends to a key, stage by stage, in numbers that add up.
 
-    One head is shown from q·k, a sum over dimensions, to the key's contribution. Several heads have a line each.
-    Without --key attn lists all keys of the query by weight. A word of several pieces is its last piece.
+    One head is shown from q·k, a sum over dimensions, to the key's contribution. Several heads have a line each,
+    the largest weight first. Without --key attn lists all keys of the query by weight. A word of several pieces
+    is its last piece.
 
     Examples:
     attn why "time flies" --query flies --key time --head 3
+    attn why -m demo "time flies like an arrow" --query arrow --key time --layer all
     attn why -m demo "time flies like an arrow" --query 4 --layer 1
     """
     from attncli.analysis.cell import AttentionRow
     from attncli.analysis.warnings import warnings_of_rows
     from attncli.analysis.why import explain
-    from attncli.cli.loop import traces_of
+    from attncli.cli.loop import first_layer_note, traces_of
 
     for name, values in (("query", query or ()), ("key", key or ())):
         if len(values) > 1:
@@ -58,7 +60,7 @@ def why(
     (trace,) = traces_of(environment, request, only="attn why explains")
     explained = explain(trace, query[0], key[0] if key else None)
     pieces = [trace.query_tokens.pieces_note(query[0]), *([trace.key_tokens.pieces_note(key[0])] if key else [])]
-    for note in (notes := [*filter(None, pieces)]):
+    for note in (notes := [*filter(None, [*pieces, first_layer_note(request, trace)])]):
         environment.note(note)
     for warning in warnings_of_rows(trace, [one if isinstance(one, AttentionRow) else one.row for one in explained]):
         environment.note(f"warning: {warning}")
