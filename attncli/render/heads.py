@@ -13,7 +13,7 @@ from rich.text import Text
 
 from attncli.analysis.heads import HeadReport, HeadSummary
 from attncli.analysis.labels import LABELS, LEAST, MIXED, WEIGHTS
-from attncli.analysis.metric_names import MEANINGS, Metric
+from attncli.analysis.metric_names import MEANINGS, UNITS, Metric
 from attncli.render.axes import Axis
 from attncli.render.block import (
     COMFORTABLE,
@@ -42,7 +42,6 @@ _CELLS = (14, 10, 6, 3, 2)  # characters of a head on the grid of labels, the la
 _SHORT = {"previous": "prev", "duplicate": "dup", "induction": "ind", "separator": "sep"}
 _LETTERS = {"sink": "k", "separator": "e", "mixed": "·"}  # where another label begins with the same letter
 _MAPS: tuple[Metric, ...] = ("previous", "induction", "sink", "self", "duplicate", "entropy")  # below the labels
-_UNITS = {"entropy": "nats", "effective_keys": "keys", "distance": "positions", "max_score": "score"}
 _LABEL_UNITS = {"local": " positions", "broad": " keys"}
 _STRONGEST, _NARROWEST = 19, 34  # cells of the names of heads, and of all of a table of labels
 _GAP = 3
@@ -284,20 +283,20 @@ def _maps(
 
 def _scale(name: Metric, maps: Sequence[HeadMap]) -> Scale:
     """Return the colours of a metric: of a weight they end at 1, of anything else at the largest number."""
-    return scale_of(maps) if name in _UNITS else Scale.up_to(1.0, "sqrt")
+    return scale_of(maps) if name in UNITS else Scale.up_to(1.0, "sqrt")
 
 
 def _range(name: Metric, one: HeadMap) -> str:
     finite = one.values[np.isfinite(one.values)]
     if not finite.size:
         return f"{UNDEFINED} not defined"
-    return "–".join(number_text(end, 2) for end in (finite.min(), finite.max())) + f" {_UNITS.get(name, '')}"
+    return "–".join(number_text(end, 2) for end in (finite.min(), finite.max())) + f" {UNITS.get(name, '')}"
 
 
 def _legend(report: HeadReport, names: Sequence[Metric], palette: Palette, width: int | None) -> Block:
     """Return what the colours of weights mean; the range of any other metric stands in its title."""
     parts = []
-    if not set(names) <= set(_UNITS):
+    if not set(names) <= set(UNITS):
         title = "mean weight" + f" over {_over(report)}" * (report.sentences > 1)
         parts = [[Segment(title, BOLD), Segment("  "), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]]
     values = [head.metrics[name] for head in report.heads for name in names]
