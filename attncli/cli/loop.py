@@ -76,6 +76,15 @@ def open_source(environment: Environment, options: CommonOptions, job: TraceJob[
     return source
 
 
+def first_layer_note(options: CommonOptions, trace: Trace) -> str:
+    """Return that a model has other layers too, where nobody chose one; else nothing."""
+    from attncli.trace.selection import layer_and_heads
+
+    has_layer = options.from_ is not None or layer_and_heads(options.selection.layer, options.selection.head)[0]
+    is_first = not has_layer and [layer.label for layer in trace.layers] == [0] and trace.source.layers > 1
+    return f"layer 0 of {trace.source.layers}; --layer all looks in every layer" if is_first else ""
+
+
 def workers_on_device(load: Load, workers: int | None) -> int | None:
     """Return how many processes work; one device has one copy of the weights, so there it is 1 unless more are set."""
     is_device = load.device not in (None, "cpu") or load.device_map is not None

@@ -64,7 +64,7 @@ def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Te
     cautions = dict[str, None]()
     for details in (source.details for source in sources if source.kind == "toy"):
         drawn = "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
-        cautions[f"random {drawn}: shapes and arithmetic are real, patterns mean nothing"] = None
+        cautions[f"random {drawn}: patterns mean nothing; -m demo is a trained model"] = None
     return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in cautions)])
 
 

@@ -98,7 +98,8 @@ def test_what_is_no_text_is_one_sentence(attn: Run, name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "reason"),
     [
-        ([], b"", 5, "standard input holds no sentence; expected one a line"),
+        ([], b"", 2, 'give a sentence, such as "time flies like an arrow", or --file sentences.txt'),
+        (["-"], b"", 5, "standard input holds no sentence; expected one a line"),
         (["-"], b"\n\r\n\n", 5, "standard input holds no sentence; expected one a line"),
         (["--whole"], b"\n\r\n\n", 5, "standard input holds no sentence; expected one a line"),
         (["--whole"], LATIN, 5, "it is not UTF-8 at byte 20; convert standard input to UTF-8 first"),
