@@ -61,12 +61,15 @@ class ModuleCalls:
     masks: set[str] = field(default_factory=set)  # in words; two at most, as more are not shown
     counts: dict[tuple[str, str], FindingCount] = field(default_factory=dict)  # by code and severity
     first: AttentionCall | None = None  # copies of the first call, where they are kept
+    padded_row: int = 0  # the first batch row of the first call that has padding
     irregular: CallMask | None = None  # the last mask that follows no rule
     changes: int = 0  # how often that was another one than before, the first one counted
 
     def count(self, call: AttentionCall, mask: CallMask | None, unread: str | None) -> None:
         """Take in a call."""
         ranges = [StepRange(size, size) for size in call.shape]
+        if not self.calls and mask is not None and mask.rule.padded:
+            self.padded_row = mask.rule.padded[0]
         if self.calls:
             pairs = zip(self.sizes, call.shape, strict=True)
             ranges = [StepRange(min(own.least, size), max(own.most, size)) for own, size in pairs]
@@ -240,7 +243,7 @@ class CallGroup:
         if any(one.severity == "error" for one in self.findings):
             return None  # which comes first
         *_, queries, keys = self.tracks[0].shape
-        message = f"{self.mask} mask" if len(rules) == 1 else f"the mask {self.mask}"
+        message = f"{self.mask.partition(' (')[0].partition(', ')[0]} mask" if len(rules) == 1 else "several masks"
         if queries == keys:
             message += ": queries see later keys, which is wrong in a decoder"
             if {_unpadded(rule) for rule in rules} == {"full"}:

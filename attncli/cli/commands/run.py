@@ -99,7 +99,7 @@ def run(
         if folder is None:
             rows = [each for each in rows if str(each.place) == str(row.place)]
             first = [f"attn run --place {shlex.quote(str(row.place))} --save calls {again}"]
-        index = 0 if finding.comparison is None else finding.comparison.batch_row
+        index = row.tracks[0].padded_row if finding.comparison is None else finding.comparison.batch_row
         file = shlex.quote(str(_trace_file(folder or Path("calls"), rows, row, index)))
         is_of_mask = finding.code in (*MASK_CODES, "not checked")
         return [*first, f"attn {'mask show' if is_of_mask else 'inspect'} --from {file}"]

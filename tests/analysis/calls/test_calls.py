@@ -287,7 +287,7 @@ def unchecked(*calls: AttentionCall) -> str:
 @pytest.mark.parametrize(("call", "message", "advice"), [
     (sdpa(), "full mask: queries see later keys, which is wrong in a decoder",
      "give --expect causal for a decoder, --expect full for an encoder"),
-    (sdpa(padding()), "pad (rows 1-2 of 3) mask: queries see later keys, which is wrong in a decoder",
+    (sdpa(padding()), "pad mask: queries see later keys, which is wrong in a decoder",
      'give --expect "causal & pad" for a decoder, --expect pad for an encoder'),
     (sdpa(size=(B, 4, T)), "full mask", "give --expect EXPR to check it"),
     (sdpa(mask_argument(~CAUSAL.tril(-3) & ~CAUSAL.tril(-3).T)), "band(2,2) mask: queries see later keys, which is "
