@@ -149,7 +149,7 @@ def test_expect_ends_with_1_where_a_call_is_not_as_expected(train: Path) -> None
     assert f"--> model.py:15 in Block.attend (layers.0-2)\n  15 | {line}\n28 of 64 cells differ" in wrong.stderr
     save, show = (line.strip() for line in wrong.stderr.partition("more: ")[2].splitlines()[:2])
     assert save == "attn run --place model.py:15 --save calls train.py"
-    assert show == "attn mask show --from calls/01-model.py-15-Block.attend-row0.safetensors"
+    assert show == "attn mask show --from calls/01-model.py-15-row0.safetensors"
     for command in (save, show):  # without --expect nothing is wrong there
         assert forked(*command.split()[1:]).returncode == 0
     assert run("--expect", "full", "--no-fail", "train.py").returncode == 0
@@ -261,7 +261,7 @@ def test_files_are_where_the_program_began(train: Path) -> None:
         for number, place in ((1, "15-Block.attend"), (2, "28-Pooler.forward"))
         for row in range(3)
     ]
-    shown = forked("inspect", "--from", "saved/01-model.py-15-Block.attend-row1.safetensors", "--layer", "2")
+    shown = forked("inspect", "--from", "saved/01-model.py-15-row1.safetensors", "--layer", "2")
     assert shown.returncode == 0, shown.stderr
     assert "mask causal" in shown.stdout
 

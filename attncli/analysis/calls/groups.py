@@ -246,9 +246,10 @@ class CallGroup:
         message = f"{self.mask.partition(' (')[0].partition(', ')[0]} mask" if len(rules) == 1 else "several masks"
         if queries == keys:
             message += ": queries see later keys, which is wrong in a decoder"
-            if {_unpadded(rule) for rule in rules} == {"full"}:
-                decoder, encoder = ("causal", "full") if rules == {"full"} else ('"causal & pad"', "pad")
-                advice = f"give --expect {decoder} for a decoder, --expect {encoder} for an encoder"
+            decoder, encoder = ('"causal & pad"', "pad") if any("pad" in rule for rule in rules) else ("causal", "full")
+            is_full = {_unpadded(rule) for rule in rules} == {"full"}
+            advice = f"give --expect {decoder} for a decoder, "
+            advice += f"--expect {encoder} for an encoder" if is_full else "or the mask that you expect"
         return Finding("not checked", "note", message, advice=advice)
 
     @property

@@ -14,7 +14,7 @@ import typer
 from attncli.cli import options
 from attncli.cli.environment import Environment, print_error
 from attncli.cli.groups import argument
-from attncli.errors import AttnError, ExitCode, InputError, UsageError
+from attncli.errors import AttnError, ExitCode, InputError, LoadError, UsageError, require
 from attncli.text import plural, visible
 
 if TYPE_CHECKING:
@@ -157,7 +157,16 @@ def _left_out(calls: Calls) -> list[str]:
         return [f"no attention ran at the places of --place. {plural(calls.left_out, 'call')} ran elsewhere"]
     from attncli.recording.call import LOOKED_FOR
 
-    return [f"no attention was seen. attn looks for {LOOKED_FOR}"]
+    return [_without_torch() or f"no attention was seen. attn looks for {LOOKED_FOR}"]
+
+
+def _without_torch() -> str:
+    """Return that the Python which runs the program has no torch; nothing where it has."""
+    try:
+        require("attn run", "torch")
+    except LoadError as error:
+        return str(error)
+    return ""
 
 
 def _write(calls: Calls, output: options.StderrOutput, chosen: str, stderr: Environment, commands: _Commands) -> None:
@@ -179,7 +188,7 @@ def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, std
     for note in prover.notes:
         stderr.note(note)
     if not prover.proofs and not prover.notes:
-        stderr.note("nothing is proved: no module of torch that computes attention ran")
+        stderr.note(_without_torch() or "nothing is proved: no module of torch that computes attention ran")
     if chosen == "json":
         from attncli.formats.documents import write_proofs
 
@@ -194,9 +203,8 @@ def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, std
 
 
 def _trace_file(folder: Path, rows: Sequence[CallGroup], row: CallGroup, index: int) -> Path:
-    """Return where the trace of a batch row is saved, by the number of its place in the table, and its name."""
-    place = f"{row.place}-{row.place.function}"
-    name = "".join(one if one.isalnum() or one in "._-" else "-" for one in place).strip("-")[-100:]
+    """Return where the trace of a batch row is saved, by the number of its place in the table, and its line."""
+    name = "".join(one if one.isalnum() or one in "._-" else "-" for one in str(row.place)).strip("-")[-100:]
     batch = f"-row{index}" if row.tracks[0].shape[0] > 1 else ""
     return folder / f"{rows.index(row) + 1:02}-{name}{batch}.safetensors"
 

@@ -291,7 +291,7 @@ def unchecked(*calls: AttentionCall) -> str:
      'give --expect "causal & pad" for a decoder, --expect pad for an encoder'),
     (sdpa(size=(B, 4, T)), "full mask", "give --expect EXPR to check it"),
     (sdpa(mask_argument(~CAUSAL.tril(-3) & ~CAUSAL.tril(-3).T)), "band(2,2) mask: queries see later keys, which is "
-     "wrong in a decoder", "give --expect EXPR to check it"),
+     "wrong in a decoder", "give --expect causal for a decoder, or the mask that you expect"),
 ])  # fmt: skip
 def test_a_mask_that_shows_later_keys_is_ok_only_where_it_is_expected(
     call: AttentionCall, message: str, advice: str
