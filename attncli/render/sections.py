@@ -15,7 +15,7 @@ from attncli.analysis.metrics import head_metrics
 from attncli.render.block import Block, Column, block, cell, flowing, hstack, in_lines, stack, table
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.text import plural
+from attncli.text import plural, short_name
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token
 from attncli.trace.trace import Provenance, Trace
@@ -88,7 +88,7 @@ def numbers_of(source: Provenance) -> list[str]:
     details = source.details
     if source.kind != "toy":
         is_native = details.get("engine") == "native"
-        adapted = [f"{details['adapter']} adapter on {details['base']}"] if "base" in details else []
+        adapted = [f"{details['adapter']} adapter on {short_name(details['base'])}"] if "base" in details else []
         form = [f"weights: {details['weights']}"] if "weights" in details else []
         return [*adapted, *form, f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
     facts = [f"{details['positions']} positions"] if details["positions"] != "none" else []
