@@ -114,9 +114,8 @@ class OutputChange(NamedTuple):
         calls: how many attention calls there had been before it, and with it.
         by_position: the largest change of each position; None where it gives no vector for each.
         by_row: the largest change of each row of the batch.
-        size: the largest number that it gave before.
+        size: the largest number that it gave before, if anything changed.
         eps: the distance from 1 to the next number of its type.
-        is_flat: whether rows and positions are one axis.
         relative: the largest change of a vector, relative to its length; NaN where it is none.
     """
 
@@ -128,7 +127,6 @@ class OutputChange(NamedTuple):
     by_row: Float[np.ndarray, " B"]
     size: float
     eps: float
-    is_flat: bool
     relative: float = np.nan
 
 
@@ -270,7 +268,7 @@ class Forward:
             if before is not None:
                 values, together = own.laid_out(output.values), self.layout.laid_out(before.values)
                 if values is not None and together is not None and values.shape[2] == together.shape[2]:
-                    changes.append(_change(output, values, together[rows, positions], False))
+                    changes.append(_change(output, values, together[rows, positions]))
 
         self._run(_mapped(cut, self.arguments), None, compare)
         return changes
@@ -307,38 +305,39 @@ class Forward:
         for layout in (self.layout, *self.others):
             one, other = (layout.laid_out(each, is_of_channels) for each in (output.values, before.values))
             if one is not None and other is not None:
-                return _change(output, one, other, output.values.dim() == 2 and layout.batch * layout.length > 1)
+                return _change(output, one, other)
         # A row for each expert's token would look like a row of the batch, but of the model's own output.
         is_of_rows = output.values.dim() > 2 or output.module is self.module
         if output.values.shape[0] != self.layout.batch or self.layout.is_time_first or not is_of_rows:
             return None
-        by_row = _differences(output.values.flatten(1), before.values.flatten(1))
-        eps = torch.finfo(before.values.dtype).eps
-        return OutputChange(*_named(output), None, by_row, _size(before.values), eps, False)
+        return _change(output, output.values.flatten(1)[:, None], before.values.flatten(1)[:, None])._replace(
+            by_position=None
+        )
 
 
-def _named(output: ModuleOutput) -> tuple[OutputName, type[nn.Module], str, tuple[int, int]]:
-    return output.name, type(output.module), output.place, output.calls
-
-
-def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor, is_flat: bool) -> OutputChange:
+def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor) -> OutputChange:
     by_position = _differences(one, other)
+    size = _size(other) if by_position.any() else 0.0
     eps = torch.finfo(other.dtype).eps
-    return OutputChange(*_named(output), by_position, by_position.max(axis=1), _size(other), eps, is_flat)
+    name, module, place, calls = output[:4]
+    return OutputChange(name, type(module), place, calls, by_position, by_position.max(axis=1), size, eps)
 
 
-def _differences(one: torch.Tensor, other: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return the largest difference along the last axis; NaN beside NaN is none."""
-    if one.shape[-1] == 0:
-        return np.zeros(one.shape[:-1])
-    precise = torch.promote_types(other.dtype, torch.float32)
-    a, b = one.detach().to(precise), other.to(precise)
-    is_same = (a == b) | (a.isnan() & b.isnan())
-    return to_numpy(torch.where(is_same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf)).amax(dim=-1))
+def _differences(one: torch.Tensor, other: torch.Tensor) -> Float[np.ndarray, "B T"]:
+    """Return the largest difference of each vector `[B, T, F]`; NaN beside NaN is none."""
+    found = np.zeros(one.shape[:2])
+    is_changed = (one != other).any(dim=2)
+    if is_changed.any():
+        precise = torch.promote_types(other.dtype, torch.float32)
+        a, b = (each.detach()[is_changed].to(precise) for each in (one, other))
+        is_same = (a == b) | (a.isnan() & b.isnan())
+        change = torch.where(is_same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf)).amax(dim=-1)
+        found[to_numpy(is_changed)] = to_numpy(change)
+    return found
 
 
 def _size(values: torch.Tensor) -> float:
-    return float(torch.where(values.isfinite(), values, 0.0).abs().max()) if values.numel() else 0.0
+    return float(torch.where(values.isfinite(), values, 0.0).abs().max())
 
 
 def _is_of_channels(module: nn.Module) -> bool:
@@ -626,7 +625,7 @@ def changes_in_row(
                 precise = torch.promote_types(other.dtype, torch.float32)
                 change, length = (each.to(precise).norm(dim=-1) for each in (one.to(precise) - other, other))
                 relative = (change / length.clamp_min(torch.finfo(torch.float32).tiny)).max()  # NaN stays
-                yield _change(output, one, other, False)._replace(relative=float(relative))
+                yield _change(output, one, other)._replace(relative=float(relative))
 
 
 def _axes_of_row(shape: Sequence[int], length: int) -> tuple[int, int] | None:
