@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Unpack
+from typing import Literal, Unpack
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.checkpoints.signatures import InspectKeywords, spelling_out
 from attncli.engines import inspect, open_source
 from attncli.errors import InputMismatchError, UsageError
 from attncli.text import visible
+from attncli.trace.layout import find_positions
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
 
@@ -79,8 +80,8 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
     for layer in trace.layers:
         query_tokens, key_tokens = trace.sides(layer)
         try:
-            place = _the_token(query_tokens, query, "query")
-            other = None if key is None else _the_token(key_tokens, key, "key")
+            place = _the_token(trace, query_tokens, query, "query")
+            other = None if key is None else _the_token(trace, key_tokens, key, "key")
         except InputMismatchError as error:  # another kind of attention may have such a token
             first_error = first_error or error
             continue
@@ -90,8 +91,8 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
     yield from found
 
 
-def _the_token(tokens: Tokens, wanted: str | int, role: str) -> Token:
-    found = tokens.find(wanted, role)
+def _the_token(trace: Trace, tokens: Tokens, wanted: str | int, role: Literal["query", "key"]) -> Token:
+    found = find_positions(trace, wanted, role) or tokens.find(wanted, role)
     if len(found) > 1:
         # An index that is also a token's text means the token; counted from the end it cannot be one.
         spelled = f", counted from the end: {found[0] - len(tokens)}" if str(wanted).isdigit() else ""
