@@ -73,7 +73,7 @@ def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> 
     app.command()(with_option_groups(command, options.Verbosity))
     made: Any = typer.main.get_command(app)
     groups = (options.Selection, options.TextAndTarget, options.Engine, options.Toy, options.Verbosity)
-        expected = names(*groups, options.PositionLayout)
+    expected = names(*groups, options.PositionLayout)
     assert {parameter.name for parameter in made.params} == {*expected, "mask", "model", "from_"}
     assert [one.help for one in made.params if one.name == "layer"] == ["Mine."]
     made.callback(**{one.name: one.default for one in made.params} | {"layer": "3", "d_k": 4, "out_proj": False})
@@ -123,7 +123,7 @@ REFUSED = {
     "inspect x -m demo --grid 2x2": "--grid does not apply to a model, whose processor says it; give --from",
     "inspect --from a --prefix 1": "--prefix does not apply to a run without --grid; give --grid, such as 14x14",
     "inspect x -m demo --tower text": "--tower does not apply to a run without --image; drop it, or give --image",
-    "inspect x -m demo --image a.png --tower vision": "TEXT does not apply to --tower vision, which reads --image alone",
+    "inspect x -m demo --image a.png --tower vision": "TEXT does not apply to --tower vision, which reads",
     "inspect x -m demo --image a.png --pair y": "--pair does not apply to --image; drop one of them",
     "inspect x --image a.png": "--image does not apply to the toy layer; give --model, or leave it out",
     "inspect x --whole": "--whole does not apply to TEXT, which is one text already; drop it",
