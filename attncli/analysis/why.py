@@ -10,7 +10,6 @@ from attncli.checkpoints.signatures import InspectKeywords, spelling_out
 from attncli.engines import inspect, open_source
 from attncli.errors import InputMismatchError, UsageError
 from attncli.text import visible
-from attncli.trace.layout import find_positions
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
 
@@ -92,7 +91,8 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
 
 
 def _the_token(trace: Trace, tokens: Tokens, wanted: str | int, role: Literal["query", "key"]) -> Token:
-    found = find_positions(trace, wanted, role) or tokens.find(wanted, role)
+    places = trace.layout(role).positions_of(wanted) if isinstance(wanted, str) else None
+    found = tokens.find(wanted, role) if places is None else places
     if len(found) > 1:
         # An index that is also a token's text means the token; counted from the end it cannot be one.
         spelled = f", counted from the end: {found[0] - len(tokens)}" if str(wanted).isdigit() else ""

@@ -156,7 +156,7 @@ TABLE = (
         {"offline"}, lambda line: line.command == "tokens" and line.has_words, "the words of a text", is_refused=False
     ),
     Exclusion(
-        {"grid", "prefix"}, lambda line: not line.value("from_"), "a model, whose processor says it; give --from"
+        {"grid", "prefix"}, lambda line: not line.value("from_"), "a model, whose processor sets it; give --from"
     ),
     Exclusion({"prefix"}, lambda line: not line.value("grid"), "a run without --grid; give --grid, such as 14x14"),
     Exclusion({"tower"}, lambda line: not line.value("image"), "a run without --image; drop it, or give --image"),

@@ -3,7 +3,7 @@
 A Trace has `pictures`, and `grids` that say which positions of its queries and its keys stand for which cells of them.
 What is in no grid, such as CLS, registers, marks of newlines and tiles, and all text, has no place in a picture.
 A grid comes from a checkpoint's processor (`engines/torch/pictures.py`), from `--grid` (`parse_grids`), or from the
-metadata of a file. `find_positions` reads `@120,80`, a pixel, and `@r3c5`, a cell.
+metadata of a file. `SideLayout.positions_of` reads `@120,80`, a pixel, and `@r3c5`, a cell.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from attncli.text import visible
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Int, UInt8
-
-    from attncli.trace.trace import Trace
 
 Side = Literal["both", "query", "key"]
 Box = tuple[float, float, float, float]  # left, top, right and bottom, in pixels
@@ -120,6 +118,14 @@ class ImageGrid:
         wide, high = (right - left) / self.columns, (bottom - top) / self.rows
         return left + column * wide, top + row * high, left + (column + 1) * wide, top + (row + 1) * high
 
+    def position_at(self, x: int, y: int, picture: Picture) -> int | None:
+        """Return the position of the cell that a pixel's middle lies in; None where there is none."""
+        left, top, right, bottom = self.box_in(picture.width, picture.height)
+        column, row = (x + 0.5 - left) / (right - left) * self.columns, (y + 0.5 - top) / (bottom - top) * self.rows
+        if not (0 <= column < self.columns and 0 <= row < self.rows and x < picture.width and y < picture.height):
+            return None
+        return int(self.positions[int(row), int(column)])
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON spells it."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -168,51 +174,42 @@ def parse_grids(grid: str, prefix: int, images: int, queries: int, keys: int) ->
     return tuple(ImageGrid(start, rows, columns, number, side=side) for number, start in enumerate(starts))
 
 
-def grids_of(trace: Trace, role: Literal["query", "key"]) -> list[ImageGrid]:
-    """Return the grids of a trace's queries, or of its keys."""
-    return [grid for grid in trace.grids if grid.side in ("both", role)]
+class SideLayout(NamedTuple):
+    """The pictures and grids of one side of a trace."""
 
+    pictures: tuple[Picture, ...]
+    grids: tuple[ImageGrid, ...]
+    role: str  # query or key, for the errors
 
-def find_positions(trace: Trace, wanted: str | int, role: Literal["query", "key"]) -> list[int] | None:
-    """Return the positions that `@120,80` or `@r3c5` names, or None for what names no place in a picture.
+    def positions_of(self, wanted: str) -> list[int] | None:
+        """Return the positions that `@120,80` or `@r3c5` names, or None for what names no place in a picture.
 
-    `@1:120,80` is in picture 1. Of a picture with tiles a pixel is in one of these and in the overview too.
+        `@1:120,80` is in picture 1. Of a picture with tiles a pixel is in one of these and in the overview too.
 
-    Raises:
-        InputMismatchError: there is no such place.
-    """
-    pixel, cell = (pattern.fullmatch(wanted) if isinstance(wanted, str) else None for pattern in (_PIXEL, _CELL))
-    match = pixel or cell
-    if match is None or any(wanted == token.text for token in (trace.query_tokens, trace.key_tokens)[role == "key"]):
-        return None
-    image, first, second = int(match[1] or 0), int(match[2]), int(match[3])
-    grids = [grid for grid in grids_of(trace, role) if grid.image == image]
-    if not grids:
-        raise InputMismatchError(
-            f"--{role} {wanted}: no {role} is a cell of picture {image}; give --grid, such as 14x14, or a token"
-        )
-    if cell:
-        grid = max(grids, key=lambda grid: (not grid.is_overview, grid.size))
-        if first >= grid.rows or second >= grid.columns:
-            there = f"rows 0..{grid.rows - 1}, columns 0..{grid.columns - 1}"
-            raise InputMismatchError(f"--{role} {wanted} is out of range: the grid has {there}")
-        return [int(grid.positions[first, second])]
-    if image >= len(trace.pictures):
-        raise InputMismatchError(
-            f"--{role} {wanted}: the pixels of picture {image} are unknown; give --image, or @r3c5"
-        )
-    picture = trace.pictures[image]
-    found = [place for grid in grids if (place := _position_at(grid, first, second, picture)) is not None]
-    if not found:
-        size = f"{picture.width} × {picture.height} pixels"
-        raise InputMismatchError(f"--{role} {wanted}: no cell is there; picture {image} has {size}")
-    return found
-
-
-def _position_at(grid: ImageGrid, x: int, y: int, picture: Picture) -> int | None:
-    """Return the position of the cell that a pixel's middle lies in."""
-    left, top, right, bottom = grid.box_in(picture.width, picture.height)
-    column, row = (x + 0.5 - left) / (right - left) * grid.columns, (y + 0.5 - top) / (bottom - top) * grid.rows
-    if not (0 <= column < grid.columns and 0 <= row < grid.rows and x < picture.width and y < picture.height):
-        return None
-    return int(grid.positions[int(row), int(column)])
+        Raises:
+            InputMismatchError: there is no such place.
+        """
+        pixel, cell = _PIXEL.fullmatch(wanted), _CELL.fullmatch(wanted)
+        if (match := pixel or cell) is None:
+            return None
+        image, first, second = int(match[1] or 0), int(match[2]), int(match[3])
+        grids = [grid for grid in self.grids if grid.image == image]
+        place = f"--{self.role} {wanted}"
+        if not grids:
+            raise InputMismatchError(
+                f"{place}: no {self.role} is a cell of picture {image}; give --grid, such as 14x14, or a token"
+            )
+        if cell:
+            grid = max(grids, key=lambda grid: (not grid.is_overview, grid.size))
+            if first >= grid.rows or second >= grid.columns:
+                there = f"rows 0..{grid.rows - 1}, columns 0..{grid.columns - 1}"
+                raise InputMismatchError(f"{place} is out of range: the grid has {there}")
+            return [int(grid.positions[first, second])]
+        if image >= len(self.pictures):
+            raise InputMismatchError(f"{place}: the pixels of picture {image} are unknown; give --image, or @r3c5")
+        picture = self.pictures[image]
+        found = [at for grid in grids if (at := grid.position_at(first, second, picture)) is not None]
+        if not found:
+            size = f"{picture.width} × {picture.height} pixels"
+            raise InputMismatchError(f"{place}: no cell is there; picture {image} has {size}")
+        return found

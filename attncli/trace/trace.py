@@ -10,7 +10,7 @@ from attncli.errors import InputError, Metadata, UsageError
 from attncli.text import layers_named, plural, quoted, short_name
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.layer import LayerTrace
-from attncli.trace.layout import ImageGrid, Picture
+from attncli.trace.layout import ImageGrid, Picture, SideLayout
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token, Tokens
 
@@ -195,6 +195,22 @@ class Trace(Displayed, Tabular, Drawable):
     def sides(self, layer: LayerTrace) -> tuple[Tokens, Tokens]:
         """Return the tokens of a layer's queries and of its keys."""
         return sequences(layer.kind, self.query_tokens, self.key_tokens)
+
+    def layout(self, role: Literal["query", "key"]) -> SideLayout:
+        """Return which queries, or which keys, are cells of pictures."""
+        own = tuple(grid for grid in self.grids if grid.side in ("both", role))
+        return SideLayout(self.pictures, own, role)
+
+    def find(self, wanted: str | int, role: Literal["query", "key"]) -> list[int]:
+        """Return the positions of the tokens, or of the places in a picture, that a user names.
+
+        Raises:
+            InputMismatchError: there are none; see `Tokens.find` and `SideLayout.positions_of`.
+        """
+        places = self.layout(role).positions_of(wanted) if isinstance(wanted, str) else None
+        return (
+            (self.query_tokens if role == "query" else self.key_tokens).find(wanted, role) if places is None else places
+        )
 
     def __len__(self) -> int:
         """How many layers were recorded."""

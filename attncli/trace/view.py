@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 from attncli.errors import InputMismatchError, NotExposedError, UsageError
 from attncli.text import span
 from attncli.trace.layer import LayerTrace
-from attncli.trace.layout import find_positions
 from attncli.trace.selection import RowRange
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace
@@ -135,10 +134,7 @@ class View(NamedTuple):
         chosen = dict.fromkeys(() if wanted else shown)
         for name in wanted:
             within = RowRange.of(name) if isinstance(name, str) else None
-            found = find_positions(trace, name, role)
-            if found is None and within is None:
-                found = tokens.find(name, role)
-            found = [i for i in shown if within and i in within.among(len(tokens))] if found is None else found
+            found = trace.find(name, role) if within is None else [i for i in shown if i in within.among(len(tokens))]
             if not found:
                 there = span(shown[0], shown[-1]) if shown else "none"
                 raise InputMismatchError(f"--{role} {within} leaves no {role} to show; without it they are {there}")

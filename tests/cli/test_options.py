@@ -120,7 +120,7 @@ REFUSED = {
     "inspect x -o page.html --top-keys 2": "--top-keys does not apply to html, whose page holds all weights",
     "inspect x -o x.pdf --top-keys 2": "--top-keys does not apply to a figure, whose maps show every key",
     "inspect x --show q -o x.pdf": "--show does not apply to a figure, which is maps of weights; give svg without",
-    "inspect x -m demo --grid 2x2": "--grid does not apply to a model, whose processor says it; give --from",
+    "inspect x -m demo --grid 2x2": "--grid does not apply to a model, whose processor sets it; give --from",
     "inspect --from a --prefix 1": "--prefix does not apply to a run without --grid; give --grid, such as 14x14",
     "inspect x -m demo --tower text": "--tower does not apply to a run without --image; drop it, or give --image",
     "inspect x -m demo --image a.png --tower vision": "TEXT does not apply to --tower vision, which reads",

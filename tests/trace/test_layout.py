@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 from traces import layer_of, trace_of
 
 from attncli.errors import AttnError, InputError, InputMismatchError, UsageError
-from attncli.trace.layout import ImageGrid, Picture, find_positions, parse_grids
+from attncli.trace.layout import ImageGrid, Picture, parse_grids
 from attncli.trace.store import load
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
@@ -40,16 +40,16 @@ def test_a_trace_keeps_its_pictures_and_grids(tmp_path: Path) -> None:
 def test_a_pixel_and_a_cell_are_positions() -> None:
     newlines = ImageGrid(1, 2, 3, order=(0, 1, 2, 4, 5, 6))
     trace = pictured(newlines, ImageGrid(9, 2, 2, box=(0, 0, 600, 400), is_overview=True))
-    assert find_positions(trace, "@0,0", "query") == [1, 9]
-    assert find_positions(trace, "@599,399", "key") == [7, 12]
-    assert find_positions(trace, "@0:399,200", "key") == [6, 12]
-    assert find_positions(trace, "@r1c0", "key") == [5]
-    assert find_positions(trace, "dog", "key") is None
-    assert find_positions(trace, 3, "key") is None
+    assert trace.layout("query").positions_of("@0,0") == [1, 9]
+    assert trace.layout("key").positions_of("@599,399") == [7, 12]
+    assert trace.layout("key").positions_of("@0:399,200") == [6, 12]
+    assert trace.layout("key").positions_of("@r1c0") == [5]
+    assert trace.layout("key").positions_of("dog") is None
+    assert trace.find(3, "key") == [3]
     assert View(queries=("@r1c0",), keys=("@0,0",)).columns(trace) == [1, 9]
     for outside in ("@600,0", "@0,400", "@r2c0", "@r0c3", "@1:r0c0"):
         with pytest.raises(InputMismatchError, match=r"out of range|no cell|no key"):
-            find_positions(trace, outside, "key")
+            trace.layout("key").positions_of(outside)
 
 
 def test_every_pixel_of_a_cell_is_its_position() -> None:
@@ -60,7 +60,7 @@ def test_every_pixel_of_a_cell_is_its_position() -> None:
             left, top, right, bottom = grid.cell_box(row, column, 600, 400)
             for x in (max(left, 0), min(right, 600) - 1):
                 for y in (top + 0.5, bottom - 1):
-                    assert find_positions(trace, f"@{int(x)},{int(y)}", "key") == [2 + row * 4 + column]
+                    assert trace.layout("key").positions_of(f"@{int(x)},{int(y)}") == [2 + row * 4 + column]
 
 
 def test_a_users_grid_has_to_fit() -> None:
