@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _MOST_PIXELS = 64_000_000
-_KEPT = 1024  # pixels of the longer side, in a trace
+_LONGEST_SIDE = 1024  # pixels, in a trace
 
 
 class OpenPicture(NamedTuple):
@@ -94,7 +94,7 @@ def open_picture(path: str) -> OpenPicture:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"the picture {shown} cannot be decoded ({visible(reason)}); save it anew") from None
     small = image.copy()
-    small.thumbnail((_KEPT, _KEPT))
+    small.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     return OpenPicture(image, Picture(shown, *image.size, np.asarray(small)), notes)
 
 

@@ -6,9 +6,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.options import EngineOptions, checked_options
-from attncli.checkpoints.snapshot import resolve
+from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError, log_fallback, refusal
-from attncli.errors import NotExposedError
+from attncli.errors import NotExposedError, UsageError
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ def open_checkpoint(
         )
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
 
+    if chosen.image or chosen.tower == "vision":
+        return _with_pictures(snapshot, layers, heads, generate, how)
+
     @cache
     def in_torch() -> OpenModel:
         from attncli.engines.torch import announce_import
@@ -82,3 +85,25 @@ def open_checkpoint(
     if engine == "verify":
         in_torch()  # what it refuses is said before a sentence is read
     return native
+
+
+def _with_pictures(
+    snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]
+) -> OpenModel:
+    """Return a checkpoint that reads pictures, with each text or in its place, which transformers alone runs."""
+    options: EngineOptions = how["options"]
+    if options.engine in ("native", "verify") or snapshot.gguf is not None:
+        raise NotExposedError("--image needs the transformers engine, and a checkpoint in a folder; drop --engine")
+    from attncli.engines.torch import announce_import
+
+    announce_import("--image", snapshot)
+    from attncli.engines.torch.pictures import PicturedCheckpoint, VisionCheckpoint
+
+    if options.tower == "vision":
+        if generate:
+            raise UsageError("--generate needs a text beside --image; a vision tower writes none")
+        return VisionCheckpoint(snapshot, layers, heads, **how)
+    from attncli.encoding.pictures import picture_files
+
+    image = picture_files(options.image or ())
+    return PicturedCheckpoint(snapshot, layers, heads, image=image, generate=generate, **how)
