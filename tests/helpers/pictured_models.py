@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import transformers
 from architectures import random_model, whole_class
+from conformance import calmed
 from PIL import Image
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -116,7 +117,7 @@ def picture(width: int, height: int, seed: int = 0) -> Image.Image:
 def save_tower(name: str, folder: Path) -> PreTrainedModel:
     """Save a vision transformer, and return it."""
     config = CONFIG_MAPPING[name](**TOWER | ({"num_register_tokens": 3} if "reg" in name or "v3" in name else {}))
-    model = random_model(AutoModel.from_config, config)
+    model = calmed(random_model(AutoModel.from_config, config))
     model.save_pretrained(folder)
     kind, settings = TOWERS[name]
     getattr(transformers, kind)(**settings).save_pretrained(folder)
@@ -128,7 +129,7 @@ def save_pictured(name: str, folder: Path, **more: Any) -> PreTrainedModel:
     settings, (kind, of_images), of_processor = FAMILIES[name]
     text = {"text_config": TEXT | {"model_type": "llama"}} | settings
     config = CONFIG_MAPPING[name](**text, image_token_id=IMAGE, **more)
-    model = random_model(whole_class(name)._from_config, config)
+    model = calmed(random_model(whole_class(name)._from_config, config))
     model.save_pretrained(folder)
     save_picture_tokenizer(folder)
     getattr(transformers, kind)(**of_images).save_pretrained(folder)

@@ -52,6 +52,7 @@ class Checkpoint(OpenModel):
     """
 
     can_batch = True
+    reads: Mapping[str, str] = {}  # what it reads besides text, or in its place, for the source of a trace
     parallel_from = PARALLEL_FROM_LATE  # its imports take seconds, and torch multiplies on all cores already
     is_incremental = False
 
@@ -255,6 +256,7 @@ class Checkpoint(OpenModel):
                 **self.snapshot.details,
                 **({"weights": self._form} if self._form else {}),
                 **({} if self.part.tower is None else {"tower": self.part.tower}),
+                **self.reads,
                 **({"other_layers": others} if others else {}),
             },
             notes=self.notes,

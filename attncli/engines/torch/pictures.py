@@ -25,7 +25,7 @@ from attncli.encoding.pictures import OpenPicture, open_picture
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.recorder import PaddedBatch, Span
 from attncli.engines.torch.text_model import TextModel, find_tower, read_configuration
-from attncli.errors import AttnError, InputError, NotExposedError
+from attncli.errors import AttnError, InputError, NotExposedError, require
 from attncli.text import visible
 from attncli.trace.layout import Box, ImageGrid
 from attncli.trace.tokens import Token, Tokens
@@ -104,6 +104,8 @@ def _patch_size(config: Any) -> int:
 class VisionCheckpoint(Checkpoint):
     """A vision transformer, or the vision tower of a model that reads text too: a sentence is the name of a picture."""
 
+    reads: Mapping[str, str] = {"reads": "pictures"}
+
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
         """Return the vision tower.
 
@@ -160,7 +162,7 @@ class _TowerReader:
         left, top, right, bottom = tile.box
         wide, high = (right - left) / tile.width * patch, (bottom - top) / tile.height * patch
         box = (left, top, left + columns * wide, top + rows * high)  # what is no whole patch at its end is not read
-        labels = [*before, *(f"{row},{column}" for row in range(rows) for column in range(columns))]
+        labels = [*before, *(f"r{row}c{column}" for row in range(rows) for column in range(columns))]
         tokens = Tokens(
             Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels)
         )
@@ -260,6 +262,7 @@ def _gemma_merge(config: Any) -> int:
     return int(config.vision_config.image_size // config.vision_config.patch_size // config.mm_tokens_per_image**0.5)
 
 
+_MIXED = "a cell is where a token came from: the vision tower has mixed all cells before"
 _QWEN = Family(_stretched, "<|vision_start|>{token}<|vision_end|>")
 _FAMILIES = {
     "gemma3": Family(_tiled(_gemma_merge)),
@@ -278,6 +281,8 @@ class PicturedCheckpoint(Checkpoint):
     Args:
         image: the files of the pictures, which stand in every text.
     """
+
+    reads: Mapping[str, str] = {"reads": "text and pictures"}
 
     def __init__(self, *arguments: Any, image: Sequence[str], **options: Any) -> None:
         self._image = image
@@ -371,11 +376,8 @@ class _PromptReader:
                 start = int(cells[0])
                 order = tuple((cells - start).tolist())
                 order = () if order == tuple(range(len(order))) else order
-                grids.append(
-                    ImageGrid(
-                        start, run.rows, run.columns, number, run.box, "both", order, run.patches, run.is_overview
-                    )
-                )
+                sizes = run.rows, run.columns, number, run.box
+                grids.append(ImageGrid(start, *sizes, "both", order, run.patches, run.is_overview, _MIXED))
         return tuple(grids)
 
     def _tokens(self, ids: Sequence[int], adds_special: bool, encoder: InputEncoder) -> tuple[Tokens, str]:
@@ -415,10 +417,12 @@ def _look(processor: Any, opened: OpenPicture, config: Any) -> Look:
 
 # --- transformers' processors ---
 
+_OPTIONAL = ("torchvision", "num2words")  # what some of them need
+
 
 def _image_processor(snapshot: Snapshot, options: LoadOptions) -> Any:
     """Load what makes a model's pixels of pictures; LoadError if there is none."""
-    with translate_errors(snapshot.model_name, "image processor"):
+    with _loading(snapshot.model_name, "image processor"):
         return AutoImageProcessor.from_pretrained(snapshot.folder, **hub_arguments(options))
 
 
@@ -427,10 +431,23 @@ def _processor(snapshot: Snapshot, options: LoadOptions, config: Any, tokenizer:
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
     parts = {"image_processor": _image_processor(snapshot, options), "tokenizer": tokenizer}
-    with translate_errors(snapshot.model_name, "processor"):
+    with _loading(snapshot.model_name, "processor"):
         kind = _remembering(PROCESSOR_MAPPING[type(config)])
         arguments, _ = kind.get_processor_dict(snapshot.folder, **hub_arguments(options))
         return kind.from_args_and_dict([parts.get(name) for name in kind.get_attributes()], arguments)
+
+
+@contextmanager
+def _loading(name: str, what: str) -> Iterator[None]:
+    """Turn what is raised while a part of a processor is loaded into one sentence; see `translate_errors`."""
+    with translate_errors(name, what):
+        try:
+            yield
+        except (ImportError, OSError, ValueError) as error:
+            for package in _OPTIONAL:
+                if package in str(error).lower():
+                    require(f"the {what} of {visible(name)}", package)
+            raise
 
 
 def _remembering(kind: type) -> Any:
