@@ -60,6 +60,7 @@ def trace_job(
         **({"chat": True} if texts.chat else {}),
         **dict(options.toy.explicit_values()),
         **dict(options.load.explicit_values()),
+        **texts.of_source,
     }
     return TraceJob(task, source, texts.pair, texts.target)
 
@@ -198,6 +199,10 @@ def results_of(
 
         chosen = options.selection
         trace = load(options.from_, layers or chosen.layer, chosen.head, chosen.kind)
+        if options.texts.image or options.layout.grid:
+            from attncli.encoding.pictures import with_pictures
+
+            trace = with_pictures(trace, options.texts.image or (), options.layout.grid, options.layout.prefix or 0)
         return (job.result(1, one) for one in [trace])
     from attncli.corpus.run import batched, first_batched, run
 

@@ -43,6 +43,8 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
         raise UsageError(f"give sentences or --file, not both{hint}")
     if file == "":
         raise UsageError("--file: the file name is empty")
+    if options.pictures:
+        return (CorpusItem(number, path) for number, path in enumerate(options.pictures, start=1))
     reader = options.reader
     is_bare = not texts and file is None
     from_stdin = texts == ["-"] or file == "-" or (is_bare and is_piped_in())

@@ -78,9 +78,10 @@ def run_line(report: RunSummary, heads: str, more: Sequence[str], palette: Palet
 
 
 def architecture_of(source: Provenance) -> list[str]:
-    """Return what a model is called by its kind, and whether it is the language model inside of another one."""
+    """Return what a model is called by its kind, and which part of another one it is."""
     facts = [] if source.architecture is None else [source.architecture]
-    return [*facts, *(["text tower"] if source.details.get("tower") else [])]
+    kind = "vision" if source.details.get("reads") == "pictures" else "text"
+    return [*facts, *([f"{kind} tower"] if source.details.get("tower") else [])]
 
 
 def numbers_of(source: Provenance) -> list[str]:
