@@ -6,7 +6,7 @@ What a source does not know is refused, with the option that was probably meant;
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from inspect import get_annotations
 from typing import Any, Literal, Self, TypeVar, dataclass_transform, get_args
 
@@ -59,6 +59,7 @@ def _check_choice(options: Any, name: str, choices: Any) -> None:
 
 Engine = Literal["auto", "native", "transformers", "verify"]
 Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
+Tower = Literal["vision", "text"]
 Init = Literal["scaled", "normal", "uniform", "linear", "zeros"]
 Project = Literal["qkv", "qk", "none"]
 Positions = Literal["none", "sinusoidal"]
@@ -130,11 +131,16 @@ class EngineOptions(LoadOptions):
     # `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one where it gives the same
     # numbers; or `verify`, both, which shows how far they are apart
     engine: str = "auto"
+    image: str | Sequence[str] | None = None  # files of the pictures that a model reads beside each text
+    # which part of a model that reads pictures too: `text`, its language model, or `vision`, whose texts are names of
+    # pictures; None is the only part, or the language model
+    tower: str | None = None
 
     def check(self) -> None:
         """Refuse what cannot be before anything is loaded."""
         super().check()
         _check_choice(self, "engine", Engine)
+        _check_choice(self, "tower", Tower)
 
 
 _Options = TypeVar("_Options", bound=OptionValues)

@@ -7,11 +7,11 @@ option means stands where its default does: in the classes of `attncli.checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import Parameter, signature
 from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from attncli.checkpoints.options import Dtype, Engine, Init, OptionValues, Positions, Project, Rng
+from attncli.checkpoints.options import Dtype, Engine, Init, OptionValues, Positions, Project, Rng, Tower
 
 Choice = str | int | Iterable[int] | None
 """Which layers or heads: an index, several, a text such as `2-4`, or `all`; None is all of them."""
@@ -37,10 +37,18 @@ class LoadKeywords(_TokenizerKeywords, total=False):
     device_map: str | None
 
 
+class PredictorKeywords(LoadKeywords, total=False):
+    """How a causal language model is run whose prediction is asked for; see `attncli.checkpoints.options`."""
+
+    engine: Engine
+
+
 class MakingKeywords(LoadKeywords, total=False):
     """How the toy layer is made, or a checkpoint is run; see `ToyOptions` and `EngineOptions` beside these."""
 
     engine: Engine
+    image: str | Sequence[str] | None
+    tower: Tower | None
     d_model: int
     num_heads: int | None
     d_k: int | None

@@ -89,6 +89,11 @@ class TextOptions(Options):
         return [file.name for file in files] if len(files) > 1 else []
 
     @property
+    def pictures(self) -> list[str]:
+        """The files of pictures that are read in the place of sentences."""
+        return []
+
+    @property
     def is_one_text(self) -> bool:
         """Whether the file or standard input is one text, or one list of messages."""
         return self.whole if self.reader is None else self.reader.is_one
@@ -112,6 +117,44 @@ class TextAndTarget(TextOptions):
     """The same, and the text whose queries attend to them."""
 
     target: Target = None
+    image: Annotated[
+        list[str] | None, input_option("Read a picture beside TEXT, or alone. Repeatable.", "FILE|FOLDER|GLOB")
+    ] = None
+    tower: Annotated[
+        checkpoints.Tower | None,
+        input_option("Choose the tower. Default: text; vision for --image alone.", rare=True),
+    ] = None
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there are sentences, and the pictures are not what is read alone."""
+        return not self.image or self.tower == "text" or bool(self.text) or self.file is not None
+
+    @cached_property
+    def pictures(self) -> list[str]:
+        """The files of pictures that are read alone, each as a sentence is; see `picture_files` for what is raised."""
+        if self.has_text:
+            return []
+        from attncli.encoding.pictures import picture_files
+
+        return picture_files(self.image or ())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there can be one sentence or one picture only; see `TextOptions`."""
+        return super().is_alone if self.has_text else len(self.pictures) == 1
+
+    @property
+    def last_number(self) -> int | None:
+        """The number of the last one; see `TextOptions`."""
+        return super().last_number if self.has_text else len(self.pictures)
+
+    @property
+    def of_source(self) -> dict[str, object]:
+        """What the source has to know of the pictures, as `open_source` calls it."""
+        if not self.image:
+            return {}
+        return {"image": self.image, "tower": self.tower} if self.has_text else {"tower": "vision"}
 
 
 # --- what computes ----------------------------------------------------------------------------------------
@@ -242,6 +285,17 @@ class Selection(Options):
     ] = None
 
 
+class PositionLayout(Options):
+    """Which positions of a saved trace are cells of a picture."""
+
+    grid: Annotated[
+        str | None, input_option("Set which cells of --image the positions of --from are.", "ROWSxCOLUMNS", rare=True)
+    ] = None
+    prefix: Annotated[
+        int | None, input_option("Set the positions before the grid, such as CLS. Default: 0.", "N", rare=True, low=0)
+    ] = None
+
+
 class CommonOptions(Options):
     """Whose attention is wanted: what a checkpoint or the toy layer computes of sentences, or what was saved."""
 
@@ -252,6 +306,7 @@ class CommonOptions(Options):
     selection: Selection
     mask: Mask = None
     from_: From = None
+    layout: PositionLayout
 
     @property
     def is_alone(self) -> bool:

@@ -113,6 +113,10 @@ class Layout:
             for frame in parts.frames:
                 yield from parts.in_words(frame)
             return
+        if parts.looks_at_pictures and self.view.show is None and self.view.top_keys is None and not self.is_all:
+            yield parts.picture(_ENDLESS)[0]
+            yield proof_line(trace.layers[0], palette)
+            return
         wanted = self.view.parts(self._default())
         if "tokens" in wanted:
             yield parts.tokens()

@@ -1,6 +1,7 @@
 """A sentence whose tokens stand on the colours of their weights, a line for each head.
 
-Without colours the sentence stands there once, with the weights of each head as numbers below its tokens.
+Without colours the sentence stands there once, with the weights of each head as numbers below its tokens. A single
+token has its weight beside it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.analysis.labels import SAY_LITTLE, HeadKey, Label, strongest
+from attncli.analysis.labels import HeadKey, Label, strongest
 from attncli.render.block import Block, block, cell, trimmed
 from attncli.render.cell_grid import short_number
+from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token
@@ -57,20 +59,23 @@ class _TokenText(NamedTuple):
 
 
 def head_lines(
-    layers: Iterable[LayerTrace], query: int, labels: Mapping[HeadKey, Sequence[Label]] | None = None
+    layers: Iterable[LayerTrace],
+    query: int,
+    keys: Sequence[int],
+    labels: Mapping[HeadKey, Sequence[Label]] | None = None,
 ) -> list[SentenceLine]:
-    """Return a line for each head that was asked for, those first that say most about this query.
+    """Return a line for each head that was asked for, those first that give most weight to one of some keys.
 
-    Heads with a label come first, then those without, then those that attend to the query itself, the first token,
-    separators or everything, whatever the sentence is. Among them the weights count that are farthest from uniform
-    over the keys that the query may attend to: their Kullback-Leibler divergence, in bits.
+    Where these weigh the same, those come first whose weights are farthest from uniform over the keys that the query
+    may attend to: their Kullback-Leibler divergence, in bits.
 
     Args:
         layers: of one kind, so that all have the same keys.
         query: which row.
+        keys: by which heads are ranked: chosen ones, or `distant_keys`.
         labels: of heads, as `labels_of_heads` finds them; the first one of a head is shown.
     """
-    ranked: list[tuple[int, float, int, SentenceLine]] = []
+    ranked: list[tuple[float, float, int, SentenceLine]] = []
     for layer in layers:
         for head in layer.heads:
             row = layer.head(head, [query])
@@ -80,8 +85,22 @@ def head_lines(
                 f"{what}{each}" if isinstance(each, int) else each for what, each in zip("LH", names, strict=True)
             )
             line = SentenceLine(name, row.weights[0], drawn_cells(row)[0], label)
-            ranked.append((2 if label in SAY_LITTLE else int(not label), -_bits_from_uniform(line), len(ranked), line))
+            counted = np.where(line.allowed & np.isfinite(line.weights), line.weights, 0)[list(keys)]
+            ranked.append((-float(counted.max(initial=0)), -_bits_from_uniform(line), len(ranked), line))
     return [line for *_, line in sorted(ranked, key=lambda each: each[:3])]
+
+
+def distant_keys(tokens: Sequence[Token], query: int | None) -> list[int]:
+    """Return the keys on which weight tells heads apart: none is special, first, the query or beside it.
+
+    Many heads attend to those, whatever the sentence is.
+
+    Args:
+        tokens: the keys.
+        query: its place among them; None where it is in another sequence, of which only special tokens do not count.
+    """
+    common = set() if query is None else {0, query - 1, query, query + 1}
+    return [place for place, token in enumerate(tokens) if not token.special and place not in common]
 
 
 def _bits_from_uniform(line: SentenceLine) -> float:
@@ -135,10 +154,11 @@ def sentence(
     if palette.has_color:
         for line in lines:
             (cells,) = palette.cells(line.weights[None], line.allowed[None], scale, 1)
-            styles = [*(palette.swatch(glyph.strip()) or style for glyph, style in cells), DIM]
+            styles = [*(palette.swatch(glyph.strip(), scale.is_signed) or style for glyph, style in cells), DIM]
             for number, pieces in enumerate(shown):
                 colored = [(Segment(gap, BOLD), Segment(text, styles[place])) for place, gap, text in pieces]
-                drawn.append([*(blank if number else name_of(line)), *chain.from_iterable(colored)])
+                figures = [Segment(f" {number_text(line.weights[0], DIGITS)}")] if len(tokens) == 1 else []
+                drawn.append([*(blank if number else name_of(line)), *chain.from_iterable(colored), *figures])
         return block(map(trimmed, drawn))
     places = [place for pieces in shown for place, _, _ in pieces if place >= 0]
     below = [(name_of(line), {-1: ("", None)} | _numbers(line, places, palette, scale)) for line in lines]

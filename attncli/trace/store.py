@@ -25,7 +25,8 @@ from attncli.text import visible
 from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.dump import checked_cells, read_dump
 from attncli.trace.layer import ARRAYS, LayerTrace, Proof
-from attncli.trace.save import tensor_name
+from attncli.trace.layout import ImageGrid, Picture
+from attncli.trace.save import PIXELS, tensor_name
 from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
@@ -138,8 +139,24 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         key_tokens=key_tokens,
         layers=tuple(_layer(tensors, *each, heads) for index in chosen for each in both if each[1]["layer"] == index),
         notes=tuple(notes),
+        pictures=tuple(_picture(tensors, *each) for each in enumerate(_listed(header, "pictures"))),
+        grids=tuple(map(ImageGrid.of, _listed(header, "grids"))),
         **of_trace,
     )
+
+
+def _listed(header: dict[str, Any], name: str) -> list[Any]:
+    return _list(header, name) if name in header else []
+
+
+def _picture(tensors: Tensors, number: int, found: Any) -> Picture:
+    own = _plain(Picture, _shown(found), "picture")
+    pixels = tensors.read(PIXELS.format(number))
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+        raise ValueError(f"picture {number} is {pixels.dtype} of shape {list(pixels.shape)}")
+    if not 0 < own["width"] < 2**31 or not 0 < own["height"] < 2**31:
+        raise ValueError(f"picture {number} has {own['width']} × {own['height']} pixels")
+    return Picture(**own, pixels=pixels)
 
 
 def _loads(text: str) -> Any:

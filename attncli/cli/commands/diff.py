@@ -35,7 +35,7 @@ def diff(
     model: Annotated[
         list[str] | None,
         options.model_option(
-            "Use this checkpoint; give two to compare. Default: the toy layer.",
+            "Use a checkpoint or an adapter; two compare. Default: the toy layer.",
             "NAME_OR_FOLDER",
             "-m",
             setting=None,
@@ -59,6 +59,7 @@ def diff(
 
     It prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
     Two checkpoints on several sentences are compared by head alone. The exit code is 0 whether or not they differ.
+    To see what a LoRA adapter changed, give its base and its folder: -m BASE -m ADAPTER.
 
     Examples:
     attn diff "time flies like an arrow" "fruit flies like an arrow"

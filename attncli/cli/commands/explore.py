@@ -68,7 +68,7 @@ def explore(
     source = InputSource(tuple(word for one in fixed for word in _words(*one)), request.from_ is not None)
     if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
         static = command_of(ViewSnapshot(state, "heads"), source).line()
-        raise UsageError(f"attn explore needs a terminal, and {why}. Static view: {static}")
+        raise UsageError(f"explore needs a terminal, and {why}. Static view: {static}")
     require("attn explore", "textual")
     if request.from_ is not None:
         opened = open_interactive(saved=request.from_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -179,9 +180,10 @@ def check(
     else:
         from attncli.render.findings import checked
 
-        comparison = _against(subject, expected, findings)
+        comparison, is_compared = _against(subject, expected, findings), expected is not None
         shown = [subject] if findings else []
-        draw(environment, output, "check", name, lambda view: checked(subject, findings, comparison, view), shown)
+        drawn = partial(checked, subject, findings, comparison, is_compared=is_compared)
+        draw(environment, output, "check", name, drawn, shown)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
