@@ -70,11 +70,12 @@ class Axis:
     def taken(self, parts: Sequence[range]) -> Axis:
         """Return the axis of parts of this one: each is called as its first place, and marked where one of it is."""
         before = sum(part.start < self.boundary for part in parts)
+        marked = (number for number, part in enumerate(parts) if not self.marked.isdisjoint(part))
         return Axis(
             tuple(self.labels[part.start] for part in parts),
             tuple(self.indices[part.start] for part in parts),
             before if before < len(parts) else 0,
-            frozenset(number for number, part in enumerate(parts) if not self.marked.isdisjoint(part)),
+            frozenset(marked if self.marked else ()),
         )
 
     def pooled(self, step: int) -> Axis:
