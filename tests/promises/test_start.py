@@ -76,9 +76,12 @@ SPARED = HEAVY | {
 @pytest.mark.parametrize(
     ("arguments", "unused"),
     [
-        (["inspect", "time flies"], {"json", "safetensors", "attncli.masks.conventions", "attncli.trace.store"}),
+        (
+            ["inspect", "time flies"],
+            {"json", "safetensors", "attncli.masks.conventions", "attncli.trace.store", "attncli.trace.layout"},
+        ),
         (["inspect", "--from", "TRACE"], {"numpy.random", "attncli.engines.toy"}),
-        (["explore", "--help"], {"json", "numpy", "attncli.masks", "attncli.engines", "attncli.trace.trace"}),
+        (["explore", "--help"], {"json", "numpy", "attncli.masks", "attncli.engines", "attncli.trace.tokens"}),
         (["tokens", "time flies"], {"json", "numpy", "attncli.masks", "attncli.engines.toy", "attncli.trace.trace"}),
         (
             ["mask", "show", "causal & window(2)", "--size", "4"],
