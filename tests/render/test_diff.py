@@ -105,7 +105,7 @@ def test_it_fits_a_screen(width: int, height: int) -> None:
 def test_two_layers_of_another_make_have_a_headline_each_and_a_mark_is_explained_once() -> None:
     first, second = (attncli.inspect("time flies", seed=seed) for seed in (0, 1))
     text = drawn(attncli.diff(first, second))
-    assert re.match(r"A  toy layer .*seed 0.*\nB  toy layer .*seed 1.*\nrandom weights: shapes and", text)
+    assert re.match(r"A  toy layer .*seed 0.*\nB  toy layer .*seed 1.*\nrandom weights: patterns", text)
     assert text.count("random weights") == 1
     assert text.count("· masked") == 1
 
