@@ -43,6 +43,8 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
         raise UsageError(f"give sentences or --file, not both{hint}")
     if file == "":
         raise UsageError("--file: the file name is empty")
+    if options.pictures:
+        return (CorpusItem(number, path) for number, path in enumerate(options.pictures, start=1))
     reader = options.reader
     is_bare = not texts and file is None
     from_stdin = texts == ["-"] or file == "-" or (is_bare and is_piped_in())
@@ -76,7 +78,8 @@ def check_meant(texts: list[str], environment: Environment, may_be_words: bool =
     if len(texts) > 1 and may_be_words and not any(map(str.isspace, "".join(texts))):
         environment.note(f"each of the {len(texts)} words is a sentence here; put a sentence in quotes")
     for text in texts:
-        is_model = bool(text) and os.path.isfile(os.path.join(text, "config.json"))
+        configs = (os.path.join(text, name) for name in ("config.json", "adapter_config.json"))
+        is_model = bool(text) and any(map(os.path.isfile, configs))
         if not is_model and len(texts) > 1 and text.isidentifier():  # for a single word it is not worth the import
             from attncli.checkpoints.checkpoint_folder import DEMO
 

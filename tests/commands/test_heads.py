@@ -136,6 +136,9 @@ def test_in_a_terminal_it_needs_no_text() -> None:
     with person("heads", is_apart=False) as one:
         assert "demo" in one.until("L3H3")
         assert one.left()[0] == 0
+    with person("heads", "time flies", is_apart=False) as one:
+        assert "1 sentence of 4 tokens" in " ".join(one.until("tokens", "L3").split())
+        assert one.left()[0] == 0
 
 
 def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> None:

@@ -84,7 +84,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (layer,) = trace.layers
     layers = tuple(replace(layer, layer=index) for index in range(3))
     path = tmp_path_factory.mktemp("deep") / "deep.safetensors"
-    replace(trace, source=replace(trace.source, layers=3), layers=layers).save(path)
+    replace(trace, source=trace.source._replace(layers=3), layers=layers).save(path)
     return path
 
 

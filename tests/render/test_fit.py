@@ -27,7 +27,7 @@ def subject(tokens: int, heads: int, layers: int) -> Trace:
     text = " ".join(f"w{number % 97}" for number in range(tokens))
     trace = attncli.inspect(text, num_heads=heads, d_model=2 * heads)
     copies = tuple(replace(trace.layers[0], layer=layer) for layer in range(layers))
-    return replace(trace, source=replace(trace.source, layers=layers), layers=copies)
+    return replace(trace, source=trace.source._replace(layers=layers), layers=copies)
 
 
 def screen(trace: Trace, palette: Palette, width: int, lines: int, view: View | None = None) -> tuple[str, str]:
