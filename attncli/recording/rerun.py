@@ -33,7 +33,8 @@ from attncli.recording.call_site import user_line
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-_OF_MODULES = {"_parameters", "_modules"}  # of a module's attributes, what a forward changes no entry of
+_OF_MODULES = {"_parameters", "_modules"}  # of a module's attributes, what a forward may add to and changes no entry of
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _ATTENTION = re.compile("Attention|Attn")
 _DEEPEST = 4  # objects in objects that are looked through for tensors, as layers of a cache
 
@@ -219,12 +220,14 @@ class Forward:
         self.unhook()
 
     def unhook(self) -> None:
-        """Have the program's hooks be its own again. Those that only look do not see what runs again."""
+        """Have the program's hooks be its own again. What runs again has no hook that only looks, or that is over."""
         for one in self._hooks:
             one.take_off()
-            if not one.changes:
-                state = self._before[one.module]
-                state[one.where] = OrderedDict(each for each in state[one.where].items() if each[0] != one.key)
+        looking = {one.key for one in self._hooks if not one.changes}
+        for module, state in self._before.items():
+            for where in _HOOKS:
+                own = module.__dict__[where].keys() - looking
+                state[where] = OrderedDict(each for each in state[where].items() if each[0] in own)
         self._hooks.clear()
 
     def again(self, change: VectorChange | None = None) -> list[OutputChange]:
@@ -420,9 +423,9 @@ def _shapes(value: Any) -> Any:
 
 
 def _copied_attribute(name: str, value: Any) -> Any:
-    if name in _OF_MODULES or name.endswith("_hooks") or "_hooks_" in name or name == "config":
-        return value
-    return _copied(value)
+    if name in _OF_MODULES or name.endswith("_hooks") or "_hooks_" in name:
+        return copy(value)
+    return value if name == "config" else _copied(value)
 
 
 class _WatchedHook:
@@ -450,11 +453,11 @@ class _WatchedHook:
 
 
 def _watched_hooks(module: nn.Module) -> Iterator[_WatchedHook]:
-    """Watch the hooks of the program; those of torch set weights, and the module's own before it have begun."""
+    """Watch the hooks of the program. Those of libraries set weights and collect outputs; one before it has begun."""
     for each in module.modules():
-        for where in ("_forward_pre_hooks", "_forward_hooks"):
+        for where in _HOOKS:
             for key, hook in [*getattr(each, where).items()]:
-                is_own = not str(getattr(hook, "__module__", "")).startswith("torch.")
+                is_own = not str(getattr(hook, "__module__", "")).startswith(("torch.", "transformers."))
                 if is_own and (each is not module or where == "_forward_hooks"):
                     yield _WatchedHook(each, where, key, hook)
 

@@ -16,6 +16,7 @@ from attncli.analysis.prove.inputs import (
     SeenCalls,
     equal_ids,
     past_of,
+    prefix_of,
     sequences_of,
     tokens_of,
 )
@@ -102,6 +103,8 @@ class ProbedForward:
 
         def numbers(row: int, name: str) -> Numbers | None:
             found = numbers_of(name, hints.all, layout.batch, layout.length)
+            if name == "prefix":
+                found = prefix_of(forward, layout.batch, layout.length)
             return None if found is None else found[row : row + 1]
 
         shown = calls.shown(layout.batch, layout.length, past)
