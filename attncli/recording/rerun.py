@@ -116,7 +116,6 @@ class OutputChange(NamedTuple):
         by_position: the largest change of each position; None where it gives no vector for each.
         by_row: the largest change of each row of the batch.
         size: the largest number that it gave before, if anything changed.
-        eps: the distance from 1 to the next number of its type.
         relative: the largest change of a vector, relative to its length; NaN where it is none.
     """
 
@@ -127,7 +126,6 @@ class OutputChange(NamedTuple):
     by_position: Float[np.ndarray, "B T"] | None
     by_row: Float[np.ndarray, " B"]
     size: float
-    eps: float
     relative: float = np.nan
 
 
@@ -174,6 +172,13 @@ class Forward:
         with suppress(TypeError, ValueError):
             named = inspect.signature(self.module.forward).bind_partial(*args, **kwargs).arguments
         return {str(name): value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+    @property
+    def precision(self) -> tuple[str, float]:
+        """The name of the coarsest type of its outputs, and the distance from 1 to the next number of it."""
+        types = {one.values.dtype for one in self.outputs.values()}
+        coarsest = max(types, key=lambda one: torch.finfo(one).eps)
+        return str(coarsest).removeprefix("torch."), torch.finfo(coarsest).eps
 
     def enter(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         """Begin with a module inside of it."""
@@ -321,9 +326,8 @@ class Forward:
 def _change(output: ModuleOutput, one: torch.Tensor, other: torch.Tensor) -> OutputChange:
     by_position = _differences(one, other)
     size = _size(other) if by_position.any() else 0.0
-    eps = torch.finfo(other.dtype).eps
     name, module, place, calls = output[:4]
-    return OutputChange(name, type(module), place, calls, by_position, by_position.max(axis=1), size, eps)
+    return OutputChange(name, type(module), place, calls, by_position, by_position.max(axis=1), size)
 
 
 def _differences(one: torch.Tensor, other: torch.Tensor) -> Float[np.ndarray, "B T"]:
