@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from attncli.analysis.ablation import Ablation
     from attncli.analysis.calls.calls import Calls
+    from attncli.analysis.composition import Composition
     from attncli.analysis.heads import HeadReport
+    from attncli.analysis.pairs import PairReport
     from attncli.trace.layer import HeadTrace
     from attncli.trace.trace import Trace
     from attncli.trace.view import Cells, View
@@ -212,6 +214,24 @@ def head_table(report: HeadReport) -> Table:
     return Table(
         {name: types.get(name, "int64" if name.endswith("_count") else "float64") for name in columns}, iter([columns])
     )
+
+
+def term_table(composition: Composition) -> Table:
+    """Return a row for each term of a score; a writer that is of no layer, or no head, has none."""
+    types = {
+        "side": "string", "writer": "string", "layer": "int32", "head": "int32", "value": "float64",
+        "margin": "float64",
+    }  # fmt: skip
+    return Table(types, iter([{name: [getattr(term, name) for term in composition.terms] for name in types}]))
+
+
+def pair_table(report: PairReport) -> Table:
+    """Return a row for each head, how it does on pairs."""
+    from attncli.analysis.pairs import NUMBERS
+
+    types = {"layer": "int32", "kind": "string", "head": "int32", **dict.fromkeys(NUMBERS, "float64")}
+    columns = {name: [getattr(head, name) for head in report.heads] for name in types}
+    return Table(types, iter([columns]))
 
 
 def call_table(calls: Calls) -> Table:

@@ -80,6 +80,7 @@ _GEMMA2: dict[str, list[Any]] = {
 VARIANTS: dict[str, dict[str, list[Any]]] = {
     "bert": _BERT, "roberta": _ROBERTA,
     "electra": _BERT | {"embedding_size": [16, 32]},
+    "albert": _BERT | {"embedding_size": [16, 32], "num_hidden_groups": [1], "inner_group_num": [1]},
     "distilbert": {"vocab_size": [70], "dim": [48], "n_heads": [2], "n_layers": [1, 5], "hidden_dim": [40],
         "max_position_embeddings": [40], "activation": ["gelu", "relu"], "sinusoidal_pos_embds": [True]},
     "gpt2": {"vocab_size": [70], "n_embd": [48], "n_head": [2], "n_layer": [1, 5], "n_inner": [40, None],
@@ -158,13 +159,14 @@ def save(config: Changes, folder: Path) -> Any:
     return model
 
 
-def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> None:
+def save_whole(family: str, folder: Path, *input_names: str, **changes: Any) -> Any:
     """Save a tiny checkpoint with a tokenizer that needs no help, which gives the model these inputs too."""
-    save(config_of(family, changes), folder)
+    model = save(config_of(family, changes), folder)
     PreTrainedTokenizerFast(
         tokenizer_file=f"{folder}/tokenizer.json", unk_token="<unk>", pad_token="<pad>",
         model_input_names=["input_ids", "attention_mask", *input_names],
     ).save_pretrained(folder)  # fmt: skip
+    return model
 
 
 @dataclass(frozen=True)

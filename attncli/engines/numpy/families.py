@@ -91,6 +91,11 @@ _DISTILBERT = BertNames(
     ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "attention.out_lin", "sa_layer_norm", "ffn.lin1",
     "ffn.lin2", "output_layer_norm",
 )  # fmt: skip
+_ALBERT = BertNames(
+    layer="encoder.albert_layer_groups.0.albert_layers.0.",  # the same weights in all layers
+    qkv=("attention.query", "attention.key", "attention.value"), output="attention.dense",
+    output_norm="attention.LayerNorm", up="ffn", down="ffn_output", down_norm="full_layer_layer_norm",
+)  # fmt: skip
 
 
 def bert(
@@ -103,12 +108,14 @@ def bert(
     heads: int = 12,
     inner: int = 3072,
     layers: int = 12,
+    activation: str = "gelu",
 ) -> ModelSpec:
     """BERT (Devlin et al. 2019); RoBERTa (Liu et al. 2019) counts positions from the one after its padding's id.
 
-    DistilBERT (Sanh et al. 2019) has other names and no segments, ELECTRA (Clark et al. 2020) a narrower embedding.
+    DistilBERT (Sanh et al. 2019) has other names and no segments, ELECTRA (Clark et al. 2020) a narrower embedding,
+    as ALBERT (Lan et al. 2020) has, where all layers share their weights.
     """
-    is_distilled, is_roberta = names is _DISTILBERT, prefix == "roberta."
+    is_distilled, is_roberta, is_shared = names is _DISTILBERT, prefix == "roberta.", names is _ALBERT
     if is_distilled:
         fields.flag("sinusoidal_pos_embds", False)  # the table is in the weights either way
     hidden, heads = fields.count(names.hidden, width), fields.count(names.heads, heads)
@@ -118,7 +125,12 @@ def bert(
         if type(padding) is not int or padding < 0:
             raise UnsupportedError(f"pad_token_id is {padding!r}")
         first = padding + 1
-    embedded = fields.count("embedding_size", 128) if prefix == "electra." else hidden
+    embedded = fields.count("embedding_size", 128) if is_shared or prefix == "electra." else hidden
+    projection = None if embedded == hidden else "embeddings_project"
+    if is_shared:
+        fields.get("num_hidden_groups", 1, among=(1,))
+        fields.get("inner_group_num", 1, among=(1,))
+        projection = "encoder.embedding_hidden_mapping_in"  # of any width
     positions = fields.count("max_position_embeddings", 512)
     segments = None
     if not is_distilled:
@@ -138,12 +150,16 @@ def bert(
             segments=segments,
             segment=None if segments is None else 0,
             norm="embeddings.LayerNorm",
-            projection=None if embedded == hidden else "embeddings_project",
+            projection=projection,
         ),
         norm=Norm(layer_norm, 1e-12 if is_distilled else fields.number("layer_norm_eps", 1e-12), has_bias=True),
         projections=Projections(names.output, True, True, query, key, value),
         feed_forward=FeedForward(
-            fields.count(names.inner, inner), names.up, names.down, _activation(fields, names.activation, "gelu"), True
+            fields.count(names.inner, inner),
+            names.up,
+            names.down,
+            _activation(fields, names.activation, activation),
+            has_bias=True,
         ),
         attention_residual=Residual(post_norm=names.output_norm),
         feed_forward_residual=Residual(post_norm=names.down_norm),
@@ -433,6 +449,10 @@ FAMILIES: dict[str, Callable[[ConfigReader], ModelSpec]] = {
     "bert": partial(bert, prefix="bert."),
     "roberta": partial(bert, prefix="roberta.", vocabulary=50265),
     "electra": partial(bert, prefix="electra.", width=256, heads=4, inner=1024),
+    "albert": partial(
+        bert, prefix="albert.", names=_ALBERT, vocabulary=30_000, width=4096, heads=64, inner=16_384,
+        activation="gelu_new",
+    ),
     "distilbert": partial(bert, prefix="distilbert.", names=_DISTILBERT, layers=6),
     "gpt2": gpt2, "gpt_neox": gpt_neox, "llama": _LLAMA.spec, "mistral": _MISTRAL.spec, "qwen2": _QWEN2.spec,
     "qwen3": _QWEN3.spec, "gemma": _GEMMA.spec, "gemma2": _GEMMA2.spec, "gemma3_text": _GEMMA3.spec,
