@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from attncli.formats.numbers import proven
 from attncli.trace.tokenization import SCHEMA, Choice, Tokenization
 
 if TYPE_CHECKING:
+    from attncli.analysis.ablation import Ablation
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.groups import ModuleCalls
     from attncli.analysis.check.report import Invariance, Report
     from attncli.analysis.composition import Composition
     from attncli.analysis.diff import CellDifference, Difference, Differences
     from attncli.analysis.heads import HeadReport, HeadSummary
+    from attncli.analysis.pairs import PairReport
     from attncli.analysis.prove import ModelProof
     from attncli.analysis.why import Explained
     from attncli.masks.findings import Finding
@@ -41,6 +44,31 @@ def tokens_document(sentence: int, tokenization: Tokenization, choice: Choice) -
         "length": len(tokenization.tokens),
         "limit": tokenization.limit,
         "tokens": list(tokenization.as_dicts(choice)),
+    })  # fmt: skip
+
+
+def ablation_document(sentence: int, ablation: Ablation, precision: int | None) -> Iterator[str]:
+    """Yield the document of what cuts do to the prediction of a sentence, schema `attncli.ablation/1`."""
+    choice, edges = ablation.choice, ablation.edges
+    tokens = {
+        name: None if token is None else {"id": token.id, "text": token.text}
+        for name, token in ablation.measured.items()
+    }
+    numbers = {"before": ablation.before, "after": ablation.after, "change": ablation.change, "direct": ablation.direct}
+    yield dumped({
+        "schema": "attncli.ablation/1",
+        "sentence": sentence,
+        **metadata_json(ablation.metadata),
+        "source": ablation.source.as_dict(),
+        "text": ablation.text,
+        "pair": ablation.pair,
+        "tokens": [token.as_dict() for token in ablation.tokens],
+        "outcome": {"kind": ablation.kind, **tokens, "targets": list(ablation.targets)},
+        **plain(numbers, precision),
+        "cut": [{"layer": layer, "head": head} for layer, head in ablation.cut],
+        "with": None if edges else choice.with_,
+        "edges": None if edges is None else {"expression": choice.edges, "cut": edges[0], "of": edges[1]},
+        "heads": [plain(head._asdict(), precision) for head in ablation.heads],
     })  # fmt: skip
 
 
@@ -176,6 +204,17 @@ def _head(report: HeadReport, head: HeadSummary) -> dict[str, Any]:
         for label in head.labels
     ]
     return entry | {"label": labels[0]["label"] if labels else None, "labels": labels}
+
+
+def write_pairs(report: PairReport, precision: int | None) -> str:
+    """Return the document of how heads do on pairs."""
+    return dumped({
+        "schema": "attncli.pairs/1",
+        "source": report.source.as_dict(),
+        "texts": report.sentences,
+        "pairs": report.pairs,
+        "heads": [plain(asdict(head), precision) for head in report.heads],
+    }) + "\n"  # fmt: skip
 
 
 # --- why ---

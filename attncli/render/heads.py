@@ -34,7 +34,7 @@ from attncli.render.head_map import UNDEFINED, HeadMap, TitledMap, scale_of, sid
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.sections import architecture_of, cautioned, joined, numbers_of
+from attncli.render.sections import run_line
 from attncli.text import plural, span
 
 _CELLS = (14, 10, 6, 3, 2)  # characters of a head on the grid of labels, the largest that fits
@@ -84,15 +84,11 @@ def head_parts(
 
 
 def _headline(report: HeadReport, palette: Palette) -> Text:
-    source, shown = report.source, len(report.heads)
-    facts = [*architecture_of(source)]
-    facts += [plural(source.layers, "layer")] if source.layers > 1 else []
-    facts += [f"{shown} of " * (shown < report.measured) + plural(report.measured, "head")]
-    facts += [f"mask {' and '.join(report.masks)}", *numbers_of(source)]
+    shown = len(report.heads)
+    heads = f"{shown} of " * (shown < report.measured) + plural(report.measured, "head")
     what = "sequence" if report.is_test else "sentence"
-    facts += [f"{plural(report.sentences, what)} of {span(*report.tokens)} token{'s' * (report.tokens[1] > 1)}"]
-    facts += ["random tokens twice"] * report.is_test
-    return cautioned(joined(source.title, facts, palette), [source], palette)
+    texts = f"{plural(report.sentences, what)} of {span(*report.tokens)} token{'s' * (report.tokens[1] > 1)}"
+    return run_line(report, heads, [texts, *["random tokens twice"] * report.is_test], palette)
 
 
 def _name(head: HeadSummary, report: HeadReport) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -18,6 +19,9 @@ from attncli.text import plural
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token
 from attncli.trace.trace import Provenance, Trace
+
+if TYPE_CHECKING:
+    from attncli.analysis.summary import RunSummary
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
 _AXES = {
@@ -62,6 +66,15 @@ def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Te
         drawn = "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
         cautions[f"random {drawn}: shapes and arithmetic are real, patterns mean nothing"] = None
     return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in cautions)])
+
+
+def run_line(report: RunSummary, heads: str, more: Sequence[str], palette: Palette) -> Text:
+    """Return what a report of heads is over: the model, its heads, the masks and the sentences, and more."""
+    source = report.source
+    facts = [*architecture_of(source)]
+    facts += [plural(source.layers, "layer")] if source.layers > 1 else []
+    facts += [heads, f"mask {' and '.join(report.masks)}", *numbers_of(source), *more]
+    return cautioned(joined(source.title, facts, palette), [source], palette)
 
 
 def architecture_of(source: Provenance) -> list[str]:

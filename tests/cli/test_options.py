@@ -135,6 +135,7 @@ REFUSED = {
     "heads x --top 3": "--top does not apply to heads in their places; give --sort METRIC, which ranks them",
     "run --prove causal --expect causal x.py": "--expect does not apply to --prove, which asks whole models",
     "heads x -m demo --induction": "TEXT does not apply to --induction, which draws its tokens",
+    "heads --pairs x.jsonl --query time": "--query does not apply to --pairs, whose file has the texts and queries",
     "mask convert causal --size 2 --to mha -o x.npy --dtype float16": "--dtype does not apply to --to mha",
 }  # fmt: skip
 

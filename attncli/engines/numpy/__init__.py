@@ -113,7 +113,7 @@ class NativeCheckpoint(OpenModel):
         self.encoder = encoder.with_chat(options)
         weights.prepare(spec.read_whole(last))
         self._prefix_cache: PrefixCache | None = None
-        self._source = Provenance(
+        self.source = Provenance(
             "pretrained",
             model=model,
             architecture=family,
@@ -227,7 +227,7 @@ class NativeCheckpoint(OpenModel):
             by_index = {each.layer: each for each in layers}
             recorded, own = tuple(by_index[index] for index in self.layers), sentence.tokens
             yield Trace(
-                self._source, own, own, recorded, sentence.text, sentence.pair, notes=sentence.notes,
+                self.source, own, own, recorded, sentence.text, sentence.pair, notes=sentence.notes,
                 forward=NativeForward(self.model, ids, self.mask),
             )  # fmt: skip
 

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli import attention
+from attncli.checkpoints.config_reader import UnsupportedError
 from attncli.engines.numpy import parallel
-from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, Residual
-from attncli.engines.numpy.ops import linear, rotated
+from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, Residual, Unembedding
+from attncli.engines.numpy.ops import layer_norm, linear, rotated
 from attncli.engines.numpy.ragged_batch import GroupHeads, RaggedBatch, TokenIds
 from attncli.engines.numpy.weights import ModelWeights
 from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.trace.layer import LayerTrace, stages_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float, Int, Shaped
 
     Hidden = Float[np.ndarray, "T E"]
 
@@ -106,14 +107,63 @@ class Model:
             found["position"] = rows(how.positions, (_positions(each.ids, how.padding_id) for each in sentences))
         return found
 
+    def norm_weight(self, name: str, width: int) -> Float[np.ndarray, " E"]:
+        """Return what one of the model's normalizations multiplies by."""
+        weight = self.weights.vector(name + ".weight", width)
+        return weight + np.float32(self.spec.norm.offset) if self.spec.norm.offset else weight
+
     def normalize(self, name: str, x: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:
         """Return hidden states after one of the model's normalizations."""
         norm, width = self.spec.norm, x.shape[-1]
-        weight = self.weights.vector(name + ".weight", width)
-        if norm.offset:
-            weight = weight + np.float32(norm.offset)
         bias = (self.weights.vector(name + ".bias", width),) if norm.has_bias else ()
-        return norm.function(x, weight, *bias, norm.eps)
+        return norm.function(x, self.norm_weight(name, width), *bias, norm.eps)
+
+    def logits(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
+        """Return the logit of each next token, or of some, from hidden states that left the last layer.
+
+        Raises:
+            UnsupportedError: the model predicts no next token, or has not the weights for it.
+        """
+        return self.unembed(self.normalize(self.unembedding.norm, x), tokens)
+
+    def unembed(self, x: Hidden, tokens: Sequence[int] | None = None) -> Float[np.ndarray, "T V"]:
+        """Return the logits that follow from hidden states after the final normalization; see `logits`."""
+        how, logits = self.unembedding, linear(x, self._vectors(tokens), None)
+        return logits if how.softcap is None else np.float32(how.softcap) * np.tanh(logits / np.float32(how.softcap))
+
+    def check_predicts(self) -> None:
+        """Raise UnsupportedError unless the model predicts next tokens, and has the weights for it."""
+        self._vectors([0])
+
+    def _vectors(self, tokens: Sequence[int] | None) -> Shaped[np.ndarray, "V E"]:
+        """Return the row of the unembedding of every token, or of some."""
+        how, table = self.unembedding, self.spec.embedding.tokens
+        shape = table.rows, self.spec.width
+        if not how.is_tied:
+            return self.weights.head(how.matrix, shape, tokens)
+        name = table.name + ".weight"
+        return self.weights.matrix(name, *shape) if tokens is None else self.weights.rows(name, tokens, *shape)
+
+    @property
+    def unembedding(self) -> Unembedding:
+        """How the next token is predicted; UnsupportedError if it is not."""
+        if self.spec.unembedding is None:
+            raise UnsupportedError("it is no causal language model, and predicts no next token")
+        return self.spec.unembedding
+
+    def normalize_parts(self, name: str, x: Hidden, parts: Float[np.ndarray, "... E"]) -> Float[np.ndarray, "... E"]:
+        """Return terms of hidden states after a normalization whose scale is held: what each of them adds.
+
+        Args:
+            name: of the normalization.
+            x: the hidden states, `[T, E]`.
+            parts: what they are a sum of, `[T, E]`, or several such; only the bias of the norm is left out.
+        """
+        norm, width = self.spec.norm, x.shape[-1]
+        weight = self.norm_weight(name, width)
+        if norm.function is layer_norm:
+            x, parts = (each - each.mean(axis=-1, keepdims=True) for each in (x, parts))
+        return parts / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + np.float32(norm.eps)) * weight
 
     def project(
         self, name: str, x: Hidden, width: int, has_bias: bool, is_transposed: bool = False
@@ -210,6 +260,24 @@ class Layer:
         for group, q, k, v in projected:
             group.without_prefix(past).merge_heads(attention_output(self._trace(q, k, v, ()), past), outputs)
         return outputs
+
+    def added(
+        self, parts: Float[np.ndarray, "... T H D"], heads: Float[np.ndarray, "T H D"]
+    ) -> Float[np.ndarray, "... T E"]:
+        """Return what parts of the heads' outputs add to the hidden states; the scale of a norm behind them is held.
+
+        Args:
+            parts: of the outputs.
+            heads: all of the outputs, which say what the scale is.
+        """
+        how, residual = self._spec.projections, self._spec.attention_residual
+        width = self._spec.width
+        rows = parts.reshape(-1, parts.shape[-2] * parts.shape[-1])
+        added = self._project(how.output, rows, width, has_bias=False).reshape(*parts.shape[:-2], width)
+        if residual.after is None:
+            return added
+        whole = self._project(how.output, heads.reshape(len(heads), -1), width, how.output_has_bias)
+        return self.model.normalize_parts(self.name(residual.after), whole, added)
 
     def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"], additions: list[Addition] | None = None) -> Hidden:
         """Return the hidden states that leave the layer, from those that entered it and what its heads give.

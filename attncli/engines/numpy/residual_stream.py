@@ -73,10 +73,11 @@ class NativeForward:
             sides["query"].pull_back_score(last, stream, "query", head, k[key_head, keys])
             for each in reversed(below):
                 stream, additions = streams.pop(), list[Addition]()
-                outputs = each.head_outputs(each.project_qkv(stream, batch))
-                each.finish(stream, outputs, additions)
-                for reads in sides.values():
-                    reads.pull_back_layer(each, outputs, *additions)
+                with self.model.weights.held():
+                    outputs = each.head_outputs(each.project_qkv(stream, batch))
+                    each.finish(stream, outputs, additions)
+                    for reads in sides.values():
+                        reads.pull_back_layer(each, outputs, *additions)
             for reads in sides.values():
                 reads.pull_back_embedding(batch)
         return {side: reads.terms for side, reads in sides.items()}
@@ -129,9 +130,8 @@ class Reads:
         """
         spec = self._model.spec
         how, count, width = spec.projections, spec.heads.count, spec.heads.width
-        self._add(
-            ResidualWriter("mlp", layer.index), self._at_output(layer, spec.feed_forward_residual, *fed), fed.output
-        )
+        d = self._at_output(layer, spec.feed_forward_residual, *fed)
+        self._add(ResidualWriter("mlp", layer.index), d, fed.output)
         d = self._at_output(layer, spec.attention_residual, *attention)
         d = self._before_product(how.output, d, count * width, how.output_has_bias, layer).reshape(-1, count, width)
         for head in range(count):
@@ -159,10 +159,8 @@ class Reads:
         norm, own = self._model.spec.norm, name if layer is None else layer.name(name)
         if norm.has_bias:
             self._add_bias(own, d, layer)
-        d, x = (
-            d * (self._model.weights.vector(own + ".weight", d.shape[-1]) + norm.offset),
-            x[self._positions].astype(np.float64),
-        )
+        d = d * self._model.norm_weight(own, d.shape[-1])
+        x = x[self._positions].astype(np.float64)
         if norm.function is layer_norm:  # x − mean(x) is a symmetric matrix times x
             x, d = (each - each.mean(axis=-1, keepdims=True) for each in (x, d))
         return d / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + norm.eps)
