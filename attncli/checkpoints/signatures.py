@@ -37,6 +37,12 @@ class LoadKeywords(_TokenizerKeywords, total=False):
     device_map: str | None
 
 
+class PredictorKeywords(LoadKeywords, total=False):
+    """How a causal language model is run whose prediction is asked for; see `attncli.checkpoints.options`."""
+
+    engine: Engine
+
+
 class MakingKeywords(LoadKeywords, total=False):
     """How the toy layer is made, or a checkpoint is run; see `ToyOptions` and `EngineOptions` beside these."""
 

@@ -27,6 +27,7 @@ _COMMANDS = {
     "heads": "Measure every head, and label what it does.",
     "check": "Check the attention of a checkpoint for errors.",
     "why": "Explain why a query attends to a key.",
+    "ablate": "Cut heads or edges, and see what it does to the prediction.",
     "diff": "Compare two sentences, checkpoints or traces.",
     "tokens": "Show the tokens of a sentence.",
     "explore": "Type, and watch attention change with every key.",

@@ -66,7 +66,7 @@ class CommandLine:
     @property
     def folder(self) -> str | None:
         """The folder of parts that the output is, if it is one."""
-        return options.folder_of(self.value("output")) if "on" in self.names else None
+        return options.folder_of(self.value("output")) if "on" in self.names or self.command == "ablate" else None
 
     @property
     def form(self) -> str:

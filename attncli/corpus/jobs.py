@@ -1,4 +1,4 @@
-"""The jobs of the commands: traces of sentences and what is made of each, two traces compared, tokens."""
+"""The jobs of the commands: traces of sentences and what is made of each, two traces compared, cuts, tokens."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from attncli.errors import Failure, InputError, InputMismatchError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from attncli.analysis.ablation import AblationChoice
     from attncli.analysis.diff import SentenceDifference
     from attncli.analysis.heads import SentenceMetrics
     from attncli.analysis.pairs import PairedText, PairScores
+    from attncli.engines.predictor import Predictor
     from attncli.engines.source import Source
     from attncli.engines.tokenize import Tokenizer
     from attncli.trace.tokenization import Choice, Tokenization
@@ -150,6 +152,45 @@ class DiffJob:
         except (InputError, UsageError) as error:
             return Result(number, Failure(str(error), kind=type(error), metadata=one.metadata))
         return Result(number, SentenceDifference.of(difference), tuple(warnings_of_both(difference)))
+
+
+@dataclass(frozen=True)
+class AblateJob:
+    """A causal language model, and what cuts do to its prediction of each sentence; see `Job`."""
+
+    choice: AblationChoice  # what is cut, and what is measured
+    form: str | None  # the machine format that it is encoded in; None leaves it as it is, to be drawn
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `open_predictor`
+    pair: str | None = None  # a second text in the same sequence as each sentence
+    precision: int | None = None  # digits after the point; None is all of them
+
+    def open(self) -> BatchFn[Any]:
+        """Open the model, and return the function from a batch to its results.
+
+        Raises:
+            AttnError: it cannot be opened, or the pair cannot be read.
+        """
+        from attncli.engines.engine import open_predictor
+
+        check_texts(None, self.pair)
+        return partial(self._results, open_predictor(**self.options))
+
+    def _results(self, predictor: Predictor, batch: Batch) -> Iterator[Result[Any]]:
+        from attncli.analysis.ablation import ablation
+        from attncli.formats import part_of
+
+        for number, text, metadata, _ in batch.sentences:
+            if isinstance(text, Failure):
+                yield Result(number, text)
+                continue
+            try:
+                found = ablation(predictor, self.choice, text, self.pair)
+            except (InputError, InputMismatchError) as error:
+                yield Result(number, Failure(str(error), kind=type(error), metadata=metadata))
+                continue
+            found = replace(found, metadata=metadata) if metadata else found
+            value = found if self.form is None else part_of(self.form, number, found, self)
+            yield Result(number, value, found.notes, found.source.notes)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from attncli.attention import FORBIDDEN_BELOW, noise_floor, row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Mask, RuleMask
 from attncli.text import plural
-from attncli.trace.display import Displayed, Drawable, Tabular
+from attncli.trace.display import Displayed, Drawable, Tabular, presentation
 from attncli.trace.selection import Indices
 
 if TYPE_CHECKING:
@@ -460,6 +460,21 @@ class HeadTrace(Displayed, Tabular, Drawable):
             return
         for queries in blocks:
             yield HeadTrace(self.layer, self.head, queries)
+
+    def composition(self, query: str | int, key: str | int | None = None) -> Any:
+        """Return the score of one cell, split by what wrote its key and its query.
+
+            trace.layer(1).head(3).composition("fell", "cat").to_dataframe()
+
+        Args:
+            query: the token that attends: its text, or its index.
+            key: the token that is attended to: its text, or its index; None is the query's heaviest key.
+
+        Raises:
+            UsageError: the layer was not taken from its trace, or no token, or several, are called that.
+            NotExposedError: the native engine did not compute the trace.
+        """
+        return presentation().composed(self, query, key)
 
     def __repr__(self) -> str:
         place = f"layer {self.layer.label}, head {self.layer.head_label(self.head)}"

@@ -132,6 +132,7 @@ class Trace(Displayed, Tabular, Drawable):
         generated: how many of the last tokens the model wrote itself.
         origin: what its numbers were made of, where they are not those that were recorded.
         metadata: what the file of its sentence says besides, by names; it is not saved.
+        forward: the forward pass that computed it, which can compute more; it is not saved, and None of other engines.
     """
 
     source: Provenance
@@ -145,6 +146,7 @@ class Trace(Displayed, Tabular, Drawable):
     generated: int = 0
     origin: Origin | None = None
     metadata: Metadata = field(default_factory=dict)
+    forward: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse layers that do not fit the tokens."""

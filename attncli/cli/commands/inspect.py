@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from attncli.cli.terminal import is_accessible
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
+    from attncli.corpus.protocol import BatchFn
     from attncli.formats.figures.size import Size
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Derivation, Trace
@@ -80,12 +81,22 @@ def inspect(
     job = trace_job(request, task, "0", layers, more.generate)
     if output.folder is not None:
         from attncli.cli.datasets import provenance, write_folder
+        from attncli.cli.loop import open_source
+        from attncli.encoding.encode import check_texts
         from attncli.formats.columns import types_of
+
+        if request.from_ is not None:
+            raise UsageError("--from is one trace, and a folder holds many sentences; give -o attention.parquet")
+        check_texts(None, request.texts.pair, request.texts.target)
+
+        def open_job() -> tuple[BatchFn[Any], int]:
+            source = open_source(environment, request, job)
+            return job.open(source), source.parallel_from
 
         made = provenance("inspect", request, more, derive, shown) | {"--format": chosen}
         failures = write_folder(
-            environment, request, job, folder=output.folder, form=chosen, types=types_of(view), made=made,
-            workers=workers, on=more.on,
+            environment, request.texts, request.load, job, open_job, folder=output.folder, form=chosen,
+            types=types_of(view), made=made, workers=workers, on=more.on,
         )  # fmt: skip
     else:
         only = "a page of html shows" if chosen == "html" else "a figure shows" if is_figure else None

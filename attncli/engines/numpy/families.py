@@ -25,6 +25,7 @@ from attncli.engines.numpy.model_spec import (
     Norm,
     Projections,
     Residual,
+    Unembedding,
 )
 from attncli.engines.numpy.ops import ACTIVATIONS, layer_norm, rms_norm
 from attncli.engines.numpy.rope import read_rope, rope_of
@@ -54,6 +55,10 @@ def _split_width(hidden: int, heads: int) -> HeadSpec:
     if hidden % heads:
         raise UnsupportedError(f"{heads} heads share a width of {hidden}")
     return HeadSpec(heads, heads, hidden // heads)
+
+
+def _is_tied(fields: ConfigReader, default: bool) -> bool:
+    return fields.flag("tie_word_embeddings", default)
 
 
 def _activation(fields: ConfigReader, name: str, default: str) -> Callable[[Hidden], Hidden]:
@@ -193,6 +198,7 @@ def gpt2(fields: ConfigReader) -> ModelSpec:
         layers=tuple(
             AttentionSpec(scale / (layer + 1) if by_layer else scale, Atom("causal")) for layer in range(layers)
         ),
+        unembedding=Unembedding("ln_f", ("lm_head",), _is_tied(fields, True)),
     )
 
 
@@ -226,6 +232,7 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
         feed_forward_residual=Residual(before="post_attention_layernorm"),
         layers=(attention,) * fields.layers("num_hidden_layers", 44),
         is_parallel=fields.flag("use_parallel_residual", True),
+        unembedding=Unembedding("final_layer_norm", ("embed_out", "lm_head"), _is_tied(fields, False)),
     )
 
 
@@ -291,6 +298,9 @@ class Decoder(NamedTuple):
         ropes = self.ropes(fields, width, positions, self.theta)
         inputs, output, feed_forward = self.biases(fields)
         activation, divisor, softcap = _of_gemma(fields, self.gemma)
+        logit_softcap = None
+        if self.gemma > 1:
+            logit_softcap = fields.get("final_logit_softcapping", 30.0 if self.gemma == 2 else None)
         scale = (divisor or width) ** -0.5
         return ModelSpec(
             prefix="model.",
@@ -328,6 +338,7 @@ class Decoder(NamedTuple):
             else Residual("post_attention_layernorm"),
             layers=tuple(AttentionSpec(scale, masks[kind], ropes[kind]) for kind in kinds),
             softcap=softcap,
+            unembedding=Unembedding("norm", ("lm_head",), _is_tied(fields, self.gemma > 0), logit_softcap),
         )
 
 
@@ -342,7 +353,6 @@ def _of_gemma(
         named = fields.get("hidden_act", "gelu_pytorch_tanh", among=ACTIVATIONS)
         return ACTIVATIONS["gelu_pytorch_tanh" if named == "gelu" else named], None, None
     fields.get("hidden_act", None, among=(None, "gelu_pytorch_tanh"))  # of the first version; not read here
-    fields.get("final_logit_softcapping", None)  # of the head on top
     softcap = fields.get("attn_logit_softcapping", 50.0 if generation == 2 else None)
     if generation == 3 and softcap is not None:
         raise UnsupportedError(f"attn_logit_softcapping is {softcap!r}")
@@ -496,4 +506,7 @@ def _tower(fields: ConfigReader, tower: Tower) -> ModelSpec:
         text.reject_unknown()
     else:
         raise UnsupportedError("its config.json has no text_config")
-    return spec._replace(tower=kind, tower_prefixes=tower.prefixes)
+    unembedding = spec.unembedding
+    if unembedding is not None:
+        unembedding = unembedding._replace(is_tied=_is_tied(fields, unembedding.is_tied))
+    return spec._replace(tower=kind, tower_prefixes=tower.prefixes, unembedding=unembedding)
